@@ -1,0 +1,39 @@
+# On a fresh machine with Python and make, each of these creates .venv, installs what it needs and runs.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install test test-slow lint bench docs clean
+
+install: .venv/.anaphor
+
+test: lint .venv/.test
+	$(BIN)/pytest -n 2
+
+test-slow: .venv/.test
+	$(BIN)/pytest -m slow
+
+lint: .venv/.lint
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+bench: .venv/.anaphor
+	$(BIN)/anaphor bench
+
+docs: .venv/.docs
+	$(BIN)/zensical build --clean
+
+clean:
+	rm -rf .venv site
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv
+
+# One stamp for the package and one for each of its extras: a change of the pins installs again, nothing else does.
+.venv/.anaphor: .venv/bin/pip pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e .
+	touch $@
+
+.venv/.%: .venv/.anaphor
+	$(BIN)/pip install -q -c constraints.txt -e '.[$*]'
+	touch $@

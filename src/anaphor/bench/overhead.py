@@ -1,0 +1,101 @@
+"""What the contract costs: our stacks against the same modules of `torch.nn`, training, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from anaphor.bench.finding import Finding
+from anaphor.bench.timing import in_turns, ratio
+from anaphor.mixers import AttentionSpec, LSTMSpec, Span
+from anaphor.models import BlockSpec, Stack
+
+LEAST = 0.95
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Sizes of one comparison."""
+
+    rows: int
+    tokens: int
+    width: int
+    layers: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows × {self.tokens} tokens, width {self.width}, {self.layers} layers"
+
+
+LSTM_SETTINGS = (Setting(20, 35, 200, 2), Setting(32, 64, 256, 2))
+ATTENTION_SETTINGS = (Setting(20, 35, 200, 2), Setting(16, 128, 256, 4))
+
+
+def train_step(run: Callable[[Tensor], Tensor], x: Tensor, parameters: list[nn.Parameter]) -> Callable[[], None]:
+    """Forward and backward through a stack, gradients of all its weights included."""
+
+    def step() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        run(x).square().mean().backward()
+
+    return step
+
+
+def lstm_pair(setting: Setting) -> tuple[Stack, nn.Module, Callable[[Tensor], Tensor]]:
+    spec = BlockSpec(mixer=LSTMSpec(width=setting.width), norm="none", residual=False)
+    peer = nn.LSTM(setting.width, setting.width, setting.layers, batch_first=True)
+    return Stack([spec] * setting.layers), peer, lambda x: peer(x)[0]
+
+
+def attention_pair(setting: Setting) -> tuple[Stack, nn.Module, Callable[[Tensor], Tensor]]:
+    heads = setting.width // 50 if setting.width % 50 == 0 else setting.width // 64
+    spec = BlockSpec(
+        mixer=AttentionSpec(width=setting.width, heads=heads), norm="before", feedforward=4 * setting.width
+    )
+    layer = nn.TransformerEncoderLayer(
+        setting.width, heads, 4 * setting.width, 0.0, activation="gelu", batch_first=True, norm_first=True
+    )
+    peer = nn.TransformerEncoder(layer, setting.layers, enable_nested_tensor=False)
+    mask = nn.Transformer.generate_square_subsequent_mask(setting.tokens)
+    return Stack([spec] * setting.layers), peer, lambda x: peer(x, mask=mask, is_causal=True)
+
+
+def measure(pairs: int, tick: Callable[[str], None]) -> list[Finding]:
+    """One finding for each stack and size."""
+    torch.manual_seed(0)
+    findings = []
+    comparisons = [
+        *(("LSTM stack", "nn.LSTM", lstm_pair, setting) for setting in LSTM_SETTINGS),
+        *(("attention stack", "nn.TransformerEncoder", attention_pair, setting) for setting in ATTENTION_SETTINGS),
+    ]
+    for what, name, make, setting in comparisons:
+        stack, peer, run_peer = make(setting)
+        x = torch.randn(setting.rows, setting.tokens, setting.width)
+
+        def run_ours(x: Tensor, stack: Stack = stack) -> Tensor:
+            y: Tensor = stack(x, stack.initial_state(x), Span.whole(x))[0]
+            return y
+
+        ours = train_step(run_ours, x, list(stack.parameters()))
+        theirs = train_step(run_peer, x, list(peer.parameters()))
+
+        def progress(label: str = what) -> None:
+            tick(label)
+
+        found = ratio(in_turns(ours, theirs, pairs, progress))
+        findings.append(
+            Finding(
+                what=f"{what}: forward and backward",
+                peer=name,
+                value=found.value,
+                low=found.low,
+                high=found.high,
+                promise=f"the interval reaches {LEAST}",
+                kept=found.high >= LEAST,
+                detail=f"{setting}; {found.pairs} pairs in turns",
+            )
+        )
+    return findings

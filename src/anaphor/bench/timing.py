@@ -1,0 +1,64 @@
+"""Two things timed side by side, and what their ratio is worth.
+
+Timings on a shared machine drift. So the two are run in turns, each pair in a random order, and the ratio is taken
+within the pair; its interval comes from the spread over pairs.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast ours is as the peer: the mean over pairs, with its 95 % t-interval, on a log scale."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def in_turns(
+    ours: Callable[[], object], peer: Callable[[], object], pairs: int, tick: Callable[[], None] = lambda: None
+) -> list[tuple[float, float]]:
+    """Seconds of (ours, peer), pair by pair, after both were warmed up."""
+    order = random.Random(0)
+    for work in (ours, peer, ours, peer):
+        work()
+    found = []
+    for _ in range(pairs):
+        if order.random() < 0.5:
+            first = seconds(ours)
+            found.append((first, seconds(peer)))
+        else:
+            second = seconds(peer)
+            found.append((seconds(ours), second))
+        tick()
+    return found
+
+
+def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """Peer's seconds over ours: above one, ours is the faster."""
+    from scipy import stats
+
+    logs = [math.log(peer / ours) for ours, peer in pairs]
+    middle = statistics.fmean(logs)
+    if len(logs) < 2:
+        return Ratio(math.exp(middle), math.nan, math.nan, len(logs))
+    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(logs))

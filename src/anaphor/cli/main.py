@@ -1,0 +1,65 @@
+"""The command: find the verb, hand it the rest, turn our errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from anaphor import __version__
+from anaphor.config import look_up
+from anaphor.errors import AnaphorError
+
+VERBS = {
+    "models": "the models there are, how large they are and how much they remember",
+    "bench": "speed side by side with what people use instead",
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command line; the result is the exit code."""
+    words = list(sys.argv[1:] if words is None else words)
+    try:
+        return dispatch(words)
+    except AnaphorError as error:
+        print(f"anaphor: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("anaphor: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`anaphor models | head`). Python would complain once more while it closes stdout.
+        sys.stderr.close()
+        return 141
+
+
+def dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        print(f"anaphor {__version__}")
+        return 0
+    verb, *rest = words
+    look_up(VERBS, verb, "verb")
+    module = import_module(f"anaphor.cli.{verb}")
+    try:
+        module.run(rest)
+    except SystemExit as done:  # --help has been printed
+        return int(done.code or 0)
+    return 0
+
+
+def overview() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {does}" for name, does in VERBS.items())
+    return (
+        "usage: anaphor VERB [OPTIONS]\n\n"
+        "Train, compare and look inside recurrent, attention and hybrid sequence models.\n\n"
+        f"{verbs}\n\n"
+        "`anaphor VERB --help` explains a verb. Every verb takes --json."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

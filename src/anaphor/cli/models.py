@@ -1,0 +1,75 @@
+"""`anaphor models`: what there is to choose from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated
+
+import tyro
+
+from anaphor.config import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """List models: their layers, how many parameters they have and how much they remember of a text."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Models to show; none means all of them."""
+    vocabulary: int = 33_278
+    """How many different tokens the model knows; the default is WikiText-2's."""
+    tokens: int = 1024
+    """After how many tokens the size of the state is told."""
+    json: bool = False
+    """Print one JSON list instead of a table."""
+
+
+def run(words: Sequence[str]) -> None:
+    options = parse(Options, words, program="anaphor models")
+
+    from anaphor.models.presets import PRESETS, preset
+    from anaphor.models.summary import summarise
+
+    names = options.names or tuple(PRESETS)
+    summaries = {name: summarise(preset(name, vocabulary=options.vocabulary), options.tokens) for name in names}
+    if options.json:
+        print(json.dumps([{"name": name, **dataclasses.asdict(summary)} for name, summary in summaries.items()]))
+        return
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("model", "layers"):
+        table.add_column(heading)
+    for heading in ("width", "parameters", f"state after {options.tokens:,}", "grows", "positions"):
+        table.add_column(heading, justify="right")
+    for name, summary in summaries.items():
+        table.add_row(
+            name,
+            shorten(summary.layers),
+            f"{summary.width:,}",
+            f"{summary.parameters:,}",
+            in_bytes(summary.state_bytes),
+            "yes" if summary.state_grows else "no",
+            "no end" if summary.limit is None else f"{summary.limit:,}",
+        )
+    Console().print(table)
+
+
+def shorten(layers: Sequence[str]) -> str:
+    """'lstm, 3 × attention' for a stack of four."""
+    runs = [(name, len(list(same))) for name, same in groupby(layers)]
+    return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in runs)
+
+
+def in_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"

@@ -1,0 +1,133 @@
+"""Frozen dataclasses <-> YAML and the command line. Machinery only: it knows no component.
+
+One validator serves files and flags: a file becomes the words of a command line, and the same parser reads both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from anaphor.errors import ConfigError
+
+Spec = TypeVar("Spec")
+Value = TypeVar("Value")
+
+# A spec is a page of text. Anything longer is not one of ours, and is refused before it is parsed.
+LARGEST_FILE = 1_000_000
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """'; did you mean …?' when something known is close, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def look_up(table: Mapping[str, Value], name: str, what: str) -> Value:
+    """The entry of that name, or an error that says what there is."""
+    if name in table:
+        return table[name]
+    raise ConfigError(f"unknown {what} {name!r}{nearest(name, table)} (known: {', '.join(sorted(table))})")
+
+
+def check_fields(kind: type, given: Iterable[str]) -> None:
+    """Refuse the first name that is no field of the dataclass."""
+    fields = {field.name for field in dataclasses.fields(kind)}
+    for name in given:
+        if name not in fields:
+            hint = nearest(name, fields)
+            raise ConfigError(f"{kind.__name__} has no field {name!r}{hint} (known: {', '.join(sorted(fields))})")
+
+
+def parse(kind: type[Spec], words: Sequence[str], *, program: str, default: Spec | None = None) -> Spec:
+    """Read command-line words into a spec. Help goes to stdout; a mistake becomes a ConfigError of one line."""
+    return _read(kind, words, program, default, markers=())
+
+
+def to_yaml(spec: Any) -> str:
+    """A spec as YAML, every field in it, in the order of its definition."""
+    import yaml
+
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(spec).items()}
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+
+
+def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> Spec:
+    """Read a spec from a file. Unknown keys, wrong types and anything nested are refused."""
+    import tyro
+
+    values = _plain_mapping(path)
+    check_fields(kind, values)
+    words = [word for key, value in values.items() for word in _as_words(key, value, path)]
+    try:
+        # Booleans arrive as values, not as switches.
+        return _read(kind, words, str(path), default, markers=(tyro.conf.FlagConversionOff,))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _read(kind: type[Spec], words: Sequence[str], program: str, default: Spec | None, markers: tuple[Any, ...]) -> Spec:
+    import tyro
+
+    complaints = io.StringIO()
+    keywords: dict[str, Any] = {} if default is None else {"default": default}
+    try:
+        with contextlib.redirect_stderr(complaints):
+            spec: Spec = tyro.cli(kind, args=list(words), prog=program, config=markers, **keywords)
+            return spec
+    except SystemExit as done:
+        if done.code in (0, None):
+            raise
+        raise ConfigError(_one_line(complaints.getvalue())) from None
+
+
+def _one_line(box: str) -> str:
+    """What the parser wrote in a frame, as one sentence: its message, and its first suggestion if it has one."""
+    lines = [line.strip("│ ").strip() for line in box.splitlines() if line.startswith("│")]
+    sections: list[list[str]] = [[]]
+    for line in lines:
+        if line and set(line) == {"─"}:
+            sections.append([])
+        else:
+            sections[-1].append(line)
+    message = " ".join(sections[0])
+    for section in sections[1:]:
+        if section and section[0].startswith("Perhaps you meant"):
+            message += f"; did you mean {section[1].split()[0]!r}?"
+    return re.sub(r"\s+", " ", message).strip() or "the command line could not be read"
+
+
+def _plain_mapping(path: Path) -> dict[str, Any]:
+    import yaml
+
+    if not path.is_file():
+        raise ConfigError(f"no file at {path}")
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise ConfigError(f"{path} has {size:,} bytes; a spec has at most {LARGEST_FILE:,}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        reason = re.sub(r"\s+", " ", str(error))[:200]
+        raise ConfigError(f"{path} is not a plain YAML file: {reason}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigError(f"{path} must hold `name: value` lines, but it is a {type(values).__name__}")
+    return values
+
+
+def _as_words(key: str, value: Any, path: Path) -> list[str]:
+    items = value if isinstance(value, list) else [value]
+    for item in items:
+        if isinstance(item, dict | list):
+            raise ConfigError(
+                f"{path}: {key} holds a {type(item).__name__}; a spec is flat: names, numbers and lists of them"
+            )
+    return [f"--{key.replace('_', '-')}", *map(str, items)]

@@ -1,0 +1,1 @@
+"""Softmax attention, made of parts."""

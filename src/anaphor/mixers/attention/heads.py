@@ -1,0 +1,143 @@
+"""What every attention over heads shares: the parts, and the way from queries, keys and values to an output.
+
+There are two ways. The fused kernel runs while nobody watches the tap `weights` and the parts allow it; the explicit
+path, five lines long, makes the matrix of weights. Tests hold them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anaphor.config import look_up
+from anaphor.errors import ConfigError
+from anaphor.mixers.attention.merge import COMBINES, MERGES
+from anaphor.mixers.attention.normalise import NORMALISERS
+from anaphor.mixers.attention.score import SCORES
+from anaphor.mixers.attention.sizes import Sizes, check_heads
+from anaphor.mixers.base import Mixer, MixerSpec, Span
+from anaphor.taps import Tap
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadedSpec(MixerSpec):
+    """The fields of every mixer that attends with heads."""
+
+    heads: int = 4
+    """Parallel heads; must divide the width unless head_width is given."""
+    head_width: int | None = None
+    """Size of a query, key and value in one head; None means width / heads."""
+    score: str = "scaled-dot"
+    """How a key answers a query: scaled-dot, dot, bilinear, additive or cosine."""
+    normalise: str = "softmax"
+    """From scores to weights: softmax, sigmoid or sparsemax."""
+    merge: str = "concatenate"
+    """How heads become one vector: concatenate, shuffle, shift, reweight or reweight-matrix."""
+    merge_evaluation: str | None = None
+    """What the merge does when evaluated: same or concatenate; None means what is usual for it."""
+    combine: str = "context"
+    """What a head hands on: what it found (context), or that plus its query (query)."""
+    dropout: float = 0.0
+    """Share of weights set to zero in training."""
+    bias: bool = True
+    """Whether the projections add a constant."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_heads(self.heads, self.width if self.head_width is None else self.heads)
+        if self.head_width is not None and self.head_width < 1:
+            raise ConfigError(f"head_width={self.head_width}: it must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout={self.dropout} is not a share: it must be at least 0 and below 1")
+        look_up(SCORES, self.score, "score")
+        look_up(NORMALISERS, self.normalise, "normaliser")
+        look_up(MERGES, self.merge, "merge")(self.merge_evaluation)
+        look_up(COMBINES, self.combine, "combination")
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.width, self.heads, self.head_width or self.width // self.heads, limit=self.limit or 0)
+
+    @property
+    def streams(self) -> bool:
+        return MERGES[self.merge].causal
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether evaluating the same input twice gives the same output."""
+        merge = MERGES[self.merge]
+        return merge.repeatable or (self.merge_evaluation or merge.default_evaluation) != "same"
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which keys each query may see. The two shortcuts are what a kernel knows without being told pair by pair."""
+
+    pairs: Tensor | None = None  # [B, 1, T, S], or None where a shortcut says it all
+    causal: bool = False  # query t sees keys 0 … t, of as many keys as queries
+
+    def matrix(self, q: Tensor, k: Tensor) -> Tensor:
+        """The pairs, written out."""
+        if self.pairs is not None:
+            return self.pairs
+        everything = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+        return everything.tril() if self.causal else everything
+
+
+class Headed(Mixer):
+    """Parts common to self-attention, cross-attention and attention through a projection."""
+
+    spec: HeadedSpec
+
+    def __init__(self, spec: HeadedSpec) -> None:
+        super().__init__(spec)
+        sizes = spec.sizes
+        self.heads, self.head_width = sizes.heads, sizes.head_width
+        self.inner = sizes.heads * sizes.head_width
+        self.score = SCORES[spec.score](sizes)
+        self.normalise = NORMALISERS[spec.normalise]
+        self.merge = MERGES[spec.merge](spec.merge_evaluation)
+        self.combine = COMBINES[spec.combine]
+        self.weights = Tap()
+        self.out = nn.Linear(self.inner, spec.out, bias=spec.bias)
+
+    def split(self, x: Tensor) -> Tensor:
+        """[B, T, H·K] -> [B, H, T, K]"""
+        return x.view(*x.shape[:2], self.heads, self.head_width).transpose(1, 2)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, bias: Tensor | None = None) -> Tensor:
+        """What each head finds. [B, H, T, K], [B, H, S, K], [B, H, S, K] -> [B, H, T, K]"""
+        factors = None
+        if not self.weights.watched and self.spec.normalise == "softmax":
+            factors = self.score.factors(q, k)
+        if factors is None:
+            return self._explicit(q, k, v, visible, bias)
+        return self._fused(factors, v, visible, bias)
+
+    def join(self, context: Tensor, q: Tensor, span: Span) -> Tensor:
+        """What the heads found, as one vector for each token. [B, H, T, K], [B, H, T, K] -> [B, T, D]"""
+        y: Tensor = self.out(self.merge(self.combine(context, q), span))
+        return y
+
+    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, bias: Tensor | None) -> Tensor:
+        s = self.score(q, k)  # [B, H, T, S]
+        if bias is not None:
+            s = s + bias
+        w = self.weights(self.normalise(s, visible.matrix(q, k)))
+        return F.dropout(w, self.spec.dropout, self.training) @ v
+
+    def _fused(self, factors: tuple[Tensor, Tensor, float], v: Tensor, visible: Visible, bias: Tensor | None) -> Tensor:
+        a, b, scale = factors
+        dropout = self.spec.dropout if self.training else 0.0
+        if bias is None and visible.pairs is None:
+            return F.scaled_dot_product_attention(a, b, v, dropout_p=dropout, scale=scale, is_causal=visible.causal)
+        allowed = visible.matrix(a, b)
+        blind = ~allowed.any(-1, keepdim=True)  # [B, 1, T, 1]; a softmax over nothing would be NaN
+        mask = allowed | blind
+        if bias is not None:
+            mask = bias.masked_fill(~mask, -torch.inf)
+        context = F.scaled_dot_product_attention(a, b, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+        return context.masked_fill(blind, 0)

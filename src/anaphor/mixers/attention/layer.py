@@ -1,0 +1,189 @@
+"""Softmax attention assembled from its parts: score, normalise, mask, position, merge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anaphor.config import look_up
+from anaphor.errors import ConfigError
+from anaphor.mixers.attention.heads import Headed, HeadedSpec, Visible
+from anaphor.mixers.attention.mask import Mask, Window, parse_mask
+from anaphor.mixers.attention.position import POSITIONS
+from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.base import Span
+from anaphor.mixers.state import Growing
+
+
+class Memory(NamedTuple):
+    """The past as attention keeps it: keys and values with the positions they stood at."""
+
+    keys: Growing  # [B, H, S, K], not yet rotated
+    values: Growing  # [B, H, S, K]
+    positions: Growing  # [B, S]; -1 where a slot is empty
+    dense: bool  # known without looking that no slot is empty
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSpec(HeadedSpec):
+    """Self-attention. What a token may see is `mask & window`; what a carried state keeps is `memory`."""
+
+    mask: str = "causal"
+    """Who may see whom, from causal, window(n), band(before, after), prefix(n), hidden(i, …), everything, & and |."""
+    window: int | None = None
+    """How many tokens a token may see, itself included; None means all that the mask allows."""
+    memory: int | None = None
+    """How many past tokens a carried state keeps, and so how far back a token may see; None means all."""
+    position: str = "none"
+    """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
+    positions: int = 1024
+    """How many positions a learned table covers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None and self.window < 1:
+            raise ConfigError(f"window={self.window}: a token sees at least itself, so the least is 1")
+        if self.memory is not None and self.memory < 1:
+            raise ConfigError(f"memory={self.memory}: keep at least 1 token, or do not carry the state at all")
+        if self.positions < 1:
+            raise ConfigError(f"positions={self.positions}: there must be at least 1")
+        reach = self.rule.reach
+        if self.memory is not None and reach is not None and self.memory < reach - 1:
+            raise ConfigError(
+                f"memory={self.memory} is too short for a window of {reach}: "
+                f"keep at least {reach - 1} tokens, or say so with a shorter window"
+            )
+        look_up(POSITIONS, self.position, "position")(self.sizes)
+
+    @property
+    def rule(self) -> Mask:
+        """The mask and the window as one."""
+        rule = parse_mask(self.mask)
+        if self.window is not None:
+            rule = rule & Window(self.window)
+        return rule
+
+    @property
+    def sizes(self) -> Sizes:
+        sizes = super().sizes
+        return Sizes(sizes.width, sizes.heads, sizes.head_width, limit=self.positions)
+
+    @property
+    def streams(self) -> bool:
+        return super().streams and self.rule.causal
+
+    @property
+    def grows(self) -> bool:
+        return self.streams and self.memory is None
+
+    @property
+    def limit(self) -> int | None:
+        return self.positions if POSITIONS[self.position].bounded else None
+
+    def build(self) -> Attention:
+        return Attention(self)
+
+
+class Attention(Headed):
+    """Every new token looks at itself and at what the state remembers.
+
+    A bounded memory also bounds what a token sees: itself and `memory` tokens before it, wherever the sequence was cut.
+    The original Transformer-XL lets the last token of a segment see further back than the first; here the length of a
+    segment is no part of the model.
+    """
+
+    spec: AttentionSpec
+
+    def __init__(self, spec: AttentionSpec, mask: Mask | None = None) -> None:
+        """`mask` stands in for the spec's: a matrix given for whole sequences cannot be spelled out in a spec."""
+        super().__init__(spec)
+        rule = spec.rule if mask is None else mask
+        self.rule = rule if spec.memory is None else rule & Window(spec.memory + 1)
+        self.project = nn.Linear(spec.width, 3 * self.inner, bias=spec.bias)
+        self.position = POSITIONS[spec.position](spec.sizes)
+
+    @property
+    def streams(self) -> bool:
+        return self.merge.causal and self.rule.causal
+
+    def initial_state(self, like: Tensor) -> Memory | tuple[()]:
+        if not self.streams:
+            return ()
+        return self._nothing(like)
+
+    def state_bytes(self, tokens: int) -> int:
+        if not self.streams:
+            return 0
+        kept = tokens if self.spec.memory is None else min(tokens, self.spec.memory)
+        return kept * (2 * self.inner * self.out.weight.element_size() + torch.long.itemsize)
+
+    def mix(self, x: Tensor, state: Memory | tuple[()], span: Span) -> tuple[Tensor, Memory | tuple[()]]:
+        self._check_positions(span)
+        place = self.position.embed(span.positions)
+        if place is not None:
+            x = x + place.to(x.dtype)
+        q, k, v = (self.split(part) for part in self.project(x).chunk(3, dim=-1))
+        past = state if isinstance(state, Memory) else self._nothing(x)
+        memory = self._remember(past, k, v, span)
+        keys, key_positions = memory.keys.data, memory.positions.data
+
+        bias = self.position.bias(q, keys, span.positions, key_positions)
+        turned_q = self.position.rotate(q, span.positions)
+        turned_k = self.position.rotate(keys, key_positions)
+        context = self.attend(turned_q, turned_k, memory.values.data, self._visible(span, memory), bias)
+        return self.join(context, q, span), self._trim(memory, span) if self.streams else ()
+
+    def _check_positions(self, span: Span) -> None:
+        """Ask the host only where the answer lies there already: reading a device would stall it."""
+        limit = self.spec.limit
+        if limit is None or span.positions.is_cuda:
+            return
+        reached = int(span.positions.max())
+        if reached >= limit:
+            raise ConfigError(
+                f"position {reached} is beyond the {limit} learned positions: give more, cut the text, "
+                f"or choose positions without end (sinusoidal, rotary, alibi, relative)"
+            )
+
+    def _nothing(self, like: Tensor) -> Memory:
+        rows = like.shape[0]
+        empty = like.new_zeros(rows, self.heads, 0, self.head_width, dtype=self.out.weight.dtype)
+        positions = like.new_zeros(rows, 0, dtype=torch.long)
+        return Memory(Growing(empty, 2), Growing(empty, 2), Growing(positions, 1), dense=True)
+
+    def _remember(self, past: Memory, k: Tensor, v: Tensor, span: Span) -> Memory:
+        positions = span.positions if span.full else span.positions.masked_fill(~span.valid, -1)
+        return Memory(
+            past.keys.append(k), past.values.append(v), past.positions.append(positions), past.dense and span.full
+        )
+
+    def _visible(self, span: Span, memory: Memory) -> Visible:
+        new, kept = span.positions.shape[1], len(memory.positions)
+        # Everything kept is near enough to be seen, so that only the order in time matters. With padding, a watched map
+        # is spelled out: the shortcut would leave weights in the rows of tokens that do not exist.
+        near = self.rule.banded and self.rule.causal and (self.rule.reach is None or kept <= self.rule.reach)
+        if near and new == kept and (span.full or not self.weights.watched):
+            return Visible(causal=True)
+        if near and new == 1 and memory.dense:
+            return Visible()
+        positions = memory.positions.data
+        pairs = self.rule(span.positions[:, :, None], positions[:, None, :]) & (positions[:, None, :] >= 0)
+        if not span.full:
+            pairs = pairs & span.valid[:, :, None]
+        return Visible(pairs[:, None])
+
+    def _trim(self, memory: Memory, span: Span) -> Memory:
+        """Forget what no later token may see. By position: by slot, a short row would lose real tokens to padding."""
+        keep = self.spec.memory
+        if keep is None:
+            return memory
+        if memory.dense:
+            return Memory(memory.keys.last(keep), memory.values.last(keep), memory.positions.last(keep), dense=True)
+        following = span.positions[:, :1] + span.lengths[:, None]
+        positions = memory.positions.data
+        slots = ((positions >= 0) & (positions >= following - keep)).any(0).nonzero().squeeze(-1)
+        kept = memory.positions.at(slots)
+        return Memory(memory.keys.at(slots), memory.values.at(slots), kept, dense=bool((kept.data >= 0).all()))

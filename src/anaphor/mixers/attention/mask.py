@@ -1,0 +1,262 @@
+"""Mask: a question about two positions. May the token at this position see the token at that one?
+
+The same answer serves training, carried memory and cached generation, because it never asks how the keys got there.
+Masks combine with `&` and `|`, and are written the same way in a spec: `causal & (window(64) | prefix(4))`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anaphor.config import look_up
+from anaphor.errors import ConfigError
+
+
+class Mask:
+    """Called with query and key positions that broadcast against each other; True where the key may be seen."""
+
+    causal = False
+    """Whether no token ever sees a later one, so that a sequence may be cut anywhere."""
+    reach: int | None = None
+    """How many tokens back a token may see, itself included; None means all of them."""
+    banded = False
+    """Whether all tokens within reach may be seen: no holes, and nothing depends on where the sequence began."""
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} answers nothing")
+
+    def __and__(self, other: Mask) -> Mask:
+        return Both(self, other)
+
+    def __or__(self, other: Mask) -> Mask:
+        return Either(self, other)
+
+
+@dataclass(frozen=True)
+class Everything(Mask):
+    """Every token sees every token."""
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return torch.ones_like(query == key)
+
+    def __str__(self) -> str:
+        return "everything"
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """Itself and what came before."""
+
+    causal = True
+    banded = True
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return key <= query
+
+    def __str__(self) -> str:
+        return "causal"
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """Itself and the `size - 1` tokens before it; says nothing about later ones."""
+
+    size: int
+    banded = True
+
+    def __post_init__(self) -> None:
+        _at_least(1, self.size, "window")
+
+    @property
+    def reach(self) -> int:  # type: ignore[override]
+        return self.size
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return query - key < self.size
+
+    def __str__(self) -> str:
+        return f"window({self.size})"
+
+
+@dataclass(frozen=True)
+class Band(Mask):
+    """At most so many tokens before and after."""
+
+    before: int
+    after: int
+    banded = True
+
+    def __post_init__(self) -> None:
+        _at_least(0, self.before, "band")
+        _at_least(0, self.after, "band")
+
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return self.after == 0
+
+    @property
+    def reach(self) -> int:  # type: ignore[override]
+        return self.before + 1
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return (query - key <= self.before) & (key - query <= self.after)
+
+    def __str__(self) -> str:
+        return f"band({self.before}, {self.after})"
+
+
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """The first `length` tokens of the sequence, for everyone: `causal | prefix(8)` reads eight tokens both ways."""
+
+    length: int
+
+    def __post_init__(self) -> None:
+        _at_least(1, self.length, "prefix")
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return (key < self.length) & torch.ones_like(query == key)
+
+    def __str__(self) -> str:
+        return f"prefix({self.length})"
+
+
+@dataclass(frozen=True)
+class Hidden(Mask):
+    """All but the tokens at these positions, which nobody sees, themselves included."""
+
+    positions: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.positions:
+            raise ConfigError("hidden() hides nothing: name at least one position, as in hidden(0)")
+        for position in self.positions:
+            _at_least(0, position, "hidden")
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        seen = torch.ones_like(query == key)
+        for position in self.positions:
+            seen = seen & (key != position)
+        return seen
+
+    def __str__(self) -> str:
+        return f"hidden({', '.join(map(str, self.positions))})"
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Mask):
+    """A 0/1 matrix that is told for whole sequences: row t says which tokens token t may see. [T, S] or [B, T, S]"""
+
+    matrix: Tensor
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        *_, tokens, keys = self.matrix.shape
+        if query.shape[-2] > tokens or key.shape[-1] > keys:
+            raise ConfigError(
+                f"the mask is {tokens} × {keys}, but there are {query.shape[-2]} tokens and {key.shape[-1]} keys"
+            )
+        allowed = self.matrix.to(query.device)[..., : query.shape[-2], : key.shape[-1]] != 0
+        return allowed.expand(torch.broadcast_shapes(allowed.shape, query.shape, key.shape))
+
+
+@dataclass(frozen=True)
+class Both(Mask):
+    first: Mask
+    second: Mask
+
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return self.first.causal or self.second.causal
+
+    @property
+    def reach(self) -> int | None:  # type: ignore[override]
+        reaches = [mask.reach for mask in (self.first, self.second) if mask.reach is not None]
+        return min(reaches, default=None)
+
+    @property
+    def banded(self) -> bool:  # type: ignore[override]
+        return self.first.banded and self.second.banded
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.first(query, key) & self.second(query, key)
+
+    def __str__(self) -> str:
+        return " & ".join(f"({mask})" if isinstance(mask, Either) else str(mask) for mask in (self.first, self.second))
+
+
+@dataclass(frozen=True)
+class Either(Mask):
+    first: Mask
+    second: Mask
+
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return self.first.causal and self.second.causal
+
+    @property
+    def reach(self) -> int | None:  # type: ignore[override]
+        if self.first.reach is None or self.second.reach is None:
+            return None
+        return max(self.first.reach, self.second.reach)
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.first(query, key) | self.second(query, key)
+
+    def __str__(self) -> str:
+        return f"{self.first} | {self.second}"
+
+
+MASKS: dict[str, Callable[..., Mask]] = {
+    "everything": Everything,
+    "causal": Causal,
+    "window": Window,
+    "band": Band,
+    "prefix": Prefix,
+    "hidden": lambda *positions: Hidden(positions),
+}
+
+
+def parse_mask(text: str) -> Mask:
+    """Read `causal & (window(64) | prefix(4))`: the names above, whole numbers, `&`, `|` and brackets, nothing else."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ConfigError(f"mask {text!r} cannot be read; write it like 'causal & window(64)'") from None
+    return _mask_of(tree, text)
+
+
+def _mask_of(node: ast.expr, text: str) -> Mask:
+    match node:
+        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+            return _mask_of(left, text) & _mask_of(right, text)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _mask_of(left, text) | _mask_of(right, text)
+        case ast.Name(id=name):
+            return _built(name, [], text)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            return _built(name, [_number(argument, text) for argument in arguments], text)
+    raise ConfigError(f"mask {text!r} has a part that is no mask: {ast.unparse(node)!r} (known: {', '.join(MASKS)})")
+
+
+def _built(name: str, numbers: list[int], text: str) -> Mask:
+    maker = look_up(MASKS, name, "mask")
+    try:
+        return maker(*numbers)
+    except TypeError:
+        raise ConfigError(f"mask {text!r}: {name} does not take {len(numbers)} numbers") from None
+
+
+def _number(node: ast.expr, text: str) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    raise ConfigError(f"mask {text!r}: {ast.unparse(node)!r} is not a whole number")
+
+
+def _at_least(least: int, given: int, name: str) -> None:
+    if given < least:
+        raise ConfigError(f"{name}({given}): the number must be at least {least}")

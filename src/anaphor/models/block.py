@@ -1,0 +1,142 @@
+"""Block: norm, residual and feed-forward round any mixer, each of them optional. Stack: blocks on top of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anaphor.config import look_up
+from anaphor.errors import ConfigError
+from anaphor.mixers import Mixer, MixerSpec, Span
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+NORMS = {"before": "norm, then the layer", "after": "the layer, then norm", "none": "no norm"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSpec:
+    """One layer of a stack."""
+
+    mixer: MixerSpec
+    """What moves information along time."""
+    norm: str = "before"
+    """Where the norm stands: before, after or none."""
+    residual: bool = True
+    """Whether a layer's input is added to its output."""
+    feedforward: int | None = None
+    """Hidden width of the network that treats each token by itself; None means there is none."""
+    activation: str = "gelu"
+    """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
+    dropout: float = 0.0
+    """Share of a layer's output set to zero in training."""
+
+    def __post_init__(self) -> None:
+        look_up(NORMS, self.norm, "norm")
+        look_up(ACTIVATIONS, self.activation, "activation")
+        if self.feedforward is not None and self.feedforward < 1:
+            raise ConfigError(f"feedforward={self.feedforward}: its hidden width must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout={self.dropout} is not a share: it must be at least 0 and below 1")
+        if self.residual and self.mixer.width != self.mixer.out:
+            raise ConfigError(
+                f"a residual adds a layer's input to its output, but the mixer takes {self.mixer.width} and gives "
+                f"{self.mixer.out}: let it enter at width {self.mixer.out}, or set residual to False"
+            )
+
+
+class Frame(nn.Module):
+    """What stands round a sublayer: norm, dropout and the residual connection."""
+
+    def __init__(self, spec: BlockSpec, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.before = nn.LayerNorm(width_in) if spec.norm == "before" else nn.Identity()
+        self.after = nn.LayerNorm(width_out) if spec.norm == "after" else nn.Identity()
+        self.dropout = nn.Dropout(spec.dropout)
+        self.residual = spec.residual
+
+    def enter(self, x: Tensor) -> Tensor:
+        entered: Tensor = self.before(x)
+        return entered
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        y = self.dropout(y)
+        left: Tensor = self.after(x + y if self.residual else y)
+        return left
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinearity between them, the same for every token."""
+
+    def __init__(self, width: int, hidden: int, activation: str, dropout: float) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.dropout(self.activation(self.up(x))))
+        return y
+
+
+class Block(nn.Module):
+    """One layer: a mixer and, if wanted, a feed-forward network, each in its frame."""
+
+    def __init__(self, spec: BlockSpec, width_in: int | None = None) -> None:
+        """`width_in` is the width of what comes in, where it differs from the mixer's."""
+        super().__init__()
+        self.spec = spec
+        self.width_in = spec.mixer.width if width_in is None else width_in
+        self.width_out = spec.mixer.out
+        self.enter: nn.Module = nn.Identity()
+        if self.width_in != spec.mixer.width:
+            self.enter = nn.Linear(self.width_in, spec.mixer.width, bias=False)
+        self.mixer = spec.mixer.build()
+        self.mixer_frame = Frame(spec, spec.mixer.width, spec.mixer.out)
+        self.feedforward: FeedForward | None = None
+        if spec.feedforward is not None:
+            self.feedforward = FeedForward(self.width_out, spec.feedforward, spec.activation, spec.dropout)
+            self.feedforward_frame = Frame(spec, self.width_out, self.width_out)
+
+    def initial_state(self, like: Tensor) -> Any:
+        return self.mixer.initial_state(like)
+
+    def forward(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
+        x = self.enter(x)
+        mixed, state = self.mixer(self.mixer_frame.enter(x), state, span)
+        x = self.mixer_frame.leave(x, mixed)
+        if self.feedforward is not None:
+            x = self.feedforward_frame.leave(x, self.feedforward(self.feedforward_frame.enter(x)))
+        return x, state
+
+
+class Stack(nn.ModuleList):
+    """Blocks on top of each other. The state is a tuple with one private state for each block."""
+
+    def __init__(self, specs: Sequence[BlockSpec], width_in: int | None = None) -> None:
+        blocks: list[Block] = []
+        for spec in specs:
+            blocks.append(Block(spec, blocks[-1].width_out if blocks else width_in))
+        super().__init__(blocks)
+
+    @property
+    def mixers(self) -> list[Mixer]:
+        return [block.mixer for block in self if isinstance(block, Block)]
+
+    def initial_state(self, like: Tensor) -> tuple[Any, ...]:
+        return tuple(block.initial_state(like) for block in self)  # type: ignore[operator]
+
+    def forward(self, x: Tensor, state: tuple[Any, ...], span: Span) -> tuple[Tensor, tuple[Any, ...]]:
+        after = []
+        for block, before in zip(self, state, strict=True):
+            x, following = block(x, before, span)
+            after.append(following)
+        return x, tuple(after)

@@ -1,0 +1,65 @@
+"""How a new model's weights are drawn: one place, one function for each scheme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from anaphor.mixers.attention.heads import Headed
+from anaphor.mixers.linear import Linear
+from anaphor.models.block import Block
+
+
+def normal(model: nn.Module) -> None:
+    """GPT-2's: every matrix from a normal distribution of width 0.02; what is added to the residual stream from one
+    that is narrower by the root of how many such additions there are."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+    _clear_biases(model)
+    _reset_recurrent(model)
+    additions = [matrix for block in model.modules() if isinstance(block, Block) for matrix in _last_matrices(block)]
+    for matrix in additions:
+        nn.init.normal_(matrix.weight, std=0.02 / math.sqrt(len(additions)))
+
+
+def uniform(model: nn.Module) -> None:
+    """The word language model's: word vectors and output between -0.1 and 0.1, layers as the framework draws them."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.uniform_(module.weight, -0.1, 0.1)
+    head = getattr(model, "head", None)
+    if isinstance(head, nn.Linear):
+        nn.init.uniform_(head.weight, -0.1, 0.1)
+        if head.bias is not None:
+            nn.init.zeros_(head.bias)
+    _reset_recurrent(model)
+
+
+INITIALISERS: dict[str, Callable[[nn.Module], None]] = {"normal": normal, "uniform": uniform}
+
+
+def _clear_biases(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _reset_recurrent(model: nn.Module) -> None:
+    """Uniform between ±1/√width: a normal of width 0.02 would let a recurrence forget within a few steps."""
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.reset_parameters()
+
+
+def _last_matrices(block: Block) -> list[nn.Linear]:
+    """The matrices of a block whose output goes straight into the residual stream."""
+    last = []
+    if block.spec.residual:
+        if isinstance(block.mixer, Headed | Linear):
+            last.append(block.mixer.out)
+        if block.feedforward is not None:
+            last.append(block.feedforward.down)
+    return last

@@ -1,0 +1,267 @@
+"""Language model: embed, stack, head. Tokens and a state in, logits and a state out, for any number of new tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anaphor.config import look_up
+from anaphor.errors import ConfigError
+from anaphor.mixers import MIXERS, MixerSpec, Span, mixer_spec, options_of
+from anaphor.mixers.attention.position import POSITIONS
+from anaphor.mixers.attention.sizes import Sizes
+from anaphor.models.block import BlockSpec, Stack
+from anaphor.models.initialise import INITIALISERS
+
+
+class ModelState(NamedTuple):
+    """All that a model remembers of each row."""
+
+    seen: Tensor  # [B]: how many tokens
+    layers: tuple[Any, ...]  # one private state for each block; nobody else looks inside
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSpec:
+    """A language model, whole. Fields that are None are left to the mixers; those no layer understands are refused."""
+
+    vocabulary: int
+    """How many different tokens there are."""
+    mixers: tuple[str, ...] = ("attention",)
+    """What the layers are, from the first to the last; the last one named is repeated up to `layers`."""
+    layers: int | None = None
+    """How many layers there are; None means as many as are named."""
+    width: int = 256
+    """Size of a token vector between the layers."""
+    widths: tuple[int, ...] = ()
+    """Size of each layer's output, where they differ; empty means `width` for all."""
+    embedding: int | None = None
+    """Size of a word vector; None means the width of the first layer."""
+    tied: bool = True
+    """Whether the output uses the word vectors again."""
+    head_bias: bool = False
+    """Whether the output adds a constant for each token of the vocabulary."""
+    norm: str = "before"
+    """Where the norm of a layer stands: before, after or none."""
+    residual: bool = True
+    """Whether a layer's input is added to its output."""
+    feedforward: int | None = None
+    """Hidden width of each layer's feed-forward network; None means four times the layer's width, 0 means none."""
+    activation: str = "gelu"
+    """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
+    dropout: float = 0.0
+    """Share of values set to zero in training: after the embedding, in and after every layer."""
+    initial: str = "normal"
+    """How the first weights are drawn: normal or uniform."""
+    position: str = "none"
+    """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
+    positions: int = 1024
+    """How many positions a learned table covers."""
+    heads: int | None = None
+    """Parallel heads of an attention layer; must divide its width."""
+    window: int | None = None
+    """How many tokens a token may see, itself included."""
+    memory: int | None = None
+    """How many past tokens a carried state keeps, and so how far back a token may see."""
+    mask: str | None = None
+    """Who may see whom: causal, window(n), hidden(i, …), joined by & and |; must be causal."""
+    score: str | None = None
+    """How a key answers a query: scaled-dot, dot, bilinear, additive or cosine."""
+    normalise: str | None = None
+    """From scores to weights: softmax, sigmoid or sparsemax."""
+    merge: str | None = None
+    """How heads become one vector: concatenate, shuffle, shift, reweight or reweight-matrix."""
+    merge_evaluation: str | None = None
+    """What the merge does when evaluated: same or concatenate."""
+    feature_map: str | None = None
+    """What makes queries and keys of linear attention positive: elu, relu or softmax."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "width", "positions"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: it must be at least 1")
+        look_up(INITIALISERS, self.initial, "initialisation")
+        look_up(POSITIONS, self.position, "position")
+        if not self.mixers:
+            raise ConfigError(f"mixers is empty: name at least one of {', '.join(sorted(MIXERS))}")
+        if self.layers is not None and self.layers < len(self.mixers):
+            raise ConfigError(f"layers={self.layers} is less than the {len(self.mixers)} mixers named")
+        if self.widths and len(self.widths) != len(self.layer_mixers):
+            raise ConfigError(f"{len(self.widths)} widths are given for {len(self.layer_mixers)} layers")
+        self.blocks()
+
+    @property
+    def layer_mixers(self) -> tuple[str, ...]:
+        """The mixer of every layer."""
+        missing = 0 if self.layers is None else self.layers - len(self.mixers)
+        return self.mixers + self.mixers[-1:] * missing
+
+    @property
+    def layer_widths(self) -> tuple[int, ...]:
+        return self.widths or (self.width,) * len(self.layer_mixers)
+
+    @property
+    def embedding_width(self) -> int:
+        return self.layer_widths[0] if self.embedding is None else self.embedding
+
+    @property
+    def enters_by_embedding(self) -> bool:
+        """Whether positions are added to the word vectors, or belong to the attention layers."""
+        return POSITIONS[self.position].door in ("embed", None)
+
+    def blocks(self) -> list[BlockSpec]:
+        """The layers spelled out. Refuses what does not fit together."""
+        options = {name: getattr(self, name) for name in _LAYER_OPTIONS if getattr(self, name) is not None}
+        if not self.enters_by_embedding:
+            options["position"] = self.position
+        self._refuse_unused(options)
+        blocks, width_in = [], self.embedding_width
+        for name, width in zip(self.layer_mixers, self.layer_widths, strict=True):
+            # With a residual, a layer works at one width throughout; without, the mixer goes from one to the other.
+            entering = width if self.residual else width_in
+            understood = {key: value for key, value in options.items() if key in options_of(name)}
+            if "dropout" in options_of(name):
+                understood["dropout"] = self.dropout
+            mixer = mixer_spec(name, width=entering, width_out=width, **understood)
+            _refuse_unless_causal(name, mixer)
+            hidden = 4 * width if self.feedforward is None else self.feedforward or None
+            blocks.append(
+                BlockSpec(
+                    mixer=mixer,
+                    norm=self.norm,
+                    residual=self.residual,
+                    feedforward=hidden,
+                    activation=self.activation,
+                    dropout=self.dropout,
+                )
+            )
+            width_in = width
+        return blocks
+
+    def _refuse_unused(self, options: dict[str, Any]) -> None:
+        understood = frozenset().union(*(options_of(name) for name in self.layer_mixers))
+        for name, value in options.items():
+            if name not in understood:
+                able = sorted(mixer for mixer in MIXERS if name in options_of(mixer))
+                raise ConfigError(
+                    f"{name}={value!r} means nothing to the layers {', '.join(self.layer_mixers)}; "
+                    f"it belongs to {', '.join(able)}"
+                )
+
+    def build(self) -> LanguageModel:
+        return LanguageModel(self)
+
+
+_LAYER_OPTIONS = (
+    "heads",
+    "window",
+    "memory",
+    "mask",
+    "score",
+    "normalise",
+    "merge",
+    "merge_evaluation",
+    "feature_map",
+)
+
+
+def _refuse_unless_causal(name: str, mixer: MixerSpec) -> None:
+    if mixer.streams:
+        return
+    given = {field.name: getattr(mixer, field.name) for field in dataclasses.fields(mixer)}
+    detail = ", ".join(f"{key}={given[key]!r}" for key in ("mask", "merge") if key in given)
+    streaming = sorted(other for other, maker in MIXERS.items() if maker(width=8).streams)
+    raise ConfigError(
+        f"mixer {name!r}{f' with {detail}' if detail else ''} reads the whole sequence, so that a token would see "
+        f"what it is to predict; a causal model takes {', '.join(streaming)}"
+    )
+
+
+class LanguageModel(nn.Module):
+    """Predicts the next token. `model(tokens, state)` goes on where the state stopped; no state means a fresh start."""
+
+    def __init__(self, spec: LanguageModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        width = spec.embedding_width
+        blocks = spec.blocks()
+        self.embed = nn.Embedding(spec.vocabulary, width)
+        scheme = POSITIONS[spec.position if spec.enters_by_embedding else "none"]
+        self.position = scheme(Sizes(width, heads=1, head_width=width, limit=spec.positions))
+        self.dropout = nn.Dropout(spec.dropout)
+        self.layers = Stack(blocks, width)
+        last = spec.layer_widths[-1]
+        self.norm = nn.LayerNorm(last) if spec.norm == "before" else nn.Identity()
+        self.narrow = nn.Linear(last, width, bias=False) if spec.tied and last != width else nn.Identity()
+        self.head = nn.Linear(width if spec.tied else last, spec.vocabulary, bias=spec.head_bias)
+        INITIALISERS[spec.initial](self)
+        if spec.tied:
+            self.head.weight = self.embed.weight
+        limits = [block.mixer.limit for block in blocks] + [spec.positions if self.position.bounded else None]
+        self.limit = min((limit for limit in limits if limit is not None), default=None)
+        """How many positions the model knows; None means no end."""
+
+    @property
+    def state_grows(self) -> bool:
+        """Whether the state gets larger with every token, without end."""
+        return any(block.mixer.grows for block in self.spec.blocks())
+
+    def state_bytes(self, tokens: int) -> int:
+        """Bytes that one row's state holds after so many tokens."""
+        return torch.long.itemsize + sum(mixer.state_bytes(tokens) for mixer in self.layers.mixers)
+
+    def count_parameters(self) -> int:
+        """Numbers that are learned; tied ones count once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def initial_state(self, rows: int) -> ModelState:
+        """State of rows that have seen nothing."""
+        like = self.embed.weight.new_zeros(rows, 0, self.embed.embedding_dim)
+        return ModelState(torch.zeros(rows, dtype=torch.long, device=like.device), self.layers.initial_state(like))
+
+    def features(
+        self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, ModelState]:
+        """What the head reads, one vector for each token. [B, T] -> [B, T, D]"""
+        self._check(tokens, state)
+        if state is None:
+            state = self.initial_state(len(tokens))
+        span = Span.after(state.seen, tokens.shape[1], lengths)
+        x = self.embed(tokens)
+        place = self.position.embed(span.positions)
+        if place is not None:
+            x = x + place.to(x.dtype)
+        x, layers = self.layers(self.dropout(x), state.layers, span)
+        new = tokens.shape[1] if lengths is None else lengths
+        return self.narrow(self.norm(x)), ModelState(state.seen + new, layers)
+
+    def forward(
+        self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, ModelState]:
+        """[B, T] -> logits of the token after each [B, T, V]. Rows shorter than T say so in `lengths` [B]."""
+        x, state = self.features(tokens, state, lengths)
+        return self.head(x), state
+
+    def _check(self, tokens: Tensor, state: ModelState | None) -> None:
+        if tokens.ndim != 2:
+            raise ConfigError(f"tokens must be [rows, tokens], but they are {list(tokens.shape)}")
+        if state is not None and len(state.seen) != len(tokens):
+            raise ConfigError(f"state has {len(state.seen)} rows, but there are {len(tokens)} rows of tokens")
+        if not tokens.is_cuda and tokens.numel():  # reading a device would stall it
+            least, largest = (int(end) for end in tokens.aminmax())
+            if least < 0 or largest >= self.spec.vocabulary:
+                wrong = least if least < 0 else largest
+                raise ConfigError(f"token {wrong} is outside the vocabulary of {self.spec.vocabulary:,}")
+        if self.limit is None:
+            return
+        # A fresh start needs no look at the device, so that training never waits for it.
+        reached = tokens.shape[1] + (0 if state is None else int(state.seen.max()))
+        if reached > self.limit:
+            raise ConfigError(
+                f"{reached} tokens are more than the {self.limit} learned positions: give more, cut the text, do not "
+                f"carry the state, or choose positions without end (sinusoidal, rotary, alibi, relative)"
+            )

@@ -1,0 +1,55 @@
+"""Models by name. A preset is a few fields of a spec; whatever it does not say keeps its default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anaphor.config import check_fields, look_up
+from anaphor.models.language_model import LanguageModel, LanguageModelSpec
+
+# The textbook's stack: layer on layer, with nothing round them.
+_PLAIN = {"norm": "none", "residual": False, "feedforward": 0, "tied": False, "head_bias": True, "initial": "uniform"}
+_GPT = {"mixers": ("attention",), "position": "learned", "activation": "gelu-tanh"}
+
+
+def _gpt(layers: int, heads: int, width: int, **more: Any) -> dict[str, Any]:
+    return {**_GPT, "layers": layers, "heads": heads, "width": width, **more}
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "rnn-tanh": {**_PLAIN, "mixers": ("rnn-tanh",), "layers": 2},
+    "rnn-relu": {**_PLAIN, "mixers": ("rnn-relu",), "layers": 2},
+    "gru": {**_PLAIN, "mixers": ("gru",), "layers": 2},
+    "lstm": {**_PLAIN, "mixers": ("lstm",), "layers": 2},
+    "transformer": {"mixers": ("attention",), "layers": 4, "position": "sinusoidal"},
+    "transformer-xl": {"mixers": ("attention",), "layers": 4, "position": "relative", "memory": 128},
+    "linear": {"mixers": ("linear",), "layers": 4, "position": "sinusoidal"},
+    # The recurrent layer tells the attention above it where things stand, so no position has to get in otherwise.
+    "hybrid": {"mixers": ("lstm", "attention"), "layers": 4, "memory": 128},
+    # Sizes as published with minGPT, whose own small ones do not tie the output to the word vectors.
+    "gpt-nano": _gpt(3, 3, 48, tied=False),
+    "gpt-micro": _gpt(4, 4, 128, tied=False),
+    "gpt-mini": _gpt(6, 6, 192, tied=False),
+    "gopher-44m": _gpt(8, 16, 512, tied=False),
+    "openai-gpt": _gpt(12, 12, 768, norm="after", positions=512),
+    "gpt2": _gpt(12, 12, 768),
+    "gpt2-medium": _gpt(24, 16, 1024),
+    "gpt2-large": _gpt(36, 20, 1280),
+    "gpt2-xl": _gpt(48, 25, 1600),
+}
+
+
+def preset(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModelSpec:
+    """The spec of that name, with some fields changed."""
+    fields = {**look_up(PRESETS, name, "model"), **overrides, "vocabulary": vocabulary}
+    check_fields(LanguageModelSpec, fields)
+    if "mixers" in overrides:
+        fields["mixers"] = tuple(overrides["mixers"])
+        if "layers" not in overrides:
+            fields["layers"] = None  # as many as are named now
+    return LanguageModelSpec(**fields)
+
+
+def build(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModel:
+    """A new model by name: `build("lstm", vocabulary=10_000, width=200, layers=2)`."""
+    return preset(name, vocabulary=vocabulary, **overrides).build()

@@ -1,0 +1,99 @@
+"""A transformer as a course writes it down, class by class, made of our parts.
+
+Every `forward(x, attn_mask)` gives the output and the attention matrices A. `attn_mask` holds 1 where a token may look
+and 0 where it must not, [T, T] or [B, T, T]; None means that all may look at all. x is [B, T, D] or [T, D].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from anaphor.errors import ConfigError
+from anaphor.mixers.attention.mask import Everything, Given, Mask
+from anaphor.mixers.attention.normalise import softmax
+from anaphor.mixers.attention.score import ScaledDot
+from anaphor.mixers.attention.sizes import Sizes
+from anaphor.models.block import FeedForward
+
+
+class AttentionHead(nn.Module):
+    """One head: A = softmax(Q Kᵀ / √d_k), out = A V. Gives [B, T, n_hidden] and A [B, T, T]."""
+
+    def __init__(self, dim: int, n_hidden: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(dim, n_hidden)
+        self.key = nn.Linear(dim, n_hidden)
+        self.value = nn.Linear(dim, n_hidden)
+        self.score = ScaledDot(Sizes(dim, 1, n_hidden, limit=0))
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        A = softmax(self.score(q, k), _allowed(x, attn_mask))
+        return A @ v, A
+
+
+class MultiHeadedAttention(nn.Module):
+    """Heads side by side, concatenated and projected back. Gives [B, T, dim] and A [B, H, T, T]."""
+
+    def __init__(self, dim: int, n_hidden: int, num_heads: int) -> None:
+        """Every head has queries, keys and values of size `n_hidden`, so W_O maps num_heads · n_hidden to dim."""
+        super().__init__()
+        if num_heads < 1:
+            raise ConfigError(f"num_heads={num_heads}: there must be at least 1")
+        self.heads = nn.ModuleList(AttentionHead(dim, n_hidden) for _ in range(num_heads))
+        self.out = nn.Linear(num_heads * n_hidden, dim)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        outputs, maps = zip(*(head(x, attn_mask) for head in self.heads), strict=True)
+        return self.out(torch.cat(outputs, dim=-1)), torch.stack(maps, dim=-3)
+
+
+class FFN(nn.Module):
+    """Norm, then two linear maps with a GELU between them. [B, T, dim] -> [B, T, dim]"""
+
+    def __init__(self, dim: int, n_hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.feedforward = FeedForward(dim, n_hidden, "gelu", dropout=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.feedforward(self.norm(x))
+        return y
+
+
+class AttentionResidual(nn.Module):
+    """Attention, then the feed-forward network, with a residual after each. Gives [B, T, dim] and A [B, H, T, T]."""
+
+    def __init__(self, dim: int, attn_dim: int, mlp_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.attention = MultiHeadedAttention(dim, attn_dim, num_heads)
+        self.ffn = FFN(dim, mlp_dim)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        found, A = self.attention(x, attn_mask)
+        x = x + found
+        return x + self.ffn(x), A
+
+
+class Transformer(nn.Module):
+    """AttentionResidual layers one after the other. Gives [B, T, dim] and A [B, layers, H, T, T]."""
+
+    def __init__(self, dim: int, attn_dim: int, mlp_dim: int, num_heads: int, num_layers: int) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ConfigError(f"num_layers={num_layers}: there must be at least 1")
+        self.layers = nn.ModuleList(AttentionResidual(dim, attn_dim, mlp_dim, num_heads) for _ in range(num_layers))
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        maps = []
+        for layer in self.layers:
+            x, A = layer(x, attn_mask)
+            maps.append(A)
+        return x, torch.stack(maps, dim=-4)
+
+
+def _allowed(x: Tensor, attn_mask: Tensor | None) -> Tensor:
+    mask: Mask = Everything() if attn_mask is None else Given(attn_mask)
+    steps = torch.arange(x.shape[-2], device=x.device)
+    return mask(steps[:, None], steps[None, :])

@@ -1,0 +1,14 @@
+"""Every test starts from the same seed, in double precision, on one thread: two workers share two cores."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _known_start():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

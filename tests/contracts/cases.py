@@ -1,0 +1,75 @@
+"""Which mixers and which combinations of parts the promises are tested on."""
+
+from itertools import product
+
+from anaphor.mixers import MIXERS, AttentionSpec, MixerSpec, mixer_spec
+from anaphor.mixers.attention.merge import MERGES
+from anaphor.mixers.attention.normalise import NORMALISERS
+from anaphor.mixers.attention.position import POSITIONS
+from anaphor.mixers.attention.score import SCORES
+from anaphor.mixers.linear import FEATURE_MAPS
+
+WIDTH = 8
+
+# What a token may see, and how much of the past is kept.
+VIEWS = {
+    "causal": {},
+    "window": {"window": 3},
+    "memory": {"memory": 4},
+    "sinks": {"mask": "causal & (window(3) | prefix(2))"},
+    "hidden": {"mask": "causal & hidden(0, 3)"},
+    "window-and-memory": {"window": 3, "memory": 5},
+}
+
+
+def table() -> dict[str, MixerSpec]:
+    """Every mixer of the table, and the ways to build it that are not parts of attention."""
+    specs = {name: mixer_spec(name, width=WIDTH) for name in MIXERS}
+    specs |= {f"{name}-wider": mixer_spec(name, width=WIDTH, width_out=12) for name in MIXERS}
+    specs |= {
+        f"linear-{name}": mixer_spec("linear", width=WIDTH, heads=2, feature_map=name, chunk=3) for name in FEATURE_MAPS
+    }
+    specs |= {
+        f"attention-{name}": AttentionSpec(width=WIDTH, heads=2, **options)
+        for name, options in {
+            "query": {"combine": "query"},
+            "narrow-heads": {"head_width": 2},
+            "no-bias": {"bias": False},
+            "shuffle": {"merge": "shuffle", "merge_evaluation": "concatenate"},
+        }.items()
+    }
+    return specs
+
+
+def combinations() -> dict[str, MixerSpec]:
+    """Every score with every normaliser, position, merge and view: all that attention allows while it streams."""
+    merges = [name for name, merge in MERGES.items() if merge.causal]
+    return {
+        "-".join(parts): AttentionSpec(
+            width=WIDTH,
+            heads=2,
+            score=parts[0],
+            normalise=parts[1],
+            position=parts[2],
+            merge=parts[3],
+            positions=64,
+            **VIEWS[parts[4]],
+        )
+        for parts in product(SCORES, NORMALISERS, POSITIONS, merges, VIEWS)
+    }
+
+
+def whole_sequence_combinations() -> dict[str, MixerSpec]:
+    """Attention that sees later tokens, by its mask or by its merge: it does not stream."""
+    masks = ("everything", "band(1, 2)", "causal | prefix(3)", "everything & hidden(1)")
+    by_mask = {
+        "-".join(parts): AttentionSpec(
+            width=WIDTH, heads=2, score=parts[0], normalise=parts[1], position=parts[2], mask=parts[3]
+        )
+        for parts in product(SCORES, NORMALISERS, POSITIONS, masks)
+    }
+    by_merge = {
+        f"reweight-matrix-{name}": AttentionSpec(width=WIDTH, heads=2, merge="reweight-matrix", normalise=name)
+        for name in NORMALISERS
+    }
+    return by_mask | by_merge

@@ -1,0 +1,102 @@
+"""The promises for every combination of the parts of attention, and for random shapes, cuts and lengths."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anaphor.mixers import AttentionSpec
+from contracts import promises
+from contracts.cases import combinations, table, whole_sequence_combinations
+
+COMBINATIONS = combinations()
+WHOLE = whole_sequence_combinations()
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_the_five_promises(name):
+    mixer = COMBINATIONS[name].build().eval()
+    # Small steps: cosine's sharpness and the unscaled dot make weights so sharp that nothing would be compared.
+    x, more = 0.5 * torch.randn(3, 6, 8), 0.5 * torch.randn(3, 3, 8)
+    promises.chunks_equal_whole(mixer, x, [1, 4])
+    promises.padding_leaves_no_trace(mixer, x, more, torch.tensor([6, 2, 0]))
+    promises.rows_can_be_reordered(mixer, x, more, torch.tensor([2, 0, 0]))
+    promises.gradient_crosses_the_seam_unless_detached(mixer, x, more)
+    promises.old_state_survives(mixer, x, more)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_sequence_attention_keeps_padding_and_rows(name):
+    spec = WHOLE[name]
+    assert not spec.streams
+    mixer = spec.build().eval()
+    x, more = torch.randn(3, 6, 8), torch.randn(3, 3, 8)
+    promises.padding_leaves_no_trace(mixer, x, more, torch.tensor([6, 2, 0]))
+    promises.rows_can_be_reordered(mixer, x, more, torch.tensor([2, 0, 0]))
+
+
+TABLE = {name: spec for name, spec in table().items() if spec.streams and not name.endswith("wider")}
+ATTENTION = {name: spec for name, spec in COMBINATIONS.items() if "-reweight-" in name or "-concatenate-" in name}
+
+
+@st.composite
+def mixers(draw):
+    """A streaming mixer of a random width: one of the table, or attention from random parts."""
+    heads = draw(st.integers(1, 3))
+    width = heads * 2 * draw(st.integers(1, 3))
+    if draw(st.booleans()):
+        spec = TABLE[draw(st.sampled_from(sorted(TABLE)))]
+        fields = {"width": width, "width_out": draw(st.sampled_from([None, 5]))}
+    else:
+        spec = ATTENTION[draw(st.sampled_from(sorted(ATTENTION)))]
+        fields = {"width": width}
+    if hasattr(spec, "heads"):
+        fields["heads"] = heads
+    if isinstance(spec, AttentionSpec) and spec.head_width is None and spec.window is None:
+        fields["memory"] = draw(st.sampled_from([None, 1, 3, 20]))
+    from dataclasses import replace
+
+    torch.manual_seed(draw(st.integers(0, 1000)))
+    return replace(spec, **fields).build().eval()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), mixer=mixers(), rows=st.integers(1, 3), tokens=st.integers(1, 9))
+def test_promises_hold_for_random_shapes_cuts_and_lengths(data, mixer, rows, tokens):
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    x, more = 0.5 * torch.randn(rows, tokens, mixer.width_in), 0.5 * torch.randn(rows, 3, mixer.width_in)
+    cuts = data.draw(st.lists(st.integers(0, tokens), max_size=4))
+    lengths = torch.tensor(data.draw(st.lists(st.integers(0, tokens), min_size=rows, max_size=rows)))
+    order = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=4)))
+    promises.chunks_equal_whole(mixer, x, cuts)
+    promises.padding_leaves_no_trace(mixer, x, more, lengths)
+    promises.rows_can_be_reordered(mixer, x, more, order)
+    promises.old_state_survives(mixer, x, more)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), mixer=mixers())
+def test_ragged_streams_equal_each_row_alone(data, mixer):
+    """Chunk after chunk with different lengths in every row, some of them empty: padding lies between real tokens of
+    memory, and still every row is what it would be alone."""
+    rows, count, size = 3, 4, 3
+    lengths = torch.tensor(
+        data.draw(
+            st.lists(st.lists(st.integers(0, size), min_size=rows, max_size=rows), min_size=count, max_size=count)
+        )
+    )
+    chunks = 0.5 * torch.randn(count, rows, size, mixer.width_in)
+    state, seen, outputs = (
+        mixer.initial_state(chunks[0]),
+        torch.zeros(rows, dtype=torch.long),
+        [[] for _ in range(rows)],
+    )
+    for chunk, length in zip(chunks, lengths, strict=True):
+        y, state = promises.run(mixer, chunk, state, seen, length)
+        seen = seen + length
+        for row in range(rows):
+            outputs[row].append(y[row, : length[row]])
+    for row in range(rows):
+        text = torch.cat([chunks[i, row, : lengths[i, row]] for i in range(count)])[None]
+        alone, _ = promises.run(mixer, text)
+        promises.assert_close(torch.cat(outputs[row]), alone[0], f"row {row} with lengths {lengths[:, row].tolist()}")
