@@ -88,19 +88,25 @@ def _read(kind: type[Spec], words: Sequence[str], program: str, default: Spec | 
 
 
 def _one_line(box: str) -> str:
-    """What the parser wrote in a frame, as one sentence: its message, and its first suggestion if it has one."""
-    lines = [line.strip("│ ").strip() for line in box.splitlines() if line.startswith("│")]
+    """What the parser wrote in a frame, as one sentence: its message, and its first suggestion if it has one.
+
+    The frame is drawn with lines or with dashes, in colours or not, as the terminal allows.
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
     sections: list[list[str]] = [[]]
-    for line in lines:
-        if line and set(line) == {"─"}:
+    for line in plain.splitlines():
+        words = line.strip(" │")
+        if re.fullmatch(r"╭.*╮|╰─*╯|─+|-+", words):  # the title, the end, and the rules between sections
             sections.append([])
-        else:
-            sections[-1].append(line)
-    message = " ".join(sections[0])
-    for section in sections[1:]:
-        if section and section[0].startswith("Perhaps you meant"):
+        elif words:
+            sections[-1].append(words)
+    # A frame without a box has its title as a section of its own, above the first rule.
+    told = [section for section in sections[1:] if section] or [["the command line could not be read"]]
+    message = " ".join(told[0])
+    for section in told[1:]:
+        if section[0].startswith("Perhaps you meant") and len(section) > 1:
             message += f"; did you mean {section[1].split()[0]!r}?"
-    return re.sub(r"\s+", " ", message).strip() or "the command line could not be read"
+    return re.sub(r"\s+", " ", message)
 
 
 def _plain_mapping(path: Path) -> dict[str, Any]:

@@ -37,15 +37,17 @@ def heat_map(
     *,
     rows: Sequence[str],
     columns: Sequence[str],
+    x_label: str = "",
+    y_label: str = "",
     title: str = "",
     label: str = "",
 ) -> Path:
-    """A matrix as colours with a bar that says what they mean. Row and column names stand at the edges."""
+    """A matrix as colours with a bar that says what they mean. Cells that are not a number stay white."""
     figure, axes = _canvas()
     image = axes.imshow(values, cmap="viridis", aspect="auto")
     axes.set_xticks(range(len(columns)), labels=list(columns), rotation=45, ha="right")
     axes.set_yticks(range(len(rows)), labels=list(rows))
-    axes.set_title(title)
+    axes.set(xlabel=x_label, ylabel=y_label, title=title)
     figure.colorbar(image, label=label)
     return _save(figure, path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -82,10 +83,7 @@ def measure(pairs: int, tick: Callable[[str], None]) -> list[Finding]:
         ours = train_step(run_ours, x, list(stack.parameters()))
         theirs = train_step(run_peer, x, list(peer.parameters()))
 
-        def progress(label: str = what) -> None:
-            tick(label)
-
-        found = ratio(in_turns(ours, theirs, pairs, progress))
+        found = ratio(in_turns(ours, theirs, pairs, partial(tick, what)))
         findings.append(
             Finding(
                 what=f"{what}: forward and backward",

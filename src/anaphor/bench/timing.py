@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast ours is as the peer: the mean over pairs, with its 95 % t-interval, on a log scale."""
+    """The mean ratio over pairs, with its 95 % t-interval, both on a log scale."""
 
     value: float
     low: float
@@ -34,29 +34,28 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def in_turns(
-    ours: Callable[[], object], peer: Callable[[], object], pairs: int, tick: Callable[[], None] = lambda: None
+    first: Callable[[], object], second: Callable[[], object], pairs: int, tick: Callable[[], None] = lambda: None
 ) -> list[tuple[float, float]]:
-    """Seconds of (ours, peer), pair by pair, after both were warmed up."""
+    """Seconds of both, pair by pair, after both were warmed up."""
     order = random.Random(0)
-    for work in (ours, peer, ours, peer):
+    for work in (first, second, first, second):
         work()
     found = []
     for _ in range(pairs):
-        if order.random() < 0.5:
-            first = seconds(ours)
-            found.append((first, seconds(peer)))
-        else:
-            second = seconds(peer)
-            found.append((seconds(ours), second))
+        works = [first, second]
+        turned = order.random() < 0.5
+        times = [seconds(work) for work in (reversed(works) if turned else works)]
+        one, two = reversed(times) if turned else times
+        found.append((one, two))
         tick()
     return found
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
-    """Peer's seconds over ours: above one, ours is the faster."""
+    """Seconds of the second over seconds of the first: above one, the first is the faster."""
     from scipy import stats
 
-    logs = [math.log(peer / ours) for ours, peer in pairs]
+    logs = [math.log(second / first) for first, second in pairs]
     middle = statistics.fmean(logs)
     if len(logs) < 2:
         return Ratio(math.exp(middle), math.nan, math.nan, len(logs))

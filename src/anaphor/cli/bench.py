@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anaphor.config import parse
+from anaphor.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +19,18 @@ class Options:
 
     pairs: int = 60
     """How many pairs a ratio is taken from; the two of a pair run right after each other."""
-    repeats: int = 3
-    """How often the generation of a text is repeated."""
     threads: int = 0
     """CPU threads; 0 leaves the choice to torch."""
     out: Path | None = None
     """Folder for the figure of time per token."""
     json: bool = False
     """Print one JSON value instead of a table."""
+
+    def __post_init__(self) -> None:
+        if self.pairs < 2:
+            raise ConfigError(f"pairs={self.pairs}: an interval needs at least 2")
+        if self.threads < 0:
+            raise ConfigError(f"threads={self.threads}: it must be at least 1, or 0 for torch's choice")
 
 
 def run(words: Sequence[str]) -> None:
@@ -41,7 +46,7 @@ def run(words: Sequence[str]) -> None:
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    total = 4 * options.pairs + 3 * options.repeats + generation.TOKENS
+    total = 7 * options.pairs + 3 + generation.TOKENS
     columns = (
         *Progress.get_default_columns(),
         MofNCompleteColumn(),
@@ -55,7 +60,7 @@ def run(words: Sequence[str]) -> None:
             progress.update(task, advance=1, now=now)
 
         findings = overhead.measure(options.pairs, tick)
-        more, times = generation.measure(options.repeats, tick)
+        more, times = generation.measure(options.pairs, tick)
         findings += more
 
     figure = None

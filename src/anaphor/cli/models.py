@@ -45,20 +45,25 @@ def run(words: Sequence[str]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for heading in ("model", "layers"):
-        table.add_column(heading)
-    for heading in ("width", "parameters", f"state after {options.tokens:,}", "grows", "positions"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, no_wrap=True)
+    for heading in ("width", "parameters", "state", "grows", "limit"):
+        table.add_column(heading, no_wrap=True, justify="right")
     for name, summary in summaries.items():
         table.add_row(
             name,
             shorten(summary.layers),
             f"{summary.width:,}",
-            f"{summary.parameters:,}",
+            f"{summary.parameters / 1e6:,.1f} M",
             in_bytes(summary.state_bytes),
             "yes" if summary.state_grows else "no",
-            "no end" if summary.limit is None else f"{summary.limit:,}",
+            "none" if summary.limit is None else f"{summary.limit:,}",
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(
+        f"state: kept of one text after {options.tokens:,} tokens; limit: known positions",
+        style="dim",
+    )
 
 
 def shorten(layers: Sequence[str]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from functools import partial
 
 from torch import Tensor, nn
@@ -22,9 +22,11 @@ def recorded(model: nn.Module, wanted: str = "*") -> Iterator[dict[str, Tensor]]
     their explicit path; afterwards they are fast again.
     """
     known = taps_of(model)
-    taps = {name: tap for name, tap in known.items() if fnmatchcase(name, wanted)}
+    taps = {name: tap for name, tap in known.items() if fnmatch.fnmatchcase(name, wanted)}
     if not taps:
-        raise ConfigError(f"no tap is called {wanted!r}{nearest(wanted, known)} (known: {', '.join(known) or 'none'})")
+        deeper = f"*.{wanted}"
+        hint = f"; did you mean {deeper!r}?" if fnmatch.filter(known, deeper) else nearest(wanted, known)
+        raise ConfigError(f"no tap is called {wanted!r}{hint} (known: {', '.join(known) or 'none'})")
     found: dict[str, Tensor] = {}
     handles = [tap.register_forward_hook(partial(_keep, found, name)) for name, tap in taps.items()]
     for tap in taps.values():

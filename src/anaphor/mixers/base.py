@@ -12,7 +12,7 @@ stays good after it was used. A mixer that reads the whole sequence does not str
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,10 @@ from anaphor.mixers.state import count_bytes, tensors_of
 class Span:
     """Where the new tokens stand in their own sequences, and which of them are real."""
 
-    positions: Tensor  # [B, T]
-    valid: Tensor  # [B, T]; False only in a suffix
+    positions: Tensor
+    """[B, T]: how many tokens of its row stand before each."""
+    valid: Tensor
+    """[B, T]: which tokens are real; False only in a suffix."""
     full: bool = False
     """Known without looking at `valid` that every token is real; kernels then need no mask and no host read."""
 
@@ -37,6 +39,7 @@ class Span:
         positions = seen[:, None] + steps
         if lengths is None:
             return cls(positions, torch.ones_like(positions, dtype=torch.bool), full=True)
+        check_lengths(lengths, len(seen), count)
         return cls(positions, steps < lengths[:, None])
 
     @classmethod
@@ -45,12 +48,26 @@ class Span:
         return cls.after(x.new_zeros(x.shape[0], dtype=torch.long), x.shape[1], lengths)
 
     @property
-    def lengths(self) -> Tensor:  # [B]
+    def lengths(self) -> Tensor:
+        """[B]: how many tokens of each row are real."""
         return self.valid.sum(1)
 
     def clear(self, y: Tensor) -> Tensor:
         """Zeros where there is no token."""
         return y if self.full else y.masked_fill(~self.valid[..., None], 0)
+
+
+def check_lengths(lengths: Tensor, rows: int, count: int) -> None:
+    """Refuse lengths that are not one for each row, from 0 to `count`. Values are read only where the host has them."""
+    if not isinstance(lengths, Tensor) or lengths.shape != (rows,):
+        given = list(lengths.shape) if isinstance(lengths, Tensor) else lengths
+        raise ConfigError(f"lengths must be a tensor with one number for each of {rows} rows, but it is {given}")
+    if lengths.is_cuda or not rows:
+        return
+    least, largest = (int(end) for end in lengths.aminmax())
+    if least < 0 or largest > count:
+        wrong = least if least < 0 else largest
+        raise ConfigError(f"a row of length {wrong} does not fit into {count} tokens: lengths go from 0 to {count}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +90,14 @@ class MixerSpec:
         return self.width if self.width_out is None else self.width_out
 
     @property
+    def whole_because(self) -> str | None:
+        """Why the mixer must read whole sequences; None when it may run on pieces and carry its state on."""
+        return None
+
+    @property
     def streams(self) -> bool:
         """Whether the mixer may run on a piece of a sequence and carry its state on to the next."""
-        return True
+        return self.whole_because is None
 
     @property
     def grows(self) -> bool:
@@ -94,6 +116,9 @@ class MixerSpec:
 class Mixer(nn.Module):
     """Moves information along time. Subclasses write `initial_state` and `mix`; nobody calls `mix` but `forward`."""
 
+    state_type: ClassVar[type] = tuple
+    """What the state of a mixer that streams is an instance of."""
+
     def __init__(self, spec: MixerSpec) -> None:
         super().__init__()
         self.spec = spec
@@ -102,18 +127,25 @@ class Mixer(nn.Module):
 
     @property
     def streams(self) -> bool:
+        """Whether it may run on a piece of a sequence and carry its state on to the next."""
         return self.spec.streams
+
+    @property
+    def state_shape(self) -> tuple[int | None, ...]:
+        """Shape of the first tensor of a state without its rows; None stands for an axis that grows."""
+        return ()
 
     def initial_state(self, like: Tensor) -> Any:
         """State before the first token, for as many rows as `like` [B, ...] has, on its device and in its type."""
         raise NotImplementedError(f"{type(self).__name__} makes no state")
 
     def mix(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
+        """What `forward` does, for at least one token and a state that fits. Its output for padding does not matter."""
         raise NotImplementedError(f"{type(self).__name__} mixes nothing")
 
     def state_bytes(self, tokens: int) -> int:
         """Bytes that one row's state holds after so many tokens."""
-        weight = next(self.parameters())
+        weight = next(self.parameters(), torch.empty(0))
         return count_bytes(self.initial_state(weight.new_zeros(1, 0, self.width_in)))
 
     def forward(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
@@ -137,8 +169,15 @@ class Mixer(nn.Module):
             if state != ():
                 raise ConfigError(f"{name} reads the whole sequence and carries no state: pass ()")
             return
-        if not isinstance(state, tuple) or not state:
-            raise ConfigError(f"{name} needs a state, but was given {state!r}: start with initial_state(x)")
-        for tensor in tensors_of(state):
-            if tensor.shape[0] != x.shape[0]:
-                raise ConfigError(f"state has {tensor.shape[0]} rows, but x has {x.shape[0]}: use select_rows")
+        if not isinstance(state, self.state_type) or not state:
+            given = type(state).__name__ if state else repr(state)
+            raise ConfigError(
+                f"{name} needs a state of type {self.state_type.__name__}, but was given {given}: "
+                f"start with initial_state(x)"
+            )
+        rows, *first = next(tensors_of(state)).shape
+        if rows != x.shape[0]:
+            raise ConfigError(f"state has {rows} rows, but x has {x.shape[0]}: use select_rows")
+        for size, expected in zip(first, self.state_shape, strict=False):
+            if expected is not None and size != expected:
+                raise ConfigError(f"the state is not this {name}'s: its first tensor is {first} for each row")

@@ -34,8 +34,8 @@ class BidirectionalSpec(MixerSpec):
         return cls(inner=inner, width=inner.width, width_out=2 * inner.out)
 
     @property
-    def streams(self) -> bool:
-        return False
+    def whole_because(self) -> str | None:
+        return "one of its directions starts at the end"
 
     @property
     def limit(self) -> int | None:

@@ -99,6 +99,12 @@ class LinearSpec(MixerSpec):
 
 class Linear(Mixer):
     spec: LinearSpec
+    state_type = Sums
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        size = self.width_in // self.spec.heads
+        return (self.spec.heads, size, size)
 
     def __init__(self, spec: LinearSpec) -> None:
         super().__init__(spec)
@@ -108,8 +114,7 @@ class Linear(Mixer):
         self.out = nn.Linear(spec.width, spec.out, bias=spec.bias)
 
     def initial_state(self, like: Tensor) -> Sums:
-        size = self.width_in // self.spec.heads
-        empty = self.out.weight.new_zeros(like.shape[0], self.spec.heads, size, size)
+        empty = self.out.weight.new_zeros(like.shape[0], *self.state_shape)
         return Sums(empty, empty[..., 0])
 
     def mix(self, x: Tensor, state: Sums, span: Span) -> tuple[Tensor, Sums]:

@@ -30,8 +30,8 @@ class WholeHeadedSpec(HeadedSpec):
             raise ConfigError(f"rank={self.rank}: keep at least 1 direction")
 
     @property
-    def streams(self) -> bool:
-        return False
+    def whole_because(self) -> str | None:
+        return "it mixes all tokens, later ones too, into every key"
 
 
 class WholeHeaded(Headed):

@@ -34,8 +34,8 @@ class PooledSpec(MixerSpec):
     """One weighted average of the sequence, the same for every token."""
 
     @property
-    def streams(self) -> bool:
-        return False
+    def whole_because(self) -> str | None:
+        return "it averages all tokens, later ones too"
 
     def build(self) -> Pooled:
         return Pooled(self)

@@ -67,6 +67,10 @@ class Recurrent(Mixer):
         """Matrix and constant by which the previous hidden state speaks to the gates."""
         return cast(Tensor, self.kernel.weight_hh_l0), cast(Tensor, self.kernel.bias_hh_l0)
 
+    @property
+    def state_shape(self) -> tuple[int | None, ...]:
+        return (self.width_out,)
+
     def initial_state(self, like: Tensor) -> Hidden | HiddenAndCell:
         zeros = self.recurrent_weights[0].new_zeros(like.shape[0], self.width_out)
         return self.state_type(*[zeros] * len(self.state_type._fields))

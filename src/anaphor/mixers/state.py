@@ -1,7 +1,7 @@
 """What can be done with a state: cut its gradient, pick rows, count bytes, let it grow.
 
-A state is a tree: tensors with the batch first, `Growing` tensors, plain numbers, and tuples of those. Mixers make
-states and never write into one; callers decide its fate with the functions below.
+A state is a tuple of tensors with the batch first, of `Growing` tensors, of plain numbers and of such tuples. Mixers
+make states and never write into one; callers decide its fate with the functions below.
 """
 
 from __future__ import annotations

@@ -57,19 +57,19 @@ class Frame(nn.Module):
 
     def __init__(self, spec: BlockSpec, width_in: int, width_out: int) -> None:
         super().__init__()
-        self.before = nn.LayerNorm(width_in) if spec.norm == "before" else nn.Identity()
-        self.after = nn.LayerNorm(width_out) if spec.norm == "after" else nn.Identity()
-        self.dropout = nn.Dropout(spec.dropout)
+        self.before = nn.LayerNorm(width_in) if spec.norm == "before" else None
+        self.after = nn.LayerNorm(width_out) if spec.norm == "after" else None
+        self.dropout = spec.dropout
         self.residual = spec.residual
 
     def enter(self, x: Tensor) -> Tensor:
-        entered: Tensor = self.before(x)
-        return entered
+        return x if self.before is None else self.before(x)
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        y = self.dropout(y)
-        left: Tensor = self.after(x + y if self.residual else y)
-        return left
+        if self.training:
+            y = F.dropout(y, self.dropout)
+        y = x + y if self.residual else y
+        return y if self.after is None else self.after(y)
 
 
 class FeedForward(nn.Module):
@@ -79,11 +79,14 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(width, hidden)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(self.dropout(self.activation(self.up(x))))
+        hidden = self.activation(self.up(x))
+        if self.training:
+            hidden = F.dropout(hidden, self.dropout)
+        y: Tensor = self.down(hidden)
         return y
 
 
@@ -96,7 +99,7 @@ class Block(nn.Module):
         self.spec = spec
         self.width_in = spec.mixer.width if width_in is None else width_in
         self.width_out = spec.mixer.out
-        self.enter: nn.Module = nn.Identity()
+        self.enter: nn.Linear | None = None
         if self.width_in != spec.mixer.width:
             self.enter = nn.Linear(self.width_in, spec.mixer.width, bias=False)
         self.mixer = spec.mixer.build()
@@ -110,7 +113,8 @@ class Block(nn.Module):
         return self.mixer.initial_state(like)
 
     def forward(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
-        x = self.enter(x)
+        if self.enter is not None:
+            x = self.enter(x)
         mixed, state = self.mixer(self.mixer_frame.enter(x), state, span)
         x = self.mixer_frame.leave(x, mixed)
         if self.feedforward is not None:
@@ -135,6 +139,8 @@ class Stack(nn.ModuleList):
         return tuple(block.initial_state(like) for block in self)  # type: ignore[operator]
 
     def forward(self, x: Tensor, state: tuple[Any, ...], span: Span) -> tuple[Tensor, tuple[Any, ...]]:
+        if len(state) != len(self):
+            raise ConfigError(f"the state is of {len(state)} layers, but there are {len(self)}")
         after = []
         for block, before in zip(self, state, strict=True):
             x, following = block(x, before, span)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,8 +20,10 @@ from anaphor.models.initialise import INITIALISERS
 class ModelState(NamedTuple):
     """All that a model remembers of each row."""
 
-    seen: Tensor  # [B]: how many tokens
-    layers: tuple[Any, ...]  # one private state for each block; nobody else looks inside
+    seen: Tensor
+    """[B]: how many tokens."""
+    layers: tuple[Any, ...]
+    """One private state for each block; nobody else looks inside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,10 @@ class LanguageModelSpec:
     """How many positions a learned table covers."""
     heads: int | None = None
     """Parallel heads of an attention layer; must divide its width."""
+    head_width: int | None = None
+    """Size of a query, key and value in one head; None means its share of the width."""
+    bias: bool | None = None
+    """Whether the projections of an attention layer add a constant."""
     window: int | None = None
     """How many tokens a token may see, itself included."""
     memory: int | None = None
@@ -77,13 +82,20 @@ class LanguageModelSpec:
     """How heads become one vector: concatenate, shuffle, shift, reweight or reweight-matrix."""
     merge_evaluation: str | None = None
     """What the merge does when evaluated: same or concatenate."""
+    combine: str | None = None
+    """What a head hands on: what it found (context), or that plus its query (query)."""
     feature_map: str | None = None
     """What makes queries and keys of linear attention positive: elu, relu or softmax."""
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "width", "positions"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: it must be at least 1")
+        if isinstance(self.mixers, str):
+            raise ConfigError(f"mixers={self.mixers!r} is one name: write mixers=({self.mixers!r},)")
+        object.__setattr__(self, "mixers", tuple(self.mixers))  # a list is welcome
+        object.__setattr__(self, "widths", tuple(self.widths))
+        for name in ("vocabulary", "width", "positions", "embedding"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ConfigError(f"{name}={size}: it must be at least 1")
         look_up(INITIALISERS, self.initial, "initialisation")
         look_up(POSITIONS, self.position, "position")
         if not self.mixers:
@@ -158,6 +170,8 @@ class LanguageModelSpec:
 
 _LAYER_OPTIONS = (
     "heads",
+    "head_width",
+    "bias",
     "window",
     "memory",
     "mask",
@@ -165,19 +179,17 @@ _LAYER_OPTIONS = (
     "normalise",
     "merge",
     "merge_evaluation",
+    "combine",
     "feature_map",
 )
 
 
 def _refuse_unless_causal(name: str, mixer: MixerSpec) -> None:
-    if mixer.streams:
+    if mixer.whole_because is None:
         return
-    given = {field.name: getattr(mixer, field.name) for field in dataclasses.fields(mixer)}
-    detail = ", ".join(f"{key}={given[key]!r}" for key in ("mask", "merge") if key in given)
-    streaming = sorted(other for other, maker in MIXERS.items() if maker(width=8).streams)
     raise ConfigError(
-        f"mixer {name!r}{f' with {detail}' if detail else ''} reads the whole sequence, so that a token would see "
-        f"what it is to predict; a causal model takes {', '.join(streaming)}"
+        f"mixer {name!r} reads the whole sequence, so that a token would see what it is to predict: "
+        f"{mixer.whole_because}"
     )
 
 
@@ -249,6 +261,10 @@ class LanguageModel(nn.Module):
     def _check(self, tokens: Tensor, state: ModelState | None) -> None:
         if tokens.ndim != 2:
             raise ConfigError(f"tokens must be [rows, tokens], but they are {list(tokens.shape)}")
+        if tokens.is_floating_point() or tokens.dtype == torch.bool:
+            raise ConfigError(f"tokens must be whole numbers, but they are {tokens.dtype}")
+        if state is not None and not isinstance(state, ModelState):
+            raise ConfigError(f"a model's state is a ModelState, but was given {type(state).__name__}")
         if state is not None and len(state.seen) != len(tokens):
             raise ConfigError(f"state has {len(state.seen)} rows, but there are {len(tokens)} rows of tokens")
         if not tokens.is_cuda and tokens.numel():  # reading a device would stall it

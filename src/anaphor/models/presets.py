@@ -43,10 +43,8 @@ def preset(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModelSpec
     """The spec of that name, with some fields changed."""
     fields = {**look_up(PRESETS, name, "model"), **overrides, "vocabulary": vocabulary}
     check_fields(LanguageModelSpec, fields)
-    if "mixers" in overrides:
-        fields["mixers"] = tuple(overrides["mixers"])
-        if "layers" not in overrides:
-            fields["layers"] = None  # as many as are named now
+    if "mixers" in overrides and "layers" not in overrides:
+        fields["layers"] = None  # as many as are named now
     return LanguageModelSpec(**fields)
 
 

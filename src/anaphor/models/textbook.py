@@ -22,6 +22,8 @@ class AttentionHead(nn.Module):
 
     def __init__(self, dim: int, n_hidden: int) -> None:
         super().__init__()
+        if n_hidden < 1:
+            raise ConfigError(f"n_hidden={n_hidden}: it must be at least 1")
         self.query = nn.Linear(dim, n_hidden)
         self.key = nn.Linear(dim, n_hidden)
         self.value = nn.Linear(dim, n_hidden)
@@ -96,4 +98,7 @@ class Transformer(nn.Module):
 def _allowed(x: Tensor, attn_mask: Tensor | None) -> Tensor:
     mask: Mask = Everything() if attn_mask is None else Given(attn_mask)
     steps = torch.arange(x.shape[-2], device=x.device)
-    return mask(steps[:, None], steps[None, :])
+    allowed = mask(steps[:, None], steps[None, :])
+    if allowed.ndim == 3 and (x.ndim != 3 or len(allowed) not in (1, len(x))):
+        raise ConfigError(f"the mask is for {len(allowed)} rows, but x is {list(x.shape)}")
+    return allowed

@@ -27,6 +27,11 @@ class CrossAttentionSpec(HeadedSpec):
     source_width: int | None = None
     """Size of every source vector; None means the same as the tokens that look at it."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.whole_because is not None:
+            raise ConfigError(f"{self.whole_because}: tokens that look at a source come one by one")
+
     def build(self) -> CrossAttention:
         return CrossAttention(self)
 
@@ -35,6 +40,7 @@ class CrossAttention(Headed):
     """Every token looks at all real tokens of the source."""
 
     spec: CrossAttentionSpec
+    state_type = Source
 
     def __init__(self, spec: CrossAttentionSpec) -> None:
         super().__init__(spec)

@@ -62,8 +62,10 @@ class HeadedSpec(MixerSpec):
         return Sizes(self.width, self.heads, self.head_width or self.width // self.heads, limit=self.limit or 0)
 
     @property
-    def streams(self) -> bool:
-        return MERGES[self.merge].causal
+    def whole_because(self) -> str | None:
+        if MERGES[self.merge].causal:
+            return None
+        return f"merge {self.merge!r} weighs every token by all tokens, later ones too; 'reweight' does not"
 
     @property
     def repeatable(self) -> bool:
@@ -91,6 +93,10 @@ class Headed(Mixer):
     """Parts common to self-attention, cross-attention and attention through a projection."""
 
     spec: HeadedSpec
+
+    @property
+    def state_shape(self) -> tuple[int | None, ...]:
+        return (self.heads, None, self.head_width)
 
     def __init__(self, spec: HeadedSpec) -> None:
         super().__init__(spec)

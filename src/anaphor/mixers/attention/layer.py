@@ -19,12 +19,12 @@ from anaphor.mixers.state import Growing
 
 
 class Memory(NamedTuple):
-    """The past as attention keeps it: keys and values with the positions they stood at."""
+    """The past as attention keeps it: keys and values, and where they stood."""
 
-    keys: Growing  # [B, H, S, K], not yet rotated
-    values: Growing  # [B, H, S, K]
-    positions: Growing  # [B, S]; -1 where a slot is empty
-    dense: bool  # known without looking that no slot is empty
+    pairs: Growing
+    """[B, 2, H, S, K]: keys, not yet rotated, and values."""
+    positions: Growing | None
+    """[B, S], -1 where a slot is empty. None: no slot is empty, and the last one is where its row stands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,12 @@ class AttentionSpec(HeadedSpec):
         return Sizes(sizes.width, sizes.heads, sizes.head_width, limit=self.positions)
 
     @property
-    def streams(self) -> bool:
-        return super().streams and self.rule.causal
+    def whole_because(self) -> str | None:
+        if super().whole_because is not None:
+            return super().whole_because
+        if self.rule.causal:
+            return None
+        return f"mask {str(self.rule)!r} lets a token see later ones; 'causal & ({self.rule})' does not"
 
     @property
     def grows(self) -> bool:
@@ -96,6 +100,7 @@ class Attention(Headed):
     """
 
     spec: AttentionSpec
+    state_type = Memory
 
     def __init__(self, spec: AttentionSpec, mask: Mask | None = None) -> None:
         """`mask` stands in for the spec's: a matrix given for whole sequences cannot be spelled out in a spec."""
@@ -109,31 +114,37 @@ class Attention(Headed):
     def streams(self) -> bool:
         return self.merge.causal and self.rule.causal
 
+    @property
+    def state_shape(self) -> tuple[int | None, ...]:
+        return (2, self.heads, None, self.head_width)
+
     def initial_state(self, like: Tensor) -> Memory | tuple[()]:
-        if not self.streams:
-            return ()
-        return self._nothing(like)
+        return self._nothing(like) if self.streams else ()
 
     def state_bytes(self, tokens: int) -> int:
         if not self.streams:
             return 0
         kept = tokens if self.spec.memory is None else min(tokens, self.spec.memory)
-        return kept * (2 * self.inner * self.out.weight.element_size() + torch.long.itemsize)
+        return kept * 2 * self.inner * self.out.weight.element_size()
 
     def mix(self, x: Tensor, state: Memory | tuple[()], span: Span) -> tuple[Tensor, Memory | tuple[()]]:
         self._check_positions(span)
         place = self.position.embed(span.positions)
         if place is not None:
             x = x + place.to(x.dtype)
-        q, k, v = (self.split(part) for part in self.project(x).chunk(3, dim=-1))
-        past = state if isinstance(state, Memory) else self._nothing(x)
-        memory = self._remember(past, k, v, span)
-        keys, key_positions = memory.keys.data, memory.positions.data
+        rows, new, _ = x.shape
+        projected = self.project(x).view(rows, new, 3, self.heads, self.head_width).permute(0, 2, 3, 1, 4)
+        q, pairs = projected[:, 0], projected[:, 1:]  # [B, H, T, K], [B, 2, H, T, K]
+        memory = self._remember(state if isinstance(state, Memory) else self._nothing(x), pairs, span)
+        k, v = memory.pairs.data.unbind(1)
 
-        bias = self.position.bias(q, keys, span.positions, key_positions)
-        turned_q = self.position.rotate(q, span.positions)
-        turned_k = self.position.rotate(keys, key_positions)
-        context = self.attend(turned_q, turned_k, memory.values.data, self._visible(span, memory), bias)
+        turned_q, turned_k, bias = q, k, None
+        if self.position.door in ("rotate", "bias"):
+            key_positions = self._key_positions(memory, span)
+            bias = self.position.bias(q, k, span.positions, key_positions)
+            turned_q = self.position.rotate(q, span.positions)
+            turned_k = self.position.rotate(k, key_positions)
+        context = self.attend(turned_q, turned_k, v, self._visible(span, memory), bias)
         return self.join(context, q, span), self._trim(memory, span) if self.streams else ()
 
     def _check_positions(self, span: Span) -> None:
@@ -149,28 +160,36 @@ class Attention(Headed):
             )
 
     def _nothing(self, like: Tensor) -> Memory:
-        rows = like.shape[0]
-        empty = like.new_zeros(rows, self.heads, 0, self.head_width, dtype=self.out.weight.dtype)
-        positions = like.new_zeros(rows, 0, dtype=torch.long)
-        return Memory(Growing(empty, 2), Growing(empty, 2), Growing(positions, 1), dense=True)
+        empty = like.new_zeros(like.shape[0], 2, self.heads, 0, self.head_width, dtype=self.out.weight.dtype)
+        return Memory(Growing(empty, 3), positions=None)
 
-    def _remember(self, past: Memory, k: Tensor, v: Tensor, span: Span) -> Memory:
-        positions = span.positions if span.full else span.positions.masked_fill(~span.valid, -1)
-        return Memory(
-            past.keys.append(k), past.values.append(v), past.positions.append(positions), past.dense and span.full
-        )
+    def _remember(self, past: Memory, pairs: Tensor, span: Span) -> Memory:
+        grown = past.pairs.append(pairs)
+        if past.positions is None and span.full:
+            return Memory(grown, positions=None)
+        positions = past.positions
+        if positions is None:  # the first empty slots: from now on every slot says where it stands
+            positions = Growing(_row_of_positions(span.positions[:, :1], len(past.pairs)), 1)
+        return Memory(grown, positions.append(span.positions.masked_fill(~span.valid, -1)))
+
+    def _key_positions(self, memory: Memory, span: Span) -> Tensor:  # [B, S]
+        if memory.positions is not None:
+            return memory.positions.data
+        return _row_of_positions(span.positions[:, -1:] + 1, len(memory.pairs))
 
     def _visible(self, span: Span, memory: Memory) -> Visible:
-        new, kept = span.positions.shape[1], len(memory.positions)
+        new, kept = span.positions.shape[1], len(memory.pairs)
         # Everything kept is near enough to be seen, so that only the order in time matters. With padding, a watched map
         # is spelled out: the shortcut would leave weights in the rows of tokens that do not exist.
         near = self.rule.banded and self.rule.causal and (self.rule.reach is None or kept <= self.rule.reach)
         if near and new == kept and (span.full or not self.weights.watched):
             return Visible(causal=True)
-        if near and new == 1 and memory.dense:
+        if near and new == 1 and memory.positions is None:
             return Visible()
-        positions = memory.positions.data
-        pairs = self.rule(span.positions[:, :, None], positions[:, None, :]) & (positions[:, None, :] >= 0)
+        positions = self._key_positions(memory, span)[:, None, :]
+        pairs = self.rule(span.positions[:, :, None], positions).expand(len(positions), new, kept)
+        if memory.positions is not None:
+            pairs = pairs & (positions >= 0)
         if not span.full:
             pairs = pairs & span.valid[:, :, None]
         return Visible(pairs[:, None])
@@ -180,10 +199,15 @@ class Attention(Headed):
         keep = self.spec.memory
         if keep is None:
             return memory
-        if memory.dense:
-            return Memory(memory.keys.last(keep), memory.values.last(keep), memory.positions.last(keep), dense=True)
+        if memory.positions is None:
+            return Memory(memory.pairs.last(keep), positions=None)
         following = span.positions[:, :1] + span.lengths[:, None]
         positions = memory.positions.data
         slots = ((positions >= 0) & (positions >= following - keep)).any(0).nonzero().squeeze(-1)
         kept = memory.positions.at(slots)
-        return Memory(memory.keys.at(slots), memory.values.at(slots), kept, dense=bool((kept.data >= 0).all()))
+        return Memory(memory.pairs.at(slots), None if bool((kept.data >= 0).all()) else kept)
+
+
+def _row_of_positions(following: Tensor, count: int) -> Tensor:
+    """The `count` positions before the given one. [B, 1] -> [B, count]"""
+    return following + torch.arange(-count, 0, device=following.device)

@@ -155,13 +155,12 @@ class Given(Mask):
     matrix: Tensor
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        *_, tokens, keys = self.matrix.shape
-        if query.shape[-2] > tokens or key.shape[-1] > keys:
+        pairs = torch.broadcast_shapes(query.shape, key.shape)
+        if self.matrix.ndim not in (2, 3) or self.matrix.shape[-2:] != pairs[-2:]:
             raise ConfigError(
-                f"the mask is {tokens} × {keys}, but there are {query.shape[-2]} tokens and {key.shape[-1]} keys"
+                f"the mask is {list(self.matrix.shape)}, but there are {pairs[-2]} tokens and {pairs[-1]} keys"
             )
-        allowed = self.matrix.to(query.device)[..., : query.shape[-2], : key.shape[-1]] != 0
-        return allowed.expand(torch.broadcast_shapes(allowed.shape, query.shape, key.shape))
+        return self.matrix.to(query.device) != 0
 
 
 @dataclass(frozen=True)
@@ -221,8 +220,22 @@ MASKS: dict[str, Callable[..., Mask]] = {
 }
 
 
+USAGE = {
+    "everything": "everything",
+    "causal": "causal",
+    "window": "window(tokens)",
+    "band": "band(before, after)",
+    "prefix": "prefix(tokens)",
+    "hidden": "hidden(position, …)",
+}
+# Far more than a person writes, and far less than what would exhaust the parser.
+LONGEST = 1000
+
+
 def parse_mask(text: str) -> Mask:
     """Read `causal & (window(64) | prefix(4))`: the names above, whole numbers, `&`, `|` and brackets, nothing else."""
+    if len(text) > LONGEST:
+        raise ConfigError(f"a mask of {len(text):,} characters is longer than {LONGEST:,}: it cannot be meant")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -248,12 +261,15 @@ def _built(name: str, numbers: list[int], text: str) -> Mask:
     try:
         return maker(*numbers)
     except TypeError:
-        raise ConfigError(f"mask {text!r}: {name} does not take {len(numbers)} numbers") from None
+        raise ConfigError(f"mask {text!r}: {name} does not take {len(numbers)} numbers: write {USAGE[name]}") from None
 
 
 def _number(node: ast.expr, text: str) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
+    match node:
+        case ast.Constant(value=int(value)) if type(value) is int:
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, text)
     raise ConfigError(f"mask {text!r}: {ast.unparse(node)!r} is not a whole number")
 
 

@@ -1,0 +1,105 @@
+"""The command: quick help, one-line errors, one JSON value."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from anaphor.cli.main import VERBS, main
+
+
+def timed(*words: str) -> tuple[float, str]:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "anaphor.cli.main", *words], capture_output=True, text=True, check=True, env=environment
+    )
+    return time.perf_counter() - start, done.stdout
+
+
+@pytest.mark.parametrize("words", [["--help"], *([verb, "--help"] for verb in VERBS)], ids=" ".join)
+def test_help_answers_in_under_half_a_second(words):
+    timed(*words)  # the first call writes the bytecode
+    best, output = min(timed(*words) for _ in range(4))
+    assert best < 0.5, f"{best:.2f} s"
+    assert "usage: anaphor" in output
+
+
+def test_help_does_not_import_torch():
+    script = (
+        "import sys; from anaphor.cli.main import main; main(['--help']); main(['models', '--help']);"
+        "main(['bench', '--help']); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_comes_from_field_docstrings(capsys):
+    assert main(["models", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "How many different tokens the model knows" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["modls"], "unknown verb 'modls'; did you mean 'models'? (known: bench, models)"),
+        (["models", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
+        (["models", "--vocabulry", "3"], "--vocabulry"),
+        (["models", "--vocabulary", "many"], "'many'"),
+        (["models", "--vocabulary", "0"], "vocabulary=0: it must be at least 1"),
+        (["bench", "--pairs", "x"], "'x'"),
+        (["bench", "--pairs", "1"], "pairs=1: an interval needs at least 2"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(capsys, words, message):
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("anaphor: ")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("color", ["0", "1"])
+def test_the_one_line_is_the_same_in_every_terminal(encoding, color):
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "FORCE_COLOR": color}
+    done = subprocess.run(
+        [sys.executable, "-m", "anaphor.cli.main", "models", "--vocabulry", "3"],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "anaphor: Unrecognized options: --vocabulry, 3; did you mean '--vocabulary'?\n"
+
+
+def test_models_lists_every_preset(capsys):
+    from anaphor.models import PRESETS
+
+    assert main(["models", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(PRESETS)
+    assert all(row["parameters"] > 0 and row["state_bytes"] > 0 for row in rows)
+
+
+def test_models_prints_a_table(capsys):
+    assert main(["models", "hybrid", "gpt2", "--vocabulary", "50257"]) == 0
+    output = capsys.readouterr().out
+    assert "lstm, 3 × attention" in output
+    assert "124.4 M" in output
+
+
+def test_version(capsys):
+    from anaphor import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"anaphor {__version__}\n"
+
+
+def test_no_verb_shows_what_there_is(capsys):
+    assert main([]) == 0
+    output = capsys.readouterr().out
+    assert all(verb in output for verb in VERBS)

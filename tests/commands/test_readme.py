@@ -1,0 +1,69 @@
+"""What the README shows is what happens."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from anaphor.cli.main import main
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def shown(block: str) -> tuple[str, str]:
+    """The command behind the prompt, and the output below it."""
+    command, _, output = block.partition("\n")
+    assert command.startswith("$ anaphor "), command
+    return command.removeprefix("$ anaphor "), output
+
+
+MODELS = [block for block in blocks("console") if block.startswith("$ anaphor models")]
+
+
+@pytest.mark.parametrize("block", MODELS, ids=lambda block: block.splitlines()[0])
+def test_the_models_command_prints_what_the_readme_shows(block, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    words, expected = shown(block)
+    assert main(shlex.split(words)) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        line.split() for line in expected.splitlines()
+    ]
+
+
+def test_the_readme_has_examples():
+    assert MODELS
+    assert blocks("python")
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_python_blocks_run_and_print_what_their_comments_say(number, capsys):
+    block = blocks("python")[number]
+    exec(compile(block, f"README.md, block {number}", "exec"), {})
+    promised = re.findall(r"^print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
+    assert promised
+    assert capsys.readouterr().out.splitlines() == promised
+
+
+def test_every_file_of_the_annotated_tree_exists():
+    tree = next(block for block in blocks("text") if block.startswith("src/anaphor/"))
+    names = re.findall(r"^  (\w+)(/|\.py) ", tree, flags=re.MULTILINE)
+    source = Path(__file__).parents[2] / "src" / "anaphor"
+    assert {name + (".py" if kind == ".py" else "") for name, kind in names} == {
+        path.name for path in source.iterdir() if not path.name.startswith("__")
+    }
+
+
+def test_numbers_in_the_results_were_produced_by_a_run():
+    """Every ratio in the README's table stands in the recorded benchmark."""
+    record = json.loads((Path(__file__).parents[2] / "results" / "speed.json").read_text(encoding="utf-8"))
+    values = {f"{finding['value']:.2f}" for finding in record["findings"]}
+    table = re.search(r"<!-- speed -->\n(.*?)\n<!-- end -->", README, flags=re.DOTALL).group(1)
+    ratios = re.findall(r"\| \*\*([\d.]+)\*\*", table)
+    assert ratios
+    assert set(ratios) <= values

@@ -1,0 +1,88 @@
+"""Rules of the house: one direction of imports, short files, every module alone, nothing unsafe, nothing unfinished."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "anaphor"
+MODULES = sorted(SOURCE.rglob("*.py"))
+ORDER = ["errors", "config", "draw", "taps", "mixers", "models", "data", "metrics", "generate", "tasks", "training",
+         "inspect", "studies", "labs", "bench", "report", "cli"]  # fmt: skip
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the direction"
+            found.add(node.module)
+    return {name for name in found if name.split(".")[0] == "anaphor"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_one_way(path):
+    own = name_of(path).split(".")
+    if len(own) == 1:
+        return
+    for imported in imports_of(path):
+        parts = imported.split(".")
+        if len(parts) > 1:
+            assert ORDER.index(parts[1]) <= ORDER.index(own[1]), f"{name_of(path)} imports {imported}"
+
+
+def test_every_package_has_its_place_in_the_order():
+    packages = {name_of(path).split(".")[1] for path in MODULES if "." in name_of(path)}
+    assert packages <= set(ORDER), "add the new package to the order"
+
+
+def test_no_source_file_is_longer_than_400_lines():
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    too_long = {name: length for name, length in lengths.items() if length > 400}
+    assert not too_long, f"split these files: {too_long}"
+
+
+def test_no_file_is_a_drawer_for_odds_and_ends():
+    assert not [path for path in MODULES if path.stem in ("utils", "helpers", "common", "misc")]
+
+
+def test_every_module_imports_alone():
+    """Each from a clean slate of ours, in one process: only torch and its like stay loaded between them."""
+    script = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    for loaded in [m for m in sys.modules if m.split('.')[0] == 'anaphor']:\n"
+        "        del sys.modules[loaded]\n"
+        "    importlib.import_module(name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *map(name_of, MODULES)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nothing_unsafe_and_nothing_unfinished(path):
+    text = path.read_text(encoding="utf-8")
+    banned = r"pickle|torch\.load\(|weights_only *= *False|\beval\(|\bexec\(|\b(TODO|FIXME|XXX)\b|^\s*except:"
+    assert not re.findall(banned, text, flags=re.MULTILINE)
+
+
+def test_the_version_is_told_once():
+    from anaphor import __version__
+
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -1,0 +1,262 @@
+"""Scores, normalisers, masks and merges against their definitions."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anaphor.errors import ConfigError
+from anaphor.mixers import Attention, AttentionSpec, Span
+from anaphor.mixers.attention.mask import Band, Causal, Everything, Given, Hidden, Prefix, Window, parse_mask
+from anaphor.mixers.attention.merge import Merge, Reweight, ReweightMatrix, Shift, Shuffle
+from anaphor.mixers.attention.normalise import NORMALISERS, sigmoid, softmax, sparsemax
+from anaphor.mixers.attention.score import SCORES, Additive, Bilinear, Cosine
+from anaphor.mixers.attention.sizes import Sizes
+
+SIZES = Sizes(width=6, heads=2, head_width=3, limit=16)
+
+
+# Scores
+
+
+def test_bilinear_is_q_w_k():
+    score = Bilinear(SIZES)
+    torch.nn.init.normal_(score.weight)
+    q, k = torch.randn(1, 2, 4, 3), torch.randn(1, 2, 5, 3)
+    expected = torch.einsum("bhti,hij,bhsj->bhts", q, score.weight, k)
+    torch.testing.assert_close(score(q, k), expected)
+
+
+def test_additive_is_a_small_network():
+    score = Additive(SIZES)
+    q, k = torch.randn(1, 2, 4, 3), torch.randn(1, 2, 5, 3)
+    one = score.out(torch.tanh(score.query(q[0, 1, 2]) + score.key(k[0, 1, 3])))[0]
+    torch.testing.assert_close(score(q, k)[0, 1, 2, 3], one)
+
+
+def test_cosine_is_an_angle_times_a_sharpness():
+    score = Cosine(SIZES)
+    q, k = torch.randn(1, 2, 4, 3), torch.randn(1, 2, 5, 3)
+    expected = 10 * torch.nn.functional.cosine_similarity(q[:, :, :, None], k[:, :, None], dim=-1)
+    torch.testing.assert_close(score(q, k), expected)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_factors_multiply_to_the_score(name):
+    score = SCORES[name](SIZES)
+    q, k = torch.randn(1, 2, 4, 3), torch.randn(1, 2, 5, 3)
+    factors = score.factors(q, k)
+    if name == "additive":
+        assert factors is None
+    else:
+        a, b, scale = factors
+        torch.testing.assert_close(scale * a @ b.mT, score(q, k))
+
+
+# Normalisers
+
+
+@st.composite
+def scores_and_masks(draw):
+    rows, keys = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    torch.manual_seed(draw(st.integers(0, 10_000)))
+    scores = draw(st.sampled_from([0.1, 1.0, 30.0])) * torch.randn(rows, keys)
+    return scores, torch.rand(rows, keys) < draw(st.sampled_from([0.2, 0.7, 1.0]))
+
+
+@given(scores_and_masks(), st.sampled_from(sorted(NORMALISERS)))
+def test_weights_are_zero_where_forbidden_and_never_nan(pair, name):
+    scores, allowed = pair
+    scores.requires_grad_()
+    weights = NORMALISERS[name](scores, allowed)
+    weights.square().sum().backward()
+    assert (weights >= 0).all()
+    assert not weights[~allowed].any()
+    assert scores.grad.isfinite().all()
+    if name != "sigmoid":
+        sums = weights.sum(-1)
+        torch.testing.assert_close(sums, allowed.any(-1).to(sums.dtype))
+
+
+@given(scores_and_masks())
+def test_softmax_against_torch_on_the_allowed_keys(pair):
+    scores, allowed = pair
+    weights = softmax(scores, allowed)
+    for row in range(len(scores)):
+        torch.testing.assert_close(weights[row][allowed[row]], torch.softmax(scores[row][allowed[row]], -1))
+
+
+def test_sigmoid_weighs_each_key_by_itself():
+    scores, allowed = torch.randn(3, 4), torch.tensor([True, True, False, True])
+    torch.testing.assert_close(sigmoid(scores, allowed)[:, allowed], torch.sigmoid(scores[:, allowed]))
+
+
+@settings(deadline=None)
+@given(scores_and_masks())
+def test_sparsemax_is_the_nearest_point_of_the_simplex(pair):
+    """Against bisection on the threshold, which uses no sorting."""
+    scores, allowed = pair
+    weights = sparsemax(scores, allowed)
+    for row in range(len(scores)):
+        z = scores[row][allowed[row]]
+        if not len(z):
+            continue
+        low, high = z.max() - 1, z.max()
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if (z - middle).clamp(min=0).sum() > 1 else (low, middle)
+        torch.testing.assert_close(weights[row][allowed[row]], (z - low).clamp(min=0), rtol=1e-9, atol=1e-9)
+
+
+def test_sparsemax_gradient_against_finite_differences():
+    allowed = torch.tensor([True, False, True, True, True])
+    scores = torch.tensor([[0.3, 9.0, 0.1, -0.2, -3.0]], requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: sparsemax(s, allowed), scores)
+
+
+# Masks
+
+QUERY, KEY = torch.arange(5)[:, None], torch.arange(5)[None, :]
+
+
+def test_masks_answer_for_two_positions():
+    distance = QUERY - KEY
+    assert torch.equal(Causal()(QUERY, KEY), distance >= 0)
+    assert torch.equal(Window(2)(QUERY, KEY), distance < 2)
+    assert torch.equal(Band(1, 2)(QUERY, KEY), (distance <= 1) & (distance >= -2))
+    assert torch.equal(Prefix(2)(QUERY, KEY), (KEY < 2).expand(5, 5))
+    assert torch.equal(Hidden((1, 3))(QUERY, KEY), ((KEY != 1) & (KEY != 3)).expand(5, 5))
+    assert Everything()(QUERY, KEY).all()
+    matrix = torch.rand(5, 5) < 0.5
+    assert torch.equal(Given(matrix.long())(QUERY, KEY), matrix)
+
+
+@pytest.mark.parametrize(
+    ("text", "mask", "causal", "reach"),
+    [
+        ("causal", Causal(), True, None),
+        ("causal & window(3)", Causal() & Window(3), True, 3),
+        ("causal & (window(3) | prefix(2))", Causal() & (Window(3) | Prefix(2)), True, None),
+        ("causal | prefix(2)", Causal() | Prefix(2), False, None),
+        ("band(2, 0)", Band(2, 0), True, 3),
+        ("everything & hidden(0, 4)", Everything() & Hidden((0, 4)), False, None),
+    ],
+)
+def test_masks_read_what_they_write(text, mask, causal, reach):
+    parsed = parse_mask(text)
+    assert parsed == mask
+    assert str(parsed) == text
+    assert (parsed.causal, parsed.reach) == (causal, reach)
+
+
+@given(
+    st.recursive(
+        st.sampled_from([Causal(), Window(2), Band(1, 1), Prefix(2), Hidden((1,)), Everything()]),
+        lambda inner: st.builds(lambda a, b, both: a & b if both else a | b, inner, inner, st.booleans()),
+        max_leaves=6,
+    )
+)
+def test_any_mask_survives_being_written_and_keeps_its_word(mask):
+    again = parse_mask(str(mask))
+    allowed = mask(QUERY, KEY)
+    assert torch.equal(again(QUERY, KEY), allowed)
+    if mask.causal:
+        assert not allowed.triu(1).any()
+    if mask.reach is not None:
+        assert not (allowed & (mask.reach <= QUERY - KEY)).any()
+    if mask.banded and mask.causal:
+        reach = 99 if mask.reach is None else mask.reach
+        assert torch.equal(allowed, (QUERY >= KEY) & (reach > QUERY - KEY))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("casual", "unknown mask 'casual'; did you mean 'causal'"),
+        ("causal &", "cannot be read"),
+        ("window(0)", "must be at least 1"),
+        ("window", r"window does not take 0 numbers: write window\(tokens\)"),
+        ("window(-3)", "must be at least 1"),
+        ("window(True)", "'True' is not a whole number"),
+        ("window(2.5)", "'2.5' is not a whole number"),
+        ("causal + window(2)", "has a part that is no mask: 'causal \\+ window\\(2\\)'"),
+        ("__import__('os')", "is not a whole number"),
+        ("hidden()", "name at least one position"),
+        ("(" * 500, "cannot be read"),
+        (" & ".join(["causal"] * 5000), "is longer than"),
+    ],
+)
+def test_masks_that_mean_nothing_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_mask(text)
+
+
+def test_a_matrix_can_be_given_for_whole_sequences():
+    matrix = torch.rand(6, 6) < 0.6
+    mixer = Attention(AttentionSpec(width=6, heads=2), Given(matrix))
+    assert not mixer.streams
+    x = torch.randn(2, 6, 6)
+    mixer(x, (), Span.whole(x))
+    longer = torch.randn(2, 7, 6)
+    with pytest.raises(ConfigError, match=r"the mask is \[6, 6\], but there are 7 tokens"):
+        mixer(longer, (), Span.whole(longer))
+
+
+# Merges
+
+
+@pytest.fixture
+def heads():
+    return torch.randn(2, 3, 4, 5)  # [B, H, T, K]
+
+
+def span_of(heads, lengths=None):
+    return Span.whole(heads.transpose(1, 2), lengths)
+
+
+def test_concatenate_puts_heads_side_by_side(heads):
+    assert torch.equal(Merge()(heads, span_of(heads)), torch.cat(heads.unbind(1), dim=-1))
+
+
+def test_shift_puts_the_first_head_last(heads):
+    first, second, third = heads.unbind(1)
+    assert torch.equal(Shift()(heads, span_of(heads)), torch.cat((second, third, first), dim=-1))
+
+
+def test_shuffle_draws_an_order_in_training_only(heads):
+    merge, plain = Shuffle(), Merge()(heads, span_of(heads))
+    orders = {tuple(merge(heads, span_of(heads))[0, 0].tolist()) for _ in range(50)}
+    assert len(orders) == 6, "three heads have six orders"
+    assert torch.equal(merge.eval()(heads, span_of(heads)), plain)
+    always = Shuffle("same").eval()
+    assert len({tuple(always(heads, span_of(heads))[0, 0].tolist()) for _ in range(50)}) == 6
+
+
+def test_reweight_is_per_token_and_causal(heads):
+    expected = heads * (heads.norm(dim=-1) / heads.norm(dim=-1).mean(1, keepdim=True))[..., None]
+    torch.testing.assert_close(Reweight()(heads, span_of(heads)), Merge()(expected, span_of(heads)))
+    assert Reweight.causal
+
+
+def test_reweight_by_the_whole_matrix_sees_later_tokens(heads):
+    merged = ReweightMatrix()(heads, span_of(heads))
+    expected = heads * heads.flatten(2).norm(dim=-1)[..., None, None]
+    torch.testing.assert_close(merged, Merge()(expected, span_of(heads)))
+    changed = heads.clone()
+    changed[:, :, -1] += 1
+    assert not torch.allclose(ReweightMatrix()(changed, span_of(heads))[:, 0], merged[:, 0])
+    assert not ReweightMatrix.causal
+    assert not AttentionSpec(width=6, heads=2, merge="reweight-matrix").streams
+
+
+@pytest.mark.parametrize("merge", [Shift, Reweight, ReweightMatrix])
+def test_a_merge_can_fall_back_to_concatenation_at_evaluation(merge, heads):
+    layer = merge("concatenate")
+    plain = Merge()(heads, span_of(heads))
+    assert not torch.allclose(layer(heads, span_of(heads)), plain)
+    assert torch.equal(layer.eval()(heads, span_of(heads)), plain)
+
+
+def test_only_a_shuffle_that_goes_on_is_not_repeatable():
+    assert AttentionSpec(width=6, heads=2, merge="shuffle").repeatable
+    assert not AttentionSpec(width=6, heads=2, merge="shuffle", merge_evaluation="same").repeatable

@@ -1,0 +1,98 @@
+"""Position schemes against their formulae."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphor.errors import ConfigError
+from anaphor.mixers import AttentionSpec
+from anaphor.mixers.attention.position import Alibi, Relative, Rotary, Sinusoidal, SinusoidalUnpaired
+from anaphor.mixers.attention.sizes import Sizes
+
+
+def sizes(width=6, heads=2, head_width=4):
+    return Sizes(width, heads, head_width, limit=16)
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_sinusoidal_is_the_standard_form(width):
+    table = Sinusoidal(sizes(width)).embed(torch.arange(20))
+    for k in (0, 1, 19):
+        for i in range(width):
+            angle = k / 10000 ** (2 * (i // 2) / width)
+            assert table[k, i] == pytest.approx(math.sin(angle) if i % 2 == 0 else math.cos(angle), abs=1e-12)
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_sinusoidal_unpaired_turns_every_dimension_at_its_own_speed(width):
+    table = SinusoidalUnpaired(sizes(width)).embed(torch.arange(20))
+    for k in (0, 1, 19):
+        for i in range(width):
+            angle = k / 10000 ** (i / width)
+            assert table[k, i] == pytest.approx(math.sin(angle) if i % 2 == 0 else math.cos(angle), abs=1e-12)
+
+
+def test_single_precision_models_keep_exact_angles_far_out():
+    position = Sinusoidal(sizes()).to(torch.float32)
+    assert position.embed(torch.tensor([1_000_003]))[0, 0] == pytest.approx(math.sin(1_000_003), abs=1e-9)
+
+
+@given(shift=st.integers(0, 5000), q_at=st.integers(0, 50), k_at=st.integers(0, 50))
+def test_rotary_scores_depend_on_the_distance_only(shift, q_at, k_at):
+    rotary = Rotary(sizes())
+    q, k = torch.randn(1, 1, 1, 4), torch.randn(1, 1, 1, 4)
+
+    def score(a, b):
+        return (rotary.rotate(q, torch.tensor([[a]])) * rotary.rotate(k, torch.tensor([[b]]))).sum()
+
+    torch.testing.assert_close(score(q_at, k_at), score(q_at + shift, k_at + shift), rtol=1e-8, atol=1e-8)
+
+
+def test_rotary_keeps_lengths():
+    x = torch.randn(2, 3, 5, 4)
+    turned = Rotary(sizes()).rotate(x, torch.randint(0, 1000, (2, 5)))
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+
+
+def test_alibi_slopes_are_the_published_ones():
+    assert Alibi.slopes_of(8) == [2**-i for i in range(1, 9)]
+    assert Alibi.slopes_of(1) == [2**-8]
+    # Twelve heads: the eight of a power of two, then every second one of the row for sixteen.
+    assert Alibi.slopes_of(12) == pytest.approx([2**-i for i in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+
+
+def test_relative_terms_are_transformer_xls():
+    """(q + u)·k + (q + v)·r_{i-j}, all over √K, pair by pair."""
+    relative = Relative(sizes())
+    torch.nn.init.normal_(relative.content)
+    torch.nn.init.normal_(relative.distance)
+    q, k = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 7, 4)
+    query_at, key_at = torch.arange(4, 7)[None], torch.arange(7)[None]
+    bias = relative.bias(q, k, query_at, key_at)
+    table = Sinusoidal(sizes())
+    for head in range(2):
+        for i in range(3):
+            for j in range(7):
+                r = relative.project(table.embed(torch.tensor([4 + i - j])))[0].view(2, 4)[head]
+                u, v = relative.content[head, 0], relative.distance[head, 0]
+                expected = (u @ k[0, head, j] + (q[0, head, i] + v) @ r) / 2
+                torch.testing.assert_close(bias[0, head, i, j], expected)
+
+
+def test_rotary_refuses_odd_heads():
+    with pytest.raises(ConfigError, match="must be even, but it is 3"):
+        AttentionSpec(width=9, heads=3, position="rotary")
+
+
+def test_learned_positions_end_where_the_table_ends():
+    from anaphor.mixers import Span
+
+    mixer = AttentionSpec(width=8, heads=2, position="learned", positions=6).build()
+    assert mixer.spec.limit == 6
+    x = torch.randn(1, 7, 8)
+    mixer(x[:, :6], mixer.initial_state(x), Span.whole(x[:, :6]))
+    with pytest.raises(ConfigError, match="position 6 is beyond the 6 learned positions"):
+        mixer(x, mixer.initial_state(x), Span.whole(x))

@@ -1,0 +1,97 @@
+"""Growing tensors and the helpers that act on a state."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphor.mixers import Growing, count_bytes, detach, map_state, select_rows
+
+
+def grow(*sizes):
+    parts = [torch.randn(2, size) for size in sizes]
+    growing = Growing(parts[0], 1)
+    for part in parts[1:]:
+        growing = growing.append(part)
+    return growing, torch.cat(parts, 1)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+def test_growing_is_concatenation(sizes):
+    growing, expected = grow(*sizes)
+    assert torch.equal(growing.data, expected)
+    assert len(growing) == expected.shape[1]
+
+
+@given(st.data())
+def test_every_version_of_a_growing_tensor_keeps_its_value(data):
+    """A random tree of continuations, some trimmed, each compared with plain concatenation at the end."""
+    versions = [(Growing(torch.zeros(1, 0), 1), torch.zeros(1, 0))]
+    for step in range(data.draw(st.integers(1, 25))):
+        growing, plain = versions[data.draw(st.integers(0, len(versions) - 1))]
+        new = torch.full((1, data.draw(st.integers(1, 3))), float(step))
+        growing, plain = growing.append(new), torch.cat((plain, new), 1)
+        if data.draw(st.booleans()):
+            keep = data.draw(st.integers(1, 6))
+            growing, plain = growing.last(keep), plain[:, -keep:]
+        versions.append((growing, plain))
+    for growing, plain in versions:
+        assert torch.equal(growing.data, plain)
+
+
+def test_appending_writes_in_place_where_it_may():
+    growing, _ = grow(4, 1)
+    following = growing.append(torch.ones(2, 1))
+    assert following.data.untyped_storage().data_ptr() == growing.data.untyped_storage().data_ptr()
+    second = growing.append(torch.zeros(2, 1))
+    assert second.data.untyped_storage().data_ptr() != growing.data.untyped_storage().data_ptr()
+    assert torch.equal(following.data[:, -1], torch.ones(2))
+
+
+def test_gradient_flows_through_what_was_appended():
+    old, new = torch.randn(1, 2, requires_grad=True), torch.randn(1, 3, requires_grad=True)
+    Growing(old, 1).append(new).data.sum().backward()
+    assert old.grad.sum() == 2
+    assert new.grad.sum() == 3
+
+
+def test_a_state_made_in_inference_mode_can_be_continued_outside():
+    with torch.inference_mode():
+        growing, _ = grow(2, 1, 1)
+    with torch.no_grad():
+        assert growing.append(torch.ones(2, 1)).data.shape == (2, 5)
+
+
+def test_mixed_precision_is_promoted():
+    growing = Growing(torch.zeros(1, 2, dtype=torch.float32), 1).append(torch.ones(1, 1, dtype=torch.float64))
+    assert growing.data.dtype == torch.float64
+
+
+@pytest.fixture
+def state():
+    return (torch.arange(6.0).view(3, 2), (Growing(torch.arange(3.0)[:, None], 1), True), ())
+
+
+def test_helpers_keep_the_shape_of_the_tree(state):
+    doubled = map_state(lambda tensor: 2 * tensor, state)
+    assert torch.equal(doubled[0], 2 * state[0])
+    assert torch.equal(doubled[1][0].data, 2 * state[1][0].data)
+    assert doubled[1][1] is True
+    assert doubled[2] == ()
+
+
+def test_rows_are_selected_in_every_tensor(state):
+    picked = select_rows(state, torch.tensor([2, 2]))
+    assert picked[0].tolist() == [[4, 5], [4, 5]]
+    assert picked[1][0].data.tolist() == [[2], [2]]
+
+
+def test_bytes_count_what_is_held(state):
+    assert count_bytes(state) == (6 + 3) * 8
+
+
+def test_detach_cuts_every_tensor():
+    leaf = torch.ones(1, 2, requires_grad=True)
+    cut = detach((leaf * 2, Growing(leaf * 3, 1)))
+    assert not cut[0].requires_grad
+    assert not cut[1].data.requires_grad

@@ -1,0 +1,60 @@
+"""A carried stream of 100,000 tokens keeps memory constant."""
+
+import gc
+
+import pytest
+import torch
+
+from anaphor.mixers import detach
+from anaphor.models import build
+
+TOKENS, PIECE = 100_000, 500
+
+
+def live_bytes() -> int:
+    """Bytes of every tensor that is alive, storages counted once and whole."""
+    gc.collect()
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in gc.get_objects()
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    }
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("name", ["transformer-xl", "lstm"])
+def test_a_hundred_thousand_tokens_keep_memory_constant(name, grad):
+    model = build(name, vocabulary=16, width=16, layers=2, **({"memory": 64} if name == "transformer-xl" else {}))
+    model = model.to(torch.float32)
+    state, levels, largest = model.initial_state(1), [], 0.0
+    for piece in torch.randint(0, 16, (1, TOKENS)).split(PIECE, dim=1):
+        with torch.set_grad_enabled(grad):
+            logits, state = model(piece, detach(state))
+            if grad:
+                logits.mean().backward()
+                model.zero_grad()
+        if int(state.seen) % 10_000 == 0:
+            largest = max(largest, logits.abs().max().item())
+            del logits
+            levels.append(live_bytes())
+    assert int(state.seen) == TOKENS
+    assert max(levels[1:]) <= levels[0] * 1.01, f"live bytes grew: {levels}"
+    assert 0 < largest < float("inf")
+
+
+def test_an_unbounded_memory_says_that_it_grows():
+    assert build("transformer", vocabulary=16).state_grows
+    assert not build("transformer-xl", vocabulary=16).state_grows
+
+
+def test_token_by_token_the_buffer_behind_the_state_stays_bounded():
+    """Appending in place must not keep the past alive: the storage is at most a few times the memory."""
+    model = build("transformer-xl", vocabulary=16, width=16, layers=1, memory=20).eval()
+    state = model.initial_state(2)
+    with torch.no_grad():
+        for _ in range(500):
+            _, state = model(torch.randint(0, 16, (2, 1)), state)
+    keys = state.layers[0].pairs.data
+    assert keys.shape[3] == 20
+    assert keys.untyped_storage().nbytes() <= 3 * keys.numel() * keys.element_size()

@@ -1,0 +1,86 @@
+"""Specs to files and back, and what is refused on the way."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphor.config import from_yaml, look_up, parse, to_yaml
+from anaphor.errors import ConfigError
+from anaphor.models import PRESETS, LanguageModelSpec, preset
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_spec_survives_being_written(name, tmp_path):
+    spec = preset(name, vocabulary=100)
+    path = tmp_path / "spec.yaml"
+    path.write_text(to_yaml(spec), encoding="utf-8")
+    assert from_yaml(LanguageModelSpec, path) == spec
+
+
+@given(
+    width=st.sampled_from([8, 24]),
+    dropout=st.floats(0, 0.9),
+    tied=st.booleans(),
+    widths=st.sampled_from([(), (8, 16)]),
+    embedding=st.one_of(st.none(), st.integers(1, 50)),
+)
+def test_any_values_survive(tmp_path_factory, width, dropout, tied, widths, embedding):
+    spec = LanguageModelSpec(
+        vocabulary=9,
+        mixers=("lstm", "gru"),
+        width=width,
+        dropout=dropout,
+        tied=tied,
+        widths=widths,
+        embedding=embedding,
+    )
+    path = tmp_path_factory.mktemp("spec") / "spec.yaml"
+    path.write_text(to_yaml(spec), encoding="utf-8")
+    assert from_yaml(LanguageModelSpec, path) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vocabulary: 9\nwidht: 3", "no field 'widht'; did you mean 'width'"),
+        ("vocabulary: 9\nwidth: wide", "width"),
+        ("vocabulary: 9\nwidth: {_target_: os.system}", "a spec is flat"),
+        ("vocabulary: 9\nmixers: [[lstm]]", "a spec is flat"),
+        ("vocabulary: !!python/object/apply:os.system [ls]", "not a plain YAML file"),
+        ("- 1\n- 2", "must hold `name: value` lines"),
+        ("width: 8", "vocabulary"),
+        ("[" * 100_000, "not a plain YAML file"),
+        ("a: " + "x" * 2_000_000, "a spec has at most"),
+    ],
+    ids=["typo", "type", "nested", "nested-list", "python-object", "list", "missing", "deep", "huge"],
+)
+def test_files_that_are_no_specs_are_refused_in_one_line(tmp_path, text, message):
+    path = tmp_path / "spec.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message) as caught:
+        from_yaml(LanguageModelSpec, path)
+    assert "\n" not in str(caught.value)
+    assert "spec.yaml" in str(caught.value) or "LanguageModelSpec" in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"no file at .*nowhere\.yaml"):
+        from_yaml(LanguageModelSpec, tmp_path / "nowhere.yaml")
+
+
+def test_a_number_like_3e_4_is_a_number(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text("vocabulary: 9\nmixers: [lstm]\ndropout: 3e-4", encoding="utf-8")
+    assert from_yaml(LanguageModelSpec, path).dropout == 3e-4
+
+
+def test_flags_override_a_file():
+    base = preset("lstm", vocabulary=9)
+    assert parse(LanguageModelSpec, ["--width", "12"], program="x", default=base).width == 12
+    with pytest.raises(ConfigError, match=r"--widht.*did you mean '--width'"):
+        parse(LanguageModelSpec, ["--widht", "12"], program="x", default=base)
+
+
+def test_look_up_says_what_there_is():
+    with pytest.raises(ConfigError, match=r"unknown colour 'gren'; did you mean 'green'\? \(known: blue, green\)"):
+        look_up({"green": 1, "blue": 2}, "gren", "colour")
