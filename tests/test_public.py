@@ -1,0 +1,23 @@
+"""What `import anaphor` offers."""
+
+import subprocess
+import sys
+
+import pytest
+
+import anaphor
+
+
+@pytest.mark.parametrize("name", dir(anaphor))
+def test_every_public_name_is_there(name):
+    assert getattr(anaphor, name) is not None
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="no attribute 'biuld'"):
+        anaphor.biuld  # noqa: B018
+
+
+def test_importing_the_package_does_not_import_torch():
+    script = "import sys, anaphor; assert 'torch' not in sys.modules; anaphor.build; assert 'torch' in sys.modules"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
