@@ -18,7 +18,7 @@ def assert_close(actual: Tensor, expected: Tensor, message: str) -> None:
 def run(mixer: Mixer, x: Tensor, state=None, seen: Tensor | None = None, lengths: Tensor | None = None):
     """One call. Rows that have seen something continue there."""
     state = mixer.initial_state(x) if state is None else state
-    seen = torch.zeros(len(x), dtype=torch.long) if seen is None else seen
+    seen = x.new_zeros(len(x), dtype=torch.long) if seen is None else seen
     return mixer(x, state, Span.after(seen, x.shape[1], lengths))
 
 

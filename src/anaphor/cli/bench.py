@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ class Options:
     threads: int = 0
     """CPU threads; 0 leaves the choice to torch."""
     out: Path | None = None
-    """Folder for the figure of time per token."""
+    """Folder for the findings as a page and as JSON, and for the figure of time per token."""
     json: bool = False
     """Print one JSON value instead of a table."""
 
@@ -41,7 +40,7 @@ def run(words: Sequence[str]) -> None:
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from anaphor.bench import generation, overhead
+    from anaphor.bench import generation, overhead, record
     from anaphor.draw import curves
 
     if options.threads:
@@ -63,7 +62,9 @@ def run(words: Sequence[str]) -> None:
         more, times = generation.measure(options.pairs, tick)
         findings += more
 
-    figure = None
+    made_on = record.machine()
+    rows = {"machine": made_on, "findings": [dataclasses.asdict(finding) for finding in findings]}
+    written: list[Path] = []
     if options.out is not None:
         series = {name: smoothed(seconds) for name, seconds in times.items()}
         figure = curves(
@@ -71,22 +72,19 @@ def run(words: Sequence[str]) -> None:
             options.out / "generation.png",
             x_label="tokens written so far",
             y_label="ms for the next token",
-            title="Carried state: the past is never read again",
+            title="With carried state the past is never read again",
             log_y=True,
         )
-    machine = {
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "processor": platform.machine(),
-    }
+        command = " ".join(["anaphor bench", *words])
+        (options.out / "speed.md").write_text(record.page(findings, made_on, command, figure), encoding="utf-8")
+        (options.out / "speed.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        written = [figure, options.out / "speed.md", options.out / "speed.json"]
     if options.json:
-        rows = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"machine": machine, "findings": rows, "figure": None if figure is None else str(figure)}))
+        print(json.dumps({**rows, "files": [str(path) for path in written]}))
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("measured", "against", "ratio", "promise", "kept", "how"):
-        table.add_column(heading)
+    for heading in ("measured", "against", "ratio", "promise", "kept"):
+        table.add_column(heading, no_wrap=heading == "ratio")
     for finding in findings:
         interval = "" if finding.low is None else f" [{finding.low:.2f}, {finding.high:.2f}]"
         table.add_row(
@@ -95,13 +93,12 @@ def run(words: Sequence[str]) -> None:
             f"{finding.value:.2f}{interval}",
             finding.promise,
             "yes" if finding.kept else "no",
-            finding.detail,
         )
     console = Console()
     console.print(table)
-    console.print(", ".join(f"{key} {value}" for key, value in machine.items()), style="dim")
-    if figure is not None:
-        console.print(f"figure: {figure}")
+    console.print(", ".join(f"{key} {value}" for key, value in made_on.items()), style="dim")
+    for path in written:
+        console.print(f"wrote {path}")
 
 
 def smoothed(seconds: Sequence[float], size: int = 16) -> tuple[list[float], list[float]]:
