@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from anaphor.cli.main import main
 
@@ -29,6 +30,7 @@ MODELS = [block for block in blocks("console") if block.startswith("$ anaphor mo
 @pytest.mark.parametrize("block", MODELS, ids=lambda block: block.splitlines()[0])
 def test_the_models_command_prints_what_the_readme_shows(block, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
+    torch.set_default_dtype(torch.float32)
     words, expected = shown(block)
     assert main(shlex.split(words)) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
@@ -44,8 +46,9 @@ def test_the_readme_has_examples():
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
 def test_python_blocks_run_and_print_what_their_comments_say(number, capsys):
     block = blocks("python")[number]
+    torch.set_default_dtype(torch.float32)
     exec(compile(block, f"README.md, block {number}", "exec"), {})
-    promised = re.findall(r"^print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
+    promised = re.findall(r"^ *print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
     assert promised
     assert capsys.readouterr().out.splitlines() == promised
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from contracts import promises
-from contracts.cases import VIEWS, table
 
 from anaphor.inspect import recorded
 from anaphor.mixers import AttentionSpec, Span
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import PRESETS, build
+from contracts import promises
+from contracts.cases import VIEWS, table
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 SPECS = table()
