@@ -25,13 +25,13 @@ LARGEST_FILE = 1_000_000
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean …?' when something known is close, else nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def look_up(table: Mapping[str, Value], name: str, what: str) -> Value:
     """The entry of that name, or an error that says what there is."""
-    if name in table:
+    if isinstance(name, str) and name in table:
         return table[name]
     raise ConfigError(f"unknown {what} {name!r}{nearest(name, table)} (known: {', '.join(sorted(table))})")
 
@@ -43,6 +43,22 @@ def check_fields(kind: type, given: Iterable[str]) -> None:
         if name not in fields:
             hint = nearest(name, fields)
             raise ConfigError(f"{kind.__name__} has no field {name!r}{hint} (known: {', '.join(sorted(fields))})")
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+
+
+def check_types(spec: Any) -> None:
+    """Refuse a value that is not of its field's type, for the plain types that a spec holds."""
+    for field in dataclasses.fields(spec):
+        name, _, optional = str(field.type).partition(" | ")
+        value = getattr(spec, field.name)
+        if name not in _TYPES or (value is None and optional == "None"):
+            continue
+        wanted = _TYPES[name]
+        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+            what = {"int": "a whole number", "float": "a number", "str": "a name", "bool": "True or False"}[name]
+            raise ConfigError(f"{field.name}={value!r} is a {type(value).__name__}, but it must be {what}")
 
 
 def parse(kind: type[Spec], words: Sequence[str], *, program: str, default: Spec | None = None) -> Spec:
@@ -119,7 +135,7 @@ def _plain_mapping(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} has {size:,} bytes; a spec has at most {LARGEST_FILE:,}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date or a number that is none is a ValueError
         reason = re.sub(r"\s+", " ", str(error))[:200]
         raise ConfigError(f"{path} is not a plain YAML file: {reason}") from None
     if values is None:

@@ -51,6 +51,7 @@ def test_help_comes_from_field_docstrings(capsys):
         (["models", "--vocabulry", "3"], "--vocabulry"),
         (["models", "--vocabulary", "many"], "'many'"),
         (["models", "--vocabulary", "0"], "vocabulary=0: it must be at least 1"),
+        (["models", "--tokens", "-5"], "tokens=-5"),
         (["bench", "--pairs", "x"], "'x'"),
         (["bench", "--pairs", "1"], "pairs=1: an interval needs at least 2"),
     ],
@@ -90,6 +91,16 @@ def test_models_prints_a_table(capsys):
     output = capsys.readouterr().out
     assert "lstm, 3 × attention" in output
     assert "124.4 M" in output
+
+
+def test_a_broken_promise_of_speed_is_an_exit_code(monkeypatch, capsys):
+    from anaphor.bench import Finding, generation, overhead
+
+    broken = Finding("ours", "peer", 0.5, 0.4, 0.6, "the interval reaches 0.95", kept=False)
+    monkeypatch.setattr(overhead, "measure", lambda pairs, tick: [broken])
+    monkeypatch.setattr(generation, "measure", lambda pairs, tick: ([], {}))
+    assert main(["bench", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["kept"] is False
 
 
 def test_version(capsys):

@@ -7,7 +7,7 @@ import torch
 
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
-from anaphor.mixers import AttentionSpec, CrossAttentionSpec, LinearSpec, Span
+from anaphor.mixers import AttentionSpec, CrossAttentionSpec, LinearSpec, LowRankSpec, Span
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.mixers.attention.score import SCORES
 from anaphor.models import PRESETS, build
@@ -56,9 +56,14 @@ def test_watched_cross_attention_agrees_with_the_fused_one():
     source = torch.randn(2, 5, 8, requires_grad=True)
     state = mixer.initial_state(source, torch.tensor([5, 2]))
     x = torch.randn(2, 3, 8, requires_grad=True)
-    (fast, _), (slow, _), weights = both_paths(mixer, state, x, Span.whole(x), [x])
+    span = Span.whole(x, torch.tensor([3, 2]))
+    wanted = [x, source, *mixer.parameters()]
+    (fast, fast_gradients), (slow, slow_gradients), weights = both_paths(mixer, state, x, span, wanted)
     torch.testing.assert_close(fast, slow, **TIGHT)
+    for one, other in zip(fast_gradients, slow_gradients, strict=True):
+        torch.testing.assert_close(one, other, **TIGHT)
     assert not weights[1, :, :, 2:].any()
+    assert not weights[1, :, 2:].any(), "a token that does not exist looks at nothing"
 
 
 def test_watched_linear_attention_agrees_with_the_chunked_one():
@@ -84,6 +89,27 @@ def test_a_whole_model_agrees_with_itself_while_watched(name):
         watched, _ = model(tokens)
     torch.testing.assert_close(plain, watched, **TIGHT)
     assert set(seen) == set(taps_of(model))
+
+
+@pytest.mark.parametrize(
+    "spec", [LinearSpec(width=8, heads=2), LowRankSpec(width=8, heads=2, rank=3)], ids=lambda s: type(s).__name__
+)
+def test_tokens_that_do_not_exist_look_at_nothing(spec):
+    mixer, x = spec.build(), torch.randn(2, 5, 8)
+    with recorded(mixer, "weights") as seen:
+        mixer(x, mixer.initial_state(x), Span.whole(x, torch.tensor([5, 2])))
+    assert not seen["weights"][1, :, 2:].any()
+    assert seen["weights"][1, :, :2].any()
+
+
+@pytest.mark.parametrize("mask", ["everything", "band(1, 2)", "causal | prefix(3)", "everything & hidden(1)"])
+def test_fused_and_explicit_agree_on_whole_sequences(mask):
+    mixer, x = AttentionSpec(width=8, heads=2, mask=mask).build(), torch.randn(2, 6, 8, requires_grad=True)
+    span = Span.whole(x, torch.tensor([6, 3]))
+    (fast, fast_gradients), (slow, slow_gradients), _ = both_paths(mixer, (), x, span, [x, *mixer.parameters()])
+    torch.testing.assert_close(fast, slow, **TIGHT)
+    for one, other in zip(fast_gradients, slow_gradients, strict=True):
+        torch.testing.assert_close(one, other, **TIGHT)
 
 
 def test_names_are_places_in_the_model():

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anaphor.errors import ConfigError
 from anaphor.mixers import Growing, count_bytes, detach, map_state, select_rows
 
 
@@ -16,13 +17,15 @@ def grow(*sizes):
     return growing, torch.cat(parts, 1)
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
-def test_growing_is_concatenation(sizes):
-    growing, expected = grow(*sizes)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.booleans())
+def test_growing_is_concatenation(sizes, grad):
+    with torch.set_grad_enabled(grad):
+        growing, expected = grow(*sizes)
     assert torch.equal(growing.data, expected)
     assert len(growing) == expected.shape[1]
 
 
+@torch.no_grad()
 @given(st.data())
 def test_every_version_of_a_growing_tensor_keeps_its_value(data):
     """A random tree of continuations, some trimmed, each compared with plain concatenation at the end."""
@@ -39,6 +42,7 @@ def test_every_version_of_a_growing_tensor_keeps_its_value(data):
         assert torch.equal(growing.data, plain)
 
 
+@torch.no_grad()
 def test_appending_writes_in_place_where_it_may():
     growing, _ = grow(4, 1)
     following = growing.append(torch.ones(2, 1))
@@ -46,6 +50,56 @@ def test_appending_writes_in_place_where_it_may():
     second = growing.append(torch.zeros(2, 1))
     assert second.data.untyped_storage().data_ptr() != growing.data.untyped_storage().data_ptr()
     assert torch.equal(following.data[:, -1], torch.ones(2))
+
+
+@torch.no_grad()
+def test_rows_and_detaching_keep_the_room():
+    growing, expected = grow(4, 1)
+    for kept, value in (
+        (detach((growing,))[0], expected),
+        (select_rows((growing,), torch.tensor([1, 1]))[0], expected[[1, 1]]),
+    ):
+        following = kept.append(torch.ones(2, 1))
+        assert following.data.untyped_storage().data_ptr() == kept.data.untyped_storage().data_ptr()
+        assert torch.equal(following.data, torch.cat((value, torch.ones(2, 1)), 1))
+    assert torch.equal(growing.data, expected)
+
+
+@torch.no_grad()
+def test_a_short_memory_does_not_keep_a_long_text_alive():
+    growing = Growing(torch.zeros(2, 0), 1).append(torch.randn(2, 1000)).last(10)
+    assert growing.data.untyped_storage().nbytes() <= 4 * growing.data.numel() * 8
+
+
+def test_a_frozen_projection_can_be_carried_with_gradient():
+    """Nothing that is appended needs a gradient, but what reads it does: the past must not be written to."""
+    from anaphor.mixers import AttentionSpec, Span
+
+    mixer = AttentionSpec(width=8, heads=2, score="bilinear").build()
+    mixer.project.requires_grad_(False)
+    x = torch.randn(1, 5, 8)
+    state, total = mixer.initial_state(x), 0
+    for t in range(5):
+        y, state = mixer(x[:, [t]], state, Span.after(torch.tensor([t]), 1))
+        total = total + y.square().sum()
+    total.backward()
+    assert mixer.score.weight.grad.any()
+
+
+def test_a_state_made_in_inference_mode_can_be_trained_on():
+    from anaphor.models import build
+
+    model = build("lstm", vocabulary=9, width=8)
+    with torch.inference_mode():
+        _, state = model(torch.randint(0, 9, (2, 3)))
+    model(torch.randint(0, 9, (2, 3)), detach(state))[0].sum().backward()
+    assert model.layers[0].mixer.kernel.weight_hh_l0.grad.any()
+
+
+@pytest.mark.parametrize("rows", [[0, 1], torch.tensor([True, False]), torch.tensor([[0]]), torch.tensor([0.0])])
+def test_rows_that_are_no_rows_are_refused(state, rows):
+    with pytest.raises(ConfigError, match="rows must be a one-dimensional tensor of whole numbers"):
+        select_rows(state, rows)
 
 
 def test_gradient_flows_through_what_was_appended():

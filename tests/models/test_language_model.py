@@ -181,6 +181,12 @@ REFUSED = {
     "initial": (lambda: build("lstm", vocabulary=5, initial="norml"), "unknown initialisation 'norml'; did you mean"),
     "memory below window": (lambda: build("transformer-xl", vocabulary=5, window=200), "memory=128 is too short"),
     "dropout": (lambda: build("lstm", vocabulary=5, dropout=1.0), "dropout=1.0 is not a share"),
+    "width as text": (
+        lambda: build("lstm", vocabulary=5, width="8"),
+        "width='8' is a str, but it must be a whole number",
+    ),
+    "width as float": (lambda: build("lstm", vocabulary=5, width=8.0), "width=8.0 is a float"),
+    "no norm": (lambda: build("lstm", vocabulary=5, norm=None), "norm=None is a NoneType, but it must be a name"),
     "feedforward": (lambda: build("gpt2", vocabulary=5, feedforward=-1), "feedforward=-1"),
 }
 
@@ -208,8 +214,9 @@ def test_learned_positions_end_and_say_so():
     [
         (torch.tensor([[0, 20]]), "token 20 is outside the vocabulary of 20"),
         (torch.tensor([[-1]]), "token -1 is outside"),
-        (torch.tensor([[0.5]]), "must be whole numbers, but they are torch.float"),
-        (torch.tensor([1, 2]), r"must be \[rows, tokens\], but they are \[2\]"),
+        (torch.tensor([[0.5]]), "must be int64 or int32, but they are torch.float"),
+        (torch.tensor([1, 2]), r"must be a tensor \[rows, tokens\], but they are \[2\]"),
+        ([[1, 2]], r"must be a tensor \[rows, tokens\], but they are list"),
     ],
 )
 def test_wrong_tokens_are_named(tokens, message):
@@ -244,12 +251,70 @@ def test_another_models_state_is_refused(other):
         (torch.tensor([3, 4]), "a row of length 4 does not fit into 3 tokens"),
         (torch.tensor([-1, 2]), "a row of length -1 does not fit"),
         (torch.tensor([2]), r"one number for each of 2 rows, but it is \[1\]"),
+        (torch.tensor([2.0, 3.0]), "must be whole numbers, but they are torch.float"),
         ([2, 3], r"must be a tensor .* but it is \[2, 3\]"),
     ],
 )
 def test_lengths_that_cannot_be_are_refused(lengths, message):
     with pytest.raises(ConfigError, match=message):
         small("lstm")(torch.randint(0, 20, (2, 3)), lengths=lengths)
+
+
+def test_padding_does_not_run_out_of_positions():
+    """Rows that have seen 8 and 2 of 10 positions go on by 1 and 5 tokens: both fit, whatever the padding."""
+    model = small("gpt-nano", positions=10)
+    _, state = model(torch.randint(0, 20, (2, 8)), lengths=torch.tensor([8, 2]))
+    logits, state = model(torch.randint(0, 20, (2, 5)), state, torch.tensor([1, 5]))
+    assert state.seen.tolist() == [9, 7]
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_rows_are_no_problem(name):
+    model = small(name)
+    _, state = model(torch.randint(0, 20, (2, 3)))
+    nobody = select_rows(state, torch.zeros(0, dtype=torch.long))
+    logits, _ = model(torch.zeros(0, 2, dtype=torch.long), nobody, torch.zeros(0, dtype=torch.long))
+    assert logits.shape == (0, 2, 20)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_tensors_of_a_state_share_nothing(name):
+    from anaphor.mixers.state import tensors_of
+
+    model = small(name)
+    for state in (model.initial_state(2), model(torch.randint(0, 20, (2, 3)))[1]):
+        addresses = [tensor.data_ptr() for tensor in tensors_of(state) if tensor.numel()]
+        assert len(addresses) == len(set(addresses))
+
+
+def test_a_model_made_without_memory_can_be_filled():
+    """Ties and positions survive a detour over the device that holds nothing."""
+    for name, options in (("transformer", {"tied": True}), ("transformer", {"position": "alibi", "heads": 3})):
+        full = small(name, **options)
+        with torch.device("meta"):
+            empty = small(name, **options)
+        empty = empty.to_empty(device="cpu").eval()
+        empty.load_state_dict(full.state_dict())
+        assert empty.head.weight is empty.embed.weight
+        tokens = torch.randint(0, 20, (2, 5))
+        assert torch.equal(empty(tokens)[0], full(tokens)[0])
+
+
+def test_copies_stay_tied():
+    from copy import deepcopy
+
+    model = deepcopy(small("transformer"))
+    assert model.head.weight is model.embed.weight
+    assert sum(name.endswith("embed.weight") for name in model.state_dict()) == 1
+    assert not any(name.startswith("head.own") for name in model.state_dict())
+
+
+def test_word_vectors_have_the_size_of_what_positions_add():
+    model = build("transformer", vocabulary=500, width=64)
+    x = model.embedding_scale * model.embed.weight
+    assert x.std().item() == pytest.approx(1, rel=0.05)
+    assert build("gpt-nano", vocabulary=500).embedding_scale == 1
 
 
 def test_options_of_heads_reach_the_layers():

@@ -5,7 +5,8 @@ import gc
 import pytest
 import torch
 
-from anaphor.mixers import detach
+from anaphor.mixers import count_bytes, detach
+from anaphor.mixers.state import tensors_of
 from anaphor.models import build
 
 TOKENS, PIECE = 100_000, 500
@@ -23,7 +24,7 @@ def live_bytes() -> int:
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["evaluation", "training"])
-@pytest.mark.parametrize("name", ["transformer-xl", "lstm"])
+@pytest.mark.parametrize("name", ["transformer-xl", "lstm", "linear"])
 def test_a_hundred_thousand_tokens_keep_memory_constant(name, grad):
     model = build(name, vocabulary=16, width=16, layers=2, **({"memory": 64} if name == "transformer-xl" else {}))
     model = model.to(torch.float32)
@@ -41,6 +42,34 @@ def test_a_hundred_thousand_tokens_keep_memory_constant(name, grad):
     assert int(state.seen) == TOKENS
     assert max(levels[1:]) <= levels[0] * 1.01, f"live bytes grew: {levels}"
     assert 0 < largest < float("inf")
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("name", ["transformer-xl", "hybrid", "transformer"])
+def test_a_state_holds_little_more_than_it_says(name, grad):
+    """Views into the tensors of a long call would keep all of them alive."""
+    options = {} if name == "transformer" else {"memory": 16}
+    model = build(name, vocabulary=16, width=64, layers=2, **options)
+    with torch.set_grad_enabled(grad):
+        _, state = model(torch.randint(0, 16, (1, 1000)))
+    state = detach(state)
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors_of(state)}
+    assert sum(held.values()) <= 4 * count_bytes(state)
+
+
+def test_ragged_streams_stay_bounded_too():
+    """Rows of different lengths share slots: at most `memory` for each row."""
+    rows, memory = 5, 4
+    model = build("transformer-xl", vocabulary=16, width=16, layers=1, memory=memory).eval()
+    state = model.initial_state(rows)
+    slots = []
+    with torch.no_grad():
+        for _ in range(300):
+            lengths = torch.randint(0, 4, (rows,))
+            _, state = model(torch.randint(0, 16, (rows, 3)), state, lengths)
+            slots.append(state.layers[0].pairs.data.shape[3])
+    assert max(slots) <= rows * memory
+    assert max(slots[150:]) <= max(slots[:150])
 
 
 def test_an_unbounded_memory_says_that_it_grows():

@@ -32,7 +32,7 @@ class Options:
             raise ConfigError(f"threads={self.threads}: it must be at least 1, or 0 for torch's choice")
 
 
-def run(words: Sequence[str]) -> None:
+def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor bench")
 
     import torch
@@ -62,6 +62,7 @@ def run(words: Sequence[str]) -> None:
         more, times = generation.measure(options.pairs, tick)
         findings += more
 
+    exit_code = 0 if all(finding.kept for finding in findings) else 1
     made_on = record.machine()
     rows = {"machine": made_on, "findings": [dataclasses.asdict(finding) for finding in findings]}
     written: list[Path] = []
@@ -81,7 +82,7 @@ def run(words: Sequence[str]) -> None:
         written = [figure, options.out / "speed.md", options.out / "speed.json"]
     if options.json:
         print(json.dumps({**rows, "files": [str(path) for path in written]}))
-        return
+        return exit_code
     table = Table(box=None, pad_edge=False)
     for heading in ("measured", "against", "ratio", "promise", "kept"):
         table.add_column(heading, no_wrap=heading == "ratio")
@@ -99,6 +100,7 @@ def run(words: Sequence[str]) -> None:
     console.print(", ".join(f"{key} {value}" for key, value in made_on.items()), style="dim")
     for path in written:
         console.print(f"wrote {path}")
+    return exit_code
 
 
 def smoothed(seconds: Sequence[float], size: int = 16) -> tuple[list[float], list[float]]:

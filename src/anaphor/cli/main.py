@@ -44,10 +44,9 @@ def dispatch(words: list[str]) -> int:
     look_up(VERBS, verb, "verb")
     module = import_module(f"anaphor.cli.{verb}")
     try:
-        module.run(rest)
+        return int(module.run(rest))
     except SystemExit as done:  # --help has been printed
         return int(done.code or 0)
-    return 0
 
 
 def overview() -> str:

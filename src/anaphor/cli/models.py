@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from anaphor.config import parse
+from anaphor.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,12 @@ class Options:
     json: bool = False
     """Print one JSON list instead of a table."""
 
+    def __post_init__(self) -> None:
+        if self.tokens < 0:
+            raise ConfigError(f"tokens={self.tokens}: a text has at least 0")
 
-def run(words: Sequence[str]) -> None:
+
+def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor models")
 
     from anaphor.models.presets import PRESETS, preset
@@ -38,7 +43,7 @@ def run(words: Sequence[str]) -> None:
     summaries = {name: summarise(preset(name, vocabulary=options.vocabulary), options.tokens) for name in names}
     if options.json:
         print(json.dumps([{"name": name, **dataclasses.asdict(summary)} for name, summary in summaries.items()]))
-        return
+        return 0
 
     from rich.console import Console
     from rich.table import Table
@@ -64,6 +69,7 @@ def run(words: Sequence[str]) -> None:
         f"state: kept of one text after {options.tokens:,} tokens; limit: known positions",
         style="dim",
     )
+    return 0
 
 
 def shorten(layers: Sequence[str]) -> str:

@@ -12,11 +12,13 @@ stays good after it was used. A mixer that reads the whole sequence does not str
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from anaphor.config import check_types
 from anaphor.errors import ConfigError
 from anaphor.mixers.state import count_bytes, tensors_of
 
@@ -25,22 +27,20 @@ from anaphor.mixers.state import count_bytes, tensors_of
 class Span:
     """Where the new tokens stand in their own sequences, and which of them are real."""
 
-    positions: Tensor
-    """[B, T]: how many tokens of its row stand before each."""
-    valid: Tensor
-    """[B, T]: which tokens are real; False only in a suffix."""
-    full: bool = False
-    """Known without looking at `valid` that every token is real; kernels then need no mask and no host read."""
+    seen: Tensor
+    """[B]: how many tokens of each row came before."""
+    count: int
+    """How many new tokens there are, padding included."""
+    real: Tensor | None = None
+    """[B]: how many of them are real, the first ones of each row. None means all, which is then known without a look
+    at the device."""
 
     @classmethod
     def after(cls, seen: Tensor, count: int, lengths: Tensor | None = None) -> Span:
         """The next `count` tokens of rows that have seen so many already; `lengths` of them are real."""
-        steps = torch.arange(count, device=seen.device)
-        positions = seen[:, None] + steps
-        if lengths is None:
-            return cls(positions, torch.ones_like(positions, dtype=torch.bool), full=True)
-        check_lengths(lengths, len(seen), count)
-        return cls(positions, steps < lengths[:, None])
+        if lengths is not None:
+            check_lengths(lengths, len(seen), count)
+        return cls(seen, count, lengths)
 
     @classmethod
     def whole(cls, x: Tensor, lengths: Tensor | None = None) -> Span:
@@ -48,9 +48,27 @@ class Span:
         return cls.after(x.new_zeros(x.shape[0], dtype=torch.long), x.shape[1], lengths)
 
     @property
+    def full(self) -> bool:
+        """Whether every token is real, known without a look at the device."""
+        return self.real is None
+
+    @cached_property
     def lengths(self) -> Tensor:
         """[B]: how many tokens of each row are real."""
-        return self.valid.sum(1)
+        return torch.full_like(self.seen, self.count) if self.real is None else self.real
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[B, T]: how many tokens of its row stand before each. Padding repeats the last real one's."""
+        steps = torch.arange(self.count, device=self.seen.device)
+        if self.real is None:
+            return self.seen[:, None] + steps
+        return (self.seen[:, None] + torch.minimum(steps, self.real[:, None] - 1)).clamp(min=0)
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """[B, T]: which tokens are real."""
+        return torch.arange(self.count, device=self.seen.device) < self.lengths[:, None]
 
     def clear(self, y: Tensor) -> Tensor:
         """Zeros where there is no token."""
@@ -62,7 +80,9 @@ def check_lengths(lengths: Tensor, rows: int, count: int) -> None:
     if not isinstance(lengths, Tensor) or lengths.shape != (rows,):
         given = list(lengths.shape) if isinstance(lengths, Tensor) else lengths
         raise ConfigError(f"lengths must be a tensor with one number for each of {rows} rows, but it is {given}")
-    if lengths.is_cuda or not rows:
+    if lengths.dtype not in (torch.int64, torch.int32):
+        raise ConfigError(f"lengths must be whole numbers, but they are {lengths.dtype}")
+    if lengths.device.type != "cpu" or not rows:
         return
     least, largest = (int(end) for end in lengths.aminmax())
     if least < 0 or largest > count:
@@ -80,6 +100,7 @@ class MixerSpec:
     """Size of every token vector that goes out; None means the same as comes in."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("width", "width_out"):
             size = getattr(self, name)
             if size is not None and size < 1:
@@ -136,7 +157,7 @@ class Mixer(nn.Module):
         return ()
 
     def initial_state(self, like: Tensor) -> Any:
-        """State before the first token, for as many rows as `like` [B, ...] has, on its device and in its type."""
+        """State before the first token, for as many rows as `like` [B, ...] has."""
         raise NotImplementedError(f"{type(self).__name__} makes no state")
 
     def mix(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
@@ -154,8 +175,8 @@ class Mixer(nn.Module):
         Outputs are zero where there is no token.
         """
         self._check(x, state, span)
-        if x.shape[1] == 0:
-            return x.new_zeros(x.shape[0], 0, self.width_out), state
+        if x.numel() == 0:
+            return x.new_zeros(*x.shape[:2], self.width_out), state
         y, state = self.mix(x, state, span)
         return span.clear(y), state
 
@@ -163,14 +184,14 @@ class Mixer(nn.Module):
         name = type(self).__name__
         if x.ndim != 3 or x.shape[-1] != self.width_in:
             raise ConfigError(f"{name} takes [rows, tokens, {self.width_in}], but was given {list(x.shape)}")
-        if span.positions.shape != x.shape[:2]:
-            raise ConfigError(f"span covers {list(span.positions.shape)} tokens, but x has {list(x.shape[:2])}")
+        if (len(span.seen), span.count) != x.shape[:2]:
+            raise ConfigError(f"span covers {[len(span.seen), span.count]} tokens, but x has {list(x.shape[:2])}")
         if not self.streams:
             if state != ():
                 raise ConfigError(f"{name} reads the whole sequence and carries no state: pass ()")
             return
         if not isinstance(state, self.state_type) or not state:
-            given = type(state).__name__ if state else repr(state)
+            given = repr(state) if state is None or state == () else type(state).__name__
             raise ConfigError(
                 f"{name} needs a state of type {self.state_type.__name__}, but was given {given}: "
                 f"start with initial_state(x)"

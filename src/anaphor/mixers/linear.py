@@ -114,18 +114,24 @@ class Linear(Mixer):
         self.out = nn.Linear(spec.width, spec.out, bias=spec.bias)
 
     def initial_state(self, like: Tensor) -> Sums:
-        empty = self.out.weight.new_zeros(like.shape[0], *self.state_shape)
-        return Sums(empty, empty[..., 0])
+        rows, dtype = like.shape[0], torch.promote_types(self.out.weight.dtype, torch.float32)
+        heads, size, _ = self.state_shape
+        return Sums(
+            self.out.weight.new_zeros(rows, heads, size, size, dtype=dtype),
+            self.out.weight.new_zeros(rows, heads, size, dtype=dtype),
+        )
 
     def mix(self, x: Tensor, state: Sums, span: Span) -> tuple[Tensor, Sums]:
         q, k, v = (
             part.unflatten(-1, (self.spec.heads, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=-1)
         )  # [B, H, T, K]
-        q, k = self.feature_map(q), self.feature_map(k)
-        if not span.full:
-            k = k.masked_fill(~span.valid[:, None, :, None], 0)  # what is not there adds nothing
+        # Sums over a long text outgrow half precision, so they and what is added to them are kept in single at least.
+        q, k, v = (part.to(state.products.dtype) for part in (self.feature_map(q), self.feature_map(k), v))
+        if not span.full:  # what is not there asks nothing and adds nothing
+            missing = ~span.valid[:, None, :, None]
+            q, k = q.masked_fill(missing, 0), k.masked_fill(missing, 0)
         if self.weights.watched:
             y, state = whole(q, k, v, state, self.weights)
         else:
             y, state = chunked(q, k, v, state, self.spec.chunk)
-        return self.out(y.transpose(1, 2).flatten(2)), state
+        return self.out(y.transpose(1, 2).flatten(2).to(x.dtype)), state

@@ -84,7 +84,10 @@ class LowRank(WholeHeaded):
         projection = self.along_time[:, :tokens]
         if not span.full:
             projection = projection * span.valid[:, None, None, :]  # [B, 1, R, T]; padding is mixed into nothing
-        context = self.attend(q, projection @ k, projection @ v, Visible())
+        visible = Visible()
+        if not span.full:
+            visible = Visible(span.valid[:, None, :, None].expand(-1, -1, -1, self.spec.rank))
+        context = self.attend(q, projection @ k, projection @ v, visible)
         return self.join(context, q, span), ()
 
 
@@ -110,5 +113,5 @@ class SVD(WholeHeaded):
         allowed = (span.valid[:, :, None] & span.valid[:, None, :])[:, None]  # [B, 1, T, T]
         weights = self.normalise(self.score(q, k), allowed)
         left = torch.linalg.svd(weights.detach(), full_matrices=False).U[..., : self.spec.rank]  # [B, H, T, R]
-        context = self.weights(left @ (left.transpose(-1, -2) @ weights)) @ v
+        context = self.weigh(left @ (left.transpose(-1, -2) @ weights), v)
         return self.join(context, q, span), ()

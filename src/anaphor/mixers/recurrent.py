@@ -72,8 +72,8 @@ class Recurrent(Mixer):
         return (self.width_out,)
 
     def initial_state(self, like: Tensor) -> Hidden | HiddenAndCell:
-        zeros = self.recurrent_weights[0].new_zeros(like.shape[0], self.width_out)
-        return self.state_type(*[zeros] * len(self.state_type._fields))
+        weight = self.recurrent_weights[0]
+        return self.state_type(*(weight.new_zeros(like.shape[0], self.width_out) for _ in self.state_type._fields))
 
     def mix(self, x: Tensor, state: Hidden | HiddenAndCell, span: Span) -> tuple[Tensor, Hidden | HiddenAndCell]:
         if self.gates.watched or self.states.watched or not self.has_kernel:
@@ -92,7 +92,9 @@ class Recurrent(Mixer):
             packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
             y, after = self.kernel(packed, before if len(before) > 1 else before[0])
             y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
-        tensors = [tensor.squeeze(0) for tensor in (after if len(before) > 1 else (after,))]
+        # Under autocast a kernel answers in its own type; a state keeps the one it came with.
+        after = after if len(before) > 1 else (after,)
+        tensors = [new.squeeze(0).to(old.dtype) for new, old in zip(after, state, strict=True)]
         if not span.full:
             moved = (lengths > 0)[:, None]
             tensors = [torch.where(moved, new, old) for new, old in zip(tensors, state, strict=True)]

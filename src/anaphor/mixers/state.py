@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.errors import ConfigError
+
 
 @dataclass
 class Room:
@@ -40,10 +42,9 @@ class Growing:
         return self.data.shape[self.axis]
 
     def append(self, new: Tensor) -> Growing:
-        if len(self) == 0:
-            return Growing(new, self.axis)
-        if torch.is_grad_enabled() and (self.data.requires_grad or new.requires_grad):
-            return Growing(torch.cat((self.data, new), self.axis), self.axis)  # autograd needs a tensor of its own
+        if torch.is_grad_enabled():
+            # Autograd may keep any version of the tensor for the way back, so each must be one of its own.
+            return Growing(torch.cat((self.data, new), self.axis) if len(self) else new, self.axis)
         room, end, size = self.room, self.end, new.shape[self.axis]
         if room is None or not _fits(room, end, new, self.axis):
             room, end = self._moved(new), len(self)
@@ -57,13 +58,28 @@ class Growing:
         surplus = len(self) - count
         if surplus <= 0:
             return self
-        return Growing(self.data.narrow(self.axis, surplus, count), self.axis, self.room, self.end)
+        newest = self.data.narrow(self.axis, surplus, count)
+        if newest.untyped_storage().nbytes() > 4 * newest.numel() * newest.element_size():
+            return Growing(newest.clone(), self.axis)  # a short memory must not keep a long text alive
+        return Growing(newest, self.axis, self.room, self.end)
 
     def at(self, slots: Tensor) -> Growing:
         return Growing(self.data.index_select(self.axis, slots), self.axis)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Growing:
         return Growing(function(self.data), self.axis)
+
+    def detach(self) -> Growing:
+        """The same storage without gradient, still able to grow in place."""
+        return Growing(_detached(self.data), self.axis, self.room, self.end)
+
+    def select_rows(self, rows: Tensor) -> Growing:
+        """Some rows, with the room behind them: a search that picks rows at every step then copies once, not twice."""
+        if self.room is None or torch.is_grad_enabled():
+            return self.map(lambda tensor: tensor.index_select(0, rows))
+        storage = self.room.storage.index_select(0, rows)
+        visible = storage.narrow(self.axis, self.end - len(self), len(self))
+        return Growing(visible, self.axis, Room(storage, self.end), self.end)
 
     def _moved(self, new: Tensor) -> Room:
         length = len(self)
@@ -84,12 +100,16 @@ def _fits(room: Room, end: int, new: Tensor, axis: int) -> bool:
 
 def map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:
     """The same tree with every tensor replaced."""
+    return _map_parts(function, lambda growing: growing.map(function), state)
+
+
+def _map_parts(on_tensor: Callable[[Tensor], Tensor], on_growing: Callable[[Growing], Growing], state: Any) -> Any:
     if isinstance(state, Tensor):
-        return function(state)
+        return on_tensor(state)
     if isinstance(state, Growing):
-        return state.map(function)
+        return on_growing(state)
     if isinstance(state, tuple):
-        children = [map_state(function, child) for child in state]
+        children = [_map_parts(on_tensor, on_growing, child) for child in state]
         return type(state)(*children) if hasattr(state, "_fields") else tuple(children)
     return state
 
@@ -107,12 +127,21 @@ def tensors_of(state: Any) -> Iterator[Tensor]:
 
 def detach(state: Any) -> Any:
     """The same values, and no gradient flows back through them."""
-    return map_state(Tensor.detach, state)
+    return _map_parts(_detached, Growing.detach, state)
 
 
 def select_rows(state: Any, rows: Tensor) -> Any:
     """The given rows in the given order; a row may be repeated or left out."""
-    return map_state(lambda tensor: tensor.index_select(0, rows), state)
+    if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.dtype not in (torch.int64, torch.int32):
+        raise ConfigError(f"rows must be a one-dimensional tensor of whole numbers, but they are {rows!r}")
+    return _map_parts(lambda tensor: tensor.index_select(0, rows), lambda growing: growing.select_rows(rows), state)
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    # Made in inference mode it could not take part in training even without a gradient of its own.
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return tensor.clone()
+    return tensor.detach()
 
 
 def count_bytes(state: Any) -> int:

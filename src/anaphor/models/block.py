@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.config import look_up
+from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import Mixer, MixerSpec, Span
 
@@ -39,6 +39,7 @@ class BlockSpec:
     """Share of a layer's output set to zero in training."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         look_up(NORMS, self.norm, "norm")
         look_up(ACTIVATIONS, self.activation, "activation")
         if self.feedforward is not None and self.feedforward < 1:
@@ -99,9 +100,9 @@ class Block(nn.Module):
         self.spec = spec
         self.width_in = spec.mixer.width if width_in is None else width_in
         self.width_out = spec.mixer.out
-        self.enter: nn.Linear | None = None
+        self.fit: nn.Linear | None = None
         if self.width_in != spec.mixer.width:
-            self.enter = nn.Linear(self.width_in, spec.mixer.width, bias=False)
+            self.fit = nn.Linear(self.width_in, spec.mixer.width, bias=False)
         self.mixer = spec.mixer.build()
         self.mixer_frame = Frame(spec, spec.mixer.width, spec.mixer.out)
         self.feedforward: FeedForward | None = None
@@ -113,8 +114,8 @@ class Block(nn.Module):
         return self.mixer.initial_state(like)
 
     def forward(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
-        if self.enter is not None:
-            x = self.enter(x)
+        if self.fit is not None:
+            x = self.fit(x)
         mixed, state = self.mixer(self.mixer_frame.enter(x), state, span)
         x = self.mixer_frame.leave(x, mixed)
         if self.feedforward is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -11,13 +12,20 @@ from anaphor.mixers.attention.heads import Headed
 from anaphor.mixers.linear import Linear
 from anaphor.models.block import Block
 
+if TYPE_CHECKING:
+    from anaphor.models.language_model import LanguageModel
 
-def normal(model: nn.Module) -> None:
+
+def normal(model: LanguageModel) -> None:
     """GPT-2's: every matrix from a normal distribution of width 0.02; what is added to the residual stream from one
     that is narrower by the root of how many such additions there are."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
+    if model.embedding_scale != 1:  # scaled up on the way in, they then have the size of what positions add
+        nn.init.normal_(model.embed.weight, std=1 / model.embedding_scale)
+    if model.head.own is not None:
+        nn.init.normal_(model.head.own, std=0.02)
     _clear_biases(model)
     _reset_recurrent(model)
     additions = [matrix for block in model.modules() if isinstance(block, Block) for matrix in _last_matrices(block)]
@@ -25,20 +33,17 @@ def normal(model: nn.Module) -> None:
         nn.init.normal_(matrix.weight, std=0.02 / math.sqrt(len(additions)))
 
 
-def uniform(model: nn.Module) -> None:
+def uniform(model: LanguageModel) -> None:
     """The word language model's: word vectors and output between -0.1 and 0.1, layers as the framework draws them."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             nn.init.uniform_(module.weight, -0.1, 0.1)
-    head = getattr(model, "head", None)
-    if isinstance(head, nn.Linear):
-        nn.init.uniform_(head.weight, -0.1, 0.1)
-        if head.bias is not None:
-            nn.init.zeros_(head.bias)
+    if model.head.own is not None:
+        nn.init.uniform_(model.head.own, -0.1, 0.1)
     _reset_recurrent(model)
 
 
-INITIALISERS: dict[str, Callable[[nn.Module], None]] = {"normal": normal, "uniform": uniform}
+INITIALISERS: dict[str, Callable[[LanguageModel], None]] = {"normal": normal, "uniform": uniform}
 
 
 def _clear_biases(model: nn.Module) -> None:

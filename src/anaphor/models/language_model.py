@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from anaphor.config import look_up
+from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import MIXERS, MixerSpec, Span, mixer_spec, options_of
-from anaphor.mixers.attention.position import POSITIONS
+from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.attention.sizes import Sizes
 from anaphor.models.block import BlockSpec, Stack
 from anaphor.models.initialise import INITIALISERS
@@ -88,8 +90,9 @@ class LanguageModelSpec:
     """What makes queries and keys of linear attention positive: elu, relu or softmax."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.mixers, str):
-            raise ConfigError(f"mixers={self.mixers!r} is one name: write mixers=({self.mixers!r},)")
+        check_types(self)
+        if isinstance(self.mixers, str) or self.mixers is None:
+            raise ConfigError(f"mixers={self.mixers!r} is no list of names: write mixers=({self.mixers!r},)")
         object.__setattr__(self, "mixers", tuple(self.mixers))  # a list is welcome
         object.__setattr__(self, "widths", tuple(self.widths))
         for name in ("vocabulary", "width", "positions", "embedding"):
@@ -193,6 +196,32 @@ def _refuse_unless_causal(name: str, mixer: MixerSpec) -> None:
     )
 
 
+class Head(nn.Module):
+    """From features to logits, with a matrix of its own or with the word vectors.
+
+    A tied matrix is looked up at every call rather than shared: it then exists once, in every copy, file and device.
+    """
+
+    def __init__(self, width: int, vocabulary: int, bias: bool, tied_to: nn.Embedding | None) -> None:
+        super().__init__()
+        self.out_features = vocabulary
+        self.own = nn.Parameter(torch.empty(vocabulary, width)) if tied_to is None else None
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
+        self._tied_to = (tied_to,)  # in a tuple, or it would be registered as a part a second time
+
+    @property
+    def weight(self) -> Tensor:
+        """[V, D]"""
+        if self.own is not None:
+            return self.own
+        (embedding,) = self._tied_to
+        assert embedding is not None, "a head without a matrix of its own is tied"
+        return embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
 class LanguageModel(nn.Module):
     """Predicts the next token. `model(tokens, state)` goes on where the state stopped; no state means a fresh start."""
 
@@ -209,10 +238,10 @@ class LanguageModel(nn.Module):
         last = spec.layer_widths[-1]
         self.norm = nn.LayerNorm(last) if spec.norm == "before" else nn.Identity()
         self.narrow = nn.Linear(last, width, bias=False) if spec.tied and last != width else nn.Identity()
-        self.head = nn.Linear(width if spec.tied else last, spec.vocabulary, bias=spec.head_bias)
+        self.head = Head(last, spec.vocabulary, spec.head_bias, self.embed if spec.tied else None)
+        # What positions add has a size of its own; word vectors are drawn small and brought to it.
+        self.embedding_scale = math.sqrt(width) if self.position.fixed else 1.0
         INITIALISERS[spec.initial](self)
-        if spec.tied:
-            self.head.weight = self.embed.weight
         limits = [block.mixer.limit for block in blocks] + [spec.positions if self.position.bounded else None]
         self.limit = min((limit for limit in limits if limit is not None), default=None)
         """How many positions the model knows; None means no end."""
@@ -239,17 +268,16 @@ class LanguageModel(nn.Module):
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """What the head reads, one vector for each token. [B, T] -> [B, T, D]"""
-        self._check(tokens, state)
+        self._check(tokens, state, lengths)
         if state is None:
             state = self.initial_state(len(tokens))
         span = Span.after(state.seen, tokens.shape[1], lengths)
-        x = self.embed(tokens)
+        x = self.embedding_scale * self.embed(tokens)
         place = self.position.embed(span.positions)
         if place is not None:
             x = x + place.to(x.dtype)
         x, layers = self.layers(self.dropout(x), state.layers, span)
-        new = tokens.shape[1] if lengths is None else lengths
-        return self.narrow(self.norm(x)), ModelState(state.seen + new, layers)
+        return self.narrow(self.norm(x)), ModelState(state.seen + span.lengths, layers)
 
     def forward(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
@@ -258,26 +286,24 @@ class LanguageModel(nn.Module):
         x, state = self.features(tokens, state, lengths)
         return self.head(x), state
 
-    def _check(self, tokens: Tensor, state: ModelState | None) -> None:
-        if tokens.ndim != 2:
-            raise ConfigError(f"tokens must be [rows, tokens], but they are {list(tokens.shape)}")
-        if tokens.is_floating_point() or tokens.dtype == torch.bool:
-            raise ConfigError(f"tokens must be whole numbers, but they are {tokens.dtype}")
+    def _check(self, tokens: Tensor, state: ModelState | None, lengths: Tensor | None) -> None:
+        if not isinstance(tokens, Tensor) or tokens.ndim != 2:
+            given = list(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise ConfigError(f"tokens must be a tensor [rows, tokens], but they are {given}")
+        if tokens.dtype not in (torch.int64, torch.int32):
+            raise ConfigError(f"tokens must be int64 or int32, but they are {tokens.dtype}")
         if state is not None and not isinstance(state, ModelState):
             raise ConfigError(f"a model's state is a ModelState, but was given {type(state).__name__}")
         if state is not None and len(state.seen) != len(tokens):
             raise ConfigError(f"state has {len(state.seen)} rows, but there are {len(tokens)} rows of tokens")
-        if not tokens.is_cuda and tokens.numel():  # reading a device would stall it
-            least, largest = (int(end) for end in tokens.aminmax())
-            if least < 0 or largest >= self.spec.vocabulary:
-                wrong = least if least < 0 else largest
-                raise ConfigError(f"token {wrong} is outside the vocabulary of {self.spec.vocabulary:,}")
-        if self.limit is None:
+        # What follows reads values, which would stall a device: there the embedding itself refuses.
+        if tokens.device.type != "cpu" or not tokens.numel() or torch.compiler.is_compiling():
             return
-        # A fresh start needs no look at the device, so that training never waits for it.
-        reached = tokens.shape[1] + (0 if state is None else int(state.seen.max()))
-        if reached > self.limit:
-            raise ConfigError(
-                f"{reached} tokens are more than the {self.limit} learned positions: give more, cut the text, do not "
-                f"carry the state, or choose positions without end (sinusoidal, rotary, alibi, relative)"
-            )
+        least, largest = (int(end) for end in tokens.aminmax())
+        if least < 0 or largest >= self.spec.vocabulary:
+            wrong = least if least < 0 else largest
+            raise ConfigError(f"token {wrong} is outside the vocabulary of {self.spec.vocabulary:,}")
+        if self.limit is not None:
+            seen = 0 if state is None else state.seen
+            reached = int(torch.as_tensor(seen + (tokens.shape[1] if lengths is None else lengths)).max())
+            check_limit(reached, self.limit)

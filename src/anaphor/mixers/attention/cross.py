@@ -61,5 +61,5 @@ class CrossAttention(Headed):
 
     def mix(self, x: Tensor, state: Source, span: Span) -> tuple[Tensor, Source]:
         q = self.split(self.query(x))
-        visible = Visible(state.valid[:, None, None, :].expand(-1, -1, x.shape[1], -1))
+        visible = Visible((state.valid[:, None, :] & span.valid[:, :, None])[:, None])
         return self.join(self.attend(q, state.keys, state.values, visible), q, span), state

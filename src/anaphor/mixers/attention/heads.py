@@ -132,8 +132,11 @@ class Headed(Mixer):
         s = self.score(q, k)  # [B, H, T, S]
         if bias is not None:
             s = s + bias
-        w = self.weights(self.normalise(s, visible.matrix(q, k)))
-        return F.dropout(w, self.spec.dropout, self.training) @ v
+        return self.weigh(self.normalise(s, visible.matrix(q, k)), v)
+
+    def weigh(self, w: Tensor, v: Tensor) -> Tensor:
+        """[B, H, T, S], [B, H, S, K] -> [B, H, T, K]"""
+        return F.dropout(self.weights(w), self.spec.dropout, self.training) @ v
 
     def _fused(self, factors: tuple[Tensor, Tensor, float], v: Tensor, visible: Visible, bias: Tensor | None) -> Tensor:
         a, b, scale = factors

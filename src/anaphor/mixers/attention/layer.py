@@ -12,7 +12,7 @@ from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import Headed, HeadedSpec, Visible
 from anaphor.mixers.attention.mask import Mask, Window, parse_mask
-from anaphor.mixers.attention.position import POSITIONS
+from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.attention.sizes import Sizes
 from anaphor.mixers.base import Span
 from anaphor.mixers.state import Growing
@@ -128,7 +128,9 @@ class Attention(Headed):
         return kept * 2 * self.inner * self.out.weight.element_size()
 
     def mix(self, x: Tensor, state: Memory | tuple[()], span: Span) -> tuple[Tensor, Memory | tuple[()]]:
-        self._check_positions(span)
+        # Values are read only where the host has them: asking a device would stall it.
+        if self.spec.limit is not None and span.seen.device.type == "cpu":
+            check_limit(int((span.seen + span.lengths).max()), self.spec.limit)
         place = self.position.embed(span.positions)
         if place is not None:
             x = x + place.to(x.dtype)
@@ -147,18 +149,6 @@ class Attention(Headed):
         context = self.attend(turned_q, turned_k, v, self._visible(span, memory), bias)
         return self.join(context, q, span), self._trim(memory, span) if self.streams else ()
 
-    def _check_positions(self, span: Span) -> None:
-        """Ask the host only where the answer lies there already: reading a device would stall it."""
-        limit = self.spec.limit
-        if limit is None or span.positions.is_cuda:
-            return
-        reached = int(span.positions.max())
-        if reached >= limit:
-            raise ConfigError(
-                f"position {reached} is beyond the {limit} learned positions: give more, cut the text, "
-                f"or choose positions without end (sinusoidal, rotary, alibi, relative)"
-            )
-
     def _nothing(self, like: Tensor) -> Memory:
         empty = like.new_zeros(like.shape[0], 2, self.heads, 0, self.head_width, dtype=self.out.weight.dtype)
         return Memory(Growing(empty, 3), positions=None)
@@ -169,16 +159,16 @@ class Attention(Headed):
             return Memory(grown, positions=None)
         positions = past.positions
         if positions is None:  # the first empty slots: from now on every slot says where it stands
-            positions = Growing(_row_of_positions(span.positions[:, :1], len(past.pairs)), 1)
+            positions = Growing(_row_of_positions(span.seen[:, None], len(past.pairs)), 1)
         return Memory(grown, positions.append(span.positions.masked_fill(~span.valid, -1)))
 
     def _key_positions(self, memory: Memory, span: Span) -> Tensor:  # [B, S]
         if memory.positions is not None:
             return memory.positions.data
-        return _row_of_positions(span.positions[:, -1:] + 1, len(memory.pairs))
+        return _row_of_positions(span.seen[:, None] + span.count, len(memory.pairs))
 
     def _visible(self, span: Span, memory: Memory) -> Visible:
-        new, kept = span.positions.shape[1], len(memory.pairs)
+        new, kept = span.count, len(memory.pairs)
         # Everything kept is near enough to be seen, so that only the order in time matters. With padding, a watched map
         # is spelled out: the shortcut would leave weights in the rows of tokens that do not exist.
         near = self.rule.banded and self.rule.causal and (self.rule.reach is None or kept <= self.rule.reach)
@@ -195,13 +185,17 @@ class Attention(Headed):
         return Visible(pairs[:, None])
 
     def _trim(self, memory: Memory, span: Span) -> Memory:
-        """Forget what no later token may see. By position: by slot, a short row would lose real tokens to padding."""
+        """Forget what no later token may see. By position: by slot, a short row would lose real tokens to padding.
+
+        Rows of different lengths share slots, so there may be more than `memory` of them, but never more than that for
+        each row.
+        """
         keep = self.spec.memory
         if keep is None:
             return memory
         if memory.positions is None:
             return Memory(memory.pairs.last(keep), positions=None)
-        following = span.positions[:, :1] + span.lengths[:, None]
+        following = (span.seen + span.lengths)[:, None]
         positions = memory.positions.data
         slots = ((positions >= 0) & (positions >= following - keep)).any(0).nonzero().squeeze(-1)
         kept = memory.positions.at(slots)

@@ -22,14 +22,17 @@ def sigmoid(scores: Tensor, allowed: Tensor) -> Tensor:
 
 def sparsemax(scores: Tensor, allowed: Tensor) -> Tensor:
     """The point of the simplex nearest to the scores: sums to one, with exact zeros (Martins and Astudillo, 2016)."""
-    scores = _finite(scores, allowed)
+    given = scores.dtype
+    # Ranks and running sums need more digits than half precision has, and small numbers.
+    scores = _finite(scores.to(torch.promote_types(given, torch.float32)), allowed)
+    scores = scores - scores.amax(-1, keepdim=True).detach()
     ranked = scores.sort(dim=-1, descending=True).values
     rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
     # The largest k such that the k best keys all stay above the threshold that makes them sum to one.
     support = (1 + rank * ranked > ranked.cumsum(-1)).sum(-1, keepdim=True).clamp(min=1)
     kept = (rank <= support) * ranked
     threshold = (kept.sum(-1, keepdim=True) - 1) / support
-    return (scores - threshold).clamp(min=0).masked_fill(~allowed, 0)
+    return (scores - threshold).clamp(min=0).masked_fill(~allowed, 0).to(given)
 
 
 def _finite(scores: Tensor, allowed: Tensor) -> Tensor:

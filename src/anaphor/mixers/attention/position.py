@@ -22,6 +22,8 @@ class Position(nn.Module):
     """Does nothing at any door; a scheme overrides one."""
 
     door: ClassVar[Door | None] = None
+    fixed: ClassVar[bool] = False
+    """Whether what is added has a size of its own, about one, to which word vectors must be brought."""
     bounded: ClassVar[bool] = False
     """Whether the scheme knows only the first `limit` positions, so that an endless stream runs out of them."""
 
@@ -60,6 +62,7 @@ class Sinusoidal(Position):
     """Sine and cosine in pairs: both of a pair turn at the same speed (Vaswani et al., 2017)."""
 
     door = "embed"
+    fixed = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -106,22 +109,17 @@ class Alibi(Position):
 
     door = "bias"
 
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes)
-        self.register_buffer("slopes", torch.tensor(self.slopes_of(sizes.heads)), persistent=False)
-        self.slopes: Tensor
-
     @staticmethod
-    def slopes_of(heads: int) -> list[float]:
+    def slopes_of(heads: Tensor, count: int) -> Tensor:
         """A geometric row for a power of two; other counts fill up from the row of the next power, every second one."""
-        power = 2 ** math.floor(math.log2(heads))
-        row = [2 ** (-8 * (head + 1) / power) for head in range(power)]
-        finer = [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
-        return row + finer[: heads - power]
+        power = 2 ** math.floor(math.log2(count))
+        coarse, finer = -8 * (heads + 1) / power, -4 * (2 * (heads - power) + 1) / power
+        return 2.0 ** torch.where(heads < power, coarse, finer)
 
     def bias(self, q: Tensor, k: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        heads = torch.arange(q.shape[1], device=q.device, dtype=torch.promote_types(q.dtype, torch.float32))
         distance = (query_positions[:, :, None] - key_positions[:, None, :]).abs()  # [B, T, S]
-        return -self.slopes.to(q.dtype)[:, None, None] * distance[:, None]
+        return (-self.slopes_of(heads, q.shape[1])[:, None, None] * distance[:, None]).to(q.dtype)
 
 
 class Relative(Position):
@@ -153,6 +151,15 @@ class Relative(Position):
         by_key = self.content @ k.transpose(-1, -2)  # [B, H, 1, S]
         bias: Tensor = (by_distance.gather(-1, index) + by_key) / math.sqrt(head_width)
         return bias
+
+
+def check_limit(tokens: int, limit: int) -> None:
+    """Refuse a text that is longer than the table of learned positions."""
+    if tokens > limit:
+        raise ConfigError(
+            f"{tokens} tokens are more than the {limit} learned positions: give more, cut the text, do not carry the "
+            f"state, or choose positions without end (sinusoidal, rotary, alibi, relative)"
+        )
 
 
 def speeds(exponents: Tensor) -> Tensor:

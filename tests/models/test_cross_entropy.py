@@ -1,0 +1,83 @@
+"""The chunked loss against the whole one: values, gradients, padding, precision."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anaphor.models import cross_entropy
+from anaphor.models.cross_entropy import NO_TARGET
+from anaphor.models.language_model import Head
+
+
+def head_of(width, vocabulary, bias):
+    head = Head(width, vocabulary, bias, None)
+    torch.nn.init.normal_(head.own)
+    return head
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 4),
+    tokens=st.integers(1, 6),
+    vocabulary=st.integers(1, 9),
+    at_once=st.integers(1, 60),
+    bias=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_chunked_agrees_with_whole(rows, tokens, vocabulary, at_once, bias, seed):
+    torch.manual_seed(seed)
+    head, features = head_of(3, vocabulary, bias), torch.randn(rows, tokens, 3, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (rows, tokens))
+    targets[torch.rand(rows, tokens) < 0.3] = NO_TARGET
+    wanted = [features, *head.parameters()]
+    slow = cross_entropy.whole(features, head, targets)
+    fast = cross_entropy.chunked(features, head, targets, at_once)
+    torch.testing.assert_close(fast, slow)
+    for one, other in zip(
+        torch.autograd.grad(0.5 * fast, wanted), torch.autograd.grad(0.5 * slow, wanted), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+    by_token = cross_entropy.token_losses(features, head, targets, at_once)
+    torch.testing.assert_close(by_token.sum(), slow)
+    assert not by_token[targets == NO_TARGET].any()
+
+
+def test_improbable_tokens_keep_their_exact_loss():
+    """A probability that is zero in the number's type still has a logarithm."""
+    head = Head(1, 2, True, None)
+    with torch.no_grad():
+        head.own.zero_()
+        head.bias.copy_(torch.tensor([0.0, 2000.0]))
+    loss = cross_entropy.chunked(torch.zeros(1, 1, 1, requires_grad=True), head, torch.zeros(1, 1, dtype=torch.long))
+    assert loss.item() == 2000
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_gradients_reach_the_word_vectors(tied):
+    from anaphor.models import build
+
+    model = build("lstm", vocabulary=11, width=4, tied=tied)
+    tokens, targets = torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 5))
+    gradients = []
+    for loss in (cross_entropy.whole, cross_entropy.chunked):
+        model.zero_grad()
+        loss(model.features(tokens)[0], model.head, targets).backward()
+        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+    for name, expected in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], expected)
+
+
+def test_autocast_stays_close_to_single_precision():
+    head, features = (
+        head_of(16, 50, True).to(torch.float32),
+        torch.randn(4, 8, 16, dtype=torch.float32, requires_grad=True),
+    )
+    targets = torch.randint(0, 50, (4, 8))
+    exact = cross_entropy.chunked(features, head, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        reduced = cross_entropy.chunked(features, head, targets)
+    assert reduced.dtype == torch.float32
+    torch.testing.assert_close(reduced, exact, rtol=2e-2, atol=0)
+    reduced.backward()
+    assert features.grad.isfinite().all()
