@@ -11,6 +11,11 @@ from anaphor.config import look_up
 from anaphor.errors import AnaphorError
 
 VERBS = {
+    "train": "train one model, keep the best, score it",
+    "evaluate": "validation or test score of a run, at other lengths too",
+    "generate": "write with a trained model",
+    "score": "loss of independent sentences, token by token",
+    "data": "the data sets there are, what is on this disk, and how to get the rest",
     "models": "the models there are, how large they are and how much they remember",
     "bench": "speed side by side with what people use instead",
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from anaphor.mixers.attention.heads import Headed
+from anaphor.mixers.attention.layer import Attention
 from anaphor.mixers.linear import Linear
 from anaphor.models.block import Block
 
@@ -34,12 +35,19 @@ def normal(model: LanguageModel) -> None:
 
 
 def uniform(model: LanguageModel) -> None:
-    """The word language model's: word vectors and output between -0.1 and 0.1, layers as the framework draws them."""
+    """The word language model's: word vectors and output between -0.1 and 0.1, layers as the framework draws its own,
+    among them attention, whose three projections are drawn as one matrix."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             nn.init.uniform_(module.weight, -0.1, 0.1)
     if model.head.own is not None:
         nn.init.uniform_(model.head.own, -0.1, 0.1)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            nn.init.xavier_uniform_(module.project.weight)
+            for linear in (module.project, module.out):
+                if linear.bias is not None:
+                    nn.init.zeros_(linear.bias)
     _reset_recurrent(model)
 
 

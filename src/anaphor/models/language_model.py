@@ -57,7 +57,9 @@ class LanguageModelSpec:
     activation: str = "gelu"
     """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
     dropout: float = 0.0
-    """Share of values set to zero in training: after the embedding, in and after every layer."""
+    """Share of values set to zero in training: in and after every layer, and of the word vectors."""
+    input_dropout: float | None = None
+    """Share of the word vectors' values set to zero in training; None means the same as `dropout`."""
     initial: str = "normal"
     """How the first weights are drawn: normal or uniform."""
     position: str = "none"
@@ -101,6 +103,8 @@ class LanguageModelSpec:
                 raise ConfigError(f"{name}={size}: it must be at least 1")
         look_up(INITIALISERS, self.initial, "initialisation")
         look_up(POSITIONS, self.position, "position")
+        if self.input_dropout is not None and not 0 <= self.input_dropout < 1:
+            raise ConfigError(f"input_dropout={self.input_dropout} is not a share: it must be at least 0 and below 1")
         if not self.mixers:
             raise ConfigError(f"mixers is empty: name at least one of {', '.join(sorted(MIXERS))}")
         if self.layers is not None and self.layers < len(self.mixers):
@@ -233,7 +237,7 @@ class LanguageModel(nn.Module):
         self.embed = nn.Embedding(spec.vocabulary, width)
         scheme = POSITIONS[spec.position if spec.enters_by_embedding else "none"]
         self.position = scheme(Sizes(width, heads=1, head_width=width, limit=spec.positions))
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = nn.Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
         self.layers = Stack(blocks, width)
         last = spec.layer_widths[-1]
         self.norm = nn.LayerNorm(last) if spec.norm == "before" else nn.Identity()

@@ -1,0 +1,118 @@
+"""`anaphor data`: named data sets, where they are on disk, what would be downloaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from anaphor.config import look_up, parse
+from anaphor.errors import ConfigError
+
+if TYPE_CHECKING:
+    from anaphor.data.sources import NamedSource
+
+ACTIONS = {
+    "list": "every data set, and whether it is here",
+    "get": "download what is missing of one",
+    "where": "files of one, on disk and upstream",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Named data sets: `list` shows them all, `where NAME` their files, `get NAME` downloads what is missing."""
+
+    action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ACTION")] = "list"
+    """list, get or where."""
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    """A data set, for get and where."""
+    json: bool = False
+    """Print one JSON value instead of a table."""
+
+    def __post_init__(self) -> None:
+        look_up(ACTIONS, self.action, "action")
+        if self.action == "list" and self.name is not None:
+            raise ConfigError(f"`data list` takes no name, but {self.name!r} was given; `data where {self.name}`?")
+        if self.action != "list" and self.name is None:
+            raise ConfigError(f"`data {self.action}` needs the name of a data set; `data list` shows them")
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor data")
+
+    from anaphor.data.sources import SOURCES
+
+    if options.name is None:
+        rows = [described(name, source) for name, source in SOURCES.items()]
+        if options.json:
+            print(json.dumps(rows))
+        else:
+            show_all(rows)
+        return 0
+    source = look_up(SOURCES, options.name, "data set")
+    if options.action == "get":
+        for file in source.files:
+            file.digest()  # reads it, and so downloads and checks it
+    row = described(options.name, source)
+    if options.json:
+        print(json.dumps(row))
+    else:
+        show(row)
+    return 0
+
+
+def described(name: str, source: NamedSource) -> dict[str, Any]:
+    """What there is to know of one data set without reading it."""
+    files = []
+    for file in source.files:
+        found = file.found()
+        files.append(
+            {
+                "file": file.upstream.file,
+                "path": None if found is None else str(found),
+                "put_at": str(file.places()[0]),
+                "url": file.upstream.url,
+                "sha256": file.upstream.sha256,
+                "bytes": file.upstream.bytes,
+            }
+        )
+    return {
+        "name": name,
+        "about": source.about,
+        "licence": source.licence,
+        "embedded": not files,
+        "ready": all(file["path"] for file in files),
+        "files": files,
+    }
+
+
+def show_all(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("data", "here", "about"):
+        table.add_column(heading, no_wrap=heading != "about")
+    for row in rows:
+        size = sum(file["bytes"] for file in row["files"] if not file["path"])
+        here = "built in" if row["embedded"] else "yes" if row["ready"] else f"no, {size / 1e6:.1f} MB"
+        table.add_row(row["name"], here, row["about"])
+    Console().print(table)
+
+
+def show(row: dict[str, Any]) -> None:
+    # Plain lines: a path must come out whole, to be copied.
+    print(f"{row['name']}: {row['about']}; licence: {row['licence']}")
+    if row["embedded"]:
+        print("built in: it needs neither network nor disk")
+    for file in row["files"]:
+        place = (
+            file["path"] or f"not here; `anaphor data get {row['name']}` downloads it, or put it at {file['put_at']}"
+        )
+        print(f"{file['file']}: {place}")
+        print(f"  {file['bytes']:,} bytes from {file['url']}")
+        print(f"  SHA-256 {file['sha256']}")

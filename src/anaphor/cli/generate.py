@@ -1,0 +1,79 @@
+"""`anaphor generate RUN`: write with a trained model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from anaphor.config import parse
+from anaphor.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write with a trained model, token by token as they are chosen."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    prompt: str = ""
+    """Text to go on from; empty means to begin anew."""
+    tokens: int = 100
+    """How many tokens to write."""
+    temperature: float = 1.0
+    """Above one flattens the odds, below one sharpens them; 0 always takes the most likely token."""
+    top_k: int | None = None
+    """Choose among so many most likely tokens only."""
+    top_p: float | None = None
+    """Choose among the most likely tokens that together have this probability."""
+    beam: int | None = None
+    """Search for the most probable text with so many beams, instead of drawing one."""
+    seed: int = 0
+    """Decides every random draw."""
+    device: str = "auto"
+    """Where it runs: auto, cpu or cuda."""
+    json: bool = False
+    """Print one JSON value instead of the text alone."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ConfigError(f"tokens={self.tokens}: write at least 1")
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor generate")
+
+    from anaphor.generate import Choice, beam_search, generate
+    from anaphor.training.run import opened
+
+    choice = Choice(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
+    with opened(options.run, options.device) as made:
+        tokenizer = made.tokenizer
+        prompt = [tokenizer.boundary, *tokenizer.encode_sentence(options.prompt).tolist()]
+        if options.beam is not None:
+            ids = beam_search(made.model, prompt, options.tokens, options.beam)[0].tokens
+            if not options.json:
+                print(tokenizer.decode(ids))
+        else:
+            ids, shown = [], ""
+            for token in generate(made.model, prompt, options.tokens, choice, seed=options.seed):
+                ids.append(token)
+                if not options.json:
+                    # Decoded as a whole each time: what stands between two tokens is the tokenizer's business.
+                    text = tokenizer.decode(ids)
+                    if text.startswith(shown) and not text.endswith("�"):
+                        print(text[len(shown) :], end="", flush=True)
+                        shown = text
+            if not options.json:
+                print(tokenizer.decode(ids)[len(shown) :])
+        if options.json:
+            print(
+                json.dumps(
+                    {"prompt": options.prompt, "text": tokenizer.decode(ids), "tokens": ids, "seed": options.seed}
+                )
+            )
+    return 0

@@ -1,0 +1,134 @@
+"""`anaphor train lm`: train one model, keep the best, score it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anaphor.config import from_yaml, look_up, parse
+from anaphor.errors import ConfigError
+from anaphor.training.spec import LanguageRunSpec
+
+TASKS = {"lm": "a language model"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(LanguageRunSpec):
+    """Train a language model. What is None is left to the model, the data or the optimizer."""
+
+    recipe: str | None = None
+    """Settings that are known to work, by name; flags override them."""
+    config: Path | None = None
+    """A file with settings, as `spec.yaml` of a run; flags override it."""
+    out: Path | None = None
+    """Folder of the run; None means a new one under runs."""
+    resume: bool = False
+    """Go on with the run in that folder, exactly where it stopped."""
+    force: bool = False
+    """Delete a run that is there, or go on with one that was begun otherwise."""
+    no_test: bool = False
+    """Leave the test split unread."""
+    dry_run: bool = False
+    """Build everything, tell what would be trained, and stop."""
+    json: bool = False
+    """Print one JSON value; progress goes to stderr."""
+
+
+def run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: anaphor train lm [OPTIONS]\n\n`anaphor train lm --help` explains the options.")
+        return 0
+    look_up(TASKS, words[0], "task")
+    options = read(words[1:])
+    spec = LanguageRunSpec(
+        **{field.name: getattr(options, field.name) for field in dataclasses.fields(LanguageRunSpec)}
+    )
+    out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if options.dry_run:
+        return tell(spec, out, options)
+
+    from anaphor.cli.progress import Bar
+    from anaphor.training.run import execute
+
+    with Bar("training") as bar:
+        result, code = execute(
+            spec, out, bar, resume=options.resume, force=options.force, test=not options.no_test, warn=warn
+        )
+    show(result, options)
+    return code
+
+
+def read(words: Sequence[str]) -> Options:
+    """Flags over a file over the defaults."""
+    recipe, file = value_of("--recipe", words), value_of("--config", words)
+    if recipe is not None and file is not None:
+        raise ConfigError(f"--recipe {recipe} and --config {file}: give one of them")
+    default = None
+    if recipe is not None:
+        default = Options(**vars(from_yaml(LanguageRunSpec, look_up(recipes(), recipe, "recipe"))))
+    elif file is not None:
+        default = Options(**vars(from_yaml(LanguageRunSpec, Path(file))))
+    return parse(Options, words, program="anaphor train lm", default=default)
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes that come with the program."""
+    folder = Path(__file__).parents[1] / "training" / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def value_of(flag: str, words: Sequence[str]) -> str | None:
+    """What stands behind a flag, before the parser proper has seen it: the defaults depend on it."""
+    for place, word in enumerate(words):
+        if word == flag:
+            if place + 1 == len(words):
+                raise ConfigError(f"{flag} needs a value")
+            return words[place + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def tell(spec: LanguageRunSpec, out: Path, options: Options) -> int:
+    from anaphor.training.run import prepare
+
+    made = prepare(spec)
+    facts = {
+        "run": str(out),
+        "parameters": made.model.count_parameters(),
+        "vocabulary": len(made.tokenizer),
+        "batches_per_epoch": len(made.task.batches(0)),
+        "device": str(made.device),
+    }
+    print(json.dumps(facts) if options.json else "\n".join(f"{key}: {value}" for key, value in facts.items()))
+    return 0
+
+
+def warn(line: str) -> None:
+    print(f"anaphor: {line}", file=sys.stderr)
+
+
+def show(result: dict[str, Any], options: Options) -> None:
+    if options.json:
+        print(json.dumps(result))
+        return
+    if result["status"] != "finished":
+        print(f"stopped; go on with `anaphor train lm --resume --out {result['run']} …`")
+        return
+    for split in ("valid", "test"):
+        score: dict[str, Any] | None = result[split]
+        if score is not None:
+            print(f"{split}: perplexity {score['perplexity']:.2f}, loss {score['loss']:.4f} ({score['signature']})")
+            if "source_loss" in score:
+                print(f"  whoever knows the grammar has perplexity {math.exp(score['source_loss']):.2f} on this text")
+    print(
+        f"{result['parameters']:,} parameters, {result['tokens_per_second']:,.0f} tokens/s, {result['seconds']:.0f} s"
+    )
+    print(f"run: {result['run']}")

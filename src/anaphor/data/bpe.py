@@ -1,0 +1,168 @@
+"""Byte-pair encoding: pieces of words, learnt by the `tokenizers` library, every byte among them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from anaphor.data.byte import written
+from anaphor.data.reading import PIECE
+from anaphor.data.tokenizer import Ids, Tokenizer, strings
+from anaphor.errors import ConfigError, DataError
+
+END = "<eos>"
+DEFAULT_SIZE = 4096
+# Visible bytes stand for themselves in the library's byte-level alphabet, the others follow from U+0100 on.
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [value for value in range(256) if value not in _VISIBLE]
+ALPHABET = {chr(value): value for value in _VISIBLE} | {chr(256 + n): value for n, value in enumerate(_HIDDEN)}
+# The library never joins a word to what stands before its single space, so a cut there changes no token.
+_BEFORE_WORD = re.compile(r"(?<=\S) (?=\S)")
+
+
+class BPE(Tokenizer):
+    """Token 0 is `<eos>`, which is what a newline becomes; the pieces follow as the library numbers them.
+
+    The library does not know `<eos>`: a text that happens to spell it is read as five ordinary characters.
+    """
+
+    kind = "bpe"
+
+    def __init__(self, vocabulary: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
+        self._vocabulary, self._merges = tuple(vocabulary), tuple(merges)
+        _check(self._vocabulary, self._merges)
+        self._bytes = (b"\n", *(bytes(ALPHABET[letter] for letter in piece) for piece in self._vocabulary))
+        self.tokens = (END, *map(_shown, self._bytes[1:]))
+        self.boundary = self.pad = 0
+        self.unknown = None
+
+    @classmethod
+    def train(cls, text: str, size: int | None = None) -> Self:
+        import tokenizers
+
+        size = DEFAULT_SIZE if size is None else size
+        if size <= len(ALPHABET):
+            raise ConfigError(f"size={size}: a bpe tokenizer has at least {len(ALPHABET) + 1} tokens: bytes and {END}")
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=size - 1,
+            min_frequency=2,
+            show_progress=False,
+            special_tokens=[],
+            initial_alphabet=sorted(ALPHABET),
+        )
+        library = _library(tokenizers.models.BPE())
+        library.train_from_iterator((part for part in _parts(_checked(text)) if part != "\n"), trainer)
+        model = json.loads(library.to_str())["model"]
+        vocabulary: dict[str, int] = model["vocab"]
+        return cls(sorted(vocabulary, key=vocabulary.__getitem__), [(left, right) for left, right in model["merges"]])
+
+    def encode(self, text: str) -> Ids:
+        blocks = [self._numbers(block) for block in _blocks(_checked(text))]
+        return np.concatenate(blocks) if blocks else np.empty(0, np.int32)
+
+    def encode_sentence(self, text: str) -> Ids:
+        return self.encode(text.strip("\n"))
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Exactly the text that was encoded; half a character, which only a model can write, becomes U+FFFD."""
+        return b"".join(self._bytes[number] for number in ids).decode("utf-8", "replace")
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "vocabulary": list(self._vocabulary),
+            "merges": [" ".join(pair) for pair in self._merges],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        pairs = [tuple(pair.split(" ")) for pair in strings(plain, "merges")]
+        for pair in pairs:
+            if len(pair) != 2:
+                raise DataError(f"a bpe tokenizer's merge {' '.join(pair)!r} is not a pair")
+        return cls(strings(plain, "vocabulary"), [(left, right) for left, right in pairs])
+
+    def _numbers(self, parts: list[str]) -> Ids:
+        pieces = iter(self._encoder.encode_batch_fast([part for part in parts if part != "\n"]))
+        found: list[int] = []
+        for part in parts:
+            found.extend((-1,) if part == "\n" else next(pieces).ids)
+        return np.array(found, np.int32) + 1  # the library's piece 0 is our token 1
+
+    @cached_property
+    def _encoder(self) -> Any:
+        import tokenizers
+
+        vocabulary = {piece: number for number, piece in enumerate(self._vocabulary)}
+        return _library(tokenizers.models.BPE(vocab=vocabulary, merges=list(self._merges)))
+
+
+def _library(model: Any) -> Any:
+    import tokenizers
+
+    library = tokenizers.Tokenizer(model)
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return library
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Lines without their ends, none too long for the library's memory, and each end as a part of its own."""
+    for match in re.finditer(r"[^\n]+|\n", text):
+        line, start = match.group(), 0
+        while len(line) - start > PIECE:
+            # Text that has no space for so long is cut in the middle: it still decodes to itself.
+            cut = _BEFORE_WORD.search(line, start + PIECE // 2, start + PIECE)
+            end = cut.start() if cut else start + PIECE
+            yield line[start:end]
+            start = end
+        yield line[start:]
+
+
+def _blocks(text: str) -> Iterator[list[str]]:
+    """Parts in lists that hold about so many characters as one piece may have."""
+    block: list[str] = []
+    characters = 0
+    for part in _parts(text):
+        block.append(part)
+        characters += len(part)
+        if characters >= PIECE:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
+
+
+def _checked(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"the text is not UTF-8 at character {error.start}: use the byte tokenizer for it") from None
+    return text
+
+
+def _check(vocabulary: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> None:
+    """What the library would refuse with an error of its own kind, or accept and then misread."""
+    known = set(vocabulary)
+    if len(known) < len(vocabulary):
+        raise DataError("the vocabulary of a bpe tokenizer holds a piece twice")
+    if missing := ALPHABET.keys() - known:
+        raise DataError(f"the vocabulary of a bpe tokenizer lacks {len(missing)} of the 256 bytes")
+    for piece in vocabulary:
+        if not piece or not ALPHABET.keys() >= set(piece):
+            raise DataError(f"the vocabulary of a bpe tokenizer holds {piece!r}, which spells no bytes")
+    for left, right in merges:
+        if not {left, right, left + right} <= known:
+            raise DataError(f"a bpe tokenizer merges {left!r} and {right!r}, which are not both in its vocabulary")
+
+
+def _shown(raw: bytes) -> str:
+    """A piece for people; bytes that are no whole characters are written like <0xE2>."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "".join(map(written, raw))

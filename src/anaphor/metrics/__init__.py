@@ -1,0 +1,1 @@
+"""Scores: counts first, numbers last, each with a signature of what produced it."""

@@ -1,0 +1,83 @@
+"""Perplexity from totals: exp(total loss / total tokens). Means of means are never taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LossTotal:
+    """What was lost on how many tokens. Totals of parts add up to the total of the whole."""
+
+    total: float
+    """Nats, summed over tokens."""
+    tokens: int
+    """How many tokens were predicted."""
+    bytes: int | None = None
+    """How long their text is; None where only a part of it was predicted."""
+
+    def __add__(self, other: LossTotal) -> LossTotal:
+        both = None if self.bytes is None or other.bytes is None else self.bytes + other.bytes
+        return LossTotal(self.total + other.total, self.tokens + other.tokens, both)
+
+    @property
+    def loss(self) -> float:
+        """Nats a token."""
+        return self.total / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """The same for every tokenizer of a text, so that models with different ones can be compared."""
+        return None if not self.bytes else self.total / math.log(2) / self.bytes
+
+
+@dataclass(frozen=True)
+class Score:
+    """A total with the facts that produced it."""
+
+    total: LossTotal
+    facts: Mapping[str, Any]
+
+    @property
+    def signature(self) -> str:
+        """To be pasted into a table: `bptt:35|state:carried|…`, in the order the facts were told."""
+        return "|".join(f"{key}:{value}" for key, value in self.facts.items())
+
+    def __str__(self) -> str:
+        return f"perplexity = {self.total.perplexity:.2f} ({self.signature})"
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "loss": self.total.loss,
+            "perplexity": self.total.perplexity,
+            "bits_per_byte": self.total.bits_per_byte,
+            "tokens": self.total.tokens,
+            "signature": self.signature,
+        }
+
+
+class Tally:
+    """A running total that stays on the device: it is read once, at the end."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self.tokens = 0
+
+    def add(self, total: Tensor, tokens: int) -> None:
+        # Double, or a sum over millions of tokens would lose the small ones.
+        total = total.detach().to(torch.float64)
+        self._total = total if self._total is None else self._total + total
+        self.tokens += tokens
+
+    def read(self, size: int | None = None) -> LossTotal:
+        return LossTotal(0.0 if self._total is None else float(self._total), self.tokens, size)

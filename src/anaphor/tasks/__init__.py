@@ -1,0 +1,1 @@
+"""Tasks bring batches, a loss and a score; the trainer never asks which one it has."""

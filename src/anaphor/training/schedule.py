@@ -1,0 +1,135 @@
+"""Schedules: what the learning rate is multiplied by as training goes on.
+
+A shape is a pure function of progress, the share of the budget that is spent, so that a budget in steps, in epochs or
+in minutes shapes it alike. Only the plateau has a memory: it waits for losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anaphor.config import check_types, look_up
+from anaphor.errors import CheckpointError, ConfigError
+
+Shape = Callable[[float], float]
+"""From progress in [0, 1] to a share in [0, 1] that never rises."""
+
+SHAPES: dict[str, Shape] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSpec:
+    """How the learning rate moves. What the chosen schedule does not understand is refused."""
+
+    schedule: str = "constant"
+    """How the learning rate falls: constant, linear, cosine or plateau (divided when validation does not improve)."""
+    warmup: float = 0.0
+    """Share of the budget in which the learning rate rises from zero."""
+    final: float | None = None
+    """What a linear or cosine schedule ends at, as a share of the highest learning rate; None means 0."""
+    divisor: float | None = None
+    """What a plateau divides the learning rate by; None means 4."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        look_up(SCHEDULES, self.schedule, "schedule")
+        if not 0 <= self.warmup < 1:
+            raise ConfigError(f"warmup={self.warmup} is not a share of the budget: it must be at least 0 and below 1")
+        for name, able in (("final", ("cosine", "linear")), ("divisor", ("plateau",))):
+            given = getattr(self, name)
+            if given is not None and self.schedule not in able:
+                raise ConfigError(
+                    f"{name}={given} means nothing to a {self.schedule} schedule; it belongs to {', '.join(able)}"
+                )
+        if self.final is not None and not 0 <= self.final <= 1:
+            raise ConfigError(f"final={self.final} is not a share of the learning rate: it must be from 0 to 1")
+        if self.divisor is not None and not 1 < self.divisor < math.inf:
+            raise ConfigError(f"divisor={self.divisor}: to lower the learning rate it must be above 1")
+
+
+class Schedule:
+    """A shape behind a warm-up. It has no memory: asked twice, it gives the same answer."""
+
+    def __init__(self, spec: ScheduleSpec) -> None:
+        self.spec = spec
+
+    def factor(self, progress: float) -> float:
+        """What to multiply the learning rate by, when this share of the budget is spent."""
+        progress = min(max(progress, 0.0), 1.0)  # the last step of a budget in minutes ends after it
+        warmup = self.spec.warmup
+        if progress < warmup:
+            return self.height(0.0) * progress / warmup
+        return self.height((progress - warmup) / (1 - warmup))
+
+    def height(self, progress: float) -> float:
+        """The factor, when this share of what follows the warm-up is spent."""
+        final = self.spec.final or 0.0
+        return final + (1 - final) * SHAPES[self.spec.schedule](progress)
+
+    def report(self, loss: float) -> bool:
+        """Hear of a validation loss. Whether the learning rate was lowered for it."""
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered, as plain JSON."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        _check(state, set())
+
+
+class Plateau(Schedule):
+    """Divides the learning rate whenever the validation loss is not below the best so far, as the well-known example
+    script of word-level language models does."""
+
+    def __init__(self, spec: ScheduleSpec) -> None:
+        super().__init__(spec)
+        self.best: float | None = None
+        self.cuts = 0
+
+    def height(self, progress: float) -> float:
+        divisor = 4.0 if self.spec.divisor is None else self.spec.divisor
+        return float(divisor**-self.cuts)
+
+    def report(self, loss: float) -> bool:
+        if loss < (math.inf if self.best is None else self.best):
+            self.best = loss
+            return False
+        self.cuts += 1
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "cuts": self.cuts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        _check(state, {"best", "cuts"})
+        best, cuts = state["best"], state["cuts"]
+        if (
+            not (best is None or isinstance(best, float | int))
+            or not isinstance(cuts, int)
+            or not 0 <= cuts < 1_000_000
+        ):
+            raise CheckpointError(f"the schedule's state does not fit: best={best!r}, cuts={cuts!r}")
+        self.best, self.cuts = best, cuts
+
+
+SCHEDULES: dict[str, type[Schedule]] = {**dict.fromkeys(SHAPES, Schedule), "plateau": Plateau}
+
+
+def build_schedule(spec: ScheduleSpec) -> Schedule:
+    return SCHEDULES[spec.schedule](spec)
+
+
+def _check(state: Mapping[str, Any], wanted: set[str]) -> None:
+    if set(state) != wanted:
+        raise CheckpointError(
+            f"the schedule's state does not fit: it has {', '.join(sorted(state)) or 'nothing'}, "
+            f"but {', '.join(sorted(wanted)) or 'nothing'} is wanted"
+        )

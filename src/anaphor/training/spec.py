@@ -1,0 +1,149 @@
+"""All that makes a training run, in one flat page of names and numbers. Imports no torch: `--help` must be quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anaphor.config import check_types, look_up
+from anaphor.errors import ConfigError
+
+BATCHINGS = {"stream": "one text in rows, segment after segment", "padded": "separate examples"}
+PROTOCOLS = {"complete": "every token once", "example": "as the well-known example script"}
+DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
+AVERAGES = {"none": "no average", "ema": "an average that forgets", "tail": "the mean of the last part"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageRunSpec:
+    """Train a language model. What is None is left to the model, the data or the optimizer."""
+
+    data: str = "python-reference"
+    """A named data set, a folder with train, valid and test, or one text file."""
+    tokenizer: str = "word"
+    """How text becomes tokens: word, treebank, character, byte or bpe."""
+    vocabulary: int | None = None
+    """How many different tokens to keep, for tokenizers that are told."""
+    batching: str = "stream"
+    """How text becomes batches: stream or padded."""
+    limit: int | None = None
+    """Train on so many examples only, to overfit on purpose."""
+    model: str = "lstm"
+    """A model by name; `anaphor models` lists them."""
+    mixers: tuple[str, ...] = ()
+    """The layers spelled out, from first to last, in place of the model's own."""
+    width: int | None = None
+    """Size of a token vector between the layers."""
+    layers: int | None = None
+    """How many layers there are."""
+    heads: int | None = None
+    """Parallel heads of an attention layer."""
+    feedforward: int | None = None
+    """Hidden width of each layer's feed-forward network; 0 means none."""
+    embedding: int | None = None
+    """Size of a word vector."""
+    dropout: float | None = None
+    """Share of values set to zero in training."""
+    input_dropout: float | None = None
+    """Share of the word vectors' values set to zero in training."""
+    norm: str | None = None
+    """Where the norm of a layer stands: before, after or none."""
+    activation: str | None = None
+    """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
+    initial: str | None = None
+    """How the first weights are drawn: normal or uniform."""
+    head_bias: bool | None = None
+    """Whether the output adds a constant for each token of the vocabulary."""
+    tied: bool | None = None
+    """Whether the output uses the word vectors again."""
+    position: str | None = None
+    """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
+    positions: int | None = None
+    """How many positions a learned table covers."""
+    merge: str | None = None
+    """How heads become one vector: concatenate, shuffle, shift or reweight."""
+    memory: int | None = None
+    """How many past tokens a carried state of attention keeps."""
+    batch_size: int = 20
+    """Rows of a batch."""
+    bptt: int = 35
+    """Tokens of a segment, through which gradient flows."""
+    carry: bool | None = None
+    """Whether state is carried from one segment to the next; None means wherever the model can."""
+    shift: bool = False
+    """Whether the rows are cut elsewhere in every epoch, so that every transition is learnt."""
+    protocol: str = "complete"
+    """How a split is scored: complete (every token once) or example (as the well-known example script)."""
+    evaluation_rows: int = 10
+    """Rows that are scored side by side."""
+    epochs: float | None = None
+    """How often the training text is read; None means 3, unless steps or minutes are given."""
+    steps: int | None = None
+    """How many updates are made."""
+    minutes: float | None = None
+    """How long training takes; it shapes the schedule, too."""
+    optimizer: str = "adamw"
+    """Rule by which weights follow their gradients: sgd, adamw, adagrad or muon."""
+    lr: float | None = None
+    """Learning rate at its highest; None means the optimizer's usual one."""
+    weight_decay: float = 0.0
+    """How strongly matrices are pulled to zero."""
+    schedule: str = "cosine"
+    """How the learning rate moves: constant, linear, cosine or plateau."""
+    warmup: float = 0.0
+    """Share of the budget in which the learning rate rises from zero."""
+    clip: float = 1.0
+    """Largest norm that all gradients together may have; 0 means no bound."""
+    accumulate: int = 1
+    """Batches whose gradients are added up before an update."""
+    average: str = "none"
+    """Which average of the weights is scored and kept: none, ema or tail."""
+    patience: int | None = None
+    """Stop after so many validations without a better one."""
+    evaluate_every: int | None = None
+    """Steps between validations; None means once an epoch."""
+    seed: int = 0
+    """Decides every random draw."""
+    device: str = "auto"
+    """Where it runs: auto, cpu or cuda."""
+    dtype: str = "auto"
+    """Number type of the computation: auto, float32 or bfloat16."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        object.__setattr__(self, "mixers", tuple(self.mixers))
+        look_up(BATCHINGS, self.batching, "batching")
+        look_up(PROTOCOLS, self.protocol, "protocol")
+        look_up(DTYPES, self.dtype, "number type")
+        look_up(AVERAGES, self.average, "average")
+        for name in (
+            "batch_size",
+            "bptt",
+            "evaluation_rows",
+            "accumulate",
+            "steps",
+            "patience",
+            "evaluate_every",
+            "limit",
+        ):
+            self._at_least_one(name)
+        for name in ("epochs", "minutes"):
+            given = getattr(self, name)
+            if given is not None and not 0 < given < float("inf"):
+                raise ConfigError(f"{name}={given}: it must be above 0")
+        if sum(given is not None for given in (self.epochs, self.steps, self.minutes)) > 1:
+            raise ConfigError(f"epochs={self.epochs}, steps={self.steps}, minutes={self.minutes}: give one budget")
+        if self.clip < 0:
+            raise ConfigError(f"clip={self.clip}: it must be 0 or more")
+
+    def _at_least_one(self, name: str) -> None:
+        given = getattr(self, name)
+        if given is not None and given < 1:
+            raise ConfigError(f"{name}={given}: it must be at least 1")
+
+    def model_options(self) -> dict[str, Any]:
+        """What was said of the model, as overrides of its preset."""
+        names = ("width", "layers", "heads", "feedforward", "embedding", "dropout", "tied", "position", "positions",
+                 "merge", "memory", "input_dropout", "norm", "activation", "initial", "head_bias")  # fmt: skip
+        options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return options | ({"mixers": self.mixers} if self.mixers else {})

@@ -1,0 +1,218 @@
+"""The only loop. It knows steps, clipping, evaluation and checkpoints, and never asks which task it has.
+
+Resuming is exact. What a step needs beyond weights and data (the carry, the optimizer's state, the position in the
+epoch, the random generators, the schedule, the average) is all in a checkpoint, and the order of batches is a function
+of seed and epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from anaphor.errors import Diverged
+from anaphor.metrics.perplexity import Score
+from anaphor.tasks.base import Task
+from anaphor.training import checkpoint
+from anaphor.training.averaging import Average
+from anaphor.training.budget import Budget
+from anaphor.training.optim import Optimizer
+from anaphor.training.rundir import RunDir
+from anaphor.training.schedule import Schedule
+from anaphor.training.tree import flatten, unflatten
+
+
+class Watcher(Protocol):
+    """Somebody who is told how training goes: a progress bar, or nobody."""
+
+    def stepped(self, progress: float, loss: float, tokens: int) -> None: ...
+
+    def evaluated(self, epoch: float, score: Score, best: bool) -> None: ...
+
+
+@dataclass
+class Progress:
+    """Where training is. Plain numbers, so that a checkpoint can hold them."""
+
+    step: int = 0
+    """Updates made."""
+    epoch: int = 0
+    """Times the data was read to its end."""
+    batch: int = 0
+    """Batches of this epoch that were read."""
+    tokens: int = 0
+    """Targets learnt from."""
+    seconds: float = 0.0
+    """Time spent learning, evaluation not counted."""
+    best_loss: float | None = None
+    """Lowest validation loss so far."""
+    best_step: int | None = None
+    """When that was."""
+    fruitless: int = 0
+    """Validations since then."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the loop itself has to be told."""
+
+    lr: float
+    clip: float = 0.0
+    accumulate: int = 1
+    evaluate_every: int | None = None
+    patience: int | None = None
+    average_from: float = 0.0
+    """Share of the budget after which weights are averaged."""
+    precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+    sample_seed: int = 0
+
+
+@dataclass
+class Trainer:
+    """Everything that takes part. `fit` runs until the budget is spent or `stop` says so."""
+
+    model: nn.Module
+    task: Task
+    optimizer: Optimizer
+    schedule: Schedule
+    budget: Budget
+    settings: Settings
+    rundir: RunDir
+    watcher: Watcher
+    facts: dict[str, Any]
+    """What must be the same when the run goes on: the spec, the data, the tokenizer."""
+    average: Average | None = None
+    stop: Callable[[], bool] = lambda: False
+    progress: Progress = field(default_factory=Progress)
+    carry: Any = None
+
+    def fit(self) -> None:
+        """Train to the end of the budget. The last state is saved whatever ends it but a kill."""
+        self.model.train()
+        steps = self._steps()
+        while not self._over():
+            began = time.perf_counter()
+            loss = next(steps)
+            self.progress.seconds += time.perf_counter() - began
+            self.watcher.stepped(self._spent(), loss, self.progress.tokens)
+            if self._due() or self._over():
+                self._validate()
+            if self.stop():
+                break
+        if self.progress.step and not (self.rundir.checkpoints / f"step-{self.progress.step}").exists():
+            self.save()
+
+    def _spent(self) -> float:
+        return self.budget.spent(self.progress.step, self.progress.seconds)
+
+    def _over(self) -> bool:
+        patience = self.settings.patience
+        return self._spent() >= 1 or (patience is not None and self.progress.fruitless >= patience)
+
+    def _due(self) -> bool:
+        every = self.settings.evaluate_every
+        return self.progress.batch == 0 if every is None else self.progress.step % every == 0
+
+    def _steps(self) -> Iterator[float]:
+        """One update at a time, each giving the mean loss of its batches."""
+        while True:
+            batches = self.task.batches(self.progress.epoch)
+            while self.progress.batch < len(batches):
+                take = min(self.settings.accumulate, len(batches) - self.progress.batch)
+                group = [batches[self.progress.batch + place] for place in range(take)]
+                last = self.progress.batch + take == len(batches)
+                # Told before the step is given, so that whoever saves after it saves where it stands.
+                self.progress.batch = 0 if last else self.progress.batch + take
+                self.progress.epoch += last
+                yield self._step(group)
+                if last:
+                    break
+
+    def _step(self, group: list[Any]) -> float:
+        # The share at the end of the step: with a warm-up from zero the first one would otherwise be wasted.
+        spent = self.budget.spent(self.progress.step + 1, self.progress.seconds)
+        self.optimizer.set_lr(self.settings.lr * self.schedule.factor(spent))
+        self.optimizer.zero_grad()
+        count: int = sum(batch.count for batch in group)
+        total: Tensor | float = 0.0
+        for batch in group:
+            with self.settings.precision():
+                loss, self.carry = self.task.loss(self.model, batch, self.carry)
+            (loss.total / count).backward()
+            total = total + loss.total.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip or math.inf)
+        mean = float(total) / count
+        if not (math.isfinite(mean) and math.isfinite(float(norm))):
+            raise Diverged(self._diagnosis(mean, float(norm)))
+        self.optimizer.step()
+        self.progress.step += 1
+        self.progress.tokens += count
+        if self.average is not None and self._spent() >= self.settings.average_from:
+            self.average.update()
+        return mean
+
+    def _diagnosis(self, loss: float, norm: float) -> str:
+        gradients = ((name, weight.grad) for name, weight in self.model.named_parameters() if weight.grad is not None)
+        name = next((name for name, gradient in gradients if not gradient.isfinite().all()), "none")
+        lr = self.optimizer.param_groups[0]["lr"]
+        return (
+            f"training diverged at step {self.progress.step + 1}: loss {loss:.4g}, gradient norm {norm:.4g}, first bad "
+            f"gradient in {name}, learning rate {float(lr):.4g}; the last good checkpoint is kept"
+        )
+
+    def scored(self) -> AbstractContextManager[None]:
+        """The weights that are scored and kept: the average where there is one."""
+        return nullcontext() if self.average is None else self.average.swapped_in()
+
+    def _validate(self) -> None:
+        with self.scored():
+            score = self.task.evaluate(self.model, "valid")
+            sample = self.task.sample(self.model, self.settings.sample_seed)
+        better = self.progress.best_loss is None or score.total.loss < self.progress.best_loss
+        if better:
+            self.progress.best_loss, self.progress.best_step = score.total.loss, self.progress.step
+        self.progress.fruitless = 0 if better else self.progress.fruitless + 1
+        self.schedule.report(score.total.loss)
+        self.rundir.log(
+            self.progress.step, epoch=self.progress.epoch, tokens=self.progress.tokens,
+            seconds=round(self.progress.seconds, 3), valid=score.to_plain(),
+        )  # fmt: skip
+        self.rundir.add_sample(self.progress.step, sample)
+        self.save()
+        self.watcher.evaluated(self.progress.epoch, score, better)
+
+    def save(self) -> None:
+        """Write all that going on needs. The newest two and the best are kept."""
+        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        parts["random"] = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            parts["random"]["cuda"] = torch.cuda.get_rng_state()
+        if self.average is not None:
+            parts["average"] = self.average.state_dict()
+        if self.carry is not None:
+            parts["carry"] = flatten(self.carry)
+        facts = {**self.facts, "progress": asdict(self.progress), "schedule": self.schedule.state_dict()}
+        checkpoint.write(self.rundir.checkpoints, self.progress.step, parts, facts)
+        best = [] if self.progress.best_step is None else [self.progress.best_step]
+        checkpoint.prune(self.rundir.checkpoints, keep=2, also=best)
+
+    def load(self, saved: checkpoint.Checkpoint) -> None:
+        """Become what was saved. The random generators come last, so that nothing draws from them in between."""
+        checkpoint.fit(self.model, saved.parts["model"])
+        self.optimizer.load_state_dict(saved.parts["optimizer"])
+        self.schedule.load_state_dict(saved.facts["schedule"])
+        self.progress = Progress(**saved.facts["progress"])
+        if self.average is not None:
+            self.average.load_state_dict(saved.parts["average"])
+        if "carry" in saved.parts:
+            self.carry = unflatten(self.task.empty_carry(self.model), saved.parts["carry"])
+        torch.set_rng_state(saved.parts["random"]["cpu"])
+        if "cuda" in saved.parts["random"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state(saved.parts["random"]["cuda"])

@@ -1,0 +1,57 @@
+"""`anaphor data`: what there is, where it is, what would be downloaded."""
+
+import json
+
+import pytest
+
+from anaphor.cli.data import run
+from anaphor.data.sources import SOURCES
+from anaphor.errors import ConfigError
+
+
+def test_list_shows_every_data_set(capsys):
+    assert run(["list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(SOURCES)
+    assert {row["name"]: row["ready"] for row in rows} == {name: not source.files for name, source in SOURCES.items()}
+    assert run([]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in SOURCES)
+    assert "no, 13.2 MB" in output
+
+
+def test_where_says_what_is_here_and_what_would_be_downloaded(capsys, real_data, tmp_path, monkeypatch):
+    assert run(["where", "wikitext-2", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["ready"]
+    assert [file["path"] for file in row["files"]] == [
+        str(real_data / "wikitext-2" / f"{split}.txt.gz") for split in ("train", "valid", "test")
+    ]
+    monkeypatch.setenv("ANAPHOR_DATA", str(tmp_path))
+    assert run(["where", "wikitext-2"]) == 0
+    output = capsys.readouterr().out
+    assert f"put it at {tmp_path / 'wikitext-2' / 'train.txt'}" in output
+    assert "https://raw.githubusercontent.com/pytorch/examples/" in output
+
+
+def test_get_downloads_nothing_that_is_here(capsys, real_data, cache):
+    assert run(["get", "tinyshakespeare", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ready"]
+    assert not (cache / "data").exists()
+    assert run(["get", "grammar"]) == 0
+    assert "neither network nor disk" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lst"], "unknown action 'lst'; did you mean 'list'"),
+        (["get"], "`data get` needs the name of a data set"),
+        (["list", "grammar"], "`data list` takes no name, but 'grammar' was given"),
+        (["where", "gramar"], "unknown data set 'gramar'; did you mean 'grammar'"),
+    ],
+)
+def test_bad_words_get_one_line(words, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        run(words)
+    assert "\n" not in str(caught.value)

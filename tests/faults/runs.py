@@ -1,0 +1,51 @@
+"""A small run that is made in a process of its own, so that it can be killed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SETTINGS = [
+    "--model", "hybrid", "--width", "16", "--layers", "2", "--heads", "2", "--memory", "8", "--dropout", "0.2",
+    "--batch-size", "4", "--bptt", "6", "--steps", "60", "--evaluate-every", "7", "--device", "cpu", "--no-test",
+    "--average", "ema", "--shift",
+]  # fmt: skip
+
+
+def text_file(folder: Path) -> Path:
+    path = folder / "text.txt"
+    path.write_text("the cat sat on the mat\nthe dog sat on the log\na bird sang\n" * 40, encoding="utf-8")
+    return path
+
+
+def command(folder: Path, out: Path, *more: str) -> list[str]:
+    words = [
+        sys.executable,
+        "-m",
+        "anaphor.cli.main",
+        "train",
+        "lm",
+        "--data",
+        str(text_file(folder)),
+        "--out",
+        str(out),
+    ]
+    return [*words, *SETTINGS, *more, "--json"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"ANAPHOR_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+def run(folder: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(folder, out, *more), capture_output=True, text=True, check=False, env=environment(folder), timeout=120
+    )
+
+
+def hashes(out: Path) -> dict[str, str]:
+    """SHA-256 of every part of the last checkpoint."""
+    import json
+
+    last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
+    return {"step": last.name, **json.loads((last / "manifest.json").read_text())}

@@ -1,0 +1,192 @@
+"""Runs that are killed, interrupted, damaged or begun otherwise."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from faults.runs import command, environment, hashes, run
+
+SHORT = ("--steps", "8")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """A run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("reference")
+    done = run(folder, folder / "run")
+    assert done.returncode == 0, done.stderr
+    return hashes(folder / "run"), json.loads(done.stdout)
+
+
+def comparable(found):
+    """Checkpoints but for the file that tells how long it took."""
+    text = json.dumps(found)
+    return {name: digest for name, digest in json.loads(text)["files"].items() if name.endswith(".safetensors")}
+
+
+def killed_after(folder: Path, out: Path, wait: float, *more: str) -> None:
+    process = subprocess.Popen(
+        command(folder, out, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(folder)
+    )
+    try:
+        process.wait(timeout=wait)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def resumed_to_the_end(folder: Path, out: Path):
+    done = run(folder, out, *(["--resume"] if (out / "spec.yaml").exists() else []))
+    assert done.returncode == 0, done.stderr
+    return hashes(out), json.loads(done.stdout)
+
+
+def kill_often(folder: Path, times: int, seed: int):
+    out, draw = folder / "run", random.Random(seed)
+    began = time.perf_counter()
+    run(folder, folder / "warm-up")
+    whole = time.perf_counter() - began
+    for _ in range(times):
+        killed_after(
+            folder, out, whole * draw.uniform(0.3, 1.0), *(["--resume"] if (out / "spec.yaml").exists() else [])
+        )
+    return resumed_to_the_end(folder, out)
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path, reference):
+    found, result = kill_often(tmp_path, times=2, seed=1)
+    assert comparable(found) == comparable(reference[0])
+    assert result["valid"] == reference[1]["valid"]
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments_it_ends_with_the_same_bits(tmp_path, reference):
+    found, result = kill_often(tmp_path, times=20, seed=2)
+    assert comparable(found) == comparable(reference[0])
+    assert result["valid"] == reference[1]["valid"]
+
+
+def test_a_finished_run_resumed_is_what_it_was(tmp_path, reference):
+    assert run(tmp_path, tmp_path / "run").returncode == 0
+    found, result = resumed_to_the_end(tmp_path, tmp_path / "run")
+    assert comparable(found) == comparable(reference[0])
+    assert result["valid"] == reference[1]["valid"]
+
+
+def test_a_damaged_checkpoint_is_left_out_with_one_warning(tmp_path, reference):
+    out = tmp_path / "run"
+    assert run(tmp_path, out).returncode == 0
+    last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
+    weights = last / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    done = run(tmp_path, out, "--resume")
+    assert done.returncode == 0, done.stderr
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("anaphor:")]
+    assert len(warnings) == 1
+    assert str(weights) in warnings[0]
+    assert comparable(hashes(out)) == comparable(reference[0])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_step_keeps_the_best_and_tells(tmp_path, number, code):
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(tmp_path, out, "--steps", "1000000"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path),
+    )  # fmt: skip
+    for line in process.stderr:
+        if line.startswith("epoch"):  # the first validation is over
+            break
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    assert hashes(out)["step"] != "step-0"
+    if code == 130:
+        assert json.loads(output)["valid"]["perplexity"] > 1
+
+
+def test_two_processes_on_one_run_the_second_leaves_at_once(tmp_path):
+    out = tmp_path / "run"
+    holder = subprocess.Popen(
+        command(tmp_path, out, "--steps", "1000000"),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(tmp_path),
+    )  # fmt: skip
+    try:
+        for line in holder.stderr:
+            if line.startswith("epoch"):
+                break
+        second = run(tmp_path, out, "--resume")
+        assert second.returncode == 2
+        assert str(holder.pid) in second.stderr
+        assert second.stderr.count("\n") == 1
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert run(tmp_path, out, "--resume", "--steps", "1000000", "--dry-run").returncode == 0
+
+
+def test_divergence_is_told_with_step_layer_norm_and_rate(tmp_path):
+    done = run(tmp_path, tmp_path / "run", "--lr", "1e20", "--clip", "0")
+    assert done.returncode == 3, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("anaphor: training diverged at step")
+    for word in ("gradient norm", "learning rate", "first bad gradient in"):
+        assert word in line
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [(["--lr", "0.5"], "lr was None and is 0.5"), (["--bptt", "9"], "bptt was 6 and is 9")],
+)
+def test_another_config_is_refused_with_the_difference(tmp_path, more, message):
+    out = tmp_path / "run"
+    assert run(tmp_path, out, *SHORT).returncode == 0
+    done = run(tmp_path, out, "--resume", *SHORT, *more)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "--force" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_edited_data_and_another_thread_count_are_noticed(tmp_path):
+    out = tmp_path / "run"
+    assert run(tmp_path, out, *SHORT).returncode == 0
+    words = command(tmp_path, out, "--resume", *SHORT)
+    more_threads = environment(tmp_path) | {"OMP_NUM_THREADS": "2"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=more_threads)
+    assert done.returncode == 2
+    assert "threads were 1 and are 2" in done.stderr
+    (tmp_path / "text.txt").write_text("other words stand here\n" * 200, encoding="utf-8")
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment(tmp_path))
+    assert done.returncode == 2
+    assert "train was" in done.stderr
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path):
+    out = tmp_path / "run"
+    assert run(tmp_path, out, *SHORT).returncode == 0
+    done = run(tmp_path, out, *SHORT)
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
+    assert run(tmp_path, out, "--force", *SHORT).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self/mounts").exists(), reason="needs a read-only place")
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_path):
+    place = tmp_path / "file"
+    place.write_text("not a folder")
+    began = time.perf_counter()
+    done = run(tmp_path, place / "run")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert time.perf_counter() - began < 30

@@ -1,0 +1,41 @@
+"""Perplexity from totals."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphor.metrics.perplexity import LossTotal, Score, Tally
+
+TOTALS = st.builds(LossTotal, st.floats(0, 1e6), st.integers(1, 10**6), st.integers(1, 10**6))
+
+
+@given(st.lists(TOTALS, min_size=1, max_size=6))
+def test_totals_of_parts_add_up_to_the_whole(parts):
+    whole = sum(parts[1:], parts[0])
+    assert whole.tokens == sum(part.tokens for part in parts)
+    assert whole.loss == pytest.approx(sum(part.total for part in parts) / whole.tokens)
+
+
+def test_perplexity_is_the_exponential_of_the_mean_loss():
+    total = LossTotal(math.log(8) * 10, 10, bytes=15)
+    assert total.perplexity == pytest.approx(8)
+    assert total.bits_per_byte == pytest.approx(2)
+    assert LossTotal(1e6, 10).perplexity == math.inf
+    assert LossTotal(1.0, 1).bits_per_byte is None
+
+
+def test_a_score_carries_its_signature():
+    score = Score(LossTotal(math.log(50) * 4, 4), {"bptt": 35, "state": "carried"})
+    assert str(score) == "perplexity = 50.00 (bptt:35|state:carried)"
+    assert score.to_plain()["signature"] == "bptt:35|state:carried"
+
+
+def test_a_tally_is_exact_over_many_small_numbers():
+    tally = Tally()
+    for _ in range(1000):
+        tally.add(torch.tensor(0.1, dtype=torch.float32), 3)
+    assert tally.read().tokens == 3000
+    assert tally.read().total == pytest.approx(1000 * float(torch.tensor(0.1, dtype=torch.float32)), rel=1e-12)

@@ -1,0 +1,99 @@
+"""Writing with a model: greedy, sampling, beam."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphor.errors import ConfigError
+from anaphor.generate import Choice, beam_search, generate
+from anaphor.models import build
+
+FAMILIES = ["lstm", "transformer", "transformer-xl", "linear", "hybrid", "gpt-nano"]
+
+
+def model_of(name, vocabulary=5):
+    heads = {"heads": 2} if name not in ("lstm",) else {}
+    return build(name, vocabulary=vocabulary, width=8, layers=2, initial="uniform", **heads).eval()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_is_the_most_likely_token_of_a_full_forward(name):
+    model, text = model_of(name), [0, 3]
+    for token in generate(model, text, 12, Choice(temperature=0)):
+        with torch.no_grad():
+            logits, _ = model(torch.tensor([text]))
+        assert token == logits[0, -1].argmax().item()
+        text = [*text, token]
+    assert len(text) == 14
+
+
+def test_the_same_seed_writes_the_same_text_and_leaves_the_global_draws_alone():
+    model = model_of("lstm")
+    before = torch.get_rng_state()
+    texts = [list(generate(model, [0], 40, Choice(), seed=seed)) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_sampling_follows_the_probabilities():
+    model = model_of("lstm")
+    with torch.no_grad():
+        probabilities = torch.softmax(model(torch.tensor([[0]]))[0][0, -1], -1)
+    drawn = torch.tensor([next(generate(model, [0], 1, Choice(), seed=seed)) for seed in range(600)])
+    shares = torch.bincount(drawn, minlength=5) / 600
+    torch.testing.assert_close(shares, probabilities, rtol=0, atol=4 * 0.5 / 600**0.5)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=8, unique=True), st.integers(1, 8))
+def test_top_k_keeps_the_k_most_likely(logits, k):
+    kept = Choice(top_k=k).kept(torch.tensor([logits])).isfinite()[0]
+    best = sorted(range(len(logits)), key=lambda i: -logits[i])[:k]
+    assert set(kept.nonzero().flatten().tolist()) == set(best)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=8, unique=True), st.floats(0.01, 1))
+def test_top_p_keeps_the_fewest_that_reach_the_probability(logits, p):
+    values = torch.tensor(logits)
+    kept = Choice(top_p=p).kept(values[None]).isfinite()[0]
+    probabilities = torch.softmax(values, -1)
+    assert probabilities[kept].sum() >= p - 1e-9
+    if kept.sum() > 1:
+        assert probabilities[kept].sum() - probabilities[kept].min() < p + 1e-9
+    assert probabilities[kept].min() >= (probabilities[~kept].max() if (~kept).any() else 0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_beam_as_wide_as_all_texts_finds_the_best_one(name):
+    model = model_of(name, vocabulary=3)
+    found = beam_search(model, [0], 3, width=27)
+    scores = {}
+    for text in itertools.product(range(3), repeat=3):
+        row = torch.tensor([[0, *text]])
+        with torch.no_grad():
+            odds = torch.log_softmax(model(row[:, :-1])[0], -1)
+        scores[text] = odds[0].gather(-1, row[0, 1:, None]).sum().item()
+    best = sorted(scores.items(), key=lambda item: -item[1])
+    assert [tuple(one.tokens) for one in found] == [text for text, _ in best]
+    assert [one.log_probability for one in found] == pytest.approx([score for _, score in best])
+
+
+def test_a_beam_of_one_is_greedy():
+    model = model_of("hybrid")
+    assert beam_search(model, [1], 10, width=1)[0].tokens == list(generate(model, [1], 10, Choice(temperature=0)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"temperature": -1.0}, "temperature=-1.0"), ({"top_k": 0}, "top_k=0"), ({"top_p": 0.0}, "top_p=0.0")],
+)
+def test_choices_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Choice(**options)
+
+
+def test_a_prompt_has_a_token():
+    with pytest.raises(ConfigError, match="at least one token"):
+        next(generate(model_of("lstm"), [], 1, Choice()))

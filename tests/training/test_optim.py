@@ -1,0 +1,245 @@
+"""Optimizers: torch's own arithmetic, an honest Muon, and a state that survives a file exactly."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from anaphor.errors import CheckpointError, ConfigError
+from anaphor.models import build
+from anaphor.training import checkpoint
+from anaphor.training.muon import Muon, orthogonalise
+from anaphor.training.optim import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+SETTINGS = {
+    "sgd": OptimizerSpec(optimizer="sgd", lr=0.5, weight_decay=0.01, momentum=0.5),
+    "adamw": OptimizerSpec(optimizer="adamw", lr=0.01, weight_decay=0.1),
+    "adagrad": OptimizerSpec(optimizer="adagrad", lr=0.05, weight_decay=0.01),
+    "muon": OptimizerSpec(optimizer="muon", lr=0.01, weight_decay=0.1),
+}
+
+
+def small(name="hybrid", **changes):
+    torch.manual_seed(1)
+    return build(name, vocabulary=11, width=8, layers=2, **changes).to(torch.float32)
+
+
+def learn(model, optimizer, steps, first=0, spec=None):
+    for step in range(first, first + steps):
+        tokens = torch.randint(11, (3, 6), generator=torch.Generator().manual_seed(step))
+        logits, _ = model(tokens[:, :-1])
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        if spec is not None:
+            optimizer.set_lr(spec.rate / (1 + step))
+        optimizer.step()
+
+
+def test_every_optimizer_is_tested():
+    assert set(SETTINGS) == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("preset", ["lstm", "transformer"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_through_a_file_is_the_uninterrupted_run(name, preset, tmp_path):
+    spec = SETTINGS[name]
+    model = small(preset)
+    optimizer = build_optimizer(spec, model)
+    learn(model, optimizer, 3, spec=spec)
+    path = checkpoint.write(tmp_path, 3, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, {})
+    learn(model, optimizer, 3, first=3, spec=spec)
+
+    stored = checkpoint.read(path)
+    resumed = small(preset)
+    for weight in resumed.parameters():
+        nn.init.zeros_(weight)
+    checkpoint.fit(resumed, stored.parts["model"])
+    again = build_optimizer(spec, resumed)
+    again.load_state_dict(stored.parts["optimizer"])
+    learn(resumed, again, 3, first=3, spec=spec)
+
+    for key, weight in model.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[key]), key
+    assert optimizer.state_dict().keys() == again.state_dict().keys()
+    for key, value in optimizer.state_dict().items():
+        assert torch.equal(value, again.state_dict()[key]), key
+
+
+def test_plain_sgd_against_the_line_of_the_example_script():
+    model, plain = small(), small()
+    optimizer = build_optimizer(OptimizerSpec(optimizer="sgd", lr=20.0), model)
+    assert optimizer.state_dict() == {}
+    tokens = torch.randint(11, (3, 6))
+    for each in (model, plain):
+        each(tokens)[0].square().mean().backward()
+    optimizer.step()
+    for weight in plain.parameters():
+        weight.data.add_(weight.grad, alpha=-20.0)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adamw", torch.optim.AdamW), ("adagrad", torch.optim.Adagrad)])
+def test_fused_kernels_against_the_plain_ones(name, kind):
+    # In double precision, because a gradient that is all rounding still makes a whole step of Adam.
+    model, plain = small().double(), small().double()
+    options = {"betas": (0.9, 0.95)} if name == "adamw" else {}
+    learn(model, build_optimizer(OptimizerSpec(optimizer=name, lr=0.01), model), 4)
+    learn(plain, kind(plain.parameters(), lr=0.01, weight_decay=0.0, foreach=False, **options), 4)
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("embeddings", [True, False])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_only_matrices_decay(name, embeddings):
+    model = small("transformer", tied=False, head_bias=True, position="learned")
+    for weight in model.parameters():
+        nn.init.ones_(weight)
+        weight.grad = torch.zeros_like(weight)
+    spec = OptimizerSpec(optimizer=name, lr=0.1, weight_decay=0.5, decay_embeddings=embeddings)
+    build_optimizer(spec, model).step()
+    for key, weight in model.named_parameters():
+        table = key.startswith(("embed.", "position."))
+        shrunk = weight.ndim > 1 and (embeddings or not table)
+        torch.testing.assert_close(weight, torch.full_like(weight, 0.95 if shrunk else 1.0))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_muon_takes_the_matrices_inside_and_adamw_the_rest(tied):
+    model = small("hybrid", tied=tied)
+    optimizer = build_optimizer(SETTINGS["muon"], model)
+    learn(model, optimizer, 1)
+    fields = {}
+    for name in optimizer.state_dict():
+        weight, field = name.split("/")
+        fields.setdefault(weight, set()).add(field)
+    assert fields.keys() == dict(model.named_parameters()).keys()
+    for name, weight in model.named_parameters():
+        inside = name.startswith("layers.") and weight.ndim == 2
+        assert fields[name] == ({"momentum_buffer"} if inside else {"step", "exp_avg", "exp_avg_sq"}), name
+
+
+def test_every_weight_is_learned_once():
+    model = small("transformer", position="learned")
+    model.norm.weight.requires_grad_(False)
+    weights = [weight for kind in Weights.of(model) for weight in kind]
+    learned = [weight for weight in model.parameters() if weight.requires_grad]
+    assert sorted(map(id, weights)) == sorted(map(id, learned))
+
+
+def orthogonalised_by_svd(matrix, steps):
+    """The slow twin: what the matrix products do to each singular value, done to each singular value."""
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    s = s / s.norm()
+    a, b, c = COEFFICIENTS
+    for _ in range(steps):
+        s = a * s + b * s**3 + c * s**5
+    return u @ torch.diag(s) @ v
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 1000))
+def test_orthogonalise_against_the_singular_values(rows, columns, seed):
+    matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(
+        orthogonalise(matrix, COEFFICIENTS, 5, 1e-7), orthogonalised_by_svd(matrix, 5), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (16, 64), (64, 16)])
+def test_a_step_of_muon_is_nearly_orthogonal(shape):
+    weight = nn.Parameter(torch.zeros(shape, dtype=torch.float32))
+    weight.grad = torch.randn(shape, dtype=torch.float32)
+    Muon([weight], lr=1.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw").step()
+    singular = torch.linalg.svdvals(weight.detach()) / (0.2 * max(shape) ** 0.5)
+    assert singular.min() > 0.6
+    assert singular.max() < 1.3
+
+
+@pytest.mark.parametrize("rule", ["original", "match_rms_adamw"])
+@pytest.mark.parametrize("shape", [(8, 20), (20, 8)])
+def test_muon_against_torch(shape, rule):
+    """Theirs computes in bf16, which has three digits."""
+    ours, theirs = (nn.Parameter(torch.ones(shape, dtype=torch.float32)) for _ in range(2))
+    options = {"lr": 0.1, "weight_decay": 0.1, "momentum": 0.9, "adjust_lr_fn": rule}
+    kernels = Muon([ours], **options), torch.optim.Muon([theirs], **options)
+    for _ in range(3):
+        gradient = torch.randn(shape, dtype=torch.float32)
+        for weight, kernel in zip((ours, theirs), kernels, strict=True):
+            weight.grad = gradient.clone()
+            kernel.step()
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
+def test_a_learning_rate_on_the_device_is_the_same_learning_rate(name):
+    spec, model, captured = SETTINGS[name], small().double(), small().double()
+    learn(model, build_optimizer(spec, model), 3, spec=spec)
+    optimizer = build_optimizer(spec, captured, captured=True)
+    assert optimizer.capturable
+    assert all(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups)
+    learn(captured, optimizer, 3, spec=spec)
+    for ours, theirs in zip(model.parameters(), captured.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_adagrad_says_that_it_cannot_be_captured():
+    assert not build_optimizer(SETTINGS["adagrad"], small(), captured=True).capturable
+
+
+def test_the_learning_rate_is_the_usual_one_unless_given():
+    for name, rule in OPTIMIZERS.items():
+        groups = build_optimizer(OptimizerSpec(optimizer=name), small()).param_groups
+        assert {group["lr"] for group in groups} == {rule.lr}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"optimizer": "adam"}, "did you mean 'adamw'"),
+        ({"optimizer": "sgd", "betas": (0.9, 0.9)}, r"betas.* means nothing to sgd; it belongs to adamw, muon"),
+        ({"optimizer": "adamw", "momentum": 0.9}, r"momentum=0.9 means nothing to adamw; it belongs to muon, sgd"),
+        ({"lr": 0.0}, "lr=0.0"),
+        ({"lr": float("nan")}, "lr=nan"),
+        ({"weight_decay": -1.0}, "weight_decay=-1.0"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"betas": (0.9,)}, "two are needed"),
+        ({"optimizer": "muon", "momentum": 1.0}, "momentum=1.0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(fields, told):
+    with pytest.raises(ConfigError, match=told):
+        OptimizerSpec(**fields)
+
+
+def test_a_model_without_weights_is_refused():
+    with pytest.raises(ConfigError, match="Identity has no weights"):
+        build_optimizer(OptimizerSpec(), nn.Identity())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda state: state.pop("embed.weight/exp_avg"), "missing: embed.weight/exp_avg"),
+        (lambda state: state.update({"foo/exp_avg": torch.zeros(1)}), "extra: foo/exp_avg"),
+        (
+            lambda state: state.update({"embed.weight/exp_avg": torch.zeros(3, 8)}),
+            "embed.weight/exp_avg is 3 × 8 but should be 11 × 8",
+        ),
+        (
+            lambda state: state.update({"embed.weight/exp_avg": torch.zeros(11, 8, dtype=torch.long)}),
+            "embed.weight/exp_avg holds int64 but should hold float32",
+        ),
+    ],
+)
+def test_a_state_of_other_weights_is_refused_and_changes_nothing(spoil, told):
+    model = small()
+    optimizer = build_optimizer(OptimizerSpec(), model)
+    learn(model, optimizer, 1)
+    state = dict(optimizer.state_dict())
+    spoil(state)
+    with pytest.raises(CheckpointError, match=told):
+        optimizer.load_state_dict(state)
+    assert "embed.weight/exp_avg" in optimizer.state_dict()
