@@ -20,7 +20,7 @@ def cache(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def real_data(monkeypatch):
     folder = Path(CHOSEN) if CHOSEN else BESIDE
-    if not (folder / "wikitext-2").is_dir():
-        pytest.skip(f"real data is neither in $ANAPHOR_DATA nor in {BESIDE}")
+    if not all((folder / name).is_dir() for name in ("wikitext-2", "tinyshakespeare")):
+        pytest.skip("real data is neither in $ANAPHOR_DATA nor in shared/data beside the project")
     monkeypatch.setenv("ANAPHOR_DATA", str(folder))
     return folder
