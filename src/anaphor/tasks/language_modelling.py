@@ -79,15 +79,15 @@ def resolve_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
 
 def losses_in_order(
     model: LanguageModel, batches: Sequence[Batch], carry: bool, tick: Callable[[], None] = lambda: None
-) -> list[Tensor]:
-    """The loss of every target, batch by batch [B, T], zero where there is none. The model is in evaluation mode."""
+) -> list[tuple[Batch, Tensor]]:
+    """Each batch with the loss of its targets [B, T], zero where there is none. The model is in evaluation mode."""
     was_training = model.training
     model.eval()
     found, state = [], None
     with torch.inference_mode():
         for batch in batches:
             x, state = model.features(batch.input_ids, state if carry and not batch.restarts else None, batch.lengths)
-            found.append(token_losses(x, model.head, batch.targets))
+            found.append((batch, token_losses(x, model.head, batch.targets)))
             tick()
     model.train(was_training)
     return found
@@ -135,7 +135,7 @@ class LanguageModelling:
         text = self.splits(split)
         batches = protocol.batches(text.tokens, self.tokenizer.boundary)
         tally = Tally()
-        for losses, batch in zip(losses_in_order(model, batches, protocol.carry, tick), _each(batches), strict=True):
+        for batch, losses in losses_in_order(model, batches, protocol.carry, tick):
             tally.add(losses.double().sum(), batch.count)
         total = tally.read(text.bytes if protocol.complete else None)
         facts = {**protocol.facts(), "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, text.unknowns)}
@@ -164,7 +164,7 @@ class ExampleModelling:
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         batches = self.examples(split)
         total = LossTotal(0.0, 0)
-        for losses, batch in zip(losses_in_order(model, batches, carry=False), _each(batches), strict=True):
+        for batch, losses in losses_in_order(model, batches, carry=False):
             total = total + LossTotal(float(losses.double().sum()), int((batch.targets != NO_TARGET).sum()))
         facts = {"batching": "padded", "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, 0)}
         return Score(total, facts)
@@ -177,10 +177,6 @@ def sampled_text(model: LanguageModel, tokenizer: Tokenizer, seed: int, tokens: 
     """A short text the model writes from nothing."""
     ids = list(generate(model, [tokenizer.boundary], tokens, Choice(temperature=1.0), seed=seed))
     return tokenizer.decode(ids)
-
-
-def _each(batches: Sequence[Batch]) -> Sequence[Batch]:
-    return [batches[place] for place in range(len(batches))]
 
 
 def _vocabulary_facts(tokenizer: Tokenizer, unknowns: int) -> dict[str, Any]:
