@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -51,6 +52,25 @@ class Batch:
         return self.targets.numel() if self.lengths is None else int(self.lengths.sum())
 
 
+class Batches(Sequence[Batch]):
+    """Batches in a fixed order, each made when it is asked for."""
+
+    @abstractmethod
+    def batch(self, place: int) -> Batch:
+        """The batch at a place from 0 on."""
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Batch]: ...
+    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
+        if isinstance(index, slice):
+            return [self.batch(place) for place in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")
+        return self.batch(index % len(self))
+
+
 def columns(tokens: Tensor, rows: int, offset: int = 0) -> Tensor:
     """[N] -> [rows, length]: the text from `offset` on, cut into equal parts; what is left over is dropped."""
     _at_least_one(rows=rows)
@@ -75,7 +95,7 @@ def offset_of(epoch: int, rows: int, bptt: int) -> int:
     return epoch % max(bptt, rows + 1)
 
 
-class Stream(Sequence[Batch]):
+class Stream(Batches):
     """Segments of `bptt` tokens of all columns, in order. Batches are views of the text; the last may be shorter."""
 
     def __init__(self, tokens: Tensor, rows: int, bptt: int, offset: int = 0) -> None:
@@ -86,19 +106,13 @@ class Stream(Sequence[Batch]):
     def __len__(self) -> int:
         return -(-(self.columns.shape[1] - 1) // self.bptt)
 
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Batch]: ...
-    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        start = _checked(index, len(self)) * self.bptt
+    def batch(self, place: int) -> Batch:
+        start = place * self.bptt
         end = min(start + self.bptt, self.columns.shape[1] - 1)
         return Batch(self.columns[:, start:end], self.columns[:, start + 1 : end + 1], restarts=start == 0)
 
 
-class Complete(Sequence[Batch]):
+class Complete(Batches):
     """For honest scores: every token is a target exactly once, the first after a boundary, whatever rows and bptt.
 
     Rows differ by at most one token, so padding stands in the last batch only.
@@ -119,14 +133,8 @@ class Complete(Sequence[Batch]):
     def __len__(self) -> int:
         return -(-self.longest // self.bptt)
 
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Batch]: ...
-    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        begin = _checked(index, len(self)) * self.bptt
+    def batch(self, place: int) -> Batch:
+        begin = place * self.bptt
         end = min(begin + self.bptt, self.longest)
         steps = torch.arange(begin, end, device=self.tokens.device)
         places = (self.starts[:, None] + steps).clamp(max=len(self.tokens) - 2)  # [B, T]
@@ -138,7 +146,7 @@ class Complete(Sequence[Batch]):
         return Batch(inputs, targets.masked_fill(missing, IGNORED), lengths, restarts=begin == 0)
 
 
-class Padded(Sequence[Batch]):
+class Padded(Batches):
     """Separate examples, each once, in batches of similar length.
 
     Each example predicts its tokens from the second on, so the first (a start token) is never a target. The order
@@ -191,14 +199,8 @@ class Padded(Sequence[Batch]):
     def __len__(self) -> int:
         return len(self.batches)
 
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Batch]: ...
-    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        chosen = torch.from_numpy(self.batches[_checked(index, len(self))])
+    def batch(self, place: int) -> Batch:
+        chosen = torch.from_numpy(self.batches[place])
         device = self._flat.device
         lengths = torch.from_numpy(self._sizes)[chosen].to(device)
         steps = torch.arange(int(self._sizes[chosen].max()), device=device)
@@ -236,9 +238,3 @@ def _at_least_one(**settings: int) -> None:
     for name, value in settings.items():
         if value < 1:
             raise ConfigError(f"{name}={value}: it must be at least 1")
-
-
-def _checked(index: int, count: int) -> int:
-    if not -count <= index < count:
-        raise IndexError(f"batch {index} of {count}")
-    return index % count
