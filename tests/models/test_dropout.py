@@ -1,12 +1,16 @@
 """Dropout: on in training, off in evaluation, at the rate that was asked for, in every place."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
+from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
-from anaphor.mixers import AttentionSpec, Span, SVDSpec
+from anaphor.mixers import AttentionSpec, GRUSpec, LSTMSpec, RNNSpec, Span, SVDSpec
 from anaphor.models import BlockSpec, build
 from anaphor.models.block import FeedForward, Frame
+from anaphor.models.dropout import locked, words
 
 RATE = 0.3
 
@@ -77,3 +81,70 @@ def test_a_rate_of_zero_changes_nothing_in_training():
     model = build("transformer", vocabulary=5, width=8)
     tokens = torch.randint(0, 5, (2, 6))
     assert torch.equal(model.train()(tokens)[0], model.eval()(tokens)[0])
+
+
+def test_locked_dropout_takes_the_same_features_from_all_tokens_of_a_row():
+    x = locked(torch.ones(40, 7, 50), RATE)
+    assert torch.equal(x, x[:, :1].expand_as(x))
+    assert share_of_zeros(x) == pytest.approx(RATE, abs=0.03)
+    assert x.max().item() == pytest.approx(1 / (1 - RATE))
+    assert len({tuple(row.tolist()) for row in x[:, 0]}) == 40, "rows lose different features"
+
+
+def test_words_are_left_out_wherever_they_stand():
+    tokens = torch.randint(0, 200, (20, 50))
+    x = words(torch.ones(20, 50, 3), tokens, RATE, 200)
+    for word in tokens.unique():
+        assert len(x[tokens == word].unique()) == 1
+    assert share_of_zeros(x) == pytest.approx(RATE, abs=0.12)
+
+
+@pytest.mark.parametrize("option", ["output_dropout", "word_dropout", "input_dropout"])
+@pytest.mark.parametrize("kind", ["each", "locked"])
+def test_every_place_drops_in_training_and_nowhere_else(option, kind):
+    model = build("lstm", vocabulary=9, width=16, dropout_kind=kind, **{option: 0.5})
+    plain = build("lstm", vocabulary=9, width=16)
+    plain.load_state_dict(model.state_dict())
+    tokens = torch.randint(0, 9, (3, 6))
+    assert not torch.equal(model(tokens)[0], model(tokens)[0])
+    assert torch.equal(model.eval()(tokens)[0], plain(tokens)[0])
+
+
+RECURRENT = {"rnn": RNNSpec, "gru": GRUSpec, "lstm": LSTMSpec}
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 1, 6]], ids=["full", "ragged"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_weight_drop_is_the_same_in_the_kernel_and_in_the_cell(name, lengths):
+    mixer = RECURRENT[name](width=5, width_out=7, weight_drop=0.5).build().double()
+    x = torch.randn(3, 6, 5, dtype=torch.float64)
+    span = Span.whole(x, None if lengths is None else torch.tensor(lengths))
+    found = []
+    for watched in (False, True):
+        torch.manual_seed(3)
+        mixer.zero_grad()
+        with recorded(mixer, "gates") if watched else nullcontext():
+            y, state = mixer(x, mixer.initial_state(x), span)
+        (y.sum() + state.hidden.square().sum()).backward()
+        found.append([y, *state, *(weight.grad.clone() for weight in mixer.parameters())])
+    for fast, slow in zip(*found, strict=True):
+        torch.testing.assert_close(fast, slow)
+    gaps = (mixer.recurrent_weights[0].grad == 0).double().mean().item()
+    assert gaps == pytest.approx(0.5, abs=0.2), "what was dropped learns nothing"
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+@pytest.mark.parametrize("option", ["weight_drop", "word_dropout", "output_dropout", "dropout"])
+def test_a_share_is_at_least_zero_and_below_one(option, share):
+    with pytest.raises(ConfigError, match=f"{option}={share} is not a share"):
+        build("lstm", vocabulary=5, width=8, **{option: share})
+
+
+def test_a_kind_of_dropout_that_nobody_knows_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'locked'"):
+        build("lstm", vocabulary=5, width=8, dropout_kind="loked")
+
+
+def test_attention_has_no_recurrent_weights_to_drop():
+    with pytest.raises(ConfigError, match=r"weight_drop=0\.5 means nothing"):
+        build("transformer", vocabulary=5, width=8, weight_drop=0.5)

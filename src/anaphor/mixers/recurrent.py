@@ -13,9 +13,10 @@ from typing import ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from anaphor.config import look_up
+from anaphor.errors import ConfigError
 from anaphor.mixers.base import Mixer, MixerSpec, Span
 from anaphor.taps import Tap
 
@@ -33,7 +34,20 @@ class HiddenAndCell(NamedTuple):
     cell: Tensor  # [B, D]
 
 
-Step = tuple[tuple[Tensor, ...], Tensor]  # the next state's tensors, hidden first; and the gates, side by side
+@dataclass(frozen=True, kw_only=True)
+class RecurrentSpec(MixerSpec):
+    """The fields of every recurrent mixer."""
+
+    weight_drop: float = 0.0
+    """Share of the weights from the last hidden state that are set to zero in training, anew at every call."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.weight_drop < 1:
+            raise ConfigError(f"weight_drop={self.weight_drop} is not a share: it must be at least 0 and below 1")
+
+
+Step = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # the next state's tensors, hidden first; and the gates
 
 
 class Recurrent(Mixer):
@@ -42,15 +56,19 @@ class Recurrent(Mixer):
     state_type: ClassVar[type[Hidden] | type[HiddenAndCell]] = Hidden
     gate_names: ClassVar[tuple[str, ...]]
     """What the tap `gates` [B, T, gates, D] shows, in order."""
+    spec: RecurrentSpec
 
-    def __init__(self, spec: MixerSpec, kernel: nn.RNNBase) -> None:
+    def __init__(self, spec: RecurrentSpec, kernel: nn.RNNBase, function: Callable[..., tuple[Tensor, ...]]) -> None:
+        """`kernel` holds the weights, where the framework lays them out as its `function` likes them."""
         super().__init__(spec)
         self.kernel = kernel
+        self.function = function
         self.gates = Tap()
         self.states = Tap()
 
-    def cell(self, drive: Tensor, state: tuple[Tensor, ...]) -> Step:
-        """One step for all rows. `drive` is what the input says to every gate, computed for all steps beforehand."""
+    def cell(self, drive: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
+        """One step for all rows. `drive` is what the input says to every gate, computed for all steps beforehand;
+        `weights` are the recurrent ones."""
         raise NotImplementedError(f"{type(self).__name__} has no cell")
 
     @property
@@ -81,42 +99,88 @@ class Recurrent(Mixer):
         return self._on_kernel(x, state, span)
 
     def _on_kernel(self, x: Tensor, state: Hidden | HiddenAndCell, span: Span) -> tuple[Tensor, Hidden | HiddenAndCell]:
+        weights = self._weights_now(x)
+        x = x.to(weights[0].dtype)
         # The kernels want [layers, B, D]; this is the one place where a state is not batch-first.
-        before = tuple(tensor.unsqueeze(0) for tensor in state)
-        if span.full:
-            y, after = self.kernel(x, before if len(before) > 1 else before[0])
-        else:
-            # Packing stops each row after its last real token. It refuses rows without any, which therefore walk one
-            # step through padding and get their old state back.
-            lengths = span.lengths
-            packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-            y, after = self.kernel(packed, before if len(before) > 1 else before[0])
-            y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
-        # Under autocast a kernel answers in its own type; a state keeps the one it came with.
-        after = after if len(before) > 1 else (after,)
+        before = tuple(tensor.unsqueeze(0).to(x.dtype) for tensor in state)
+        with torch.autocast(x.device.type, enabled=False):
+            y, after = self._packed(x, before, weights, span) if not span.full else self._run(x, before, weights)
+        # A kernel may work in a narrower type; a state keeps the one it came with.
         tensors = [new.squeeze(0).to(old.dtype) for new, old in zip(after, state, strict=True)]
         if not span.full:
-            moved = (lengths > 0)[:, None]
+            moved = (span.lengths > 0)[:, None]
             tensors = [torch.where(moved, new, old) for new, old in zip(tensors, state, strict=True)]
         return y, self.state_type(*tensors)
+
+    def _weights_now(self, x: Tensor) -> list[Tensor]:
+        """The weights as the kernel is to see them: some of them dropped, and in the type of the computation.
+
+        Left to itself, autocast would choose float16, in which small gradients vanish.
+        """
+        kind = x.device.type
+        weights: list[Tensor] = self.kernel._flat_weights  # type: ignore[assignment]
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weights[0].dtype
+        if dtype == weights[0].dtype and not self._drops:
+            return weights
+        (matrix_in, constant_in), (matrix, constant) = self.input_weights, self._recurrent_now()
+        changed = [matrix_in, matrix, constant_in, constant]
+        # Side by side in one piece of memory, or the kernel would first have to gather them.
+        pieces = torch.cat([weight.flatten() for weight in changed]).to(dtype)
+        sizes = [weight.numel() for weight in changed]
+        return [piece.view(weight.shape) for piece, weight in zip(pieces.split(sizes), changed, strict=True)]
+
+    @property
+    def _drops(self) -> bool:
+        return self.training and self.spec.weight_drop > 0
+
+    def _recurrent_now(self) -> tuple[Tensor, Tensor]:
+        """The recurrent weights of one call, in training with new gaps at every call."""
+        matrix, constant = self.recurrent_weights
+        return (F.dropout(matrix, self.spec.weight_drop) if self._drops else matrix), constant
+
+    def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        start = before if len(before) > 1 else before[0]
+        y, *after = self.function(x, start, weights, True, 1, 0.0, self.training, False, True)
+        return y, tuple(after)
+
+    def _packed(
+        self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Packing stops each row after its last real token. It refuses rows without any, which therefore walk one step
+        through padding and get their old state back from the caller."""
+        lengths = span.lengths.clamp(min=1).cpu()
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        assert packed.sorted_indices is not None, "asked to sort, it says how it sorted"
+        sorted_before = tuple(tensor.index_select(1, packed.sorted_indices) for tensor in before)
+        start = sorted_before if len(before) > 1 else sorted_before[0]
+        y, *after = self.function(packed.data, packed.batch_sizes, start, weights, True, 1, 0.0, self.training, False)
+        whole = PackedSequence(y, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+        padded, _ = pad_packed_sequence(whole, batch_first=True, total_length=x.shape[1])
+        assert packed.unsorted_indices is not None, "as above"
+        return padded, tuple(tensor.index_select(1, packed.unsorted_indices) for tensor in after)
 
     def _step_by_step(
         self, x: Tensor, state: Hidden | HiddenAndCell, span: Span
     ) -> tuple[Tensor, Hidden | HiddenAndCell]:
-        drive = F.linear(x, *self.input_weights)
+        drive, weights = F.linear(x, *self.input_weights), self._recurrent_now()
         current: tuple[Tensor, ...] = tuple(state)
         states, gates = [], []
         for step in range(x.shape[1]):
-            following, gate = self.cell(drive[:, step], current)
+            following, gate = self.cell(drive[:, step], current, weights)
             if not span.full:
                 real = span.valid[:, step, None]
                 following = tuple(torch.where(real, new, old) for new, old in zip(following, current, strict=True))
             current = following
-            states.append(torch.stack(current, dim=1))
+            states.append(current)
             gates.append(gate)
-        every_state = self.states(torch.stack(states, dim=1))  # [B, T, tensors of the state, D]
-        self.gates(torch.stack(gates, dim=1).unflatten(-1, (-1, self.width_out)))
+        every_state = self.states(_stacked(states), states)  # [B, T, tensors of the state, D]
+        self.gates(_stacked(gates), gates)
         return every_state[:, :, 0], self.state_type(*current)
+
+
+def _stacked(steps: list[tuple[Tensor, ...]]) -> Tensor:
+    """T times n tensors [B, D] -> [B, T, n, D]"""
+    return torch.stack([torch.stack(step, dim=1) for step in steps], dim=1)
 
 
 NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -127,7 +191,7 @@ NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RNNSpec(MixerSpec):
+class RNNSpec(RecurrentSpec):
     """h = f(W x + U h): the plain recurrence."""
 
     nonlinearity: str = "tanh"
@@ -149,21 +213,22 @@ class RNN(Recurrent):
 
     def __init__(self, spec: RNNSpec) -> None:
         known = spec.nonlinearity if spec.nonlinearity in ("tanh", "relu") else "tanh"
-        super().__init__(spec, nn.RNN(spec.width, spec.out, nonlinearity=known, batch_first=True))
+        function = torch.rnn_relu if known == "relu" else torch.rnn_tanh
+        super().__init__(spec, nn.RNN(spec.width, spec.out, nonlinearity=known, batch_first=True), function)
         self.nonlinearity = NONLINEARITIES[spec.nonlinearity]
 
     @property
     def has_kernel(self) -> bool:
         return self.spec.nonlinearity != "identity"
 
-    def cell(self, drive: Tensor, state: tuple[Tensor, ...]) -> Step:
+    def cell(self, drive: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
         (hidden,) = state
-        hidden = self.nonlinearity(drive + F.linear(hidden, *self.recurrent_weights))
-        return (hidden,), hidden
+        hidden = self.nonlinearity(drive + F.linear(hidden, *weights))
+        return (hidden,), (hidden,)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRUSpec(MixerSpec):
+class GRUSpec(RecurrentSpec):
     """Gated recurrent unit: a gate mixes the old state with a proposal."""
 
     def build(self) -> GRU:
@@ -174,22 +239,22 @@ class GRU(Recurrent):
     gate_names = ("reset", "update", "proposal")
 
     def __init__(self, spec: GRUSpec) -> None:
-        super().__init__(spec, nn.GRU(spec.width, spec.out, batch_first=True))
+        super().__init__(spec, nn.GRU(spec.width, spec.out, batch_first=True), torch.gru)
 
-    def cell(self, drive: Tensor, state: tuple[Tensor, ...]) -> Step:
+    def cell(self, drive: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
         (hidden,) = state
-        recall = F.linear(hidden, *self.recurrent_weights)
+        recall = F.linear(hidden, *weights)
         reset_in, update_in, proposal_in = drive.chunk(3, dim=-1)
         reset_old, update_old, proposal_old = recall.chunk(3, dim=-1)
         reset = torch.sigmoid(reset_in + reset_old)
         update = torch.sigmoid(update_in + update_old)
         proposal = torch.tanh(proposal_in + reset * proposal_old)
         hidden = (1 - update) * proposal + update * hidden
-        return (hidden,), torch.cat((reset, update, proposal), dim=-1)
+        return (hidden,), (reset, update, proposal)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LSTMSpec(MixerSpec):
+class LSTMSpec(RecurrentSpec):
     """Long short-term memory: gates decide what a cell takes in, keeps and shows."""
 
     def build(self) -> LSTM:
@@ -201,14 +266,14 @@ class LSTM(Recurrent):
     gate_names = ("input", "forget", "proposal", "output")
 
     def __init__(self, spec: LSTMSpec) -> None:
-        super().__init__(spec, nn.LSTM(spec.width, spec.out, batch_first=True))
+        super().__init__(spec, nn.LSTM(spec.width, spec.out, batch_first=True), torch.lstm)
 
-    def cell(self, drive: Tensor, state: tuple[Tensor, ...]) -> Step:
+    def cell(self, drive: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
         hidden, cell = state
-        gates = drive + F.linear(hidden, *self.recurrent_weights)
+        gates = drive + F.linear(hidden, *weights)
         take, keep, proposal, show = gates.chunk(4, dim=-1)
         take, keep, show = torch.sigmoid(take), torch.sigmoid(keep), torch.sigmoid(show)
         proposal = torch.tanh(proposal)
         cell = keep * cell + take * proposal
         hidden = show * torch.tanh(cell)
-        return (hidden, cell), torch.cat((take, keep, proposal, show), dim=-1)
+        return (hidden, cell), (take, keep, proposal, show)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import Mixer, MixerSpec, Span
+from anaphor.models.dropout import DROPOUTS, check_share
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -37,6 +38,8 @@ class BlockSpec:
     """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
     dropout: float = 0.0
     """Share of a layer's output set to zero in training."""
+    dropout_kind: str = "each"
+    """What is set to zero: each value by itself, or the same features for all tokens of a row (locked)."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -44,8 +47,8 @@ class BlockSpec:
         look_up(ACTIVATIONS, self.activation, "activation")
         if self.feedforward is not None and self.feedforward < 1:
             raise ConfigError(f"feedforward={self.feedforward}: its hidden width must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout={self.dropout} is not a share: it must be at least 0 and below 1")
+        look_up(DROPOUTS, self.dropout_kind, "kind of dropout")
+        check_share("dropout", self.dropout)
         if self.residual and self.mixer.width != self.mixer.out:
             raise ConfigError(
                 f"a residual adds a layer's input to its output, but the mixer takes {self.mixer.width} and gives "
@@ -60,15 +63,15 @@ class Frame(nn.Module):
         super().__init__()
         self.before = nn.LayerNorm(width_in) if spec.norm == "before" else None
         self.after = nn.LayerNorm(width_out) if spec.norm == "after" else None
-        self.dropout = spec.dropout
+        self.dropout, self.drop = spec.dropout, DROPOUTS[spec.dropout_kind]
         self.residual = spec.residual
 
     def enter(self, x: Tensor) -> Tensor:
         return x if self.before is None else self.before(x)
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        if self.training:
-            y = F.dropout(y, self.dropout)
+        if self.training and self.dropout:
+            y = self.drop(y, self.dropout)
         y = x + y if self.residual else y
         return y if self.after is None else self.after(y)
 
@@ -76,17 +79,17 @@ class Frame(nn.Module):
 class FeedForward(nn.Module):
     """Two linear maps with a nonlinearity between them, the same for every token."""
 
-    def __init__(self, width: int, hidden: int, activation: str, dropout: float) -> None:
+    def __init__(self, width: int, hidden: int, activation: str, dropout: float, dropout_kind: str = "each") -> None:
         super().__init__()
         self.up = nn.Linear(width, hidden)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = dropout
+        self.dropout, self.drop = dropout, DROPOUTS[dropout_kind]
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.up(x))
-        if self.training:
-            hidden = F.dropout(hidden, self.dropout)
+        if self.training and self.dropout:
+            hidden = self.drop(hidden, self.dropout)
         y: Tensor = self.down(hidden)
         return y
 
@@ -107,7 +110,9 @@ class Block(nn.Module):
         self.mixer_frame = Frame(spec, spec.mixer.width, spec.mixer.out)
         self.feedforward: FeedForward | None = None
         if spec.feedforward is not None:
-            self.feedforward = FeedForward(self.width_out, spec.feedforward, spec.activation, spec.dropout)
+            self.feedforward = FeedForward(
+                self.width_out, spec.feedforward, spec.activation, spec.dropout, spec.dropout_kind
+            )
             self.feedforward_frame = Frame(spec, self.width_out, self.width_out)
 
     def initial_state(self, like: Tensor) -> Any:

@@ -16,7 +16,10 @@ from torch.nn import functional as F
 from anaphor.models.language_model import Head
 
 NO_TARGET = -100  # what a target is where there is nothing to predict
-LOGITS_AT_ONCE = 8_000_000
+# A CPU wants them to stay in its cache; a GPU wants few large products and has the memory.
+LOGITS_AT_ONCE = {"cpu": 8_000_000, "cuda": 500_000_000}
+# Tensor cores read whole lines of memory: a vocabulary that is no multiple of this makes them several times slower.
+LINE = 64
 
 
 def whole(features: Tensor, head: Head, targets: Tensor) -> Tensor:
@@ -25,23 +28,28 @@ def whole(features: Tensor, head: Head, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets.flatten(), reduction="sum", ignore_index=NO_TARGET)
 
 
-def chunked(features: Tensor, head: Head, targets: Tensor, at_once: int = LOGITS_AT_ONCE) -> Tensor:
+def chunked(features: Tensor, head: Head, targets: Tensor, at_once: int | None = None) -> Tensor:
     """The same sum. Its gradients are made on the way, so it can be differentiated once."""
-    rows = max(1, at_once // head.out_features)
+    rows = _rows_at_once(features, head, at_once)
     flat, wanted = features.flatten(0, -2), targets.flatten()
     total: Tensor = _Chunked.apply(flat, head.weight, head.bias, wanted, rows)  # type: ignore[no-untyped-call]
     return total
 
 
 @torch.no_grad()
-def token_losses(features: Tensor, head: Head, targets: Tensor, at_once: int = LOGITS_AT_ONCE) -> Tensor:
+def token_losses(features: Tensor, head: Head, targets: Tensor, at_once: int | None = None) -> Tensor:
     """The loss of each token, zero where there is no target. [B, T, D], [B, T] -> [B, T]"""
-    rows = max(1, at_once // head.out_features)
+    rows = _rows_at_once(features, head, at_once)
     pieces = [
         F.cross_entropy(_wide(head(some)), wanted, reduction="none", ignore_index=NO_TARGET)
         for some, wanted in zip(features.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
     ]
     return torch.cat(pieces).view(targets.shape)
+
+
+def _rows_at_once(features: Tensor, head: Head, at_once: int | None) -> int:
+    logits = LOGITS_AT_ONCE.get(features.device.type, LOGITS_AT_ONCE["cpu"]) if at_once is None else at_once
+    return max(1, logits // head.out_features)
 
 
 class _Chunked(torch.autograd.Function):
@@ -56,32 +64,36 @@ class _Chunked(torch.autograd.Function):
         kind = features.device.type
         # Autocast does not reach into a function of one's own, so the reduced type is asked for by name.
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
-        matrix, constant = weight.to(dtype), None if bias is None else bias.to(dtype)
-        by_features, by_weight = torch.empty_like(features), torch.zeros_like(weight)
-        by_bias = None if bias is None else torch.zeros_like(bias)
+        matrix, constant = _lined_up(weight.to(dtype)), None if bias is None else _lined_up(bias.to(dtype))
+        words = len(weight)
+        by_features, by_weight = torch.empty_like(features), weight.new_zeros(matrix.shape)
+        by_bias = None if bias is None else bias.new_zeros(len(matrix))
         real = targets != NO_TARGET
         targets = targets.clamp(min=0)
         total = _wide(features.new_zeros(()))
-        wide = total.new_empty(min(rows, len(features)), len(weight))
-        probabilities = torch.empty_like(wide)  # both are filled again for every chunk: fresh memory is slow to touch
+        # Both are filled again for every chunk: fresh memory is slow to touch.
+        room = matrix.new_empty(min(rows, len(features)), len(matrix), dtype=_room_type(matrix))
+        probabilities = torch.empty_like(room)
         with torch.autocast(kind, enabled=False):
             for some, target, counts, gradient in zip(
                 features.split(rows), targets.split(rows), real.split(rows), by_features.split(rows), strict=True
             ):
                 some = some.to(dtype)
-                logits = _product(some, matrix, constant, wide[: len(some)])
+                logits = _product(some, matrix, constant, room[: len(some)])
+                logits[:, words:] = -torch.inf  # what was added for the sake of the line is no word
                 p = torch.softmax(logits, -1, out=probabilities[: len(some)])
                 # The largest probability is never tiny, so what all logits were divided by comes from it without loss.
-                level = logits.amax(-1) - p.amax(-1).log()
-                aim = logits.gather(-1, target[:, None]).squeeze(-1)
+                level = _wide(logits.amax(-1)) - _wide(p.amax(-1)).log()
+                aim = _wide(logits.gather(-1, target[:, None]).squeeze(-1))
                 total = total + ((level - aim) * counts).sum()
                 p, some = p.to(dtype), some * counts[:, None]
                 gradient.copy_((p @ matrix - matrix[target]) * counts[:, None])
-                by_weight.addmm_(p.t().to(weight.dtype), some.to(weight.dtype))
+                _add_product(by_weight, p.t(), some)
                 by_weight.index_add_(0, target, some.to(weight.dtype), alpha=-1)
                 if by_bias is not None:
                     by_bias += counts.to(dtype) @ p
                     by_bias.index_add_(0, target, counts.to(by_bias.dtype), alpha=-1)
+        by_weight, by_bias = by_weight[:words], None if by_bias is None else by_bias[:words]
         ctx.save_for_backward(by_features, by_weight, by_bias)
         return total
 
@@ -98,6 +110,25 @@ def _product(some: Tensor, matrix: Tensor, constant: Tensor | None, out: Tensor)
     if constant is None:
         return torch.mm(some, matrix.t(), out=out)
     return torch.addmm(constant, some, matrix.t(), out=out)
+
+
+def _lined_up(matrix: Tensor) -> Tensor:
+    """With rows of zeros added where tensor cores want them."""
+    missing = -len(matrix) % LINE if matrix.is_cuda else 0
+    return F.pad(matrix, (0, 0) * (matrix.ndim - 1) + (0, missing)) if missing else matrix
+
+
+def _room_type(matrix: Tensor) -> torch.dtype:
+    """Of logits and probabilities. A CPU works in single precision at least; on a GPU the passes over memory count, and
+    the kernels themselves compute in single precision."""
+    return matrix.dtype if matrix.is_cuda else torch.promote_types(matrix.dtype, torch.float32)
+
+
+def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+    if a.is_cuda:
+        to += a @ b  # tensor cores multiply in the narrow type and add up in single precision
+    else:
+        to.addmm_(a.to(to.dtype), b.to(to.dtype))
 
 
 def _wide(logits: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from anaphor.mixers import MIXERS, MixerSpec, Span, mixer_spec, options_of
 from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.attention.sizes import Sizes
 from anaphor.models.block import BlockSpec, Stack
+from anaphor.models.dropout import DROPOUTS, check_share, words
 from anaphor.models.initialise import INITIALISERS
 
 
@@ -60,6 +61,14 @@ class LanguageModelSpec:
     """Share of values set to zero in training: in and after every layer, and of the word vectors."""
     input_dropout: float | None = None
     """Share of the word vectors' values set to zero in training; None means the same as `dropout`."""
+    output_dropout: float = 0.0
+    """Share of what the head reads set to zero in training, beside the last layer's dropout."""
+    word_dropout: float = 0.0
+    """Share of the words that are left out in training, each wherever it stands in a batch."""
+    dropout_kind: str = "each"
+    """What dropout sets to zero: each value by itself, or the same features for all tokens of a row (locked)."""
+    weight_drop: float | None = None
+    """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
     initial: str = "normal"
     """How the first weights are drawn: normal or uniform."""
     position: str = "none"
@@ -103,8 +112,8 @@ class LanguageModelSpec:
                 raise ConfigError(f"{name}={size}: it must be at least 1")
         look_up(INITIALISERS, self.initial, "initialisation")
         look_up(POSITIONS, self.position, "position")
-        if self.input_dropout is not None and not 0 <= self.input_dropout < 1:
-            raise ConfigError(f"input_dropout={self.input_dropout} is not a share: it must be at least 0 and below 1")
+        for name in ("input_dropout", "output_dropout", "word_dropout"):
+            check_share(name, getattr(self, name))
         if not self.mixers:
             raise ConfigError(f"mixers is empty: name at least one of {', '.join(sorted(MIXERS))}")
         if self.layers is not None and self.layers < len(self.mixers):
@@ -156,6 +165,7 @@ class LanguageModelSpec:
                     feedforward=hidden,
                     activation=self.activation,
                     dropout=self.dropout,
+                    dropout_kind=self.dropout_kind,
                 )
             )
             width_in = width
@@ -188,6 +198,7 @@ _LAYER_OPTIONS = (
     "merge_evaluation",
     "combine",
     "feature_map",
+    "weight_drop",
 )
 
 
@@ -237,7 +248,7 @@ class LanguageModel(nn.Module):
         self.embed = nn.Embedding(spec.vocabulary, width)
         scheme = POSITIONS[spec.position if spec.enters_by_embedding else "none"]
         self.position = scheme(Sizes(width, heads=1, head_width=width, limit=spec.positions))
-        self.dropout = nn.Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
+        self.input_dropout = spec.dropout if spec.input_dropout is None else spec.input_dropout
         self.layers = Stack(blocks, width)
         last = spec.layer_widths[-1]
         self.norm = nn.LayerNorm(last) if spec.norm == "before" else nn.Identity()
@@ -277,11 +288,17 @@ class LanguageModel(nn.Module):
             state = self.initial_state(len(tokens))
         span = Span.after(state.seen, tokens.shape[1], lengths)
         x = self.embedding_scale * self.embed(tokens)
+        if self.training and self.spec.word_dropout:
+            x = words(x, tokens, self.spec.word_dropout, self.spec.vocabulary)
         place = self.position.embed(span.positions)
         if place is not None:
             x = x + place.to(x.dtype)
-        x, layers = self.layers(self.dropout(x), state.layers, span)
-        return self.narrow(self.norm(x)), ModelState(state.seen + span.lengths, layers)
+        x, layers = self.layers(self._drop(x, self.input_dropout), state.layers, span)
+        x = self._drop(self.narrow(self.norm(x)), self.spec.output_dropout)
+        return x, ModelState(state.seen + span.lengths, layers)
+
+    def _drop(self, x: Tensor, share: float) -> Tensor:
+        return DROPOUTS[self.spec.dropout_kind](x, share) if self.training and share else x
 
     def forward(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None

@@ -78,8 +78,9 @@ class HeadedSpec(MixerSpec):
 class Visible:
     """Which keys each query may see. The two shortcuts are what a kernel knows without being told pair by pair."""
 
-    pairs: Tensor | None = None  # [B, 1, T, S], or None where a shortcut says it all
+    pairs: Tensor | None = None  # [B or 1, 1, T, S], or None where a shortcut says it all
     causal: bool = False  # query t sees keys 0 … t, of as many keys as queries
+    blind: bool = True  # whether there may be a query that sees nothing
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
         """The pairs, written out."""
@@ -143,10 +144,11 @@ class Headed(Mixer):
         dropout = self.spec.dropout if self.training else 0.0
         if bias is None and visible.pairs is None:
             return F.scaled_dot_product_attention(a, b, v, dropout_p=dropout, scale=scale, is_causal=visible.causal)
-        allowed = visible.matrix(a, b)
-        blind = ~allowed.any(-1, keepdim=True)  # [B, 1, T, 1]; a softmax over nothing would be NaN
-        mask = allowed | blind
+        mask = allowed = visible.matrix(a, b)
+        blind = ~allowed.any(-1, keepdim=True) if visible.blind else None  # [B, 1, T, 1]
+        if blind is not None:
+            mask = allowed | blind  # a softmax over nothing would be NaN
         if bias is not None:
             mask = bias.masked_fill(~mask, -torch.inf)
         context = F.scaled_dot_product_attention(a, b, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-        return context.masked_fill(blind, 0)
+        return context if blind is None else context.masked_fill(blind, 0)

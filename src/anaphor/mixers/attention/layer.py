@@ -141,11 +141,11 @@ class Attention(Headed):
         k, v = memory.pairs.data.unbind(1)
 
         turned_q, turned_k, bias = q, k, None
-        if self.position.door in ("rotate", "bias"):
-            key_positions = self._key_positions(memory, span)
-            bias = self.position.bias(q, k, span.positions, key_positions)
+        if self.position.door == "bias":
+            bias = self.position.bias(q, k, *self._distances(memory, span))
+        elif self.position.door == "rotate":
             turned_q = self.position.rotate(q, span.positions)
-            turned_k = self.position.rotate(k, key_positions)
+            turned_k = self.position.rotate(k, self._key_positions(memory, span))
         context = self.attend(turned_q, turned_k, v, self._visible(span, memory), bias)
         return self.join(context, q, span), self._trim(memory, span) if self.streams else ()
 
@@ -167,6 +167,14 @@ class Attention(Headed):
             return memory.positions.data
         return _row_of_positions(span.seen[:, None] + span.count, len(memory.pairs))
 
+    def _distances(self, memory: Memory, span: Span) -> tuple[Tensor, Tensor]:  # [B or 1, T], [B or 1, S]
+        """Where queries and keys stand, for those who ask only how far apart. Without empty slots all rows look alike,
+        counted from the first key that is kept: one of them then stands for all."""
+        if memory.positions is None and span.full:
+            keys = torch.arange(len(memory.pairs), device=span.seen.device)[None]
+            return keys[:, -span.count :], keys
+        return span.positions, self._key_positions(memory, span)
+
     def _visible(self, span: Span, memory: Memory) -> Visible:
         new, kept = span.count, len(memory.pairs)
         # Everything kept is near enough to be seen, so that only the order in time matters. With padding, a watched map
@@ -176,13 +184,17 @@ class Attention(Headed):
             return Visible(causal=True)
         if near and new == 1 and memory.positions is None:
             return Visible()
-        positions = self._key_positions(memory, span)[:, None, :]
-        pairs = self.rule(span.positions[:, :, None], positions).expand(len(positions), new, kept)
+        if self.rule.banded:
+            queries, keys = self._distances(memory, span)
+        else:
+            queries, keys = span.positions, self._key_positions(memory, span)
+        pairs = self.rule(queries[:, :, None], keys[:, None, :]).expand(len(keys), new, kept)
         if memory.positions is not None:
-            pairs = pairs & (positions >= 0)
+            pairs = pairs & (keys >= 0)[:, None, :]
         if not span.full:
             pairs = pairs & span.valid[:, :, None]
-        return Visible(pairs[:, None])
+        # Within a band a token sees itself at least.
+        return Visible(pairs[:, None], blind=not (self.rule.banded and span.full))
 
     def _trim(self, memory: Memory, span: Span) -> Memory:
         """Forget what no later token may see. By position: by slot, a short row would lose real tokens to padding.

@@ -39,7 +39,10 @@ class Position(nn.Module):
         return x
 
     def bias(self, q: Tensor, k: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """[B, H, T, K], [B, H, S, K], [B, T], [B, S] -> [B, H, T, S], to be added to the scores."""
+        """[B, H, T, K], [B, H, S, K], [B or 1, T], [B or 1, S] -> [B or 1, H, T, S], to be added to the scores.
+
+        It must depend on distances alone: positions may be counted from anywhere.
+        """
         return None
 
 
@@ -147,7 +150,7 @@ class Relative(Position):
         r = r.view(-1, heads, head_width).transpose(0, 1)  # [H, T + S - 1, K]
         by_distance = (q + self.distance) @ r.transpose(-1, -2)  # [B, H, T, T + S - 1]
         index = query_positions[:, :, None] - key_positions[:, None, :] + (tokens - 1)  # [B, T, S]
-        index = index.clamp(0, len(distances) - 1)[:, None].expand(-1, heads, -1, -1)
+        index = index.clamp(0, len(distances) - 1)[:, None].expand(len(q), heads, -1, -1)
         by_key = self.content @ k.transpose(-1, -2)  # [B, H, 1, S]
         bias: Tensor = (by_distance.gather(-1, index) + by_key) / math.sqrt(head_width)
         return bias
