@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test test-slow lint bench docs clean
+.PHONY: install test test-slow lint bench demo docs clean
 
 install: .venv/.anaphor
 
@@ -13,12 +13,15 @@ test-slow: .venv/.test
 	$(BIN)/pytest -m slow
 
 lint: .venv/.lint
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check examples src tests
+	$(BIN)/ruff format --check examples src tests
 	$(BIN)/mypy
 
 bench: .venv/.anaphor
 	$(BIN)/anaphor bench
+
+demo: .venv/.anaphor
+	$(BIN)/python examples/demo.py
 
 docs: .venv/.docs
 	$(BIN)/zensical build --clean

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anaphor.cli.train import Options
 from anaphor.config import from_yaml, look_up, parse, to_yaml
 from anaphor.errors import ConfigError
 from anaphor.models import PRESETS, LanguageModelSpec, preset
+from anaphor.training.spec import LanguageRunSpec
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -79,6 +81,43 @@ def test_flags_override_a_file():
     assert parse(LanguageModelSpec, ["--width", "12"], program="x", default=base).width == 12
     with pytest.raises(ConfigError, match=r"--widht.*did you mean '--width'"):
         parse(LanguageModelSpec, ["--widht", "12"], program="x", default=base)
+
+
+@pytest.mark.parametrize(
+    ("words", "tied"), [([], None), (["--tied"], True), (["--no-tied"], False), (["--no-tied", "--tied"], True)]
+)
+def test_what_is_left_open_is_set_by_a_switch(words, tied):
+    spec = parse(LanguageRunSpec, words, program="x")
+    assert spec == LanguageRunSpec(tied=tied)
+    assert type(spec) is LanguageRunSpec
+
+
+@pytest.mark.parametrize("given", [True, False, None])
+def test_a_switch_overrides_a_file_and_a_file_may_leave_it_open(tmp_path, given):
+    path = tmp_path / "spec.yaml"
+    path.write_text(to_yaml(LanguageRunSpec(tied=given)), encoding="utf-8")
+    base = from_yaml(LanguageRunSpec, path)
+    assert base.tied is given
+    assert parse(LanguageRunSpec, ["--width", "8"], program="x", default=base).tied is given
+    assert parse(LanguageRunSpec, ["--no-tied"], program="x", default=base).tied is False
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("--teid", "--tied"), ("--no-teid", "--no-tied")])
+def test_a_mistyped_switch_gets_the_nearest_one(typed, meant):
+    with pytest.raises(ConfigError, match=f"{typed}; did you mean '{meant}'"):
+        parse(LanguageRunSpec, [typed], program="x")
+    with pytest.raises(ConfigError, match="maybe"):
+        parse(LanguageRunSpec, ["--tied", "maybe"], program="x")
+
+
+def test_help_shows_both_sides_of_a_switch_and_no_double_negation(capsys):
+    with pytest.raises(SystemExit):
+        parse(Options, ["--help"], program="x")
+    told = capsys.readouterr().out
+    for switch in ("--tied, --no-tied", "--carry, --no-carry", "--head-bias, --no-head-bias", "--no-test"):
+        assert switch in told
+    assert "Whether the output uses the word vectors again." in told
+    assert "--no-no-" not in told
 
 
 def test_look_up_says_what_there_is():

@@ -23,6 +23,8 @@ _PUBLIC = {
         "build",
         "preset",
     ),
+    "anaphor.training.run": ("execute", "opened"),
+    "anaphor.training.spec": ("LanguageRunSpec",),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 

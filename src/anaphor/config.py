@@ -12,7 +12,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from anaphor.errors import ConfigError
 
@@ -63,7 +63,9 @@ def check_types(spec: Any) -> None:
 
 def parse(kind: type[Spec], words: Sequence[str], *, program: str, default: Spec | None = None) -> Spec:
     """Read command-line words into a spec. Help goes to stdout; a mistake becomes a ConfigError of one line."""
-    return _read(kind, words, program, default, markers=())
+    switched = _with_switches(kind)
+    read = _read(switched, words, program, None if default is None else switched(**vars(default)), markers=())
+    return kind(**vars(read))
 
 
 def to_yaml(spec: Any) -> str:
@@ -86,6 +88,29 @@ def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> S
         return _read(kind, words, str(path), default, markers=(tyro.conf.FlagConversionOff,))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _with_switches(kind: type[Spec]) -> type[Any]:
+    """The same spec, where a field that is True, False or left open is set by `--name` and `--no-name`.
+
+    The parser makes switches of plain booleans only, unless a field says that None is its default and never typed.
+    """
+    import tyro
+
+    hints = get_type_hints(kind, include_extras=True)
+    switches: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if hints[field.name] == bool | None:
+            switch: Any = Annotated[bool | None, tyro.conf.DisallowNone]
+        elif hints[field.name] is bool and field.name.startswith("no_"):
+            switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # nobody would type `--no-no-name`
+        else:
+            continue
+        switches.append((field.name, switch, dataclasses.field(default=field.default)))
+    about = {"__doc__": kind.__doc__}
+    return dataclasses.make_dataclass(
+        kind.__name__, switches, bases=(kind,), namespace=about, frozen=True, kw_only=True
+    )
 
 
 def _read(kind: type[Spec], words: Sequence[str], program: str, default: Spec | None, markers: tuple[Any, ...]) -> Spec:
@@ -121,7 +146,9 @@ def _one_line(box: str) -> str:
     message = " ".join(told[0])
     for section in told[1:]:
         if section[0].startswith("Perhaps you meant") and len(section) > 1:
-            message += f"; did you mean {section[1].split()[0]!r}?"
+            # One line names a switch and its opposite.
+            names = re.findall(r"--[\w-]+", section[1]) or section[1].split()
+            message += f"; did you mean {difflib.get_close_matches(told[0][-1].split()[-1], names, 1, 0)[0]!r}?"
     return re.sub(r"\s+", " ", message)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 # Okabe and Ito's palette, darkest first, each with a line style of its own for print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKED = 12  # points that still have room beside each other
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
 
@@ -23,8 +27,12 @@ def curves(
     """One line for each named (x, y). The file's ending chooses PNG, SVG or PDF."""
     figure, axes = _canvas()
     for index, (name, (x, y)) in enumerate(series.items()):
-        axes.plot(x, y, label=name, color=COLOURS[index % len(COLOURS)], linestyle=STYLES[index % len(STYLES)])
+        # A line through few points hides where they are, and through one there is none.
+        look = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
+        axes.plot(x, y, label=name, marker="o" if len(x) <= MARKED else None, markersize=4, **look)
     axes.set(xlabel=x_label, ylabel=y_label, title=title, yscale="log" if log_y else "linear")
+    if all(float(place).is_integer() for x, _ in series.values() for place in x):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     if len(series) > 1:
         axes.legend(frameon=False)
@@ -52,17 +60,107 @@ def heat_map(
     return _save(figure, path)
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One matrix among several, and the values at the two ends of its colours."""
+
+    title: str
+    values: Sequence[Sequence[float]]
+    low: float
+    high: float
+
+
+def heat_maps(
+    panels: Sequence[Panel],
+    path: Path,
+    *,
+    across: int,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    x_label: str = "",
+    y_label: str = "",
+    title: str = "",
+    label: str = "",
+    curved: bool = False,
+) -> Path:
+    """Matrices beside each other, `across` of them in a line, with names, if any are given, at the outer ones only.
+
+    Panels with the same ends share one bar. `curved` gives small values more of the colours: they go by the square root.
+    Panels that reach below zero have white in the middle.
+    """
+    from matplotlib.colors import PowerNorm
+
+    lines = -(-len(panels) // across)
+    wide = _inches(max(len(panel.values[0]) for panel in panels), len(panels))
+    high = _inches(max(len(panel.values) for panel in panels), len(panels))
+    figure = _figure(across * (wide + 0.25) + 1.8, lines * (high + 0.35) + 1.3)
+    axes = figure.subplots(lines, across, squeeze=False)
+    common = len({(panel.low, panel.high) for panel in panels}) == 1
+    image = None
+    for place, one in enumerate(axes.flat):
+        if place >= len(panels):
+            one.set_axis_off()
+            continue
+        panel = panels[place]
+        norm = PowerNorm(0.5, panel.low, panel.high) if curved else None
+        ends = {} if norm else {"vmin": panel.low, "vmax": panel.high}
+        image = one.imshow(
+            panel.values, cmap="RdBu_r" if panel.low < 0 else "viridis_r", aspect="auto", norm=norm,
+            interpolation="nearest", **ends,
+        )  # fmt: skip
+        one.set_title(panel.title, fontsize=9)
+        _name(one.yaxis, rows if place % across == 0 else (), high)
+        _name(one.xaxis, columns if place + across >= len(panels) else (), wide)
+        if not common:
+            figure.colorbar(image, ax=one).ax.tick_params(labelsize=7)
+    if common and image is not None:
+        figure.colorbar(image, ax=axes, label=label, shrink=0.8 if lines == 1 else 0.5)
+    figure.supxlabel(x_label, fontsize=10)
+    figure.supylabel(y_label, fontsize=10)
+    if title:
+        figure.suptitle(title, fontsize=11, parse_math=False)
+    return _save(figure, path)
+
+
+def _inches(cells: int, panels: int) -> float:
+    """Room for a name beside each cell where there is one matrix, less where there are many."""
+    return min(max(0.17 * cells, 2.4), 9) if panels == 1 else min(max(0.12 * cells, 1.6), 2.2)
+
+
+def _name(axis: Any, names: Sequence[str], inches: float) -> None:
+    """Every name where there is room for it, else numbers here and there."""
+    axis.set_tick_params(labelsize=7, length=2)
+    if len(names) <= inches / 0.115:
+        axis.set_ticks(range(len(names)), labels=[name if len(name) <= 16 else f"{name[:15]}…" for name in names])
+    else:
+        step = 10 ** math.ceil(math.log10(len(names) / inches / 3))
+        step = next(finer for finer in (step // 5, step // 2, step) if finer and len(names) / finer <= 3 * inches)
+        axis.set_ticks(range(0, len(names), step))
+    for text in axis.get_ticklabels():
+        text.set_parse_math(False)  # a token may be a dollar
+        if axis.axis_name == "x":
+            text.set_rotation(90)
+
+
 def _canvas() -> tuple[Any, Any]:
+    figure = _figure(7, 4.2)
+    return figure, figure.add_subplot()
+
+
+def _figure(wide: float, high: float) -> Any:
     # The object interface, not pyplot: no global state, no window, no backend to choose.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(wide, high), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
+    return figure
 
 
 def _save(figure: Any, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+    with warnings.catch_warnings():
+        # A script that the font lacks is drawn as boxes; the reader sees that without being told.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        figure.savefig(path, dpi=160)
     return path

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.data.source import cut_points
-from anaphor.data.sources import SOURCES, open_source, overlap
+from anaphor.data.sources import EXAMPLES, SOURCES, Overlap, open_source, overlap
 from anaphor.errors import ConfigError, DataError
 
 
@@ -180,4 +180,13 @@ def test_embedded_sources_need_neither_network_nor_disk(monkeypatch, tmp_path):
 
 def test_lines_of_test_that_stand_in_train_are_counted(tmp_path):
     source = folder(tmp_path, train="one\ntwo\n\nthree \n", valid="x\n", test="two\nfour\n\ntwo\n three\n")
-    assert overlap(source) == 3
+    assert overlap(source) == Overlap(parts=4, in_train=3)
+    source = folder(tmp_path, train="a\nb\n\nc\r\n\r\nd\n", valid="x\n", test="a\n\nc\n \nb\nd\n\na\nb\n")
+    assert overlap(source, EXAMPLES) == Overlap(parts=4, in_train=2)
+
+
+def test_what_is_no_text_is_compared_too(tmp_path):
+    source = folder(tmp_path, train="x\n", valid="x\n", test="x\n")
+    (tmp_path / "train.txt").write_bytes(b"\xff\0\n\x80\n")
+    (tmp_path / "test.txt").write_bytes(b"\x80\nnew")
+    assert overlap(source) == Overlap(parts=2, in_train=1)

@@ -144,7 +144,7 @@ def orthogonalised_by_svd(matrix, steps):
 def test_orthogonalise_against_the_singular_values(rows, columns, seed):
     matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
     torch.testing.assert_close(
-        orthogonalise(matrix, COEFFICIENTS, 5, 1e-7), orthogonalised_by_svd(matrix, 5), rtol=1e-6, atol=1e-6
+        orthogonalise(matrix[None], COEFFICIENTS, 5, 1e-7)[0], orthogonalised_by_svd(matrix, 5), rtol=1e-6, atol=1e-6
     )
 
 

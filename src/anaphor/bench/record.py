@@ -14,8 +14,9 @@ from anaphor import __version__
 from anaphor.bench.finding import Finding
 
 
-def machine() -> dict[str, str | int]:
+def machine(device: torch.device) -> dict[str, str | int]:
     """Everything that a reader needs to judge the numbers."""
+    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
     return {
         "anaphor": __version__,
         "commit": _commit(),
@@ -24,6 +25,7 @@ def machine() -> dict[str, str | int]:
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
+        **gpu,
     }
 
 
@@ -45,8 +47,11 @@ def table(findings: Sequence[Finding]) -> str:
     return "\n".join(rows)
 
 
-def page(findings: Sequence[Finding], made_on: Mapping[str, str | int], command: str, figure: Path) -> str:
+def page(findings: Sequence[Finding], made_on: Mapping[str, str | int], command: str, figure: Path | None) -> str:
     """A page that says what was run, where, and what came out."""
+    picture = (
+        "" if figure is None else f"\n![Time for the next token against the tokens written so far]({figure.name})\n"
+    )
     facts = "\n".join(f"- {key}: {value}" for key, value in made_on.items())
     return (
         "# Speed\n\n"
@@ -54,8 +59,7 @@ def page(findings: Sequence[Finding], made_on: Mapping[str, str | int], command:
         "early one. In brackets the 95 % t-interval over pairs that were run in turns. Weights and tokens are drawn "
         "with seed 0.\n\n"
         f"- command: `{command}`\n{facts}\n\n"
-        f"{table(findings)}\n\n"
-        f"![Time for the next token against the tokens written so far]({figure.name})\n"
+        f"{table(findings)}\n{picture}"
     )
 
 

@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anaphor.config import parse
+from anaphor.config import look_up, parse
 from anaphor.errors import ConfigError
+
+PARTS = {
+    "overhead": "what the contract costs",
+    "generation": "writing with carried state",
+    "training": "the recipes against a plain loop",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +24,10 @@ class Options:
 
     pairs: int = 60
     """How many pairs a ratio is taken from; the two of a pair run right after each other."""
+    parts: tuple[str, ...] = ("overhead", "generation", "training")
+    """What is measured: overhead, generation, training."""
+    device: str = "cpu"
+    """Where training is measured: auto, cpu or cuda. The other parts stay on the CPU."""
     threads: int = 0
     """CPU threads; 0 leaves the choice to torch."""
     out: Path | None = None
@@ -28,6 +38,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.pairs < 2:
             raise ConfigError(f"pairs={self.pairs}: an interval needs at least 2")
+        for part in self.parts:
+            look_up(PARTS, part, "part")
         if self.threads < 0:
             raise ConfigError(f"threads={self.threads}: it must be at least 1, or 0 for torch's choice")
 
@@ -40,12 +52,17 @@ def run(words: Sequence[str]) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from anaphor.bench import generation, overhead, record
+    from anaphor.bench import generation, overhead, record, training
+    from anaphor.bench.finding import Finding
     from anaphor.draw import curves
+    from anaphor.training.run import choose_device
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    total = 7 * options.pairs + 3 + generation.TOKENS
+    device = choose_device(options.device)
+    sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
+    sizes["training"] = 2 * options.pairs
+    total = sum(sizes[part] for part in options.parts)
     columns = (
         *Progress.get_default_columns(),
         MofNCompleteColumn(),
@@ -58,28 +75,36 @@ def run(words: Sequence[str]) -> int:
         def tick(now: str) -> None:
             progress.update(task, advance=1, now=now)
 
-        findings = overhead.measure(options.pairs, tick)
-        more, times = generation.measure(options.pairs, tick)
-        findings += more
+        findings: list[Finding] = []
+        times: dict[str, list[float]] = {}
+        if "overhead" in options.parts:
+            findings += overhead.measure(options.pairs, tick)
+        if "generation" in options.parts:
+            more, times = generation.measure(options.pairs, tick)
+            findings += more
+        if "training" in options.parts:
+            findings += training.measure(options.pairs, device, tick)
 
     exit_code = 0 if all(finding.kept for finding in findings) else 1
-    made_on = record.machine()
+    made_on = record.machine(device)
     rows = {"machine": made_on, "findings": [dataclasses.asdict(finding) for finding in findings]}
     written: list[Path] = []
     if options.out is not None:
-        series = {name: smoothed(seconds) for name, seconds in times.items()}
-        figure = curves(
-            series,
-            options.out / "generation.png",
-            x_label="tokens written so far",
-            y_label="ms for the next token",
-            title="With carried state the past is never read again",
-            log_y=True,
-        )
+        options.out.mkdir(parents=True, exist_ok=True)
+        figure = None
+        if times:
+            figure = curves(
+                {name: smoothed(seconds) for name, seconds in times.items()},
+                options.out / "generation.png",
+                x_label="tokens written so far",
+                y_label="ms for the next token",
+                title="With carried state the past is never read again",
+                log_y=True,
+            )
         command = " ".join(["anaphor bench", *words])
         (options.out / "speed.md").write_text(record.page(findings, made_on, command, figure), encoding="utf-8")
         (options.out / "speed.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        written = [figure, options.out / "speed.md", options.out / "speed.json"]
+        written = [*([figure] if figure else []), options.out / "speed.md", options.out / "speed.json"]
     if options.json:
         print(json.dumps({**rows, "files": [str(path) for path in written]}))
         return exit_code

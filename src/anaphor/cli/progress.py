@@ -11,6 +11,49 @@ from typing import Any
 from anaphor.metrics.perplexity import Score
 
 
+class Pace:
+    """How fast it goes and how long it will take, from what was done since `began`."""
+
+    def __init__(self, began: float, progress: float, tokens: int) -> None:
+        self.began, self.now = began, began
+        self.first_progress, self.progress = progress, progress
+        self.first_tokens, self.tokens = tokens, tokens
+        self.evaluating = 0.0
+        """Seconds that went into validation."""
+
+    def stepped(self, now: float, progress: float, tokens: int) -> None:
+        self.now, self.progress, self.tokens = now, progress, tokens
+
+    def evaluated(self, now: float) -> None:
+        self.evaluating += now - self.now
+        self.now = now
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second of training, validation not counted; 0 while nobody knows."""
+        spent = self.now - self.began - self.evaluating
+        return (self.tokens - self.first_tokens) / spent if spent > 0 else 0.0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the budget is spent, validations like those so far counted; None at the end."""
+        done = self.progress - self.first_progress
+        if self.progress >= 1 or done <= 0:
+            return None
+        return (self.now - self.began) * (1 - self.progress) / done
+
+
+def duration(seconds: float) -> str:
+    """As precise as a guess deserves: 26 s, 4 min 10 s, 1 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
 class Bar:
     """Told by the trainer how it goes. Redraws a few times a second, however short a step is."""
 
@@ -30,7 +73,7 @@ class Bar:
             disable=not self.console.is_terminal,
         )
         self.task: Any = self.progress.add_task(title, total=1.0, note="")
-        self.began, self.first = time.perf_counter(), 0
+        self.pace: Pace | None = None
         self.mean: float | None = None
 
     def __enter__(self) -> Bar:
@@ -44,16 +87,26 @@ class Bar:
 
     def stepped(self, progress: float, loss: float, tokens: int) -> None:
         self.mean = loss if self.mean is None else 0.95 * self.mean + 0.05 * loss
-        if not self.first:
-            self.first, self.began = tokens, time.perf_counter()
-        speed = (tokens - self.first) / max(time.perf_counter() - self.began, 1e-9)
-        note = f"loss {self.mean:.3f} · perplexity {math.exp(min(self.mean, 50)):.1f} · {speed:,.0f} tokens/s"
+        now = time.perf_counter()
+        # From the first step on, which is slow and may be far into a run that goes on.
+        self.pace = self.pace or Pace(now, progress, tokens)
+        self.pace.stepped(now, progress, tokens)
+        note = f"loss {self.mean:.3f} · perplexity {math.exp(min(self.mean, 50)):.1f} · {self.pace.speed:,.0f} tokens/s"
         self.progress.update(self.task, completed=min(progress, 1.0), note=note)
 
     def evaluated(self, epoch: float, score: Score, best: bool) -> None:
         line = f"epoch {epoch}: valid loss {score.total.loss:.4f}, perplexity {score.total.perplexity:.2f}"
         line += " (best so far)" if best else ""
+        if self.pace is not None:
+            self.pace.evaluated(time.perf_counter())
         if self.console.is_terminal:
             self.console.print(line)
         else:
-            print(line, file=sys.stderr)
+            print("; ".join([line, *self._pace()]), file=sys.stderr)
+
+    def _pace(self) -> list[str]:
+        """What a bar would show, where there is none."""
+        if self.pace is None or not self.pace.speed:
+            return []
+        left = self.pace.left
+        return [f"{self.pace.speed:,.0f} tokens/s" + ("" if left is None else f", {duration(left)} left")]

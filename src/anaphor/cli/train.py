@@ -14,6 +14,7 @@ from typing import Any
 
 from anaphor.config import from_yaml, look_up, parse
 from anaphor.errors import ConfigError
+from anaphor.training.rundir import RunDir
 from anaphor.training.spec import LanguageRunSpec
 
 TASKS = {"lm": "a language model"}
@@ -35,6 +36,8 @@ class Options(LanguageRunSpec):
     """Delete a run that is there, or go on with one that was begun otherwise."""
     no_test: bool = False
     """Leave the test split unread."""
+    tensorboard: bool = False
+    """Write events for TensorBoard into the run's folder."""
     dry_run: bool = False
     """Build everything, tell what would be trained, and stop."""
     json: bool = False
@@ -54,13 +57,18 @@ def run(words: Sequence[str]) -> int:
     if options.dry_run:
         return tell(spec, out, options)
 
+    # Before torch is loaded: a folder that is in use or cannot be written is refused at once.
+    with RunDir(out).lock():
+        pass
+
     from anaphor.cli.progress import Bar
     from anaphor.training.run import execute
 
     with Bar("training") as bar:
         result, code = execute(
-            spec, out, bar, resume=options.resume, force=options.force, test=not options.no_test, warn=warn
-        )
+            spec, out, bar, resume=options.resume, force=options.force, test=not options.no_test,
+            tensorboard=options.tensorboard, warn=warn,
+        )  # fmt: skip
     show(result, options)
     return code
 
@@ -97,14 +105,16 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
 
 
 def tell(spec: LanguageRunSpec, out: Path, options: Options) -> int:
-    from anaphor.training.run import prepare
+    from anaphor.training.run import padding_share, prepare
 
     made = prepare(spec)
+    padding = padding_share(made)
     facts = {
         "run": str(out),
         "parameters": made.model.count_parameters(),
         "vocabulary": len(made.tokenizer),
         "batches_per_epoch": len(made.task.batches(0)),
+        **({} if padding is None else {"padding_share": round(padding, 4)}),
         "device": str(made.device),
     }
     print(json.dumps(facts) if options.json else "\n".join(f"{key}: {value}" for key, value in facts.items()))
@@ -113,6 +123,10 @@ def tell(spec: LanguageRunSpec, out: Path, options: Options) -> int:
 
 def warn(line: str) -> None:
     print(f"anaphor: {line}", file=sys.stderr)
+
+
+def told_overlap(found: dict[str, Any]) -> str:
+    return f"{found['in_train']:,} of {found['test']:,} {found['unit']} of test stand in train as well"
 
 
 def show(result: dict[str, Any], options: Options) -> None:
@@ -128,7 +142,13 @@ def show(result: dict[str, Any], options: Options) -> None:
             print(f"{split}: perplexity {score['perplexity']:.2f}, loss {score['loss']:.4f} ({score['signature']})")
             if "source_loss" in score:
                 print(f"  whoever knows the grammar has perplexity {math.exp(score['source_loss']):.2f} on this text")
+            if "overlap" in score:
+                print(f"  {told_overlap(score['overlap'])}")
+    if result["padding_share"] is not None:
+        print(f"padding: {result['padding_share']:.1%} of all positions")
     print(
         f"{result['parameters']:,} parameters, {result['tokens_per_second']:,.0f} tokens/s, {result['seconds']:.0f} s"
     )
+    for figure in result["figures"]:
+        print(f"figure: {figure}")
     print(f"run: {result['run']}")

@@ -38,6 +38,9 @@ class Byte(Tokenizer):
     def encode_bytes(self, raw: bytes, *, where: str = "the text", start: int = 0) -> Ids:
         return np.frombuffer(raw, np.uint8).astype(np.int32)
 
+    def as_text(self, raw: bytes, *, where: str = "the text", start: int = 0) -> str:
+        return raw.decode("utf-8", "surrogateescape")
+
     def encode_sentence(self, text: str) -> Ids:
         return self.encode(text)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from anaphor.data.stored import ENDINGS, StoredFile
 from anaphor.data.synthetic import GrammarSource
 from anaphor.errors import ConfigError, DataError
 
-__all__ = ["SOURCES", "NamedSource", "Source", "open_source", "overlap"]
+__all__ = ["EXAMPLES", "LINES", "SOURCES", "NamedSource", "Overlap", "Source", "open_source", "overlap"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +130,29 @@ def _folder(name: str, path: Path) -> Source:
     )
 
 
-def overlap(source: Source) -> int:
-    """How many lines of test, blank ones aside, stand in train as well. It reads the test split."""
-    seen = {line.strip() for line in source.text(TRAIN).split("\n")}
-    lines = Counter(line.strip() for line in source.text(TEST).split("\n"))
-    return sum(count for line, count in lines.items() if line and line in seen)
+@dataclass(frozen=True)
+class Overlap:
+    """How much of test a model may have learnt by heart."""
+
+    parts: int
+    """Lines or examples of test, blank ones aside."""
+    in_train: int
+    """Those that stand in train as well, word for word."""
+
+
+LINES, EXAMPLES = rb"\n", rb"\n\s*\n"
+
+
+def overlap(source: Source, between: bytes = LINES) -> Overlap:
+    """Compare the lines, or what stands between other separators. It reads the test split.
+
+    Bytes are compared, so that what is no text can be counted too.
+    """
+    tested = Counter(_parts(source.read(TEST), between))
+    found = {part for part in _parts(source.read(TRAIN), between) if part in tested}
+    return Overlap(tested.total(), sum(tested[part] for part in found))
+
+
+def _parts(raw: bytes, between: bytes) -> Iterator[bytes]:
+    plain = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
+    return filter(None, (part.strip() for part in re.split(between, plain)))

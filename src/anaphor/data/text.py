@@ -47,6 +47,11 @@ class Batch:
         return torch.arange(self.input_ids.shape[1], device=self.input_ids.device) < self.lengths[:, None]
 
     @property
+    def uniform(self) -> bool:
+        """Whether it differs from others of its shape in values alone, so that recorded work can be replayed on it."""
+        return self.lengths is None
+
+    @property
     def count(self) -> int:
         """How many targets there are."""
         return self.targets.numel() if self.lengths is None else int(self.lengths.sum())
@@ -78,9 +83,11 @@ def columns(tokens: Tensor, rows: int, offset: int = 0) -> Tensor:
         raise ConfigError(f"offset={offset}: it must be at least 0")
     length = max(len(tokens) - offset, 0) // rows
     if length < 2:
+        most = max(len(tokens) - offset, 0) // 2
+        cure = f"take at most {most} rows" if most else "give a longer text"
         raise DataError(
             f"a text of {len(tokens)} tokens is too short for {rows} rows after {offset} tokens: "
-            f"each row needs 2; take at most {max(len(tokens) - offset, 0) // 2} rows"
+            f"each row needs 2; {cure}"
         )
     return tokens[offset : offset + rows * length].view(rows, length)
 
@@ -90,9 +97,14 @@ def offset_of(epoch: int, rows: int, bptt: int) -> int:
 
     The first epoch has none. Over one cycle every transition of a text is learnt, those at the cuts and at the end too.
     """
+    return epoch % (largest_offset(rows, bptt) + 1)
+
+
+def largest_offset(rows: int, bptt: int) -> int:
+    """The last shift of a cycle."""
     # After `rows` shifts the end of the text has been reached; with two rows the cut between them moves back and forth
     # once, so one shift more.
-    return epoch % max(bptt, rows + 1)
+    return max(bptt - 1, rows)
 
 
 class Stream(Batches):

@@ -51,6 +51,10 @@ class Tokenizer(ABC):
         """The same from a file as it is stored."""
         return self.encode(text_of(raw, where, start))
 
+    def as_text(self, raw: bytes, *, where: str = "the text", start: int = 0) -> str:
+        """A file as text that `encode_sentence` reads, to be cut into examples."""
+        return text_of(raw, where, start)
+
     @abstractmethod
     def encode_sentence(self, text: str) -> Ids:
         """One sentence alone: no boundary before it and none after it."""

@@ -26,6 +26,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "linear": {"mixers": ("linear",), "layers": 4, "position": "sinusoidal"},
     # The recurrent layer tells the attention above it where things stand, so no position has to get in otherwise.
     "hybrid": {"mixers": ("lstm", "attention"), "layers": 4, "memory": 128},
+    # A course's model for separate dialogues: heads wider than their share of the width, an output with a constant. The
+    # course has no norm before attention; the layers here have one.
+    "dialogue-gpt": _gpt(6, 3, 128, head_width=64, feedforward=128, activation="gelu", tied=False, head_bias=True),
     # Sizes as published with minGPT, whose own small ones do not tie the output to the word vectors.
     "gpt-nano": _gpt(3, 3, 48, tied=False),
     "gpt-micro": _gpt(4, 4, 128, tied=False),

@@ -6,7 +6,6 @@ its final name is whole, and the manifest's SHA-256 of every file tells what hap
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -22,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from anaphor.errors import CheckpointError
-from anaphor.training.durable import sync, write_file
+from anaphor.training.durable import free, sync, write_file
 from anaphor.training.mismatch import Mismatch, size
 
 Parts = Mapping[str, Mapping[str, Tensor]]
@@ -64,7 +63,7 @@ def write(folder: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Pa
     except (OSError, SafetensorError) as error:
         _remove(draft)
         raise CheckpointError(
-            f"cannot write {final}: {error}; it needs {needed:,} bytes{_free(folder)}; earlier checkpoints are intact"
+            f"cannot write {final}: {error}; it needs {needed:,} bytes{free(folder)}; earlier checkpoints are intact"
         ) from None
     except BaseException:
         _remove(draft)
@@ -283,9 +282,3 @@ def _discard(path: Path) -> None:
 
 def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
-
-
-def _free(folder: Path) -> str:
-    with contextlib.suppress(OSError):
-        return f", {shutil.disk_usage(folder).free:,} are free"
-    return ""

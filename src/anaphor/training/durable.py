@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -24,11 +28,42 @@ def write_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def append_file(path: Path, content: bytes) -> None:
+    """Add to the end of a file, or leave it as it was."""
+    before = path.stat().st_size if path.exists() else None
+    try:
+        with room_for(path.parent, len(content)), path.open("ab") as file:
+            file.write(content)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink() if before is None else os.truncate(path, before)
+        raise
+
+
+@contextmanager
+def room_for(folder: Path, needed: int) -> Iterator[None]:
+    """Where the disk is full, the error says how many bytes were needed and how many there are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise OSError(error.errno, f"{os.strerror(error.errno)}; it needs {needed:,} bytes{free(folder)}") from None
+
+
+def free(folder: Path) -> str:
+    """How much room there is, to be added to a sentence."""
+    with contextlib.suppress(OSError):
+        return f", {shutil.disk_usage(folder).free:,} are free"
+    return ""
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Give a file a new content, or leave it as it was."""
     draft = path.with_name(f"{path.name}.tmp")
     try:
-        write_file(draft, content)
+        with room_for(path.parent, len(content)):
+            write_file(draft, content)
         draft.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

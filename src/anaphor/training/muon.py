@@ -7,6 +7,7 @@ multiplies more slowly than fp32, and it reads the learning rate on the host, wh
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -20,35 +21,42 @@ class Muon(torch.optim.Muon):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         assert closure is None, "the loop computes the loss; nobody asks an optimizer to"
         for group in self.param_groups:
+            alike: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._step_one(weight, weight.grad, group)
+                    alike[weight.shape].append(weight)
+            for weights in alike.values():
+                self._step_alike(weights, group)
 
-    def _step_one(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[weight]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        average, momentum = state["momentum_buffer"], group["momentum"]
-        average.lerp_(gradient, 1 - momentum)
-        update = gradient.lerp(average, momentum) if group["nesterov"] else average
-        update = orthogonalise(update, group["ns_coefficients"], group["ns_steps"], group["eps"]).to(weight.dtype)
+    def _step_alike(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        """Matrices of one shape at once: the layers of a stack make one product instead of many small ones."""
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if "momentum_buffer" not in self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(gradient)
+        averages, momentum = [self.state[weight]["momentum_buffer"] for weight in weights], group["momentum"]
+        torch._foreach_lerp_(averages, gradients, 1 - momentum)
+        updates = torch._foreach_lerp(gradients, averages, momentum) if group["nesterov"] else averages
+        straight = orthogonalise(torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"])
         lr = group["lr"]
-        weight.mul_(1 - lr * group["weight_decay"])
-        weight.sub_(update * (lr * _scale(weight, group["adjust_lr_fn"])))
+        straight = straight.to(weights[0].dtype) * (lr * _scale(weights[0], group["adjust_lr_fn"]))
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+        torch._foreach_sub_(weights, straight.unbind())
 
 
-def orthogonalise(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, least: float) -> Tensor:
-    """Newton and Schulz: U S Vᵀ becomes nearly U Vᵀ by odd polynomials, that is, by matrix products alone."""
+def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, least: float) -> Tensor:
+    """Newton and Schulz: U S Vᵀ becomes nearly U Vᵀ by odd polynomials, that is, by matrix products alone. [N, R, C]"""
     a, b, c = coefficients
     # Where the tensor cores are, half of the digits suffice. Elsewhere they cost time instead of saving it.
-    dtype = torch.bfloat16 if matrix.is_cuda else torch.promote_types(matrix.dtype, torch.float32)
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = (matrix.T if tall else matrix).to(dtype)
-    x = x / x.norm().clamp(min=least)  # now no singular value is above 1
+    dtype = torch.bfloat16 if matrices.is_cuda else torch.promote_types(matrices.dtype, torch.float32)
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = (matrices.mT if tall else matrices).to(dtype)
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=least)  # now no singular value is above 1
     for _ in range(steps):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if tall else x
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
 
 
 def _scale(weight: Tensor, rule: str | None) -> float:

@@ -18,13 +18,14 @@ from anaphor.config import from_yaml, to_yaml
 from anaphor.data.corpus import build_tokenizer, encoded
 from anaphor.data.reading import dialogues
 from anaphor.data.source import Source
-from anaphor.data.sources import open_source
+from anaphor.data.sources import EXAMPLES, LINES, open_source, overlap
 from anaphor.data.synthetic import GrammarSource
-from anaphor.data.text import Padded
+from anaphor.data.text import Padded, columns, largest_offset
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.data.vocab import tokenizer_from_plain
-from anaphor.errors import CheckpointError, ConfigError, Diverged
+from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
 from anaphor.models import LanguageModel, preset
+from anaphor.tasks.base import Task
 from anaphor.tasks.language_modelling import (
     ExampleModelling,
     LanguageModelling,
@@ -34,13 +35,17 @@ from anaphor.tasks.language_modelling import (
     resolve_carry,
 )
 from anaphor.training import checkpoint
+from anaphor.training.accelerate import Captured
 from anaphor.training.averaging import build_average
 from anaphor.training.budget import make_budget
+from anaphor.training.curves import draw_curves
+from anaphor.training.events import TensorBoard, require_tensorboard
 from anaphor.training.interruption import Interruption
 from anaphor.training.optim import OptimizerSpec, build_optimizer
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import ScheduleSpec, build_schedule
 from anaphor.training.spec import LanguageRunSpec
+from anaphor.training.step import Step
 from anaphor.training.trainer import Settings, Trainer, Watcher
 
 
@@ -80,8 +85,11 @@ def prepare(spec: LanguageRunSpec, tokenizer: Tokenizer | None = None) -> Prepar
     tokenizer = tokenizer or build_tokenizer(source, spec.tokenizer, spec.vocabulary)
     torch.manual_seed(spec.seed)
     model = preset(spec.model, vocabulary=len(tokenizer), **spec.model_options()).build().to(device)
-    carry = resolve_carry(model, spec.carry, spec.bptt) if spec.batching == "stream" else False
-    task = (_stream_task if spec.batching == "stream" else _padded_task)(spec, source, tokenizer, carry, device)
+    task: LanguageModelling | ExampleModelling
+    if spec.batching == "stream":
+        task = _stream_task(spec, source, tokenizer, resolve_carry(model, spec.carry, spec.bptt), device)
+    else:
+        task = _padded_task(spec, source, tokenizer, model.limit, device)
     return Prepared(spec, source, tokenizer, model, task, device)
 
 
@@ -103,14 +111,21 @@ def _stream_task(
 
 
 def _padded_task(
-    spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, carry: bool, device: torch.device
+    spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, limit: int | None, device: torch.device
 ) -> ExampleModelling:
     @cache
     def examples(name: str) -> Padded:
-        texts = dialogues(source.text(name))
+        raw = source.read(name)
+        texts = dialogues(tokenizer.as_text(raw, where=source.where(name), start=source.start(name)))
         check_examples(texts, source.where(name))
         chosen = texts[: spec.limit] if name == "train" else texts
         ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text))) for text in chosen]
+        longest = max(map(len, ids)) - 1
+        if limit is not None and longest > limit:
+            raise DataError(
+                f"the longest example of {source.where(name)} has {longest:,} tokens, but the model knows {limit:,} "
+                f"positions: choose a larger --positions, or positions without end"
+            )
         return Padded(
             [example for example in ids if len(example) > 1],
             pad=tokenizer.pad,
@@ -130,22 +145,30 @@ def execute(
     resume: bool = False,
     force: bool = False,
     test: bool = True,
+    tensorboard: bool = False,
     warn: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[str, Any], int]:
     """Train, keep the best, score it. Gives the result and an exit code: 0, or 130 and 143 when asked to end early."""
+    if tensorboard:
+        require_tensorboard()
     rundir = RunDir(out)
     with rundir.lock(), Interruption() as interruption:
         made = prepare(spec)
+        _check_splits(made, test)
         trainer = _trainer(made, rundir, watcher, interruption)
         if resume:
             _resume(trainer, rundir, force, warn)
         else:
             rundir.begin(to_yaml(spec), force=force)
+        if tensorboard:
+            trainer.events = TensorBoard(rundir.events, trainer.progress.step)
         try:
             trainer.fit()
         except Diverged as error:
             rundir.write_result({"status": "diverged", "reason": str(error), "run": str(out)})
             raise
+        finally:
+            trainer.events.close()
         if interruption.signal == signal.SIGTERM:
             return {"status": "stopped", "run": str(out)}, 143
         result = _result(made, trainer, rundir, test)
@@ -153,24 +176,59 @@ def execute(
         return result, 130 if interruption.signal == signal.SIGINT else 0
 
 
+def _check_splits(made: Prepared, test: bool) -> None:
+    """Refuse before the first step what could not be scored later. Whether there is a test split is asked, no more."""
+    for split in ("valid", "test") if test else ("valid",):
+        made.source.check(split)
+    task = made.task
+    if isinstance(task, LanguageModelling):
+        task.protocol.batches(task.splits("valid").tokens, task.tokenizer.boundary)
+        if task.shift:
+            columns(task.splits("train").tokens, task.rows, largest_offset(task.rows, task.bptt))
+    else:
+        task.examples("valid")
+
+
+def padding_share(made: Prepared) -> float | None:
+    """The part of all positions that is padding; None for a stream, which has none."""
+    return made.task.examples("train").padding_share if isinstance(made.task, ExampleModelling) else None
+
+
+def shared_with_train(made: Prepared) -> dict[str, Any]:
+    """What of test stands in train too: whole examples where they are separate, else lines. It reads the test split."""
+    separate = isinstance(made.task, ExampleModelling)
+    found = overlap(made.source, EXAMPLES if separate else LINES)
+    return {"unit": "examples" if separate else "lines", "test": found.parts, "in_train": found.in_train}
+
+
+def optimizer_spec(spec: LanguageRunSpec) -> OptimizerSpec:
+    return OptimizerSpec(optimizer=spec.optimizer, lr=spec.lr, weight_decay=spec.weight_decay)
+
+
+def build_step(spec: LanguageRunSpec, model: LanguageModel, task: Task, device: torch.device) -> Step:
+    """The step of a run: captured where there is a GPU and the optimizer allows it."""
+    optimizer = build_optimizer(optimizer_spec(spec), model, captured=spec.capture and device.type == "cuda")
+    kind = Captured if optimizer.capturable else Step
+    return kind(model, task, optimizer, clip=spec.clip, precision=choose_precision(spec.dtype, device))
+
+
 def _trainer(made: Prepared, rundir: RunDir, watcher: Watcher, interruption: Interruption) -> Trainer:
     spec = made.spec
-    optimizer_spec = OptimizerSpec(optimizer=spec.optimizer, lr=spec.lr, weight_decay=spec.weight_decay)
+    step = build_step(spec, made.model, made.task, made.device)
     steps_per_epoch = -(-len(made.task.batches(0)) // spec.accumulate)
     return Trainer(
         model=made.model,
         task=made.task,
-        optimizer=build_optimizer(optimizer_spec, made.model),
+        step=step,
+        optimizer=step.optimizer,
         schedule=build_schedule(ScheduleSpec(schedule=spec.schedule, warmup=spec.warmup)),
         budget=make_budget(epochs=spec.epochs, steps=spec.steps, minutes=spec.minutes, steps_per_epoch=steps_per_epoch),
         settings=Settings(
-            lr=optimizer_spec.rate,
-            clip=spec.clip,
+            lr=optimizer_spec(spec).rate,
             accumulate=spec.accumulate,
             evaluate_every=spec.evaluate_every,
             patience=spec.patience,
             average_from=0.5 if spec.average == "tail" else 0.0,
-            precision=choose_precision(spec.dtype, made.device),
             sample_seed=spec.seed,
         ),
         rundir=rundir,
@@ -231,12 +289,14 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir, test: bool) -> dic
         "status": "finished",
         "run": str(rundir.folder),
         "parameters": made.model.count_parameters(),
+        "padding_share": padding_share(made),
         "steps": progress.step,
         "best_step": progress.best_step,
         "seconds": progress.seconds,
         "tokens_per_second": progress.tokens / progress.seconds if progress.seconds else None,
         "valid": valid,
         "test": tested,
+        "figures": [str(path) for path in draw_curves(rundir)],
     }
 
 
@@ -246,6 +306,8 @@ def _scored(made: Prepared, split: str) -> dict[str, Any]:
     if isinstance(made.source, GrammarSource):
         total, tokens = made.source.loss(made.source.text(split))
         score["source_loss"] = total / tokens
+    if split == "test":
+        score["overlap"] = shared_with_train(made)
     return score
 
 

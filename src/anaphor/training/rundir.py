@@ -1,7 +1,8 @@
 """Run folder: a run as plain files that outlive the program.
 
 `spec.yaml` is enough to repeat the run, `metrics.jsonl` has a line for each thing measured, `samples.txt` what the
-model wrote on the way, `checkpoints/` its weights, `result.json` the scores at the end.
+model wrote on the way, `checkpoints/` its weights, `result.json` the scores and `curves.png` the curves at the end,
+`events/` what TensorBoard shows, if it is asked for.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.training import checkpoint
-from anaphor.training.durable import replace_file
+from anaphor.training.durable import append_file, replace_file
 from anaphor.training.lock import locked
 
 LARGEST_RESULT = 10_000_000  # bytes; ours have a few hundred
@@ -35,6 +35,8 @@ class RunDir:
         self.samples = folder / "samples.txt"
         self.checkpoints = folder / "checkpoints"
         self.result = folder / "result.json"
+        self.events = folder / "events"
+        self.curves = (folder / "curves.png", folder / "curves.svg")
 
     @property
     def exists(self) -> bool:
@@ -62,8 +64,12 @@ class RunDir:
                 f"{self.folder} holds a run already: go on with it by --resume, delete it by --force, "
                 f"or choose another --out"
             )
+        from anaphor.training import checkpoint  # not above: it brings torch, and a bad folder is refused sooner
+
         with _writing(self.folder):
-            self.result.unlink(missing_ok=True)
+            self._forget_the_end()
+            for events in self.events.glob("events.out.tfevents.*"):
+                events.unlink()
             checkpoint.prune(self.checkpoints, keep=0)
             self.metrics.unlink(missing_ok=True)
             self.samples.unlink(missing_ok=True)
@@ -73,7 +79,7 @@ class RunDir:
         """Forget all that was told after a step, also a line that was cut short: it will be told again."""
         self.require()
         with _writing(self.folder):
-            self.result.unlink(missing_ok=True)
+            self._forget_the_end()
             if self.metrics.exists():
                 kept = [line for line in self.read_metrics() if line["step"] <= step]
                 replace_file(self.metrics, b"".join(map(_line, kept)))
@@ -83,6 +89,10 @@ class RunDir:
                 later = (match.start() for match in _SAMPLE.finditer(text) if int(match[1]) > step)
                 replace_file(self.samples, text[: next(later, len(text))].encode())
 
+    def _forget_the_end(self) -> None:
+        for path in (self.result, *self.curves):
+            path.unlink(missing_ok=True)
+
     def require(self) -> None:
         """Refuse a folder without a run."""
         if not self.exists:
@@ -90,8 +100,8 @@ class RunDir:
 
     def log(self, step: int, **values: Any) -> None:
         """Add a line to the metrics. A number that is not finite becomes null: JSON has no name for it."""
-        with _writing(self.metrics), self.metrics.open("ab") as file:
-            file.write(_line({"step": step, **values}))
+        with _writing(self.metrics):
+            append_file(self.metrics, _line({"step": step, **values}))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All lines of the metrics, in order. The last may be on its way and is left out if so."""
@@ -114,8 +124,8 @@ class RunDir:
         """Keep what the model wrote at a step."""
         # A model may write what looks like our headings.
         harmless = _SAMPLE.sub(lambda match: f" {match[0]}", text)
-        with _writing(self.samples), self.samples.open("ab") as file:
-            file.write(f"=== step {step} ===\n{harmless}\n\n".encode(errors="replace"))
+        with _writing(self.samples):
+            append_file(self.samples, f"=== step {step} ===\n{harmless}\n\n".encode(errors="replace"))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         with _writing(self.result):

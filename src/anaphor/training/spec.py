@@ -34,6 +34,8 @@ class LanguageRunSpec:
     """The layers spelled out, from first to last, in place of the model's own."""
     width: int | None = None
     """Size of a token vector between the layers."""
+    widths: tuple[int, ...] = ()
+    """Size of each layer's output, where they differ, in place of the width."""
     layers: int | None = None
     """How many layers there are."""
     heads: int | None = None
@@ -46,6 +48,14 @@ class LanguageRunSpec:
     """Share of values set to zero in training."""
     input_dropout: float | None = None
     """Share of the word vectors' values set to zero in training."""
+    output_dropout: float | None = None
+    """Share of what the head reads set to zero in training."""
+    word_dropout: float | None = None
+    """Share of the words that are left out in training."""
+    dropout_kind: str | None = None
+    """What dropout sets to zero: each value by itself, or the same features for a whole segment (locked)."""
+    weight_drop: float | None = None
+    """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
     norm: str | None = None
     """Where the norm of a layer stands: before, after or none."""
     activation: str | None = None
@@ -108,10 +118,13 @@ class LanguageRunSpec:
     """Where it runs: auto, cpu or cuda."""
     dtype: str = "auto"
     """Number type of the computation: auto, float32 or bfloat16."""
+    capture: bool = True
+    """Whether a GPU records a step once and replays it; the same numbers, sooner."""
 
     def __post_init__(self) -> None:
         check_types(self)
         object.__setattr__(self, "mixers", tuple(self.mixers))
+        object.__setattr__(self, "widths", tuple(self.widths))
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
         look_up(DTYPES, self.dtype, "number type")
@@ -144,6 +157,7 @@ class LanguageRunSpec:
     def model_options(self) -> dict[str, Any]:
         """What was said of the model, as overrides of its preset."""
         names = ("width", "layers", "heads", "feedforward", "embedding", "dropout", "tied", "position", "positions",
-                 "merge", "memory", "input_dropout", "norm", "activation", "initial", "head_bias")  # fmt: skip
+                 "merge", "memory", "input_dropout", "norm", "activation", "initial", "head_bias",
+                 "output_dropout", "word_dropout", "dropout_kind", "weight_drop")  # fmt: skip
         options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return options | ({"mixers": self.mixers} if self.mixers else {})
+        return options | {name: given for name in ("mixers", "widths") if (given := getattr(self, name))}

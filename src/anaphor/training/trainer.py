@@ -7,15 +7,15 @@ of seed and epoch.
 
 from __future__ import annotations
 
-import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from anaphor.errors import Diverged
 from anaphor.metrics.perplexity import Score
@@ -23,9 +23,11 @@ from anaphor.tasks.base import Task
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average
 from anaphor.training.budget import Budget
+from anaphor.training.events import Events
 from anaphor.training.optim import Optimizer
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import Schedule
+from anaphor.training.step import Report, Step
 from anaphor.training.tree import flatten, unflatten
 
 
@@ -35,6 +37,16 @@ class Watcher(Protocol):
     def stepped(self, progress: float, loss: float, tokens: int) -> None: ...
 
     def evaluated(self, epoch: float, score: Score, best: bool) -> None: ...
+
+
+class Nobody:
+    """Hears it all and says nothing."""
+
+    def stepped(self, progress: float, loss: float, tokens: int) -> None:
+        pass
+
+    def evaluated(self, epoch: float, score: Score, best: bool) -> None:
+        pass
 
 
 @dataclass
@@ -57,6 +69,32 @@ class Progress:
     """When that was."""
     fruitless: int = 0
     """Validations since then."""
+    recent_loss: float = 0.0
+    """Nats lost in training since the last validation."""
+    recent_tokens: int = 0
+    """Targets learnt from since then."""
+    recent_seconds: float = 0.0
+    """Time spent learning since then."""
+
+    def lost(self, loss: float, tokens: int) -> None:
+        """Count a step's mean loss and its targets."""
+        self.recent_loss += loss * tokens
+        self.recent_tokens += tokens
+
+    def took(self, seconds: float) -> None:
+        """Count a step's time."""
+        self.seconds += seconds
+        self.recent_seconds += seconds
+
+    def take_recent(self) -> dict[str, float | None]:
+        """What training was like since the last validation; counting begins anew."""
+        tokens, seconds = self.recent_tokens, self.recent_seconds
+        found = {
+            "train_loss": self.recent_loss / tokens if tokens else None,
+            "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
+        }
+        self.recent_loss, self.recent_tokens, self.recent_seconds = 0.0, 0, 0.0
+        return found
 
 
 @dataclass(frozen=True)
@@ -64,14 +102,22 @@ class Settings:
     """What the loop itself has to be told."""
 
     lr: float
-    clip: float = 0.0
     accumulate: int = 1
     evaluate_every: int | None = None
     patience: int | None = None
     average_from: float = 0.0
     """Share of the budget after which weights are averaged."""
-    precision: Callable[[], AbstractContextManager[Any]] = nullcontext
     sample_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A step that was begun and whose report nobody has read."""
+
+    step: int
+    lr: float
+    tokens: int
+    report: Report
 
 
 @dataclass
@@ -80,6 +126,7 @@ class Trainer:
 
     model: nn.Module
     task: Task
+    step: Step
     optimizer: Optimizer
     schedule: Schedule
     budget: Budget
@@ -89,23 +136,26 @@ class Trainer:
     facts: dict[str, Any]
     """What must be the same when the run goes on: the spec, the data, the tokenizer."""
     average: Average | None = None
+    events: Events = field(default_factory=Events)
     stop: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
     carry: Any = None
+    pending: deque[Pending] = field(default_factory=deque)
 
     def fit(self) -> None:
         """Train to the end of the budget. The last state is saved whatever ends it but a kill."""
         self.model.train()
-        steps = self._steps()
+        groups = self._groups()
         while not self._over():
             began = time.perf_counter()
-            loss = next(steps)
-            self.progress.seconds += time.perf_counter() - began
-            self.watcher.stepped(self._spent(), loss, self.progress.tokens)
+            self._learn(next(groups))
+            self._settle(keep=self.step.lag)
+            self.progress.took(time.perf_counter() - began)
             if self._due() or self._over():
                 self._validate()
             if self.stop():
                 break
+        self._settle()
         if self.progress.step and not (self.rundir.checkpoints / f"step-{self.progress.step}").exists():
             self.save()
 
@@ -120,58 +170,54 @@ class Trainer:
         every = self.settings.evaluate_every
         return self.progress.batch == 0 if every is None else self.progress.step % every == 0
 
-    def _steps(self) -> Iterator[float]:
-        """One update at a time, each giving the mean loss of its batches."""
+    def _groups(self) -> Iterator[list[Any]]:
+        """The batches of one update at a time."""
         while True:
             batches = self.task.batches(self.progress.epoch)
             while self.progress.batch < len(batches):
                 take = min(self.settings.accumulate, len(batches) - self.progress.batch)
                 group = [batches[self.progress.batch + place] for place in range(take)]
                 last = self.progress.batch + take == len(batches)
-                # Told before the step is given, so that whoever saves after it saves where it stands.
+                # Told before the group is given, so that whoever saves after its step saves where it stands.
                 self.progress.batch = 0 if last else self.progress.batch + take
                 self.progress.epoch += last
-                yield self._step(group)
+                yield group
                 if last:
                     break
 
-    def _step(self, group: list[Any]) -> float:
+    def _learn(self, group: list[Any]) -> None:
         # The share at the end of the step: with a warm-up from zero the first one would otherwise be wasted.
         spent = self.budget.spent(self.progress.step + 1, self.progress.seconds)
-        self.optimizer.set_lr(self.settings.lr * self.schedule.factor(spent))
-        self.optimizer.zero_grad()
-        count: int = sum(batch.count for batch in group)
-        total: Tensor | float = 0.0
-        for batch in group:
-            with self.settings.precision():
-                loss, self.carry = self.task.loss(self.model, batch, self.carry)
-            (loss.total / count).backward()
-            total = total + loss.total.detach()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip or math.inf)
-        mean = float(total) / count
-        if not (math.isfinite(mean) and math.isfinite(float(norm))):
-            raise Diverged(self._diagnosis(mean, float(norm)))
-        self.optimizer.step()
+        lr = self.settings.lr * self.schedule.factor(spent)
+        self.optimizer.set_lr(lr)
+        report, self.carry = self.step(group, self.carry)
+        tokens = sum(batch.count for batch in group)
         self.progress.step += 1
-        self.progress.tokens += count
+        self.progress.tokens += tokens
+        self.pending.append(Pending(self.progress.step, lr, tokens, report))
         if self.average is not None and self._spent() >= self.settings.average_from:
             self.average.update()
-        return mean
 
-    def _diagnosis(self, loss: float, norm: float) -> str:
-        gradients = ((name, weight.grad) for name, weight in self.model.named_parameters() if weight.grad is not None)
-        name = next((name for name, gradient in gradients if not gradient.isfinite().all()), "none")
-        lr = self.optimizer.param_groups[0]["lr"]
-        return (
-            f"training diverged at step {self.progress.step + 1}: loss {loss:.4g}, gradient norm {norm:.4g}, first bad "
-            f"gradient in {name}, learning rate {float(lr):.4g}; the last good checkpoint is kept"
-        )
+    def _settle(self, keep: int = 0) -> None:
+        """Read the reports of all steps but the newest `keep`. A loss that is not finite ends the run."""
+        while len(self.pending) > keep:
+            pending = self.pending.popleft()
+            reading = pending.report.read()
+            if not reading.finite:
+                raise Diverged(
+                    f"training diverged at step {pending.step}: loss {reading.loss:.4g}, gradient norm "
+                    f"{reading.norm:.4g}, first bad gradient in {reading.first_bad or 'none'}, learning rate "
+                    f"{pending.lr:.4g}; the last good checkpoint is kept"
+                )
+            self.progress.lost(reading.loss, pending.tokens)
+            self.watcher.stepped(self._spent(), reading.loss, self.progress.tokens)
 
     def scored(self) -> AbstractContextManager[None]:
         """The weights that are scored and kept: the average where there is one."""
         return nullcontext() if self.average is None else self.average.swapped_in()
 
     def _validate(self) -> None:
+        self._settle()
         with self.scored():
             score = self.task.evaluate(self.model, "valid")
             sample = self.task.sample(self.model, self.settings.sample_seed)
@@ -179,12 +225,16 @@ class Trainer:
         if better:
             self.progress.best_loss, self.progress.best_step = score.total.loss, self.progress.step
         self.progress.fruitless = 0 if better else self.progress.fruitless + 1
+        lr = float(self.optimizer.param_groups[0]["lr"])
         self.schedule.report(score.total.loss)
-        self.rundir.log(
-            self.progress.step, epoch=self.progress.epoch, tokens=self.progress.tokens,
-            seconds=round(self.progress.seconds, 3), valid=score.to_plain(),
-        )  # fmt: skip
+        line = {
+            "epoch": self.progress.epoch, "tokens": self.progress.tokens, "seconds": round(self.progress.seconds, 3),
+            **self.progress.take_recent(), "lr": lr, "valid": score.to_plain(),
+        }  # fmt: skip
+        self.rundir.log(self.progress.step, **line)
         self.rundir.add_sample(self.progress.step, sample)
+        # Before the checkpoint, so that whoever goes on from it need not tell this again.
+        self.events.add(self.progress.step, line, sample)
         self.save()
         self.watcher.evaluated(self.progress.epoch, score, better)
 

@@ -1,0 +1,137 @@
+"""Captured steps: the work of a step is recorded once as a CUDA graph and then replayed.
+
+A small model's step is hundreds of short kernels, and launching them from Python takes longer than running them. A
+replay launches them all at once. `Step` is the slow twin; a test on a GPU holds the two together.
+
+A graph knows addresses, not names. So batches and the carry are copied to where it expects them, weights and the
+optimizer's state must stay where they are, and the learning rate lies on the device. Each shape of batch and carry has
+a graph of its own; shapes that are rare (the first segments of an epoch, its last) are stepped through as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from anaphor.mixers.state import map_state, tensors_of
+from anaphor.training.step import Report, Step
+from anaphor.training.tree import flatten
+
+# Steps of a shape before it is captured: libraries set themselves up in the first, and a rare shape is not worth it.
+WARM_UP = 3
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Recorded work, and where it reads and writes."""
+
+    work: torch.cuda.CUDAGraph
+    group: list[Any]
+    """Batches whose tensors it reads."""
+    carry: Any
+    """What was carried so far; it reads this."""
+    after: Any
+    """What is carried on; it writes this."""
+    values: Tensor
+    names: list[str]
+
+    def replay(self, group: Sequence[Any], carry: Any) -> None:
+        for ours, theirs in zip(self.group, group, strict=True):
+            _copy(_tensors(ours), _tensors(theirs))
+        _copy(list(tensors_of(self.carry)), list(tensors_of(carry)))
+        self.work.replay()
+
+
+@dataclass
+class Captured(Step):
+    """As `Step`. The optimizer must be built for it: `build_optimizer(..., captured=True)`."""
+
+    lag: ClassVar[int] = 1
+    met: Counter[Key] = field(default_factory=Counter)
+    graphs: dict[Key, Graph] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+        self.mailboxes: list[Tensor] = []
+        """Memory of the host into which reports are sent, in turns: one arrives while the one before is read."""
+        self.turn = 0
+
+    def __call__(self, group: Sequence[Any], carry: Any) -> tuple[Report, Any]:
+        if not all(batch.uniform for batch in group):
+            return super().__call__(group, carry)
+        key = _key(group, carry)
+        if key not in self.graphs:
+            self.met[key] += 1
+            if self.met[key] <= WARM_UP:
+                return self._aside(group, carry)
+            self.graphs[key] = self._capture(group, carry)
+        graph = self.graphs[key]
+        graph.replay(group, carry)
+        return self._sent(graph), graph.after
+
+    def _aside(self, group: Sequence[Any], carry: Any) -> tuple[Report, Any]:
+        """A plain step on the stream that will record: what libraries set up there must not be recorded."""
+        here = torch.cuda.current_stream()
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            values, names, carry = self.run(group, carry)
+        here.wait_stream(self.stream)
+        return Report(values, names), carry
+
+    def _capture(self, group: Sequence[Any], carry: Any) -> Graph:
+        ours = [_replaced(batch, [tensor.clone() for tensor in _tensors(batch)]) for batch in group]
+        before = map_state(torch.clone, carry)
+        work = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(work, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            values, names, after = self.run(ours, before)
+        return Graph(work, ours, before, after, values, names)
+
+    def _sent(self, graph: Graph) -> Report:
+        """The report on its way to the host."""
+        self.turn = (self.turn + 1) % (self.lag + 1)
+        while len(self.mailboxes) <= self.turn:
+            self.mailboxes.append(torch.empty(graph.values.shape, pin_memory=True))
+        if self.mailboxes[self.turn].shape != graph.values.shape:
+            self.mailboxes[self.turn] = torch.empty(graph.values.shape, pin_memory=True)
+        mailbox = self.mailboxes[self.turn]
+        mailbox.copy_(graph.values, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return Report(mailbox, graph.names, event.synchronize)
+
+
+def _key(group: Sequence[Any], carry: Any) -> Key:
+    """All that a graph depends on but the values."""
+    batches = [
+        (field.name, *((value.shape, value.dtype) if isinstance(value, Tensor) else (value,)))
+        for batch in group
+        for field in dataclasses.fields(batch)
+        for value in (getattr(batch, field.name),)
+    ]
+    carried = () if carry is None else [(name, tensor.shape) for name, tensor in flatten(carry).items()]
+    return (*batches, *carried)
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    values = (getattr(batch, field.name) for field in dataclasses.fields(batch))
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _replaced(batch: Any, tensors: list[Tensor]) -> Any:
+    """The batch with other tensors in place of its own."""
+    names = [field.name for field in dataclasses.fields(batch) if isinstance(getattr(batch, field.name), Tensor)]
+    return dataclasses.replace(batch, **dict(zip(names, tensors, strict=True)))
+
+
+def _copy(to: list[Tensor], values: list[Tensor]) -> None:
+    for ours, theirs in zip(to, values, strict=True):
+        ours.copy_(theirs, non_blocking=True)

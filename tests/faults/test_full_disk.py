@@ -1,0 +1,165 @@
+"""A disk that is full, or may only be read: told before or at once, and nothing that was there is lost."""
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.training import checkpoint
+from faults.runs import command, environment, hashes, run
+
+STEPS = ("--steps", "30", "--evaluate-every", "5", "--width", "32")
+
+
+def mounted(folder, options):
+    """A disk of its own at that folder; to unmount it is the caller's."""
+    folder.mkdir()
+    mount = shutil.which("mount")
+    words = [mount or "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if os.geteuid() or mount is None or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("to mount a disk needs rights that this user has not")
+    return folder
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = mounted(tmp_path / "disk", "size=4m")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def litter(out):
+    return [path.name for path in out.rglob("*") if path.suffix in (".tmp", ".old")]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """The same run in this process, which need not load torch again; its exit code and what it said."""
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    torch.set_default_dtype(torch.float32)
+
+    def trained(out, *more):
+        code = main(command(tmp_path, out, *STEPS, *more)[3:])
+        return code, capsys.readouterr().err
+
+    return trained
+
+
+def told_of_no_room(code, said, out):
+    """One line with the path and the bytes; what was saved before is whole, and nothing else is left."""
+    assert code == 2, said
+    assert "Traceback" not in said
+    *lines, last = said.splitlines()
+    assert all(line.startswith("epoch") for line in lines)
+    assert last.startswith(f"anaphor: cannot write {out}")
+    assert "bytes" in last
+    assert "free" in last
+    assert litter(out) == []
+    newest, warnings = checkpoint.newest(out / "checkpoints")
+    assert warnings == []
+    return newest, last
+
+
+def test_a_disk_that_fills_up_while_saving_costs_no_checkpoint_and_the_run_can_go_on(tmp_path, small_disk, here):
+    assert here(tmp_path / "reference")[0] == 0
+    out = small_disk / "run"
+    out.mkdir()
+    size = sum(path.stat().st_size for path in (tmp_path / "reference" / "checkpoints" / "step-30").iterdir())
+    # Room for two checkpoints and a half.
+    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 5 * size // 2))
+    newest, last = told_of_no_room(*here(out), out)
+    assert newest is not None
+    assert "step-" in last
+    assert "No space left on device" in last
+    (small_disk / "other").unlink()
+    assert here(out, "--resume")[0] == 0
+    assert weights(out) == weights(tmp_path / "reference")
+
+
+def weights(out):
+    return {name: digest for name, digest in hashes(out)["files"].items() if name.endswith(".safetensors")}
+
+
+@pytest.mark.parametrize("room", [0, 40960])
+def test_a_disk_that_is_full_from_the_start(small_disk, here, room):
+    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - room))
+    code, said = here(small_disk / "run")
+    assert code == 2, said
+    assert said.splitlines()[-1].startswith("anaphor: cannot write ")
+    assert "No space left on device" in said
+    assert litter(small_disk) == []
+
+
+def test_no_room_for_the_third_checkpoint_leaves_the_first_two(tmp_path, monkeypatch, here):
+    """The same without a disk that is small: writing fails as the system would tell it."""
+    out, write = tmp_path / "run", checkpoint.save_file
+
+    def failing(tensors, path):
+        if "step-15" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", failing)
+    newest, last = told_of_no_room(*here(out), out)
+    assert newest == out / "checkpoints" / "step-10"
+    assert f"{out / 'checkpoints' / 'step-15'}: " in last
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-10", "step-5"]
+
+
+LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0})); "
+CALL = "from anaphor.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_files_that_may_not_grow_are_like_a_full_disk(tmp_path):
+    """No rights are needed for this: each file of the process is limited, the weights exceed it."""
+    out = tmp_path / "run"
+    words = command(tmp_path, out, *STEPS)[3:]
+    limited = [sys.executable, "-c", LIMITED.format(30_000) + CALL, *words]
+    done = subprocess.run(
+        limited, capture_output=True, text=True, check=False, env=environment(tmp_path), timeout=120
+    )  # fmt: skip
+    newest, last = told_of_no_room(done.returncode, done.stderr, out)
+    assert newest is None
+    assert "File too large" in last
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    if os.geteuid():
+        folder = tmp_path / "read-only"
+        folder.mkdir(mode=0o555)
+        yield folder
+        folder.chmod(0o755)
+        return
+    disk = mounted(tmp_path / "read-only", "ro")  # root may write anywhere else
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def refused_at_once(folder, out):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = run(folder, out)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"anaphor: cannot write to {out}: ")
+    assert done.stderr.count("\n") == 1
+    # Time of the processor: others may be at work here. It is a third of a second.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+def test_a_folder_that_may_only_be_read_is_refused_at_once(tmp_path, read_only):
+    refused_at_once(tmp_path, read_only / "run")
+    refused_at_once(tmp_path, read_only)
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refused_at_once(tmp_path, tmp_path / "file")
+    refused_at_once(tmp_path, tmp_path / "file" / "run")
+    assert (tmp_path / "file").read_text() == "mine"

@@ -1,0 +1,41 @@
+"""Text whose exact entropy is known: a model may come close to it, and nobody may beat it."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.data.text import Complete
+from anaphor.tasks.language_modelling import losses_in_order
+from anaphor.training.run import opened
+
+# Chosen on the validation text.
+SETTINGS = ["--data", "grammar", "--model", "lstm", "--layers", "2", "--width", "128", "--epochs", "8",
+            "--dropout", "0.2", "--device", "cpu"]  # fmt: skip
+
+
+def in_order(batches, losses):
+    """The loss of each token, in the order of the text. [N]"""
+    rows = torch.cat(losses, dim=1)  # [B, longest]
+    return torch.cat([row[:length] for row, length in zip(rows, batches.lengths.tolist(), strict=True)])
+
+
+@pytest.mark.slow
+def test_a_recurrent_model_comes_close_to_the_grammar_and_never_beats_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    torch.set_default_dtype(torch.float32)
+    assert main(["train", "lm", *SETTINGS, "--out", str(tmp_path / "run"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["seconds"] < 300
+    with opened(tmp_path / "run", "cpu") as made:
+        protocol, text = made.task.protocol, made.task.splits("test")
+        batches = Complete(text.tokens, made.tokenizer.boundary, protocol.rows, protocol.bptt)
+        losses = in_order(batches, [found for _, found in losses_in_order(made.model, batches, protocol.carry)])
+        best = torch.from_numpy(made.source.losses(made.source.text("test")))
+    above = losses.double() - best
+    assert above.mean().item() == pytest.approx(result["test"]["loss"] - result["test"]["source_loss"], abs=1e-6)
+    error = above.std().item() / math.sqrt(len(above))
+    assert error < 0.01
+    assert -3 * error <= above.mean().item() <= math.log(1.05)

@@ -1,0 +1,407 @@
+"""Adaptation to the text that is scored: nothing from the future, nothing left behind, always on a line of its own."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from anaphor.cli.main import main
+from anaphor.data.text import Complete
+from anaphor.data.word import Word
+from anaphor.errors import ConfigError, Diverged
+from anaphor.models import build
+from anaphor.models.cross_entropy import NO_TARGET
+from anaphor.tasks import neural_cache
+from anaphor.tasks.adaptation import strengths_in_training, with_caches, with_dynamic
+from anaphor.tasks.dynamic_evaluation import FLOOR, Dynamic, dynamic_losses, gradient_strengths
+from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order
+from anaphor.tasks.neural_cache import Cache, Memory, cached_losses, mixed_losses
+
+VOCABULARY = 7
+CACHES = [Cache(5, 0.3, 0.5), Cache(5, 0.1, 0.5), Cache(100, 0.5, 0.0), Cache(1, 0.9, 4.0)]
+MODELS = {"lstm": True, "transformer-xl": True, "transformer": False}
+
+
+def model_of(name="lstm", scale=3):
+    heads = {} if name == "lstm" else {"heads": 2, "feedforward": 8}
+    model = build(name, vocabulary=VOCABULARY, width=8, layers=1, **heads)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(scale)  # far from uniform, so that an error shows
+    return model.eval()
+
+
+def tokens_of(count=41, seed=0):
+    return torch.randint(0, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def task_of(tokens, rows=2, bptt=4, carry=True):
+    tokenizer = Word.train("a b c d e f g", VOCABULARY)
+    assert tokenizer.boundary < VOCABULARY
+    split = Split(tokens, 2 * len(tokens), 0)
+    protocol = Protocol(rows, bptt, carry)
+    return LanguageModelling(
+        tokenizer, lambda name: split, rows=rows, bptt=bptt, carry=carry, shift=False, protocol=protocol
+    )
+
+
+def in_order(found):
+    """Losses of each row [B, longest], the segments joined."""
+    return torch.cat([losses for _, losses in found], -1)
+
+
+def in_text(found, batches):
+    """Losses of all tokens in the order of the text, [..., N]."""
+    rows = in_order(found)
+    return torch.cat([rows[..., row, :length] for row, length in enumerate(batches.lengths.tolist())], -1)
+
+
+def slow_cache(model, batches, carry, cache):
+    """The mixture written out: for every token the whole distribution, the past searched slot by slot."""
+    losses, state = [], None
+    rows = batches.rows
+    past = [[] for _ in range(rows)]
+    for batch in batches:
+        x, state = model.features(batch.input_ids, state if carry and not batch.restarts else None, batch.lengths)
+        p = torch.softmax(model.head(x), -1)
+        part = torch.zeros(batch.targets.shape)
+        for row in range(rows):
+            for step in range(batch.targets.shape[1]):
+                target = batch.targets[row, step].item()
+                if target == NO_TARGET:
+                    continue
+                mixture = p[row, step].clone()
+                kept = past[row][-cache.window :]
+                if kept:
+                    votes = torch.zeros(VOCABULARY)
+                    for feature, follower in kept:
+                        votes[follower] += torch.exp(cache.flatness * (x[row, step] @ feature))
+                    mixture = (1 - cache.weight) * mixture + cache.weight * votes / votes.sum()
+                assert mixture.sum().item() == pytest.approx(1, abs=1e-12)
+                part[row, step] = -mixture[target].log()
+                past[row].append((x[row, step], target))
+        losses.append(part)
+    return torch.cat(losses, -1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("rows", "bptt"), [(1, 3), (3, 4), (2, 50)])
+@torch.no_grad()
+def test_the_cached_distribution_sums_to_one_and_is_what_the_slow_twin_writes_out(name, rows, bptt):
+    model = model_of(name)
+    batches = Complete(tokens_of(), 0, rows, bptt)
+    fast = in_order(cached_losses(model, batches, MODELS[name], CACHES))
+    for cache, losses in zip(CACHES, fast, strict=True):
+        torch.testing.assert_close(losses, slow_cache(model, batches, MODELS[name], cache), rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(1, 5), bptt=st.integers(1, 50))
+def test_a_cached_score_counts_every_token_once_whatever_the_segments(rows, bptt):
+    tokens, model = tokens_of(), model_of()
+    task = task_of(tokens)
+
+    def scored(length):
+        protocol = Protocol(rows, length, carry=True)
+        return with_caches(task, model, "valid", protocol, CACHES, task.evaluate_by(model, "valid", protocol))
+
+    for score, whole in zip(scored(bptt), scored(len(tokens)), strict=True):
+        assert score.total.tokens == len(tokens)
+        assert score.total.bytes == 2 * len(tokens)
+        assert score.total.loss == pytest.approx(whole.total.loss, rel=1e-9)
+
+
+@settings(max_examples=12, deadline=None)
+@given(place=st.integers(0, 40), rows=st.sampled_from([1, 3]), bptt=st.sampled_from([1, 4, 50]))
+def test_a_later_token_changes_no_earlier_loss(place, rows, bptt):
+    model, tokens = model_of(), tokens_of()
+    other = tokens.clone()
+    other[place] = (other[place] + 1) % VOCABULARY
+
+    def cached(text):
+        batches = Complete(text, 0, rows, bptt)
+        return in_text(cached_losses(model, batches, True, CACHES), batches)
+
+    def dynamic(text):
+        batches = Complete(text, 0, 1, bptt)
+        return in_text(dynamic_losses(model, batches, True, Dynamic(0.5, 0.1)), batches)
+
+    for losses in (cached, dynamic):
+        before, after = losses(tokens), losses(other)
+        torch.testing.assert_close(before[..., :place], after[..., :place], rtol=1e-12, atol=1e-12)
+        assert (before[..., place] != after[..., place]).all()
+
+
+def test_a_row_does_not_see_the_cache_of_another():
+    model, tokens = model_of(), tokens_of(40)
+    other = tokens.clone()
+    other[:19] = (other[:19] + 1) % VOCABULARY  # the last one of the first row is what the second begins after
+    first, second = (
+        in_order(cached_losses(model, Complete(text, 0, 2, 4), True, CACHES)).unbind(1) for text in (tokens, other)
+    )
+    assert not torch.allclose(first[0], second[0])
+    torch.testing.assert_close(first[1], second[1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_cache_of_weight_zero_gives_the_plain_score():
+    for name, carry in MODELS.items():
+        model, task, protocol = model_of(name), task_of(tokens_of()), Protocol(3, 4, carry)
+        plain = task.evaluate_by(model, "valid", protocol)
+        (score,) = with_caches(task, model, "valid", protocol, [Cache(5, 0.0, 0.5)], plain)
+        assert score.total == plain.total
+
+
+def test_the_first_token_of_a_row_is_scored_by_the_model_alone():
+    model, batches = model_of(), Complete(tokens_of(), 0, 3, 4)
+    plain = in_order(losses_in_order(model, batches, True))
+    cached = in_order(cached_losses(model, batches, True, CACHES))
+    torch.testing.assert_close(cached[:, :, 0], plain[:, 0].expand(len(CACHES), 3))
+    assert not torch.allclose(cached[:, :, 1], plain[:, 1].expand(len(CACHES), 3))
+
+
+def test_a_cache_holds_a_fixed_window_and_asks_it_in_pieces(monkeypatch):
+    x, targets, losses = torch.randn(3, 30, 8), torch.randint(0, VOCABULARY, (3, 30)), torch.rand(3, 30)
+    memory = Memory.empty(x, 100)
+    after, whole = mixed_losses(memory, x, targets, losses, CACHES)
+    held, piece = [], neural_cache._mixed_piece
+
+    def watched(before, x, *rest):
+        held.append(x.shape[0] * x.shape[1] * before.followers.shape[1])
+        return piece(before, x, *rest)
+
+    monkeypatch.setattr(neural_cache, "_mixed_piece", watched)
+    again, pieces = mixed_losses(memory, x, targets, losses, CACHES, at_once=2_000)
+    torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=1e-12)
+    assert len(held) > 1
+    assert max(held) <= 2_000
+    assert after.features.shape == again.features.shape == (3, 100, 8)
+    assert torch.equal(after.features[:, -30:], x)
+    assert torch.equal(after.followers[:, -30:], targets)
+    assert (after.followers[:, :-30] == NO_TARGET).all()
+
+
+def slow_dynamic(model, batches, carry, dynamic, strengths):
+    """The textbook's loop on a copy of the model: score, then one step by the rule of the paper, term for term."""
+    model = copy.deepcopy(model)
+    weights = list(model.parameters())
+    own = [weight.detach().clone() for weight in weights]
+    losses, state = [], None
+    for batch in batches:
+        logits, state = model(batch.input_ids, state if carry and not batch.restarts else None)
+        part = F.cross_entropy(logits[0], batch.targets[0], reduction="none")
+        losses.append(part.detach()[None])
+        model.zero_grad()
+        part.mean().backward()
+        with torch.no_grad():
+            for weight, start, strength in zip(weights, own, strengths, strict=True):
+                back = (dynamic.decay * strength).clamp(max=1) * (start - weight)
+                floor = FLOOR if dynamic.rule == "rms" else 0
+                weight += back - dynamic.lr * weight.grad / (strength + floor)
+        state = type(state)(state.seen, tuple(type(one)(*(t.detach() for t in one)) for one in state.layers))
+    return torch.cat(losses, -1)
+
+
+@pytest.mark.parametrize("dynamic", [Dynamic(0.5), Dynamic(0.5, 0.2), Dynamic(0.1, 0.6, "rms")], ids=str)
+@pytest.mark.parametrize("carry", [True, False])
+def test_dynamic_evaluation_is_what_the_slow_twin_does(dynamic, carry):
+    model, batches = model_of(), Complete(tokens_of(), 0, 1, 6)
+    strengths = gradient_strengths(model, Complete(tokens_of(60, seed=1), 0, 2, 6), carry)
+    used = strengths if dynamic.rule == "rms" else [torch.ones(()) for _ in strengths]
+    expected = slow_dynamic(model, batches, carry, dynamic, used)
+    found = in_order(dynamic_losses(model, batches, carry, dynamic, strengths if dynamic.rule == "rms" else None))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_strengths_are_root_mean_squares_of_gradients_and_one_on_average():
+    model, batches = model_of(), Complete(tokens_of(), 0, 2, 50)
+    strengths = gradient_strengths(model, batches, carry=True)
+    assert torch.stack([one.mean() for one in strengths]).mean().item() == pytest.approx(1)
+    logits, _ = model(batches[0].input_ids, None, batches[0].lengths)
+    F.cross_entropy(logits.flatten(0, 1), batches[0].targets.flatten(), ignore_index=NO_TARGET).backward()
+    sizes = torch.cat([weight.grad.abs().flatten() for weight in model.parameters()])
+    found = torch.cat([one.flatten() for one in strengths])
+    torch.testing.assert_close(found * sizes.max() / found.max(), sizes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_learning_rate_of_zero_gives_the_plain_score(name):
+    model, task, protocol = model_of(name), task_of(tokens_of()), Protocol(1, 4, MODELS[name])
+    plain = task.evaluate_by(model, "valid", protocol)
+    score = with_dynamic(task, model, "valid", protocol, Dynamic(0.0), plain)
+    assert score.total.tokens == plain.total.tokens == 41
+    assert score.total.loss == pytest.approx(plain.total.loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_dynamic_evaluation_leaves_the_model_as_it_was_also_after_an_error(fails):
+    model = model_of().train()
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    seen = []
+
+    def tick():
+        changed = any(not torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+        seen.append(changed and not model.training)
+        if fails and len(seen) == 3:
+            raise KeyboardInterrupt
+
+    def score():
+        dynamic_losses(model, Complete(tokens_of(), 0, 1, 4), True, Dynamic(0.5), tick=tick)
+
+    if fails:
+        with pytest.raises(KeyboardInterrupt):
+            score()
+    else:
+        score()
+    assert len(seen) == (3 if fails else 11)
+    assert all(seen), "the weights were moved meanwhile"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(weight.grad, torch.ones_like(weight)) for weight in model.parameters())
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_lower_the_loss_on_a_text_that_repeats_itself(name):
+    tokens = torch.tensor([1, 2, 3, 4, 5] * 30)
+    model, task, protocol = model_of(name, scale=1), task_of(tokens), Protocol(1, 5, MODELS[name])
+    plain = task.evaluate_by(model, "valid", protocol)
+    (cached,) = with_caches(task, model, "valid", protocol, [Cache(50, 0.5, 3.0)], plain)
+    assert cached.total.loss < plain.total.loss - 0.05
+    assert with_dynamic(task, model, "valid", protocol, Dynamic(0.3), plain).total.loss < plain.total.loss - 0.05
+    scaled = with_dynamic(
+        task, model, "valid", protocol, Dynamic(0.3, 0.001, "rms"), plain, strengths_in_training(task, model)
+    )
+    assert scaled.total.loss < plain.total.loss - 0.05
+
+
+def test_the_signature_tells_the_adaptation_and_the_rows():
+    model, task, protocol = model_of(), task_of(tokens_of()), Protocol(3, 4, carry=True)
+    plain = task.evaluate_by(model, "valid", protocol)
+    assert "adaptation" not in plain.signature
+    (cached,) = with_caches(task, model, "valid", protocol, [Cache(2000, 0.1, 0.3)], plain)
+    assert cached.signature == f"{plain.signature}|adaptation:cache(2000,0.1,0.3)"
+    learnt = with_dynamic(task, model, "valid", protocol, Dynamic(0.001), plain)
+    assert learnt.signature == plain.signature.replace("batch:3", "batch:1") + "|adaptation:dynamic(0.001)"
+    assert str(Dynamic(0.001, 0.02)) == "dynamic(0.001,0.02)"
+    assert str(Dynamic(0.001, 0.02, "rms")) == "dynamic-rms(0.001,0.02)"
+
+
+def test_a_learning_rate_that_leads_nowhere_is_told_in_one_line():
+    model, task, protocol = model_of(), task_of(tokens_of()), Protocol(1, 4, carry=True)
+    plain = task.evaluate_by(model, "valid", protocol)
+    with pytest.raises(Diverged, match=r"dynamic\(1e\+300\) led to a loss that is not a finite number"):
+        with_dynamic(task, model, "valid", protocol, Dynamic(1e300), plain)
+    assert task.evaluate_by(model, "valid", protocol).total == plain.total
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cache(0), "a cache of 0 tokens"),
+        (lambda: Cache(10, 1.0), "cache weight 1.0 is not a share"),
+        (lambda: Cache(10, 0.1, -1.0), "cache flatness -1.0"),
+        (lambda: Cache(10, 0.1, math.nan), "cache flatness nan"),
+        (lambda: Dynamic(-0.1), "learning rate -0.1"),
+        (lambda: Dynamic(0.1, 2.0), "decay 2.0 is not a share"),
+        (lambda: Dynamic(0.1, 0.0, "rsm"), "did you mean 'rms'"),
+        (lambda: cached_losses(model_of(), [], True, []), "give at least one"),
+        (lambda: dynamic_losses(model_of(), [], True, Dynamic(0.1, 0.0, "rms")), "gradient strengths belong to 'rms'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", MODELS)
+def test_on_a_gpu_it_gives_what_it_gives_on_a_cpu(name):
+    model, dynamic = model_of(name), Dynamic(0.5, 0.1)
+    here, there = Complete(tokens_of(), 0, 1, 4), Complete(tokens_of().cuda(), 0, 1, 4)
+    expected = in_order(dynamic_losses(model, here, MODELS[name], dynamic))
+    cached = in_order(cached_losses(model, here, MODELS[name], CACHES))
+    model.cuda()
+    torch.testing.assert_close(in_order(dynamic_losses(model, there, MODELS[name], dynamic)).cpu(), expected)
+    torch.testing.assert_close(in_order(cached_losses(model, there, MODELS[name], CACHES)).cpu(), cached)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """A run of two steps; its folder."""
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+
+    def train(*words):
+        text = "a b c d e f\nb c d e f a\n\nc d e f a b\nd e f a b c\n\n" * 8
+        (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+        small = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--steps", "2"]
+        out = tmp_path / "run"
+        place = ["--data", str(tmp_path / "text.txt"), "--out", str(out), "--device", "cpu", "--json"]
+        assert main(["train", "lm", *place, *small, *words]) == 0
+        capsys.readouterr()
+        return str(out)
+
+    return train
+
+
+def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_its_own(run, capsys):
+    folder = run()
+    flags = ["--device", "cpu", "--batch-size", "2"]
+    assert main(["evaluate", folder, *flags, "--json"]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)
+    adapting = ["--cache", "4", "--cache-weight", "0", "0.2", "--dynamic", "0", "0.1"]
+    assert main(["evaluate", folder, *flags, *adapting, "--bptt", "5", "3", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0] == alone
+    assert alone["adaptation"] is None
+    assert {"bptt", "state", "loss", "perplexity", "tokens", "signature", "adaptation"} <= set(alone)
+    names = ["cache(4,0.0,0.3)", "cache(4,0.2,0.3)", "dynamic(0.0)", "dynamic(0.1)"]
+    assert [(row["bptt"], row["adaptation"]) for row in rows] == [
+        (5, None), (3, None), *((5, name) for name in names), *((3, name) for name in names),
+    ]  # fmt: skip
+    assert all(set(row) == set(alone) and row["tokens"] == alone["tokens"] for row in rows)
+    assert all(row["signature"].endswith(f"|adaptation:{row['adaptation']}") for row in rows[2:])
+    assert rows[2]["loss"] == alone["loss"]
+    assert main(["evaluate", folder, *flags, "--split", "test", "--cache", "4", "--dynamic", "0.1"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "perplexity" in line]
+    assert [line.partition(": perplexity")[0] for line in lines] == [
+        "bptt 5", "bptt 5, adapted by cache(4,0.1,0.3)", "bptt 5, adapted by dynamic(0.1)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cache-weight", "0.1"], "cache_weight=(0.1,) means nothing without --cache"),
+        (["--dynamic-decay", "0.1"], "dynamic_decay=(0.1,) means nothing without --dynamic"),
+        (["--dynamic-rule", "rms"], "dynamic_rule=rms means nothing without --dynamic"),
+        (["--split", "test", "--dynamic", "0.1", "0.2"], "on test: choose among them on valid, then give one"),
+        (["--cache", "-3"], "a cache of -3 tokens"),
+        (["--cache", "10", "--cache-weight", "1.5"], "cache weight 1.5 is not a share"),
+        (["--dynamic", "0.1", "--dynamic-rule", "sdg"], "did you mean 'sgd'"),
+    ],
+)
+def test_flags_that_cannot_work_get_one_line(capsys, words, message):
+    assert main(["evaluate", "nowhere", *words]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_padded_examples_have_nothing_to_adapt_to(run, capsys):
+    folder = run("--batching", "padded")
+    for words in (["--cache", "10"], ["--dynamic", "0.1"]):
+        assert main(["evaluate", folder, "--device", "cpu", *words]) == 2
+        captured = capsys.readouterr()
+        assert "reads padded examples, each by itself" in captured.err
+        assert captured.err.count("\n") == 1
+        assert captured.out == ""
+    assert main(["evaluate", folder, "--device", "cpu", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["adaptation"] is None

@@ -1,0 +1,69 @@
+"""A captured step does what a plain one does. It needs a GPU; the plain step is tested everywhere."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+from anaphor.errors import Diverged
+from anaphor.training.run import execute
+from anaphor.training.spec import LanguageRunSpec
+from anaphor.training.step import Reading, Report
+from anaphor.training.trainer import Nobody
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+
+SMALL = LanguageRunSpec(data="grammar", width=32, steps=120, evaluate_every=40, batch_size=8, bptt=16, dtype="float32")
+MODELS = {
+    "lstm": {"model": "lstm", "optimizer": "sgd", "lr": 1.0},
+    "transformer": {"model": "transformer", "carry": False},
+    "memory": {"model": "transformer-xl", "memory": 40, "optimizer": "muon"},
+    "hybrid": {"model": "hybrid", "memory": 24},
+    "accumulated": {"model": "gru", "accumulate": 2},
+    "averaged": {"model": "lstm", "average": "ema"},
+}
+
+
+def losses(spec, out):
+    execute(spec, out, Nobody(), test=False)
+    return [json.loads(line)["valid"]["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+@on_gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_a_captured_step_learns_the_same(name, tmp_path):
+    spec = dataclasses.replace(SMALL, **MODELS[name])
+    plain = losses(dataclasses.replace(spec, capture=False), tmp_path / "plain")
+    captured = losses(spec, tmp_path / "captured")
+    assert captured == pytest.approx(plain, rel=2e-3)
+    assert captured[-1] < captured[0]
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dropout_is_drawn_anew_at_every_replay(dtype, tmp_path):
+    options = {"dropout": 0.2, "weight_drop": 0.3, "dropout_kind": "locked", "word_dropout": 0.1}
+    spec = dataclasses.replace(SMALL, model="lstm", dtype=dtype, **options)
+    once = losses(spec, tmp_path / "once")
+    assert once[-1] < once[0]
+    assert once == pytest.approx(losses(spec, tmp_path / "again"), rel=1e-3)
+    assert once != pytest.approx(losses(dataclasses.replace(spec, seed=5), tmp_path / "other"), rel=1e-4)
+
+
+@on_gpu
+def test_a_run_that_diverges_is_stopped_a_step_later(tmp_path):
+    with pytest.raises(Diverged, match=r"diverged at step \d+: loss"):
+        execute(dataclasses.replace(SMALL, model="lstm", lr=1e20), tmp_path, Nobody())
+
+
+def test_a_report_tells_the_loss_the_norm_and_the_first_bad_weight():
+    reading = Report(torch.tensor([2.5, 3.0, 4.0]), ["first", "second"]).read()
+    assert reading == Reading(2.5, {"first": 3.0, "second": 4.0})
+    assert reading.norm == 5
+    assert reading.finite
+    assert reading.first_bad is None
+    bad = Reading(math.nan, {"first": 1.0, "second": math.inf})
+    assert not bad.finite
+    assert bad.first_bad == "second"

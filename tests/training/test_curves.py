@@ -1,0 +1,198 @@
+"""What a run tells of its way: metrics of each validation, the same after a resume, and a figure at the end."""
+
+import math
+import signal
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.cli.progress import Bar, Pace, duration
+from anaphor.metrics.perplexity import LossTotal, Score
+from anaphor.training.curves import along, draw_curves
+from anaphor.training.run import execute
+from anaphor.training.rundir import RunDir
+from anaphor.training.spec import LanguageRunSpec
+
+
+class Watched:
+    """Keeps the losses of all steps; ends the run, as a kill would, at one of them."""
+
+    def __init__(self, until=math.inf):
+        self.losses, self.until = [], until
+
+    def stepped(self, progress, loss, tokens):
+        self.losses.append(loss)
+        if len(self.losses) == self.until:
+            raise SystemError("killed")
+
+    def evaluated(self, epoch, score, best):
+        pass
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("the cat sat on the mat\nthe dog sat on the log\na bird sang\n" * 20, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _as_the_command_has_it(text, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(text.parent / "cache"))
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="module")
+def whole(text, tmp_path_factory):
+    """What a run tells that nobody disturbed, and the losses of its steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANAPHOR_CACHE", str(text.parent / "cache"))
+        torch.set_num_threads(1)
+        watched, out = Watched(), tmp_path_factory.mktemp("whole") / "run"
+        execute(small(text), out, watched)
+    return lines_of(out), watched.losses
+
+
+def small(text, **more):
+    return LanguageRunSpec(
+        data=str(text), width=8, layers=1, batch_size=2, bptt=8, steps=12, evaluate_every=4, device="cpu", **more
+    )
+
+
+def lines_of(out):
+    return RunDir(out).read_metrics()
+
+
+def timeless(lines):
+    return [
+        {key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in lines
+    ]
+
+
+def test_each_line_tells_the_mean_training_loss_since_the_last_one(whole):
+    lines, losses = whole
+    assert [line["step"] for line in lines] == [4, 8, 12]
+    for number, line in enumerate(lines):  # all batches are equally large here
+        assert line["train_loss"] == pytest.approx(sum(losses[4 * number : 4 * number + 4]) / 4)
+    assert all(line["tokens_per_second"] > 0 for line in lines)
+    assert lines[-1]["lr"] == pytest.approx(0, abs=1e-12)
+    assert lines[0]["lr"] > lines[1]["lr"] > 0
+
+
+@pytest.mark.parametrize("until", [5, 8, 10])
+def test_a_killed_and_resumed_run_tells_the_same(text, whole, tmp_path, until):
+    with pytest.raises(SystemError):
+        execute(small(text), tmp_path / "parts", Watched(until))
+    execute(small(text), tmp_path / "parts", Watched(), resume=True)
+    assert timeless(lines_of(tmp_path / "parts")) == timeless(whole[0])
+
+
+def test_a_checkpoint_between_validations_holds_what_was_lost_since(text, whole, tmp_path):
+    """A stopped run saves where it stands; the loss of the steps before belongs to the next line."""
+    spec, out = small(text), tmp_path / "run"
+
+    class Stopper(Watched):
+        def stepped(self, progress, loss, tokens):
+            super().stepped(progress, loss, tokens)
+            if len(self.losses) == 6:
+                signal.raise_signal(signal.SIGTERM)
+
+    assert execute(spec, out, Stopper())[1] == 143
+    execute(spec, out, Watched(), resume=True)
+    assert timeless(lines_of(out)) == timeless(whole[0])
+
+
+def test_the_command_writes_the_figures_and_names_them(text, tmp_path, capsys):
+    out = tmp_path / "run"
+    words = ["train", "lm", "--data", str(text), "--width", "8", "--layers", "1", "--steps", "2", "--device", "cpu"]
+    assert main([*words, "--out", str(out), "--no-test"]) == 0
+    printed = capsys.readouterr()
+    assert f"figure: {out / 'curves.png'}\n" in printed.out
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "curves.svg").read_text()
+    assert RunDir(out).read_result()["figures"] == [str(out / "curves.png"), str(out / "curves.svg")]
+
+
+def test_figures_of_an_end_that_is_no_longer_one_are_taken_away(tmp_path):
+    run = RunDir(tmp_path)
+    run.begin("")
+    run.log(1, epoch=1, tokens=10, train_loss=2.0, valid={"loss": 2.0})
+    assert draw_curves(run) == list(run.curves)
+    run.go_back(1)
+    assert not any(path.exists() for path in run.curves)
+
+
+def test_a_run_without_validations_has_no_figure(tmp_path):
+    run = RunDir(tmp_path)
+    run.begin("")
+    assert draw_curves(run) == []
+    run.log(1, loss=2.0)
+    assert draw_curves(run) == []
+
+
+def test_metrics_of_an_older_run_are_drawn_without_what_they_lack(tmp_path):
+    run = RunDir(tmp_path)
+    run.begin("")
+    for epoch, loss in enumerate((3.0, math.nan, 2.0), start=1):
+        run.log(epoch, epoch=epoch, tokens=epoch, valid={"loss": loss})
+    svg = draw_curves(run)[1].read_text()
+    assert svg.count("<svg") == 1
+
+
+@pytest.mark.parametrize(
+    ("epochs", "tokens", "x", "label"),
+    [
+        ([1, 2, 3], [10, 20, 30], [1, 2, 3], "epoch"),
+        ([0, 0, 1], [10, 20, 30], [10, 20, 30], "tokens learnt from"),
+        ([1, 2, 2], [1000, 2000, 2500], [1, 2, 2.5], "thousands of tokens learnt from"),
+        ([0, 0], [1_000_000, 2_000_000], [1, 2], "millions of tokens learnt from"),
+    ],
+)
+def test_curves_run_along_epochs_or_tokens(epochs, tokens, x, label):
+    lines = [{"epoch": epoch, "tokens": count} for epoch, count in zip(epochs, tokens, strict=True)]
+    assert along(lines) == (x, label)
+
+
+def test_the_pace_leaves_validation_out_of_the_speed_and_counts_it_in_the_time_left():
+    pace = Pace(began=100.0, progress=0.1, tokens=50)
+    pace.stepped(104.0, 0.3, 850)
+    assert pace.speed == 200
+    assert pace.left == pytest.approx(4.0 * 0.7 / 0.2)
+    pace.evaluated(106.0)
+    assert pace.speed == 200
+    assert pace.left == pytest.approx(6.0 * 0.7 / 0.2)
+    pace.stepped(110.0, 1.0, 1650)
+    assert pace.speed == 200
+    assert pace.left is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.2, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (250, "4 min 10 s"),
+        (3599.7, "1 h 00 min"),
+        (3930, "1 h 06 min"),
+    ],
+)
+def test_durations_are_as_precise_as_a_guess(seconds, told):
+    assert duration(seconds) == told
+
+
+def test_without_a_terminal_each_validation_tells_speed_and_time_left(capsys, monkeypatch):
+    clock = iter([10.0, 12.0, 13.0, 15.0, 16.0])
+    monkeypatch.setattr("anaphor.cli.progress.time.perf_counter", lambda: next(clock))
+    score = Score(LossTotal(2.0, 1), {})
+    with Bar("training") as bar:
+        bar.stepped(0.1, 3.0, 100)
+        bar.stepped(0.2, 3.0, 300)
+        bar.evaluated(1, score, best=True)
+        bar.stepped(1.0, 3.0, 700)
+        bar.evaluated(2, score, best=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "epoch 1: valid loss 2.0000, perplexity 7.39 (best so far); 100 tokens/s, 24 s left",
+        "epoch 2: valid loss 2.0000, perplexity 7.39; 150 tokens/s",
+    ]

@@ -1,0 +1,185 @@
+"""TensorBoard events: every point once, whatever killed the run; read as TensorBoard reads them."""
+
+import importlib.util
+import struct
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.errors import ConfigError, DataError
+from anaphor.training.events import SCALARS, TensorBoard, require_tensorboard
+from anaphor.training.run import execute
+from anaphor.training.spec import LanguageRunSpec
+
+LINE = {"train_loss": 2.5, "lr": 0.125, "valid": {"loss": 2.0, "perplexity": 7.5, "signature": "bptt:35"}}
+
+
+class Nobody:
+    """Watches nothing; ends the run, as a kill would, after so many validations."""
+
+    def __init__(self, lives=100):
+        self.lives = lives
+
+    def stepped(self, progress, loss, tokens):
+        pass
+
+    def evaluated(self, epoch, score, best):
+        self.lives -= 1
+        if not self.lives:
+            raise SystemError("killed")
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    torch.set_default_dtype(torch.float32)  # as the command has it
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\nthe dog sat on the log\na bird sang\n" * 20, encoding="utf-8")
+    return LanguageRunSpec(
+        data=str(text), width=8, layers=1, batch_size=2, bptt=8, steps=12, evaluate_every=3, device="cpu"
+    )
+
+
+def events_of(path):
+    from tensorboardX.proto.event_pb2 import Event
+
+    content, place = path.read_bytes(), 0
+    while place < len(content):
+        (size,) = struct.unpack("<Q", content[place : place + 8])
+        yield Event.FromString(content[place + 12 : place + 12 + size])
+        place += size + 16
+
+
+def shown(folder):
+    """{tag: {step: value}} of all files. TensorBoard hides points before a session's start, but not texts."""
+    points = []
+    for path in sorted(folder.iterdir()):
+        for event in events_of(path):
+            for value in event.summary.value:
+                text = value.tensor.string_val
+                points.append((value.tag, event.step, text[0].decode() if text else value.simple_value))
+    places = [point[:2] for point in points]
+    assert len(set(places)) == len(places), "a point is shown twice"
+    return {tag: {step: value for name, step, value in points if name == tag} for tag, _, _ in points}
+
+
+def test_every_curve_and_sample_stands_at_its_step(tmp_path):
+    events = TensorBoard(tmp_path / "events")
+    events.add(7, LINE, "two\nlines")
+    events.add(14, {**LINE, "train_loss": None}, "")
+    found = shown(tmp_path / "events")  # not closed yet: what was added is on the disk
+    events.close()
+    assert found["loss/train"] == {7: 2.5}
+    assert found["loss/valid"] == {7: 2.0, 14: 2.0}
+    assert found["perplexity/valid"] == {7: 7.5, 14: 7.5}
+    assert found["learning-rate"] == {7: 0.125, 14: 0.125}
+    assert found["sample/text_summary"] == {7: "    two\n    lines", 14: ""}
+    assert set(found) == {*SCALARS, "sample/text_summary"}
+
+
+def test_what_a_model_writes_can_always_be_told(tmp_path):
+    events = TensorBoard(tmp_path)
+    events.add(1, LINE, "lone \ud800 surrogate, \x00")
+    events.close()
+    assert "surrogate" in shown(tmp_path)["sample/text_summary"][1]
+
+
+def test_points_after_the_step_of_a_resume_are_told_once(tmp_path):
+    first = TensorBoard(tmp_path)
+    for step in (7, 14, 21):
+        first.add(step, LINE, "before")
+    first.close()
+    second = TensorBoard(tmp_path, after=14)
+    second.add(21, {**LINE, "lr": 0.5}, "after")
+    second.close()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 2
+    purged = [event.step for event in events_of(files[1]) if event.HasField("session_log")]
+    assert purged == [15]  # for a TensorBoard that has read the first file already
+    assert shown(tmp_path)["learning-rate"] == {7: 0.125, 14: 0.125, 21: 0.5}
+
+
+@pytest.mark.parametrize("kept", range(0, 40, 3))
+def test_a_point_that_a_kill_cut_short_does_not_hide_what_follows(tmp_path, kept):
+    first = TensorBoard(tmp_path)
+    first.add(7, LINE, "one")
+    first.close()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:kept])
+    second = TensorBoard(tmp_path, after=7)
+    second.add(14, LINE, "two")
+    second.close()
+    assert shown(tmp_path)["sample/text_summary"] == {7: "    one", 14: "    two"}
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path):
+    foreign = tmp_path / "events.out.tfevents.1"
+    foreign.write_bytes(bytes([4] + 11 * [0] + [255] * 8))
+    TensorBoard(tmp_path, after=7).close()
+    assert len(foreign.read_bytes()) == 20
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_run_that_was_killed_and_resumed_shows_what_an_undisturbed_one_shows(spec, tmp_path, monkeypatch, torn):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    execute(spec, whole, Nobody(), tensorboard=True)
+    with monkeypatch.context() as patch:
+        if torn:  # the third validation is told, but its checkpoint is not there
+            patch.setattr("anaphor.training.trainer.Trainer.save", saves_until(6))
+        with pytest.raises(SystemError):
+            execute(spec, parts, Nobody(lives=3), tensorboard=True)
+    execute(spec, parts, Nobody(), resume=True, tensorboard=True)
+    found = shown(parts / "events")
+    assert found == shown(whole / "events")
+    assert list(found["loss/train"]) == [3, 6, 9, 12]
+
+
+def saves_until(step):
+    from anaphor.training.trainer import Trainer
+
+    save = Trainer.save
+
+    def chosen(trainer):
+        if trainer.progress.step > step:
+            raise SystemError("killed")
+        save(trainer)
+
+    return chosen
+
+
+def test_events_tell_what_the_metrics_tell(spec, tmp_path):
+    from anaphor.training.rundir import RunDir
+
+    execute(spec, tmp_path / "run", Nobody(), tensorboard=True)
+    found, lines = shown(tmp_path / "run" / "events"), RunDir(tmp_path / "run").read_metrics()
+    assert found["loss/train"] == pytest.approx({line["step"]: line["train_loss"] for line in lines})
+    assert found["perplexity/valid"] == pytest.approx({line["step"]: line["valid"]["perplexity"] for line in lines})
+    assert found["learning-rate"] == pytest.approx({line["step"]: line["lr"] for line in lines})
+
+
+def test_without_the_flag_there_are_none_and_force_deletes_those_of_the_run_before(spec, tmp_path):
+    out = tmp_path / "run"
+    execute(spec, out, Nobody(), tensorboard=True)
+    (out / "events" / "notes.txt").write_text("mine")
+    execute(spec, out, Nobody(), force=True)
+    assert [path.name for path in (out / "events").iterdir()] == ["notes.txt"]
+
+
+def test_without_the_package_one_line_names_the_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'anaphor\[tensorboard\]'"):
+        require_tensorboard()
+    assert main(["train", "lm", "--data", "grammar", "--tensorboard", "--out", str(tmp_path / "run")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "anaphor[tensorboard]" in captured.err
+    assert not (tmp_path / "run" / "spec.yaml").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "events").write_text("a file")
+    with pytest.raises(DataError, match=r"cannot write events to .*events: ") as caught:
+        TensorBoard(tmp_path / "events")
+    assert "\n" not in str(caught.value)
