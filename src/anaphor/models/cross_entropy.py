@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from anaphor.models.language_model import Head
 
 NO_TARGET = -100  # what a target is where there is nothing to predict
-# A CPU wants them to stay in its cache; a GPU wants few large products and has the memory.
-LOGITS_AT_ONCE = {"cpu": 8_000_000, "cuda": 500_000_000}
+# A CPU is slow to touch fresh memory; a GPU wants few large products and has the room.
+LOGITS_AT_ONCE = {"cpu": 12_000_000, "cuda": 500_000_000}
 # Tensor cores read whole lines of memory: a vocabulary that is no multiple of this makes them several times slower.
 LINE = 64
 
@@ -71,9 +71,9 @@ class _Chunked(torch.autograd.Function):
         real = targets != NO_TARGET
         targets = targets.clamp(min=0)
         total = _wide(features.new_zeros(()))
-        # Both are filled again for every chunk: fresh memory is slow to touch.
+        # Filled again for every chunk, first with logits and then with probabilities: fresh memory is slow to touch.
+        rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
         room = matrix.new_empty(min(rows, len(features)), len(matrix), dtype=_room_type(matrix))
-        probabilities = torch.empty_like(room)
         with torch.autocast(kind, enabled=False):
             for some, target, counts, gradient in zip(
                 features.split(rows), targets.split(rows), real.split(rows), by_features.split(rows), strict=True
@@ -81,10 +81,10 @@ class _Chunked(torch.autograd.Function):
                 some = some.to(dtype)
                 logits = _product(some, matrix, constant, room[: len(some)])
                 logits[:, words:] = -torch.inf  # what was added for the sake of the line is no word
-                p = torch.softmax(logits, -1, out=probabilities[: len(some)])
+                peak, aim = _wide(logits.amax(-1)), _wide(logits.gather(-1, target[:, None]).squeeze(-1))
+                p = torch.softmax(logits, -1, out=logits)
                 # The largest probability is never tiny, so what all logits were divided by comes from it without loss.
-                level = _wide(logits.amax(-1)) - _wide(p.amax(-1)).log()
-                aim = _wide(logits.gather(-1, target[:, None]).squeeze(-1))
+                level = peak - _wide(p.amax(-1)).log()
                 total = total + ((level - aim) * counts).sum()
                 p, some = p.to(dtype), some * counts[:, None]
                 gradient.copy_((p @ matrix - matrix[target]) * counts[:, None])
@@ -99,7 +99,8 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = [None if made is None else made * gradient for made in ctx.saved_tensors]
+        # In place: they are nobody else's, and a second copy of a whole output matrix would be slow to make.
+        scaled = [None if made is None else made.mul_(gradient) for made in ctx.saved_tensors]
         return (*scaled, None, None)
 
 
