@@ -63,8 +63,7 @@ def generate(
     model: LanguageModel, prompt: Sequence[int], tokens: int, choice: Choice, *, seed: int = 0
 ) -> Iterator[int]:
     """New tokens one by one, as they are chosen. The prompt itself is not repeated."""
-    if not len(prompt):
-        raise ConfigError("a prompt needs at least one token: begin with the tokenizer's boundary")
+    _check_prompt(model, prompt)
     was_training = model.training
     model.eval()
     device = model.embed.weight.device
@@ -82,6 +81,13 @@ def generate(
         model.train(was_training)
 
 
+def _check_prompt(model: LanguageModel, prompt: Sequence[int]) -> None:
+    if not model.causal:
+        raise ConfigError("a model that sees later tokens cannot write: there are none yet")
+    if not len(prompt):
+        raise ConfigError("a prompt needs at least one token: begin with the tokenizer's boundary")
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """One of the continuations that a beam search keeps."""
@@ -95,8 +101,7 @@ def beam_search(model: LanguageModel, prompt: Sequence[int], tokens: int, width:
     """The `width` most probable continuations that it finds, best first."""
     if width < 1:
         raise ConfigError(f"beam={width}: there must be at least 1")
-    if not len(prompt):
-        raise ConfigError("a prompt needs at least one token: begin with the tokenizer's boundary")
+    _check_prompt(model, prompt)
     was_training = model.training
     model.eval()
     device = model.embed.weight.device

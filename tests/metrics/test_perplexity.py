@@ -29,7 +29,7 @@ def test_perplexity_is_the_exponential_of_the_mean_loss():
 
 def test_a_score_carries_its_signature():
     score = Score(LossTotal(math.log(50) * 4, 4), {"bptt": 35, "state": "carried"})
-    assert str(score) == "perplexity = 50.00 (bptt:35|state:carried)"
+    assert str(score) == "perplexity 50.00 (bptt:35|state:carried)"
     assert score.to_plain()["signature"] == "bptt:35|state:carried"
 
 

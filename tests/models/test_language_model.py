@@ -339,3 +339,10 @@ def test_recurrent_layers_start_as_the_framework_draws_them():
     assert weight.abs().max() <= 1 / 8
     assert weight.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.05)
     assert model.embed.weight.abs().max() <= 0.1
+
+
+def test_a_layer_that_sees_later_tokens_is_admitted_on_demand_only():
+    with pytest.raises(ConfigError, match="causal=False admits it"):
+        build("transformer", vocabulary=5, merge="reweight-matrix")
+    assert not build("transformer", vocabulary=5, width=8, merge="reweight-matrix", causal=False).causal
+    assert build("transformer", vocabulary=5, width=8, causal=False).causal, "what is admitted need not be there"

@@ -158,7 +158,8 @@ def row_of(length: int | None, score: Score) -> dict[str, Any]:
 
 
 def line_of(row: dict[str, Any]) -> str:
+    from anaphor.metrics.perplexity import perplexity_in_words
+
     adapted = f", adapted by {row['adaptation']}" if row["adaptation"] else ""
-    return (
-        f"bptt {row['bptt']}{adapted}: perplexity {row['perplexity']:.2f}, loss {row['loss']:.4f} ({row['signature']})"
-    )
+    perplexity = perplexity_in_words(row["perplexity"])
+    return f"bptt {row['bptt']}{adapted}: {perplexity}, loss {row['loss']:.4f} ({row['signature']})"

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from anaphor.metrics.perplexity import Score
+from anaphor.metrics.perplexity import Score, perplexity_in_words
 
 
 class Pace:
@@ -57,7 +57,8 @@ def duration(seconds: float) -> str:
 class Bar:
     """Told by the trainer how it goes. Redraws a few times a second, however short a step is."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, called: str = "perplexity") -> None:
+        """`called` is what the exponential of the loss is called: it is a perplexity unless later tokens were seen."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -73,6 +74,7 @@ class Bar:
             disable=not self.console.is_terminal,
         )
         self.task: Any = self.progress.add_task(title, total=1.0, note="")
+        self.called = called
         self.pace: Pace | None = None
         self.mean: float | None = None
 
@@ -91,11 +93,12 @@ class Bar:
         # From the first step on, which is slow and may be far into a run that goes on.
         self.pace = self.pace or Pace(now, progress, tokens)
         self.pace.stepped(now, progress, tokens)
-        note = f"loss {self.mean:.3f} · perplexity {math.exp(min(self.mean, 50)):.1f} · {self.pace.speed:,.0f} tokens/s"
+        exponential = f"{self.called} {math.exp(min(self.mean, 50)):.1f}"
+        note = f"loss {self.mean:.3f} · {exponential} · {self.pace.speed:,.0f} tokens/s"
         self.progress.update(self.task, completed=min(progress, 1.0), note=note)
 
     def evaluated(self, epoch: float, score: Score, best: bool) -> None:
-        line = f"epoch {epoch}: valid loss {score.total.loss:.4f}, perplexity {score.total.perplexity:.2f}"
+        line = f"epoch {epoch}: valid loss {score.total.loss:.4f}, {perplexity_in_words(score.total.perplexity)}"
         line += " (best so far)" if best else ""
         if self.pace is not None:
             self.pace.evaluated(time.perf_counter())

@@ -62,6 +62,8 @@ def run(words: Sequence[str]) -> int:
     from rich.console import Console
     from rich.text import Text
 
+    from anaphor.metrics.perplexity import perplexity_in_words
+
     console = Console(highlight=False)
     for one in found:
         line = Text()
@@ -69,7 +71,8 @@ def run(words: Sequence[str]) -> int:
             line.append(token, style=f"{colour(loss)}{' underline' if unknown else ''}")
             line.append(f"/{loss:.2f} ", style="dim")
         console.print(line)
-        console.print(f"  loss {one.total.loss:.4f}, perplexity {one.total.perplexity:.2f}, {one.total.tokens} tokens")
+        total = one.total
+        console.print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {total.tokens} tokens")
     return 0
 
 

@@ -64,7 +64,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.cli.progress import Bar
     from anaphor.training.run import execute
 
-    with Bar("training") as bar:
+    with Bar("training", "perplexity" if spec.causal else "exp(loss)") as bar:
         result, code = execute(
             spec, out, bar, resume=options.resume, force=options.force, test=not options.no_test,
             tensorboard=options.tensorboard, warn=warn,
@@ -136,10 +136,14 @@ def show(result: dict[str, Any], options: Options) -> None:
     if result["status"] != "finished":
         print(f"stopped; go on with `anaphor train lm --resume --out {result['run']} …`")
         return
+    from anaphor.metrics.perplexity import perplexity_in_words
+
     for split in ("valid", "test"):
         score: dict[str, Any] | None = result[split]
         if score is not None:
-            print(f"{split}: perplexity {score['perplexity']:.2f}, loss {score['loss']:.4f} ({score['signature']})")
+            print(
+                f"{split}: {perplexity_in_words(score['perplexity'])}, loss {score['loss']:.4f} ({score['signature']})"
+            )
             if "source_loss" in score:
                 print(f"  whoever knows the grammar has perplexity {math.exp(score['source_loss']):.2f} on this text")
             if "overlap" in score:

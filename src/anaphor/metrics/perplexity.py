@@ -21,10 +21,13 @@ class LossTotal:
     """How many tokens were predicted."""
     bytes: int | None = None
     """How long their text is; None where only a part of it was predicted."""
+    causal: bool = True
+    """Whether each token was predicted from earlier ones alone. If not, nothing made of this is a perplexity."""
 
     def __add__(self, other: LossTotal) -> LossTotal:
         both = None if self.bytes is None or other.bytes is None else self.bytes + other.bytes
-        return LossTotal(self.total + other.total, self.tokens + other.tokens, both)
+        causal = self.causal and other.causal
+        return LossTotal(self.total + other.total, self.tokens + other.tokens, both, causal)
 
     @property
     def loss(self) -> float:
@@ -32,13 +35,20 @@ class LossTotal:
         return self.total / self.tokens
 
     @property
-    def perplexity(self) -> float:
+    def perplexity(self) -> float | None:
+        if not self.causal:
+            return None
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     @property
     def bits_per_byte(self) -> float | None:
         """The same for every tokenizer of a text, so that models with different ones can be compared."""
-        return None if not self.bytes else self.total / math.log(2) / self.bytes
+        return None if not self.bytes or not self.causal else self.total / math.log(2) / self.bytes
+
+
+def perplexity_in_words(perplexity: float | None) -> str:
+    """For a line of a table or of a log."""
+    return "no perplexity, for later tokens were seen" if perplexity is None else f"perplexity {perplexity:.2f}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ class Score:
         return "|".join(f"{key}:{value}" for key, value in self.facts.items())
 
     def __str__(self) -> str:
-        return f"perplexity = {self.total.perplexity:.2f} ({self.signature})"
+        return f"{perplexity_in_words(self.total.perplexity)} ({self.signature})"
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -69,9 +79,10 @@ class Score:
 class Tally:
     """A running total that stays on the device: it is read once, at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, causal: bool = True) -> None:
         self._total: Tensor | None = None
         self.tokens = 0
+        self.causal = causal
 
     def add(self, total: Tensor, tokens: int) -> None:
         # Double, or a sum over millions of tokens would lose the small ones.
@@ -80,4 +91,4 @@ class Tally:
         self.tokens += tokens
 
     def read(self, size: int | None = None) -> LossTotal:
-        return LossTotal(0.0 if self._total is None else float(self._total), self.tokens, size)
+        return LossTotal(0.0 if self._total is None else float(self._total), self.tokens, size, self.causal)

@@ -45,6 +45,9 @@ class LanguageModelSpec:
     """Size of each layer's output, where they differ; empty means `width` for all."""
     embedding: int | None = None
     """Size of a word vector; None means the width of the first layer."""
+    causal: bool = True
+    """Whether layers that see later tokens are refused. Admitted, they see what is to be predicted, and no number of
+    the model is a perplexity."""
     tied: bool = True
     """Whether the output uses the word vectors again."""
     head_bias: bool = False
@@ -155,7 +158,8 @@ class LanguageModelSpec:
             if "dropout" in options_of(name):
                 understood["dropout"] = self.dropout
             mixer = mixer_spec(name, width=entering, width_out=width, **understood)
-            _refuse_unless_causal(name, mixer)
+            if self.causal:
+                _refuse_unless_causal(name, mixer)
             hidden = 4 * width if self.feedforward is None else self.feedforward or None
             blocks.append(
                 BlockSpec(
@@ -207,7 +211,7 @@ def _refuse_unless_causal(name: str, mixer: MixerSpec) -> None:
         return
     raise ConfigError(
         f"mixer {name!r} reads the whole sequence, so that a token would see what it is to predict: "
-        f"{mixer.whole_because}"
+        f"{mixer.whole_because}; causal=False admits it all the same"
     )
 
 
@@ -260,6 +264,11 @@ class LanguageModel(nn.Module):
         limits = [block.mixer.limit for block in blocks] + [spec.positions if self.position.bounded else None]
         self.limit = min((limit for limit in limits if limit is not None), default=None)
         """How many positions the model knows; None means no end."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token is ever seen before it is predicted."""
+        return all(mixer.streams for mixer in self.layers.mixers)
 
     @property
     def state_grows(self) -> bool:

@@ -60,9 +60,11 @@ class Protocol:
 
 def resolve_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
     """Whether state is carried across segments; None means wherever the model can. Refuses what cannot work."""
-    able = model.limit is None and not model.state_grows
+    able = model.causal and model.limit is None and not model.state_grows
     if carry is None:
         carry = able
+    if carry and not model.causal:
+        raise ConfigError("a layer that sees later tokens reads whole segments and carries no state: do not carry it")
     if carry and model.limit is not None:
         raise ConfigError(
             f"a carried state never ends, but the model knows {model.limit:,} positions: do not carry it, "
@@ -134,11 +136,12 @@ class LanguageModelling:
         """The score under another protocol: other lengths, or the state carried or not."""
         text = self.splits(split)
         batches = protocol.batches(text.tokens, self.tokenizer.boundary)
-        tally = Tally()
+        tally = Tally(causal=model.causal)
         for batch, losses in losses_in_order(model, batches, protocol.carry, tick):
             tally.add(losses.double().sum(), batch.count)
         total = tally.read(text.bytes if protocol.complete else None)
         facts = {**protocol.facts(), "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, text.unknowns)}
+        facts |= _sight_facts(model)
         return Score(total, facts)
 
     def sample(self, model: LanguageModel, seed: int) -> str:
@@ -163,10 +166,11 @@ class ExampleModelling:
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         batches = self.examples(split)
-        total = LossTotal(0.0, 0)
+        total = LossTotal(0.0, 0, causal=model.causal)
         for batch, losses in losses_in_order(model, batches, carry=False):
             total = total + LossTotal(float(losses.double().sum()), int((batch.targets != NO_TARGET).sum()))
         facts = {"batching": "padded", "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, 0)}
+        facts |= _sight_facts(model)
         return Score(total, facts)
 
     def sample(self, model: LanguageModel, seed: int) -> str:
@@ -175,12 +179,18 @@ class ExampleModelling:
 
 def sampled_text(model: LanguageModel, tokenizer: Tokenizer, seed: int, tokens: int = 50) -> str:
     """A short text the model writes from nothing."""
+    if not model.causal:
+        return "(nothing: a model that sees later tokens cannot write)"
     ids = list(generate(model, [tokenizer.boundary], tokens, Choice(temperature=1.0), seed=seed))
     return tokenizer.decode(ids)
 
 
 def _vocabulary_facts(tokenizer: Tokenizer, unknowns: int) -> dict[str, Any]:
     return {"tokenizer": tokenizer.kind, "vocab": len(tokenizer), "unk": "none" if not unknowns else "kept"}
+
+
+def _sight_facts(model: LanguageModel) -> dict[str, Any]:
+    return {} if model.causal else {"causal": "no"}
 
 
 def check_examples(examples: Sequence[Any], where: str) -> None:

@@ -23,10 +23,12 @@ class Scored:
     losses: tuple[float, ...]
     unknown: tuple[bool, ...]
     """Which tokens the tokenizer does not know."""
+    causal: bool = True
+    """Whether the model saw no token before it predicted it."""
 
     @property
     def total(self) -> LossTotal:
-        return LossTotal(sum(self.losses), len(self.losses))
+        return LossTotal(sum(self.losses), len(self.losses), causal=self.causal)
 
 
 def score_sentences(model: LanguageModel, tokenizer: Tokenizer, sentences: Sequence[str]) -> Iterator[Scored]:
@@ -50,4 +52,5 @@ def score_sentences(model: LanguageModel, tokenizer: Tokenizer, sentences: Seque
             tuple(tokenizer.tokens[token] for token in ids.tolist()),
             tuple(losses),
             tuple(token == tokenizer.unknown for token in ids.tolist()),
+            model.causal,
         )

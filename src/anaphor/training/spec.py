@@ -72,6 +72,8 @@ class LanguageRunSpec:
     """How many positions a learned table covers."""
     merge: str | None = None
     """How heads become one vector: concatenate, shuffle, shift or reweight."""
+    causal: bool = True
+    """Whether layers that see later tokens are refused; admitted, nothing is called a perplexity."""
     memory: int | None = None
     """How many past tokens a carried state of attention keeps."""
     batch_size: int = 20
@@ -158,6 +160,6 @@ class LanguageRunSpec:
         """What was said of the model, as overrides of its preset."""
         names = ("width", "layers", "heads", "feedforward", "embedding", "dropout", "tied", "position", "positions",
                  "merge", "memory", "input_dropout", "norm", "activation", "initial", "head_bias",
-                 "output_dropout", "word_dropout", "dropout_kind", "weight_drop")  # fmt: skip
+                 "output_dropout", "word_dropout", "dropout_kind", "weight_drop", "causal")  # fmt: skip
         options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return options | {name: given for name in ("mixers", "widths") if (given := getattr(self, name))}
