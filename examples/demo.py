@@ -21,14 +21,14 @@ COMMON: dict[str, Any] = {
     "batch_size": 20, "bptt": 20, "shift": True, "optimizer": "muon",
 }  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
-    "lstm": {"model": "lstm", "dropout": 0.2, "lr": 0.02, "weight_decay": 0.2, "epochs": 8},
+    "lstm": {"model": "lstm", "dropout": 0.2, "lr": 0.02, "weight_decay": 0.2, "epochs": 7},
     "transformer": {
         "model": "transformer", "position": "alibi", "memory": 64, "feedforward": 256,
-        "dropout": 0.05, "lr": 0.003, "weight_decay": 0.2, "epochs": 6,
+        "dropout": 0.05, "lr": 0.003, "weight_decay": 0.2, "epochs": 5,
     },
     "hybrid": {
         "model": "hybrid", "memory": 64, "feedforward": 128,
-        "dropout": 0.1, "lr": 0.004, "weight_decay": 0.1, "epochs": 6,
+        "dropout": 0.1, "lr": 0.004, "weight_decay": 0.1, "epochs": 5,
     },
 }  # fmt: skip
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 # Okabe and Ito's palette, darkest first, each with a line style of its own for print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKED = 12  # points that still have room beside each other
+DOTS = 160  # to the inch
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
 
@@ -65,66 +68,89 @@ class Panel:
     """One matrix among several, and the values at the two ends of its colours."""
 
     title: str
-    values: Sequence[Sequence[float]]
+    values: NDArray[Any]
     low: float
     high: float
 
 
 def heat_maps(
-    panels: Sequence[Panel],
-    path: Path,
+    panels: Sequence[Panel | None],
+    paths: Sequence[Path],
     *,
     across: int,
     rows: Sequence[str],
     columns: Sequence[str],
     x_label: str = "",
     y_label: str = "",
-    title: str = "",
     label: str = "",
     curved: bool = False,
-) -> Path:
+) -> None:
     """Matrices beside each other, `across` of them in a line, with names, if any are given, at the outer ones only.
+    None leaves a place empty.
 
-    Panels with the same ends share one bar. `curved` gives small values more of the colours: they go by the square root.
-    Panels that reach below zero have white in the middle.
+    Panels with the same ends share one bar; those that reach below zero have white in the middle. Cells that are not a
+    number are grey. `curved` gives small values more of the colours: they go by the square root.
     """
-    from matplotlib.colors import PowerNorm
-
     lines = -(-len(panels) // across)
-    wide = _inches(max(len(panel.values[0]) for panel in panels), len(panels))
-    high = _inches(max(len(panel.values) for panel in panels), len(panels))
+    there = [panel for panel in panels if panel is not None]
+    wide = _inches(max(panel.values.shape[1] for panel in there), across)
+    high = _inches(max(panel.values.shape[0] for panel in there), across)
+    dots = DOTS if len(there) <= 12 else DOTS * 2 // 3  # many panels make a large figure as it is
     figure = _figure(across * (wide + 0.25) + 1.8, lines * (high + 0.35) + 1.3)
     axes = figure.subplots(lines, across, squeeze=False)
-    common = len({(panel.low, panel.high) for panel in panels}) == 1
+    common = len({(panel.low, panel.high) for panel in there}) == 1
     image = None
     for place, one in enumerate(axes.flat):
-        if place >= len(panels):
+        panel = panels[place] if place < len(panels) else None
+        if panel is None:
             one.set_axis_off()
             continue
-        panel = panels[place]
-        norm = PowerNorm(0.5, panel.low, panel.high) if curved else None
-        ends = {} if norm else {"vmin": panel.low, "vmax": panel.high}
-        image = one.imshow(
-            panel.values, cmap="RdBu_r" if panel.low < 0 else "viridis_r", aspect="auto", norm=norm,
-            interpolation="nearest", **ends,
-        )  # fmt: skip
-        one.set_title(panel.title, fontsize=9)
+        image = _fill(one, panel, curved, int(dots * wide), int(dots * high))
+        below = panels[place + across] if place + across < len(panels) else None
         _name(one.yaxis, rows if place % across == 0 else (), high)
-        _name(one.xaxis, columns if place + across >= len(panels) else (), wide)
+        _name(one.xaxis, columns if below is None else (), wide)
         if not common:
             figure.colorbar(image, ax=one).ax.tick_params(labelsize=7)
     if common and image is not None:
         figure.colorbar(image, ax=axes, label=label, shrink=0.8 if lines == 1 else 0.5)
     figure.supxlabel(x_label, fontsize=10)
     figure.supylabel(y_label, fontsize=10)
-    if title:
-        figure.suptitle(title, fontsize=11, parse_math=False)
-    return _save(figure, path)
+    for path in paths:
+        _save(figure, path, dots)
+        figure.set_layout_engine("none")  # it stays as it was arranged for the first file
 
 
-def _inches(cells: int, panels: int) -> float:
+def _fill(axes: Any, panel: Panel, curved: bool, dots_across: int, dots_down: int) -> Any:
+    from matplotlib.colors import Normalize, PowerNorm
+
+    rows, columns = panel.values.shape
+    norm = PowerNorm(0.5, panel.low, panel.high) if curved else Normalize(panel.low, panel.high)
+    values, colours = panel.values, "RdBu_r"
+    if panel.low >= 0:
+        values, colours = _coarser(values, dots_across, dots_down), "Blues"
+    axes.set_facecolor("0.93")
+    axes.set_title(panel.title, fontsize=9)
+    return axes.imshow(values, colours, norm=norm, aspect="auto", extent=(-0.5, columns - 0.5, rows - 0.5, -0.5))
+
+
+def _coarser(values: NDArray[Any], columns: int, rows: int) -> NDArray[Any]:
+    """No more cells than dots: each is the largest of those it stands for, so that a single one is not lost."""
+    import numpy as np
+
+    for axis, room in ((0, rows), (1, columns)):
+        count = values.shape[axis]
+        if count > room:
+            # fmax passes over what is not a number
+            values = np.fmax.reduceat(values, np.arange(room) * count // room, axis=axis)
+    return values
+
+
+def _inches(cells: int, across: int) -> float:
     """Room for a name beside each cell where there is one matrix, less where there are many."""
-    return min(max(0.17 * cells, 2.4), 9) if panels == 1 else min(max(0.12 * cells, 1.6), 2.2)
+    if across == 1:
+        return min(max(0.17 * cells, 2.4), 9)
+    least = 0.12 * cells
+    return max(least, 1.6) if least <= (3.4 if across <= 4 else 2.2) else 2.2
 
 
 def _name(axis: Any, names: Sequence[str], inches: float) -> None:
@@ -157,10 +183,10 @@ def _figure(wide: float, high: float) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> Path:
+def _save(figure: Any, path: Path, dots: int = DOTS) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         # A script that the font lacks is drawn as boxes; the reader sees that without being told.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        figure.savefig(path, dpi=160)
+        figure.savefig(path, dpi=dots)
     return path

@@ -6,6 +6,8 @@ path, so that the tensor exists at all. The tap's name is its place in the model
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 
@@ -21,7 +23,9 @@ class Tap(nn.Module):
     def watched(self) -> bool:
         return self.watchers > 0
 
-    def forward(self, tensor: Tensor) -> Tensor:
+    def forward(self, tensor: Tensor, parts: Sequence[tuple[Tensor, ...]] = ()) -> Tensor:
+        """`parts` are what the tensor was stacked from, where a computation went on with those and not with the whole:
+        the gradient of such a tensor is theirs."""
         return tensor
 
 

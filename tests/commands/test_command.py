@@ -33,7 +33,7 @@ def test_help_answers_in_under_half_a_second(words):
 def test_help_does_not_import_torch():
     script = (
         "import sys; from anaphor.cli.main import main; main(['--help']); main(['models', '--help']);"
-        "[main([verb, '--help']) for verb in ('bench', 'data', 'evaluate', 'generate', 'score')];"
+        "[main([verb, '--help']) for verb in ('bench', 'data', 'evaluate', 'generate', 'look', 'score')];"
         "main(['train', 'lm', '--help']); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -51,7 +51,7 @@ def test_help_comes_from_field_docstrings(capsys):
     [
         (
             ["modls"],
-            "unknown verb 'modls'; did you mean 'models'? (known: bench, data, evaluate, generate, models, ",
+            "unknown verb 'modls'; did you mean 'models'? (known: bench, data, evaluate, generate, look, models, ",
         ),
         (["models", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
         (["models", "--vocabulry", "3"], "--vocabulry"),
@@ -105,7 +105,7 @@ def test_a_broken_promise_of_speed_is_an_exit_code(monkeypatch, capsys):
     broken = Finding("ours", "peer", 0.5, 0.4, 0.6, "the interval reaches 0.95", kept=False)
     monkeypatch.setattr(overhead, "measure", lambda pairs, tick: [broken])
     monkeypatch.setattr(generation, "measure", lambda pairs, tick: ([], {}))
-    assert main(["bench", "--json"]) == 1
+    assert main(["bench", "--parts", "overhead", "generation", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["kept"] is False
 
 

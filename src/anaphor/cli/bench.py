@@ -14,6 +14,7 @@ from anaphor.errors import ConfigError
 PARTS = {
     "overhead": "what the contract costs",
     "generation": "writing with carried state",
+    "recording": "what looking inside costs",
     "training": "the recipes against a plain loop",
 }
 
@@ -24,8 +25,8 @@ class Options:
 
     pairs: int = 60
     """How many pairs a ratio is taken from; the two of a pair run right after each other."""
-    parts: tuple[str, ...] = ("overhead", "generation", "training")
-    """What is measured: overhead, generation, training."""
+    parts: tuple[str, ...] = ("overhead", "generation", "recording", "training")
+    """What is measured: overhead, generation, recording, training."""
     device: str = "cpu"
     """Where training is measured: auto, cpu or cuda. The other parts stay on the CPU."""
     threads: int = 0
@@ -52,7 +53,7 @@ def run(words: Sequence[str]) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from anaphor.bench import generation, overhead, record, training
+    from anaphor.bench import generation, overhead, record, recording, training
     from anaphor.bench.finding import Finding
     from anaphor.draw import curves
     from anaphor.training.run import choose_device
@@ -61,7 +62,7 @@ def run(words: Sequence[str]) -> int:
         torch.set_num_threads(options.threads)
     device = choose_device(options.device)
     sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
-    sizes["training"] = 2 * options.pairs
+    sizes |= {"recording": 2 * options.pairs, "training": 2 * options.pairs}
     total = sum(sizes[part] for part in options.parts)
     columns = (
         *Progress.get_default_columns(),
@@ -82,6 +83,8 @@ def run(words: Sequence[str]) -> int:
         if "generation" in options.parts:
             more, times = generation.measure(options.pairs, tick)
             findings += more
+        if "recording" in options.parts:
+            findings += recording.measure(options.pairs, tick)
         if "training" in options.parts:
             findings += training.measure(options.pairs, device, tick)
 

@@ -15,6 +15,7 @@ VERBS = {
     "evaluate": "validation or test score of a run, at other lengths too",
     "generate": "write with a trained model",
     "score": "loss of independent sentences, token by token",
+    "look": "attention, gates and losses of a text inside a run, as figures and one page",
     "data": "the data sets there are, what is on this disk, and how to get the rest",
     "models": "the models there are, how large they are and how much they remember",
     "bench": "speed side by side with what people use instead",

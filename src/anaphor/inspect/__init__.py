@@ -1,5 +1,29 @@
 """Look inside a model while it runs."""
 
-from anaphor.inspect.record import recorded
+from anaphor.inspect.attention import attention_maps, head_average, maps_of, rollout
+from anaphor.inspect.heads import HeadSummary, ranked, summarise
+from anaphor.inspect.look import Look, look_at
+from anaphor.inspect.record import Recording, recorded, recorded_calls, recorded_gradients
+from anaphor.inspect.recurrence import UnitMap, unit_maps, units_of
+from anaphor.inspect.tokens import differences, losses_of
 
-__all__ = ["recorded"]
+__all__ = [
+    "HeadSummary",
+    "Look",
+    "Recording",
+    "UnitMap",
+    "attention_maps",
+    "differences",
+    "head_average",
+    "look_at",
+    "losses_of",
+    "maps_of",
+    "ranked",
+    "recorded",
+    "recorded_calls",
+    "recorded_gradients",
+    "rollout",
+    "summarise",
+    "unit_maps",
+    "units_of",
+]

@@ -1,0 +1,218 @@
+"""`anaphor look RUN TEXT`: attention maps, gates and losses of a text, as figures and as one interactive page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from anaphor.config import parse
+from anaphor.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from anaphor.inspect import Look
+    from anaphor.inspect.heads import HeadSummary
+    from anaphor.training.run import Prepared
+
+SHOWN = 12  # heads in the table, unless there are hardly more
+MOST_CELLS = 4_000_000  # weights in JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Look at a text inside a trained model: who attends to whom, what gates do, what surprises.
+
+    Writes attention.html, one page that needs no network, and figures in PNG and SVG; prints what each head does, those
+    that continue what came before first.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    text: Annotated[str | None, tyro.conf.Positional] = None
+    """The text to look at."""
+    file: Path | None = None
+    """A file that holds the text."""
+    out: Path
+    """Folder for the page and the figures."""
+    layer: int | None = None
+    """Layer to draw and to show first; none given means all in the figure, and the most remarkable head in the page."""
+    head: int | None = None
+    """Head of that layer; none given means all of them."""
+    layers: tuple[int, ...] = ()
+    """Layers to look at, for long texts in large models; none given means all."""
+    compare: Path | None = None
+    """Another run on the same text, with the same tokens."""
+    device: str = "auto"
+    """Where it runs: auto, cpu or cuda."""
+    json: bool = False
+    """Print one JSON value with the summary, the tokens, their losses and the weights."""
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.file is None):
+            raise ConfigError("look at one text: write it behind the run, or name a file with --file")
+        if self.head is not None and self.layer is None:
+            raise ConfigError(f"head={self.head} of which layer? Say --layer too")
+        if self.layer is not None and self.layers and self.layer not in self.layers:
+            raise ConfigError(f"layer={self.layer} is not among layers={self.layers}")
+        if self.compare is not None and self.compare.resolve() == self.run.resolve():
+            raise ConfigError(f"compare={self.compare} is the run itself")
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor look")
+
+    from anaphor.inspect.figures import draw_attention, draw_units
+    from anaphor.inspect.page import page_of
+    from anaphor.training.durable import replace_file
+
+    looks = {}
+    for folder in (options.run, *([options.compare] if options.compare else [])):
+        looks[str(folder)] = _look(folder, options)
+    look = looks[str(options.run)]
+    first = None
+    if options.layer is not None:
+        ((name, head), *others) = look.heads_of(options.layer, options.head)
+        first = (name, None if others else head)
+    page, left_out = page_of(looks, first)
+    written = [options.out / "attention.html"]
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        replace_file(written[0], page.encode())
+        written += draw_attention(look, options.out, options.layer, options.head)
+        written += draw_units(look, options.out)
+    except OSError as error:
+        raise DataError(f"out={options.out} cannot be written to: {error.strerror}") from None
+    if options.json:
+        print(json.dumps(_plain(looks, options, written, left_out), allow_nan=False))
+    else:
+        _tell(looks, written, left_out)
+    return 0
+
+
+def _look(folder: Path, options: Options) -> Look:
+    from anaphor.inspect import look_at
+    from anaphor.training.run import opened
+
+    with opened(folder, options.device) as made:
+        return look_at(made.model, made.tokenizer, _text(made, options), options.layers)
+
+
+def _text(made: Prepared, options: Options) -> str:
+    if options.file is None:
+        assert options.text is not None, "one of the two was given"
+        return options.text
+    try:
+        raw = options.file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{options.file} cannot be read: {error.strerror}") from None
+    return made.tokenizer.as_text(raw, where=str(options.file))
+
+
+def _plain(
+    looks: Mapping[str, Look], options: Options, written: Sequence[Path], left_out: Sequence[str]
+) -> dict[str, Any]:
+    """Everything as JSON holds it. `differences` are second losses less first."""
+    from anaphor.inspect import differences
+
+    first, *others = looks.values()
+    return {
+        "runs": [{"run": name, **_run(look, options)} for name, look in looks.items()],
+        "differences": list(differences(first.scored, others[0].scored)) if others else None,
+        "left_out": list(left_out),
+        "written": [str(path) for path in written],
+    }
+
+
+def _run(look: Look, options: Options) -> dict[str, Any]:
+    weights, missing = _weights(look, options)
+    return {
+        "model": look.model,
+        "tokens": look.tokens,
+        "losses": [None, *look.scored.losses],
+        "loss": look.scored.total.loss,
+        "perplexity": look.scored.total.perplexity,
+        "notes": [*look.notes, *missing],
+        "summary": [{**dataclasses.asdict(head), "remarkable": head.remarkable} for head in look.heads],
+        "weights": weights,
+        "units": {
+            f"{one.layer}.{one.kind}.{one.part}": {"units": one.units, "of": one.of, "values": one.values.tolist()}
+            for one in look.units
+        },
+    }
+
+
+def _weights(look: Look, options: Options) -> tuple[dict[str, Any], list[str]]:
+    """[H, T, T] under each tap's name, of the layer and head that were chosen, as far as they are not too many."""
+    heads = [(name, head) for name, maps in look.maps.items() for head in range(len(maps))]
+    if options.layer is not None:
+        heads = look.heads_of(options.layer, options.head)
+    found: dict[str, Any] = {}
+    missing, cells = [], 0
+    for name in dict.fromkeys(name for name, _ in heads):
+        maps = look.maps[name][[head for one, head in heads if one == name]]
+        cells += maps.numel()
+        if cells > MOST_CELLS:
+            missing.append(f"The weights of {name} are too many for JSON: choose --layer and --head.")
+        else:
+            found[name] = maps.tolist()
+    return found, missing
+
+
+def _tell(looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequence[str]) -> None:
+    from rich.console import Console
+
+    from anaphor.inspect import differences
+    from anaphor.metrics.perplexity import perplexity_in_words
+
+    console = Console(highlight=False)
+    for name, look in looks.items():
+        total = look.scored.total
+        print(f"{name}: {look.model}")
+        print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {total.tokens} tokens")
+        if look.heads:
+            console.print(_table(look.heads))
+            if len(look.heads) > _rows(look.heads):
+                print(f"{len(look.heads) - _rows(look.heads)} more heads in the page and with --json")
+        else:
+            print("  no layer has attention; the page shows states and gates")
+        for note in look.notes:
+            print(note)
+    if len(looks) == 2:
+        (first, one), (second, other) = looks.items()
+        found = differences(one.scored, other.scored)
+        better = sum(value < 0 for value in found)
+        mean = sum(found) / len(found)
+        print(f"{second} less {first}: {mean:+.4f} nats a token; better on {better} of {len(found)} tokens")
+    for line in left_out:
+        print(line)
+    for path in written:
+        print(path)
+
+
+def _rows(heads: Sequence[HeadSummary]) -> int:
+    return len(heads) if len(heads) <= SHOWN + 4 else SHOWN
+
+
+def _table(heads: Sequence[HeadSummary]) -> Any:
+    from rich.table import Table
+
+    from anaphor.inspect.look import place_of
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("layer", "head", "entropy", "distance", "itself", "previous", "first", "induction"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    table.add_column("remarkable")
+    for head in heads[: _rows(heads)]:
+        numbers = (head.entropy, head.distance, head.on_self, head.on_previous, head.on_first, head.induction)
+        table.add_row(
+            place_of(head.name),
+            str(head.head),
+            *("–" if number is None else f"{number:.2f}" for number in numbers),
+            head.remarkable,
+        )
+    return table

@@ -1,0 +1,189 @@
+"""One page that holds everything: markup, style, script and data in a single file that needs no network.
+
+The parts are in `static/`. The policy in the page's head allows exactly this style and this script, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anaphor.inspect.look import Look, place_of
+from anaphor.inspect.recurrence import UnitMap
+from anaphor.inspect.tokens import differences
+
+SCRIPTS = ("data.js", "grid.js", "lines.js", "text.js", "page.js")
+LARGEST = 14_000_000
+"""Characters that maps may take in one page."""
+STEPS = (255, 127, 63, 31, 15)
+"""How finely weights are told; the finest that fits is taken."""
+
+
+def page_of(looks: Mapping[str, Look], first: tuple[str, int | None] | None = None) -> tuple[str, tuple[str, ...]]:
+    """The page on one or two runs, which are the keys, and one sentence for each thing that had to be left out.
+
+    `first` is the name of a map and the head to show first; None for the head means the average.
+    """
+    packed, left_out = _packed_maps(looks)
+    names = list(looks)
+    content: dict[str, Any] = {
+        "runs": [_run(name, look, packed[name], left_out) for name, look in looks.items()],
+        "differences": None,
+        "first": _first(looks[names[0]], packed[names[0]], first),
+    }
+    if len(names) == 2:
+        content["differences"] = [None, *differences(looks[names[0]].scored, looks[names[1]].scored)]
+    return _joined(content), left_out
+
+
+def _joined(content: Mapping[str, Any]) -> str:
+    static = files("anaphor.inspect") / "static"
+    read = {name: (static / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", *SCRIPTS)}
+    style = read["page.css"]
+    script = "(() => {\n" + '"use strict";\n' + "\n".join(read[name] for name in SCRIPTS) + "})();\n"
+    policy = (
+        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; "
+        f"base-uri 'none'; form-action 'none'"
+    )
+    # In a script element the data could end it, or begin a comment, by nothing but this letter.
+    data = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    parts = {"policy": policy, "style": style, "script": script, "data": data}
+    # In one go: what is put in may look like a place to put something.
+    return re.sub(r"@(policy|style|script|data)@", lambda found: parts[found[1]], read["page.html"])
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _run(name: str, look: Look, layers: list[dict[str, Any]], left_out: Sequence[str]) -> dict[str, Any]:
+    total = look.scored.total
+    return {
+        "name": name,
+        "model": look.model,
+        "tokens": look.tokens,
+        "joined": look.joined,
+        "losses": [None, *look.scored.losses],
+        "unknown": [False, *look.scored.unknown],
+        "loss": total.loss,
+        "perplexity": total.perplexity,
+        "notes": [*look.notes, *left_out],
+        "layers": layers,
+        "summary": [
+            {**dataclasses.asdict(head), "place": place_of(head.name), "remarkable": head.remarkable}
+            for head in look.heads
+        ],
+        "units": [_packed_units(one) for one in look.units],
+    }
+
+
+def _first(look: Look, layers: list[dict[str, Any]], wanted: tuple[str, int | None] | None) -> dict[str, Any] | None:
+    """What was asked for, or the head that ranks first, among those that are there."""
+    there = {layer["name"] for layer in layers}
+    ranking: list[tuple[str, int | None]] = [(head.name, head.head) for head in look.heads]
+    for name, head in ([wanted] if wanted else []) + ranking:
+        if name in there:
+            return {"name": name, "head": head}
+    return None
+
+
+def _packed_maps(looks: Mapping[str, Look]) -> tuple[dict[str, list[dict[str, Any]]], tuple[str, ...]]:
+    """The layers of every run, as finely as they fit; where they do not fit at all, the first ones that do."""
+    for steps in STEPS[_estimated(looks) :]:
+        packed = {name: [_packed_layer(look, tap, steps) for tap in look.maps] for name, look in looks.items()}
+        if sum(_length(layer) for layers in packed.values() for layer in layers) <= LARGEST:
+            break
+    notes = []
+    if steps < STEPS[0]:
+        notes.append(
+            f"To keep this page small, weights are rounded to {steps} steps between 0 and the largest of a row."
+        )
+    used = 0
+    kept: dict[str, list[dict[str, Any]]] = {name: [] for name in packed}
+    for name, layers in packed.items():
+        for layer in layers:
+            if used + _length(layer) > LARGEST:
+                notes.append(f"Layer {layer['place']} of {name} is left out, for the page would be too large.")
+                continue
+            used += _length(layer)
+            kept[name].append(layer)
+    return kept, tuple(notes)
+
+
+def _estimated(looks: Mapping[str, Look]) -> int:
+    """How coarse the steps will have to be, judged by one head of each layer: packing all of them takes seconds."""
+    place = 0
+    for place, steps in enumerate(STEPS):  # noqa: B007
+        characters = 0
+        for look in looks.values():
+            for maps in look.maps.values():
+                characters += (len(maps) + 1) * len(_packed_weights(maps[0], steps)["cells"])
+        if characters <= LARGEST:
+            break
+    return max(place - 1, 0)  # heads differ: the next finer ones may fit
+
+
+def _length(layer: dict[str, Any]) -> int:
+    maps = [*layer["heads"], *([layer["rollout"]] if layer["rollout"] else [])]
+    return sum(len(one["cells"]) + 8 * one["rows"] for one in maps)
+
+
+def _packed_layer(look: Look, tap: str, steps: int) -> dict[str, Any]:
+    maps = look.maps[tap]
+    return {
+        "name": tap,
+        "place": place_of(tap),
+        "causal": not bool(maps.triu(1).any()),
+        "heads": [_packed_weights(weights, steps) for weights in maps],
+        "rollout": _packed_weights(look.rollouts[tap], steps) if tap in look.rollouts else None,
+    }
+
+
+def _packed_weights(weights: Tensor, steps: int) -> dict[str, Any]:
+    """One byte for each weight: the root of its share of the row's largest, so that small ones keep some digits.
+
+    Where there are weights below zero, they go down from the middle of the byte, and the others up.
+    """
+    peaks = weights.abs().float().amax(-1)
+    share = (weights.float() / peaks.where(peaks > 0, 1)[:, None]).clamp(-1, 1)
+    root = share.abs().sqrt() * share.sign()
+    signed = bool((weights < 0).any())
+    return {
+        "rows": weights.shape[0],
+        "columns": weights.shape[1],
+        "steps": steps,
+        "signed": signed,
+        "peaks": [float(f"{peak:.4g}") for peak in peaks.tolist()],
+        "cells": _bytes(128 + root * (steps // 2) if signed else root * steps),
+    }
+
+
+def _packed_units(one: UnitMap) -> dict[str, Any]:
+    peak = 1.0 if one.bounded else max(float(one.values.abs().max()), 1e-9)
+    return {
+        "layer": one.layer,
+        "kind": one.kind,
+        "part": one.part,
+        "bounded": one.bounded,
+        "units": one.units,
+        "of": one.of,
+        "rows": one.values.shape[0],
+        "columns": one.values.shape[1],
+        "peak": peak,
+        "cells": _bytes(128 + 127 * one.values.float() / peak),
+    }
+
+
+def _bytes(values: Tensor) -> str:
+    raw = values.round().to(torch.uint8).contiguous().numpy().tobytes()
+    return base64.b64encode(zlib.compress(raw)).decode()

@@ -1,0 +1,394 @@
+// What is chosen, and what follows from it for each part of the page.
+
+const chosen = { run: 0, layer: null, head: null, view: "matrix", scale: null, paint: "loss", token: 0 };
+const highest = Math.max(0.1, ...data.runs.flatMap((run) => run.losses.filter((loss) => loss !== null)));
+const named = (name) => `${name}`.split(/[\\/]/).filter(Boolean).pop() ?? name;
+let text, size, unitSize, current = null, asked = 0;
+
+const run = () => data.runs[chosen.run];
+const layer = () => run().layers.find((one) => one.name === chosen.layer);
+const labels = () => run().tokens.map(shown);
+
+function fill(select, options, value) {
+  select.replaceChildren(...options.map(([key, name]) => {
+    const option = make("option", name);
+    option.value = key;
+    return option;
+  }));
+  select.value = value;
+}
+
+const matrix = new Grid(byId("matrix"), "Attention", {
+  moved: (cell) => list(cell ? cell.row : chosen.token),
+  picked: (row) => choose(row),
+});
+const lines = new Lines(byId("lines"), { moved: (row) => list(row ?? chosen.token), picked: (row) => choose(row) });
+const units = new Grid(byId("unit-map"), "Units over time", { picked: (row, column) => choose(column) });
+
+// ---- header and text
+
+const perplexity = (one) => one.perplexity === null ? "" : `, perplexity ${written(one.perplexity)}`;
+
+function facts() {
+  const one = run();
+  document.title = `Looking inside ${data.runs.map((each) => named(each.name)).join(" and ")}`;
+  byId("facts").textContent =
+    `${one.name}: ${one.model}; ${one.tokens.length - 1} tokens, loss ${one.loss.toFixed(3)}${perplexity(one)}`;
+  byId("notes").replaceChildren(...one.notes.map((note) => make("li", note)));
+}
+
+function paints() {
+  const options = [["loss", "the loss of each token"]];
+  if (data.differences) options.push(["difference", "the difference of the losses"]);
+  if (run().layers.length) options.push(["from", "what the chosen token looks at"], ["to", "what looks at the chosen token"]);
+  if (!options.some(([key]) => key === chosen.paint)) chosen.paint = "loss";
+  fill(byId("paint"), options, chosen.paint);
+}
+
+function show() {
+  text = new Text(byId("tokens"), run(), { moved: tell, picked: choose });
+  text.choose(chosen.token);
+}
+
+function tell(place) {
+  const at = place ?? chosen.token, token = run().tokens[at];
+  const losses = data.runs.map((each) => each.losses[at]);
+  let line = `token ${at} ${shown(token)}: `;
+  if (losses[0] === null) line += "the boundary before the text, which is not scored";
+  else if (losses.length === 1) line += `loss ${losses[0].toFixed(3)}, probability ${written(Math.exp(-losses[0]))}`;
+  else line += `loss ${losses.map((loss) => loss.toFixed(3)).join(" and ")}, difference ${signed(losses[1] - losses[0])}`;
+  if (run().unknown[at]) line += "; the tokenizer does not know it";
+  byId("token-facts").textContent = line;
+}
+
+const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(3)}`;
+const apart = data.differences ? Math.max(0.1, ...data.differences.filter((one) => one !== null).map(Math.abs)) : 1;
+
+function paint() {
+  const legends = byId("text-legend"), losses = run().losses;
+  if (chosen.paint === "difference") {
+    text.paint("both", (at) => data.differences[at] === null ? null : 0.5 + data.differences[at] / apart / 2);
+    legend(legends, "both", `−${apart.toFixed(1)}`, `+${apart.toFixed(1)}`);
+  } else if (chosen.paint === "loss" || !current) {
+    text.paint("loss", (at) => losses[at] === null ? null : losses[at] / highest);
+    legend(legends, "loss", "0", `${highest.toFixed(1)} nats`);
+  } else {
+    const weight = chosen.paint === "from" ? (at) => current.at(chosen.token, at) : (at) => current.at(at, chosen.token);
+    const all = run().tokens.map((_, at) => Math.abs(weight(at))), most = Math.max(...all) || 1;
+    text.paint("weight", (at) => Math.sqrt(all[at] / most));
+    legend(legends, "weight", "0", written(most));
+  }
+}
+
+function choose(place) {
+  chosen.token = place;
+  text.choose(place);
+  tell(place);
+  paint();
+  draw();
+  list(place);
+}
+
+// ---- attention
+
+function layers() {
+  const all = run().layers;
+  byId("attention").hidden = !all.length;
+  if (!all.length) return;
+  if (!layer()) chosen.layer = all[0].name;
+  fill(byId("layer"), all.map((one) => [one.name, one.place]), chosen.layer);
+  const heads = layer().heads.map((_, head) => [`${head}`, `${head}`]);
+  if (layer().heads.length > 1) heads.push(["average", "average of all"]);
+  if (layer().rollout) heads.push(["rollout", "rollout up to here"]);
+  if (!heads.some(([key]) => key === chosen.head)) chosen.head = heads[0][0];
+  fill(byId("head"), heads, chosen.head);
+}
+
+async function opening_map() {
+  const one = layer();
+  if (chosen.head === "rollout") return opening(one.rollout, Weights);
+  if (chosen.head !== "average") return opening(one.heads[Number(chosen.head)], Weights);
+  return new Average(await Promise.all(one.heads.map((head) => opening(head, Weights))));
+}
+
+async function attend() {
+  if (!run().layers.length) {
+    current = null;
+    return;
+  }
+  const mine = ++asked, found = await opening_map();
+  if (mine !== asked) return; // something else was chosen meanwhile
+  current = found;
+  draw();
+  list(chosen.token);
+  paint();
+  mark();
+  byId("attention").dataset.shown = `${chosen.layer}/${chosen.head}`;
+}
+
+function draw() {
+  if (!current) return;
+  // In a long text the few weights of the first tokens would outshine all others.
+  chosen.scale ??= current.rows > 100 ? "row" : "map";
+  byId("scale").value = chosen.scale;
+  const map = current, names = labels();
+  const most = { map: () => map.largest, row: (row) => map.peaks[row], one: () => 1 }[chosen.scale];
+  const largest = (row) => most(row) || 1;
+  // Where nobody looks at a later token, those cells have no colour at all.
+  const { causal } = layer(), root = (row, column) => Math.sqrt(Math.abs(map.at(row, column)) / largest(row));
+  const step = map.signed
+    ? (row, column) => 128 + Math.round(127 * Math.min(1, root(row, column)) * Math.sign(map.at(row, column)))
+    : (row, column) => causal && column > row ? -1 : Math.round(255 * Math.min(1, root(row, column)));
+  const what = {
+    rows: map.rows, columns: map.columns, rowNames: names, columnNames: names, square: true, ramp: map.signed ? "both" : "weight",
+    chosen: chosen.token, tick: String, at: (row, column) => map.at(row, column), largest: (row) => map.peaks[row],
+    step,
+    tell: (row, column) => `${names[row]} (${row}) looks at ${names[column]} (${column})\n${written(map.at(row, column))}`,
+  };
+  const inMatrix = chosen.view === "matrix";
+  byId("matrix").hidden = !inMatrix;
+  byId("lines").hidden = inMatrix;
+  byId("cell-choice").hidden = byId("scale-choice").hidden = byId("map-legend").hidden = !inMatrix;
+  if (inMatrix) {
+    size ??= matrix.fitting(what);
+    byId("cell").value = size;
+    matrix.show(what, size);
+  } else {
+    lines.show(what);
+  }
+  const end = chosen.scale === "row" ? "row" : written(chosen.scale === "one" ? 1 : map.largest);
+  legend(byId("map-legend"), what.ramp, map.signed ? `−${end}` : "0", end);
+}
+
+function list(row) {
+  if (!current) return;
+  const names = labels();
+  const rank = (host, count, weight, limit) => {
+    const all = Array.from({ length: count }, (_, place) => [weight(place), place]).filter(([value]) => value !== 0);
+    all.sort((one, other) => Math.abs(other[0]) - Math.abs(one[0]));
+    const most = all.length ? Math.abs(all[0][0]) : 1;
+    host.replaceChildren(...all.slice(0, limit).map(([value, place]) => {
+      const item = make("li"), name = make("span", names[place], "name"), beam = make("span", "", "beam");
+      name.append(make("span", `  ${place}`, "place"));
+      beam.style.width = `${Math.max(1, 100 * Math.abs(value) / most)}%`;
+      item.append(name, beam, make("span", written(value), "number"));
+      return item;
+    }));
+    if (!all.length) host.replaceChildren(make("li", "nothing"));
+  };
+  byId("from-title").textContent = `${names[row]} (${row}) looks at`;
+  byId("to-title").textContent = `${names[row]} (${row}) is looked at by`;
+  rank(byId("from"), current.columns, (place) => current.at(row, place), 10);
+  rank(byId("to"), current.rows, (place) => current.at(place, row), 6);
+}
+
+function open(name, head) {
+  chosen.layer = name;
+  chosen.head = `${head}`;
+  layers();
+  attend();
+}
+
+// Small pictures of all heads: each pixel is the largest weight of the cells it stands for.
+async function thumbs() {
+  const host = byId("thumbs"), mine = run();
+  host.replaceChildren();
+  const waiting = [];
+  for (const one of mine.layers) {
+    const line = make("div", "", "line");
+    line.append(make("span", `layer ${one.place}`));
+    one.heads.forEach((packed, head) => {
+      const button = make("button"), canvas = document.createElement("canvas");
+      button.append(canvas, make("span", `head ${head}`));
+      button.setAttribute("aria-label", `layer ${one.place} head ${head}`);
+      button.dataset.at = `${one.name}/${head}`;
+      button.onclick = () => open(one.name, head);
+      line.append(button);
+      waiting.push([canvas, packed, one]);
+    });
+    host.append(line);
+  }
+  mark();
+  for (const [canvas, packed, one] of waiting) {
+    const map = await opening(packed, Weights);
+    if (mine !== run() || !canvas.isConnected) return;
+    thumb(canvas, map, one.causal);
+  }
+}
+
+function thumb(canvas, map, causal) {
+  const side = Math.min(72, map.rows), image = new ImageData(side, side), most = new Float32Array(side * side);
+  for (let row = 0; row < map.rows; row++) {
+    const down = Math.floor(row * side / map.rows) * side;
+    for (let column = 0; column < map.columns; column++) {
+      const place = down + Math.floor(column * side / map.columns), value = Math.abs(map.at(row, column));
+      if (value > most[place]) most[place] = value;
+    }
+  }
+  most.forEach((value, place) => {
+    if (causal && place % side > Math.floor(place / side)) return;
+    const step = 3 * Math.min(255, Math.round(255 * Math.sqrt(value / (map.largest || 1))));
+    image.data.set(ramps.weight.subarray(step, step + 3), 4 * place);
+    image.data[4 * place + 3] = 255;
+  });
+  canvas.width = canvas.height = side;
+  canvas.style.imageRendering = side < 72 ? "pixelated" : "auto";
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+function mark() {
+  const at = `${chosen.layer}/${chosen.head}`;
+  for (const button of byId("thumbs").querySelectorAll("button"))
+    button.setAttribute("aria-pressed", String(button.dataset.at === at));
+  for (const row of byId("summary").querySelectorAll("tbody tr")) row.classList.toggle("now", row.dataset.at === at);
+}
+
+const COLUMNS = [
+  ["entropy", "entropy"], ["distance", "distance"], ["on_self", "itself"], ["on_previous", "previous"],
+  ["on_first", "first"], ["induction", "induction"],
+];
+
+function summary(sorted = null) {
+  const table = byId("summary"), heads = [...run().summary];
+  if (sorted) heads.sort((one, other) => ((one[sorted.by] ?? Infinity) - (other[sorted.by] ?? Infinity)) * sorted.way || 0);
+  const top = make("tr");
+  top.append(make("th", "head"));
+  for (const [key, name] of COLUMNS) {
+    const cell = make("th"), button = make("button", name), here = sorted && sorted.by === key;
+    cell.scope = "col";
+    cell.setAttribute("aria-sort", here ? (sorted.way > 0 ? "ascending" : "descending") : "none");
+    button.onclick = () => summary({ by: key, way: here ? -sorted.way : -1 });
+    cell.append(button);
+    top.append(cell);
+  }
+  top.append(make("th", "remarkable", "words"));
+  const body = document.createElement("tbody"), head = document.createElement("thead");
+  head.append(top);
+  for (const one of heads) {
+    const row = make("tr"), first = make("td"), name = `layer ${one.place} head ${one.head}`;
+    row.dataset.at = `${one.name}/${one.head}`;
+    if (run().layers.some((each) => each.name === one.name)) {
+      const button = make("button", name);
+      button.onclick = () => { open(one.name, one.head); byId("attention").scrollIntoView({ block: "start" }); };
+      first.append(button);
+    } else {
+      first.textContent = name;
+    }
+    row.append(first);
+    for (const [key] of COLUMNS) {
+      const share = key.startsWith("on_") || key === "induction";
+      row.append(make("td", one[key] === null ? "–" : one[key].toFixed(2), share && one[key] >= 0.5 ? "strong" : ""));
+    }
+    row.append(make("td", one.remarkable, "words"));
+    body.append(row);
+  }
+  table.replaceChildren(head, body);
+  mark();
+}
+
+// ---- recurrent layers
+
+function recurrent() {
+  const all = run().units;
+  byId("units").hidden = !all.length;
+  if (!all.length) return;
+  const places = [...new Set(all.map((one) => one.layer))];
+  if (!places.includes(chosen.unitLayer)) chosen.unitLayer = places[0];
+  fill(byId("unit-layer"), places.map((place) => [place, place.replace(/^layers\.(\d+)\.mixer/, "$1")]), chosen.unitLayer);
+  const parts = all.filter((one) => one.layer === chosen.unitLayer);
+  if (!parts.some((one) => one.part === chosen.unitPart)) chosen.unitPart = parts[0].part;
+  fill(byId("unit-part"), parts.map((one) => [one.part, one.kind === "gates" ? `gate: ${one.part}` : `state: ${one.part}`]), chosen.unitPart);
+}
+
+async function walk() {
+  const mine = run(), one = mine.units.find((each) => each.layer === chosen.unitLayer && each.part === chosen.unitPart);
+  if (!one) return;
+  const map = await opening(one, Units), names = labels();
+  if (mine !== run()) return;
+  const what = {
+    rows: map.rows, columns: map.columns, rowNames: one.units.map(String), columnNames: names, square: false,
+    ramp: one.bounded ? "weight" : "both", tick: (row) => String(one.units[row]),
+    step: one.bounded
+      ? (row, column) => Math.max(0, Math.min(255, Math.round(255 * map.at(row, column))))
+      : (row, column) => map.cells[row * map.columns + column],
+    tell: (row, column) => `unit ${one.units[row]} at ${names[column]} (${column})\n${written(map.at(row, column))}`,
+  };
+  unitSize ??= units.fitting(what);
+  byId("unit-cell").value = unitSize;
+  units.show(what, unitSize);
+  if (one.bounded) legend(byId("unit-legend"), "weight", "0", "1");
+  else legend(byId("unit-legend"), "both", `−${written(map.peak)}`, `+${written(map.peak)}`);
+  byId("unit-facts").textContent = one.units.length < one.of
+    ? `Units down, tokens across. Shown are the ${one.units.length} of ${one.of} units whose hidden state varies most over this text.`
+    : `Units down, tokens across. Shown are all ${one.of} units.`;
+  byId("units").dataset.shown = `${one.layer}/${one.part}`;
+}
+
+// ---- two runs
+
+function compare() {
+  byId("runs").hidden = byId("run-choice").hidden = data.runs.length < 2;
+  if (data.runs.length < 2) return;
+  const [first, second] = data.runs;
+  fill(byId("run"), data.runs.map((one, place) => [place, one.name]), chosen.run);
+  for (const [name, one] of [["first", first], ["second", second]]) {
+    byId(`${name}-name`).textContent = `${one.name}: loss ${one.loss.toFixed(3)}${perplexity(one)}`;
+    new Text(byId(`${name}-text`), one, { moved: tell }).paint("loss", (at) => one.losses[at] === null ? null : one.losses[at] / highest);
+  }
+  const pair = [byId("first-text"), byId("second-text")];
+  pair.forEach((one, place) => { one.onscroll = () => { pair[1 - place].scrollTop = one.scrollTop; }; });
+  new Text(byId("difference-text"), first, { moved: tell })
+    .paint("both", (at) => data.differences[at] === null ? null : 0.5 + data.differences[at] / apart / 2);
+  legend(byId("difference-legend"), "both", `${second.name} better`, `${first.name} better`);
+  const mean = second.loss - first.loss, better = data.differences.filter((one) => one < 0 && one !== null).length;
+  byId("difference-facts").textContent =
+    `${second.name} less ${first.name}: ${signed(mean)} nats a token; ${second.name} is better on ${better} of ${first.tokens.length - 1} tokens`;
+  const order = data.differences.map((one, place) => [one, place]).filter(([one]) => one !== null);
+  order.sort((one, other) => Math.abs(other[0]) - Math.abs(one[0]));
+  const head = make("tr"), body = document.createElement("tbody"), top = document.createElement("thead");
+  head.append(...["token", "place", first.name, second.name, "difference"].map((name) => make("th", name)));
+  top.append(head);
+  body.append(...order.slice(0, 20).map(([value, place]) => {
+    const row = make("tr");
+    row.append(make("td", shown(first.tokens[place])), make("td", `${place}`), make("td", first.losses[place].toFixed(3)),
+      make("td", second.losses[place].toFixed(3)), make("td", signed(value)));
+    return row;
+  }));
+  byId("difference-table").replaceChildren(top, body);
+}
+
+// ---- wiring
+
+function everything() {
+  facts();
+  paints();
+  show();
+  tell(null);
+  layers();
+  recurrent();
+  summary();
+  current = null;
+  paint();
+  compare();
+  thumbs();
+  walk();
+  attend();
+}
+
+const changed = (name, act) => byId(name).addEventListener("change", (event) => act(event.target.value));
+changed("run", (value) => { chosen.run = Number(value); everything(); });
+changed("paint", (value) => { chosen.paint = value; paint(); });
+changed("layer", (value) => { chosen.layer = value; layers(); attend(); });
+changed("head", (value) => { chosen.head = value; attend(); });
+changed("view", (value) => { chosen.view = value; draw(); });
+changed("scale", (value) => { chosen.scale = value; draw(); });
+changed("unit-layer", (value) => { chosen.unitLayer = value; recurrent(); walk(); });
+changed("unit-part", (value) => { chosen.unitPart = value; walk(); });
+byId("cell").addEventListener("input", (event) => { size = Number(event.target.value); draw(); });
+byId("unit-cell").addEventListener("input", (event) => { unitSize = Number(event.target.value); walk(); });
+dark.addEventListener("change", () => { mixRamps(); everything(); });
+
+chosen.token = run().tokens.length - 1;
+if (data.first) [chosen.layer, chosen.head] = [data.first.name, data.first.head === null ? "average" : `${data.first.head}`];
+everything();
+document.documentElement.dataset.ready = "yes";

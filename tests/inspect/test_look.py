@@ -1,0 +1,213 @@
+"""`anaphor look`: what it prints, what it writes and what it refuses."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from anaphor.cli import look as command
+from anaphor.cli.main import main
+from anaphor.data.vocab import Word
+from anaphor.errors import ConfigError, DataError
+from anaphor.inspect import attention_maps, figures, look, look_at
+from anaphor.inspect.figures import draw_attention
+from anaphor.inspect.look import place_of
+from anaphor.models import LanguageModelSpec, build
+from anaphor.training.run import opened
+
+TEXT = "the cat sat on the mat"
+
+
+@pytest.fixture(autouse=True)
+def _as_the_command_has_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def _no_figures(monkeypatch):
+    """Drawing takes longest; those who do not look at the figures need not wait for them."""
+    monkeypatch.setattr(figures, "heat_maps", lambda panels, paths, **names: None)
+
+
+def looked(capsys, *words):
+    assert main(["look", *map(str, words), "--device", "cpu", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_it_writes_a_page_and_figures_and_tells_everything_as_json(runs, tmp_path, capsys):
+    told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path / "out")
+    assert told["written"] == [
+        str(tmp_path / "out" / name)
+        for name in ("attention.html", "attention.png", "attention.svg", "states.png", "states.svg")
+    ]
+    assert sorted(str(path) for path in (tmp_path / "out").iterdir()) == sorted(told["written"])
+    assert (tmp_path / "out" / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(tmp_path / "out" / "attention.svg").getroot().tag.endswith("svg")
+
+    (run,) = told["runs"]
+    assert told["differences"] is None
+    assert run["tokens"] == ["<eos>", *TEXT.split()]
+    with opened(runs["hybrid"], "cpu") as made:
+        ids = torch.tensor([made.tokenizer.boundary, *made.tokenizer.encode_sentence(TEXT).tolist()])
+        maps = attention_maps(made.model, ids)
+    assert list(run["weights"]) == list(maps) == ["layers.1.mixer.weights", "layers.2.mixer.weights"]
+    for name, weights in maps.items():
+        torch.testing.assert_close(torch.tensor(run["weights"][name]), weights)
+    assert {(head["layer"], head["head"]) for head in run["summary"]} == {(1, 0), (1, 1), (2, 0), (2, 1)}
+    assert run["summary"][0]["induction_tokens"] == 1, "'the' comes twice"
+    assert set(run["units"]) == {
+        f"layers.0.mixer.{part}"
+        for part in ("states.hidden", "states.cell", "gates.input", "gates.forget", "gates.proposal", "gates.output")
+    }
+    assert main(["score", str(runs["hybrid"]), TEXT, "--device", "cpu", "--json"]) == 0
+    (scored,) = json.loads(capsys.readouterr().out)
+    assert run["losses"] == [None, *(token["loss"] for token in scored["tokens"])]
+    assert run["loss"] == scored["loss"]
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_people_get_a_table_and_the_paths(runs, tmp_path, capsys):
+    assert main(["look", str(runs["hybrid"]), TEXT, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("parameters")
+    assert "perplexity" in lines[1]
+    assert " ".join(lines[2].split()) == "layer head entropy distance itself previous first induction remarkable"
+    assert len(lines[3].split()) >= 8
+    assert lines[-5:] == [str(tmp_path / "out" / name) for name in
+                          ("attention.html", "attention.png", "attention.svg", "states.png", "states.svg")]  # fmt: skip
+    assert "The rollout passes over layer 0: there is no attention." in lines
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_one_layer_and_one_head(runs, tmp_path, capsys):
+    told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path, "--layer", 2, "--head", 1)
+    (weights,) = told["runs"][0]["weights"].values()
+    assert torch.tensor(weights).shape == (1, 7, 7)
+    told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path, "--layers", 1)
+    assert list(told["runs"][0]["weights"]) == ["layers.1.mixer.weights"]
+    assert "There is no rollout: it needs every layer that has attention." in told["runs"][0]["notes"]
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_recurrent_model_shows_states_and_gates(runs, tmp_path, capsys):
+    told = looked(capsys, runs["lstm"], TEXT, "--out", tmp_path / "out")
+    assert [path.rpartition("/")[2] for path in told["written"]] == ["attention.html", "states.png", "states.svg"]
+    assert told["runs"][0]["weights"] == {}
+    assert main(["look", str(runs["lstm"]), TEXT, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 0
+    assert "no layer has attention; the page shows states and gates" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_two_runs_are_compared_token_by_token(runs, tmp_path, capsys):
+    told = looked(capsys, runs["hybrid"], TEXT, "--compare", runs["lstm"], "--out", tmp_path)
+    first, second = told["runs"]
+    assert told["differences"] == pytest.approx(
+        [two - one for one, two in zip(first["losses"][1:], second["losses"][1:], strict=True)]
+    )
+    words = ["look", str(runs["hybrid"]), TEXT, "--compare", str(runs["lstm"]), "--out", str(tmp_path)]
+    assert main([*words, "--device", "cpu"]) == 0
+    assert f"{runs['lstm']} less {runs['hybrid']}: " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_file_can_hold_the_text(runs, tmp_path, capsys):
+    (tmp_path / "bytes.bin").write_bytes(b"a\n\xff<b>")
+    told = looked(capsys, runs["bytes"], "--file", tmp_path / "bytes.bin", "--out", tmp_path / "out")
+    assert told["runs"][0]["tokens"] == ["<0x0A>", "a", "<0x0A>", "<0xFF>", "<", "b", ">"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["RUN"], "look at one text: write it behind the run, or name a file with --file"),
+        (["RUN", "a", "--file", "b"], "look at one text"),
+        (["RUN", "a", "--head", "1"], "head=1 of which layer? Say --layer too"),
+        (["RUN", "a", "--layer", "0"], "layer 0 has no attention map: attention was looked at in layers 1, 2"),
+        (["RUN", "a", "--layer", "1", "--head", "2"], "layer 1 has no head 2: its heads are 0 to 1"),
+        (["RUN", "a", "--layers", "7"], "there is no layer 7: they are 0 to 2"),
+        (["RUN", "a", "--layer", "1", "--layers", "2"], "layer=1 is not among layers=(2,)"),
+        (["RUN", "a", "--compare", "RUN"], "is the run itself"),
+        (["RUN", "cat", "--compare", "BYTES"], "the two models read the text differently: token 0"),
+        (["RUN", "--file", "nowhere"], "nowhere cannot be read: No such file or directory"),
+        (["RUN", " "], "has no tokens to score"),
+        (["nowhere", "a"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_looked_at_gets_one_line(runs, tmp_path, capsys, words, message):
+    names = {"RUN": str(runs["hybrid"]), "BYTES": str(runs["bytes"])}
+    out = tmp_path / "out"
+    assert main(["look", *(names.get(word, word) for word in words), "--out", str(out), "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written_to_gets_one_line(runs, tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file")
+    assert main(["look", str(runs["lstm"]), TEXT, "--out", str(tmp_path / "taken"), "--device", "cpu"]) == 2
+    assert "taken cannot be written to" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_too_many_weights_are_left_out_of_json_and_named(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "MOST_CELLS", 100)
+    told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path)
+    assert list(told["runs"][0]["weights"]) == ["layers.1.mixer.weights"]
+    assert (
+        "The weights of layers.2.mixer.weights are too many for JSON: choose --layer and --head."
+        in (told["runs"][0]["notes"])
+    )
+
+
+def test_a_text_too_long_for_the_memory_is_refused(monkeypatch):
+    tokenizer = Word.train("a b c")
+    model = build("transformer", vocabulary=len(tokenizer), width=8, layers=2)
+    monkeypatch.setattr(look, "LARGEST", 4 * 2 * 36)
+    assert len(look_at(model, tokenizer, "a b c a b").tokens) == 6
+    with pytest.raises(DataError, match="8 heads on 7 tokens have 392 weights, and at most 288 can be shown"):
+        look_at(model, tokenizer, "a b c a b c")
+    assert len(look_at(model, tokenizer, "a b c a b c", layers=[1]).maps) == 1
+
+
+def test_rows_that_do_not_sum_to_one_are_told():
+    tokenizer = Word.train("a b c")
+    model = LanguageModelSpec(vocabulary=len(tokenizer), layers=2, width=8, normalise="sigmoid").build()
+    found = look_at(model, tokenizer, "a b c")
+    assert found.notes == (
+        "Rows do not sum to one in layers 0, 1: the summary and the rollout divide them by their sum.",
+    )
+    torch.testing.assert_close(found.rollouts["layers.1.mixer.weights"].sum(-1), torch.ones(4))
+
+
+def seeing(*mixers):
+    tokenizer = Word.train("a b c")
+    spec = {"vocabulary": len(tokenizer), "width": 8, "causal": False, "heads": 2}
+    return look_at(LanguageModelSpec(mixers=mixers, **spec).build(), tokenizer, "a b c a")
+
+
+def test_layers_that_see_later_tokens_are_shown_and_what_they_do_not_have_is_told(tmp_path):
+    found = seeing("attention", "low-rank", "bidirectional-linear")
+    assert [place_of(name) for name in found.maps] == ["0", "1", "2 onward", "2 returning"]
+    assert found.scored.total.perplexity is None
+    assert found.rollouts == {}
+    assert found.notes == (
+        "This model sees later tokens, and so what it is to predict: its losses make no perplexity.",
+        "Rows do not sum to one in layer 1: the summary and the rollout divide them by their sum.",
+        "There is no rollout: layer 1 has weights below zero.",
+    )
+    assert found.heads_of(2, 3) == [("layers.2.mixer.returning.weights", 1)]
+    assert len(draw_attention(found, tmp_path, 2)) == 2
+    assert seeing("bidirectional-linear").notes[-1].startswith("There is no rollout: layer 0 reads in two directions")
+    assert seeing("attention", "lstm").rollouts != {}
+
+
+def test_a_layer_that_is_not_there_is_named():
+    tokenizer = Word.train("a b")
+    found = look_at(build("gru", vocabulary=len(tokenizer), width=8), tokenizer, "a b")
+    with pytest.raises(ConfigError, match="layer 1 has no attention map: no layer has one"):
+        found.heads_of(1)
