@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -115,9 +116,9 @@ def recipe(name: str) -> LanguageRunSpec:
     return from_yaml(LanguageRunSpec, Path(anaphor.training.__path__[0]) / "recipes" / f"{name}.yaml")
 
 
-def loops(name: str, device: torch.device) -> tuple[OurLoop, PlainLoop]:
-    """Ours and the plain one at a recipe's sizes, on the same random tokens."""
-    spec = recipe(name)
+def loops(name: str, device: torch.device, dtype: str = "float32") -> tuple[OurLoop, PlainLoop]:
+    """Ours and the plain one at a recipe's sizes, on the same random tokens. The plain one is in single precision."""
+    spec = dataclasses.replace(recipe(name), dtype=dtype)
     tokens = torch.randint(VOCABULARY, (spec.batch_size * (60 * spec.bptt + 1),), device=device)
     model = preset(spec.model, vocabulary=VOCABULARY, **spec.model_options()).build().to(device).train()
     task = LanguageModelling(
@@ -140,17 +141,23 @@ def loops(name: str, device: torch.device) -> tuple[OurLoop, PlainLoop]:
     return ours, PlainLoop(peer.to(device).train(), cycle(batches), lr=1e-3, clip=spec.clip)
 
 
+def comparisons(device: torch.device) -> int:
+    return len(RECIPES) * len(DTYPES[device.type])
+
+
 def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
     """One finding for each recipe."""
     torch.manual_seed(0)
-    return [_compared(name, device, pairs, tick) for name in RECIPES]
+    return [_compared(name, device, dtype, pairs, tick) for name in RECIPES for dtype in DTYPES[device.type]]
 
 
+DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
+"""What ours computes in: on a GPU as the recipes say, and as is the default there."""
 RECIPES = {"word-language-model-lstm": "nn.LSTM", "word-language-model-transformer": "nn.TransformerEncoder"}
 
 
-def _compared(name: str, device: torch.device, pairs: int, tick: Callable[[str], None]) -> Finding:
-    ours, theirs = loops(name, device)
+def _compared(name: str, device: torch.device, dtype: str, pairs: int, tick: Callable[[str], None]) -> Finding:
+    ours, theirs = loops(name, device, dtype)
     count, least = STEPS[device.type], LEAST[device.type]
 
     def several(step: Callable[[], object]) -> None:
@@ -165,7 +172,7 @@ def _compared(name: str, device: torch.device, pairs: int, tick: Callable[[str],
     tokens = spec.batch_size * spec.bptt * count
     speeds = [tokens * len(times) / sum(pair[which] for pair in times) for which in (0, 1)]
     return Finding(
-        what=f"{name}: training, tokens/s on {'a GPU' if device.type == 'cuda' else 'CPU'}",
+        what=f"{name}: training, tokens/s on {'a GPU' if device.type == 'cuda' else 'CPU'}, {dtype}",
         peer=f"a plain loop over {RECIPES[name]}, log-softmax and NLL",
         value=found.value,
         low=found.low,

@@ -62,7 +62,7 @@ def run(words: Sequence[str]) -> int:
         torch.set_num_threads(options.threads)
     device = choose_device(options.device)
     sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
-    sizes |= {"recording": 2 * options.pairs, "training": 2 * options.pairs}
+    sizes |= {"recording": 2 * options.pairs, "training": training.comparisons(device) * options.pairs}
     total = sum(sizes[part] for part in options.parts)
     columns = (
         *Progress.get_default_columns(),
