@@ -5,13 +5,16 @@ import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.text import IGNORED
+from anaphor.data.text import IGNORED, Padded
+from anaphor.data.treebank import Treebank
 from anaphor.errors import DataError
 from anaphor.models import build
+from anaphor.tasks.language_modelling import ExampleModelling
 from anaphor.training.run import padding_share, prepare
 from anaphor.training.spec import LanguageRunSpec
 
@@ -193,3 +196,13 @@ def test_an_example_longer_than_the_model_reaches_is_refused_before_the_first_st
     words = ["--data", talk, "--tokenizer", "treebank", "--batching", "padded", "--model", "dialogue-gpt"]
     assert main(["train", "lm", *words, "--positions", "4", "--out", str(out), "--device", "cpu"]) == 2
     assert not (out / "spec.yaml").exists()
+
+
+def test_a_score_says_whether_there_were_unknown_words():
+    tokenizer = Treebank.train("to be or not", None)
+    model = build("dialogue-gpt", vocabulary=len(tokenizer), width=8, layers=1, heads=2)
+    for text, told in (("to be", "none"), ("to sleep", "kept")):
+        ids = np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text)))
+        examples = Padded([ids], pad=tokenizer.pad, rows=1)
+        score = ExampleModelling(tokenizer, lambda split, examples=examples: examples).evaluate(model, "valid")
+        assert score.facts["unk"] == told

@@ -208,6 +208,10 @@ class Padded(Batches):
         held = sum(len(batch) * int(self._sizes[batch].max()) for batch in self.batches)
         return 1 - int(self._sizes.sum()) / held
 
+    def count_of(self, token: int | None) -> int:
+        """How often a token stands in the examples."""
+        return 0 if token is None else int((self._flat == token).sum())
+
     def __len__(self) -> int:
         return len(self.batches)
 

@@ -169,7 +169,8 @@ class ExampleModelling:
         total = LossTotal(0.0, 0, causal=model.causal)
         for batch, losses in losses_in_order(model, batches, carry=False):
             total = total + LossTotal(float(losses.double().sum()), int((batch.targets != NO_TARGET).sum()))
-        facts = {"batching": "padded", "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, 0)}
+        unknowns = batches.count_of(self.tokenizer.unknown)
+        facts = {"batching": "padded", "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, unknowns)}
         facts |= _sight_facts(model)
         return Score(total, facts)
 
