@@ -86,3 +86,9 @@ def test_the_version_is_told_once():
     from anaphor import __version__
 
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_no_two_test_files_have_one_name():
+    """The test runner knows them by their names alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
