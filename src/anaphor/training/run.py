@@ -220,7 +220,6 @@ def _trainer(made: Prepared, rundir: RunDir, watcher: Watcher, interruption: Int
         model=made.model,
         task=made.task,
         step=step,
-        optimizer=step.optimizer,
         schedule=build_schedule(ScheduleSpec(schedule=spec.schedule, warmup=spec.warmup)),
         budget=make_budget(epochs=spec.epochs, steps=spec.steps, minutes=spec.minutes, steps_per_epoch=steps_per_epoch),
         settings=Settings(

@@ -24,7 +24,6 @@ from anaphor.training import checkpoint
 from anaphor.training.averaging import Average
 from anaphor.training.budget import Budget
 from anaphor.training.events import Events
-from anaphor.training.optim import Optimizer
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import Schedule
 from anaphor.training.step import Report, Step
@@ -127,7 +126,6 @@ class Trainer:
     model: nn.Module
     task: Task
     step: Step
-    optimizer: Optimizer
     schedule: Schedule
     budget: Budget
     settings: Settings
@@ -189,7 +187,7 @@ class Trainer:
         # The share at the end of the step: with a warm-up from zero the first one would otherwise be wasted.
         spent = self.budget.spent(self.progress.step + 1, self.progress.seconds)
         lr = self.settings.lr * self.schedule.factor(spent)
-        self.optimizer.set_lr(lr)
+        self.step.optimizer.set_lr(lr)
         report, self.carry = self.step(group, self.carry)
         tokens = sum(batch.count for batch in group)
         self.progress.step += 1
@@ -225,7 +223,7 @@ class Trainer:
         if better:
             self.progress.best_loss, self.progress.best_step = score.total.loss, self.progress.step
         self.progress.fruitless = 0 if better else self.progress.fruitless + 1
-        lr = float(self.optimizer.param_groups[0]["lr"])
+        lr = float(self.step.optimizer.param_groups[0]["lr"])
         self.schedule.report(score.total.loss)
         line = {
             "epoch": self.progress.epoch, "tokens": self.progress.tokens, "seconds": round(self.progress.seconds, 3),
@@ -240,7 +238,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write all that going on needs. The newest two and the best are kept."""
-        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        parts = {"model": self.model.state_dict(), "optimizer": self.step.optimizer.state_dict()}
         parts["random"] = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             parts["random"]["cuda"] = torch.cuda.get_rng_state()
@@ -256,7 +254,7 @@ class Trainer:
     def load(self, saved: checkpoint.Checkpoint) -> None:
         """Become what was saved. The random generators come last, so that nothing draws from them in between."""
         checkpoint.fit(self.model, saved.parts["model"])
-        self.optimizer.load_state_dict(saved.parts["optimizer"])
+        self.step.optimizer.load_state_dict(saved.parts["optimizer"])
         self.schedule.load_state_dict(saved.facts["schedule"])
         self.progress = Progress(**saved.facts["progress"])
         if self.average is not None:
