@@ -134,3 +134,15 @@ function legend(host, ramp, low, high) {
   canvas.getContext("2d").putImageData(image, 0, 0);
   host.replaceChildren(make("span", low), canvas, make("span", high));
 }
+
+// A canvas of this size on the page, with as many dots as the screen has there; gives what to draw with.
+function sized(canvas, wide, high) {
+  const fine = window.devicePixelRatio || 1;
+  canvas.width = Math.round(wide * fine);
+  canvas.height = Math.round(high * fine);
+  canvas.style.width = `${wide}px`;
+  canvas.style.height = `${high}px`;
+  const context = canvas.getContext("2d");
+  context.scale(fine, fine);
+  return context;
+}

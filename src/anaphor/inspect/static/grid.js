@@ -82,13 +82,7 @@ class Grid {
     this.spacer.style.width = `${full.wide}px`;
     this.spacer.style.height = `${full.high}px`;
     const wide = Math.min(full.wide, this.window.clientWidth), high = Math.min(full.high, this.window.clientHeight);
-    const fine = window.devicePixelRatio || 1;
-    canvas.width = Math.round(wide * fine);
-    canvas.height = Math.round(high * fine);
-    canvas.style.width = `${wide}px`;
-    canvas.style.height = `${high}px`;
-    const context = canvas.getContext("2d");
-    context.scale(fine, fine);
+    const context = sized(canvas, wide, high);
     context.font = this.font;
     context.textBaseline = "middle";
     const { scrollLeft: x, scrollTop: y } = this.window;

@@ -60,7 +60,7 @@ class Lines {
   draw() {
     const { what, canvas } = this;
     if (!what || this.host.hidden) return;
-    const style = getComputedStyle(document.body), fine = window.devicePixelRatio || 1;
+    const style = getComputedStyle(document.body);
     this.spacer.style.height = `${Math.max(what.rows, what.columns) * LINE + 4}px`;
     if (this.reveal) {
       const top = what.chosen * LINE, { scrollTop, clientHeight } = this.window;
@@ -68,12 +68,7 @@ class Lines {
       this.reveal = false;
     }
     const wide = Math.min(this.window.clientWidth, 760), high = Math.min(this.window.clientHeight, this.spacer.offsetHeight);
-    canvas.width = Math.round(wide * fine);
-    canvas.height = Math.round(high * fine);
-    canvas.style.width = `${wide}px`;
-    canvas.style.height = `${high}px`;
-    const context = canvas.getContext("2d");
-    context.scale(fine, fine);
+    const context = sized(canvas, wide, high);
     const y = this.window.scrollTop, edge = Math.min(220, wide * 0.3), middle = (row) => (row + 0.5) * LINE - y;
     const row = this.over ?? what.chosen;
     context.strokeStyle = style.getPropertyValue("--accent");
