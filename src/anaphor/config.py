@@ -80,7 +80,7 @@ def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> S
     """Read a spec from a file. Unknown keys, wrong types and anything nested are refused."""
     import tyro
 
-    values = _plain_mapping(path)
+    values = read_mapping(path)
     check_fields(kind, values)
     words = [word for key, value in values.items() for word in _as_words(key, value, path)]
     try:
@@ -152,7 +152,8 @@ def _one_line(box: str) -> str:
     return re.sub(r"\s+", " ", message)
 
 
-def _plain_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The names and values of a YAML file, or an error of one line."""
     import yaml
 
     if not path.is_file():

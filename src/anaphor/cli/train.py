@@ -14,6 +14,7 @@ from typing import Any
 
 from anaphor.config import from_yaml, look_up, parse
 from anaphor.errors import ConfigError
+from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
 from anaphor.training.spec import LanguageRunSpec
 
@@ -80,16 +81,10 @@ def read(words: Sequence[str]) -> Options:
         raise ConfigError(f"--recipe {recipe} and --config {file}: give one of them")
     default = None
     if recipe is not None:
-        default = Options(**vars(from_yaml(LanguageRunSpec, look_up(recipes(), recipe, "recipe"))))
+        default = Options(**vars(from_yaml(LanguageRunSpec, recipe_file(recipe))))
     elif file is not None:
         default = Options(**vars(from_yaml(LanguageRunSpec, Path(file))))
     return parse(Options, words, program="anaphor train lm", default=default)
-
-
-def recipes() -> dict[str, Path]:
-    """The recipes that come with the program."""
-    folder = Path(__file__).parents[1] / "training" / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def value_of(flag: str, words: Sequence[str]) -> str | None:

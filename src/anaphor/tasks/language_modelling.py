@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,11 @@ from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
 from anaphor.models.cross_entropy import NO_TARGET, chunked, token_losses
 from anaphor.tasks.base import Loss
+
+# Attention may hold a number for each head and each pair of tokens, which no machine has room for when a segment is
+# long. Each call of the model has its price, too, so it gets so many tokens of a row at least.
+PAIRS_AT_ONCE = 2**24
+LEAST_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,29 @@ def losses_in_order(
     found, state = [], None
     with torch.inference_mode():
         for batch in batches:
-            x, state = model.features(batch.input_ids, state if carry and not batch.restarts else None, batch.lengths)
-            found.append((batch, token_losses(x, model.head, batch.targets)))
+            state = state if carry and not batch.restarts else None
+            losses = []
+            for piece in pieces(batch) if model.causal else [batch]:
+                x, state = model.features(piece.input_ids, state, piece.lengths)
+                losses.append(token_losses(x, model.head, piece.targets))
+            found.append((batch, torch.cat(losses, dim=1)))
             tick()
     model.train(was_training)
     return found
+
+
+def pieces(batch: Batch) -> Iterator[Batch]:
+    """A batch cut along the text where it is too long to be read at once. A state that goes on from each piece to the
+    next gives what the whole would."""
+    rows, tokens = batch.targets.shape
+    size = max(PAIRS_AT_ONCE // (rows * tokens), LEAST_AT_ONCE)
+    if size >= tokens:
+        yield batch
+        return
+    for start in range(0, tokens, size):
+        end = min(start + size, tokens)
+        lengths = None if batch.lengths is None else (batch.lengths - start).clamp(0, end - start)
+        yield Batch(batch.input_ids[:, start:end], batch.targets[:, start:end], lengths, batch.restarts and start == 0)
 
 
 class LanguageModelling:
@@ -134,10 +157,22 @@ class LanguageModelling:
         self, model: LanguageModel, split: str, protocol: Protocol, tick: Callable[[], None] = lambda: None
     ) -> Score:
         """The score under another protocol: other lengths, or the state carried or not."""
+        return self.score_of(model, split, protocol, self.segment_losses(model, split, protocol, tick))
+
+    def segment_losses(
+        self, model: LanguageModel, split: str, protocol: Protocol, tick: Callable[[], None] = lambda: None
+    ) -> list[tuple[Batch, Tensor]]:
+        """The segments of a split, each with the loss of its tokens [B, T]."""
+        batches = protocol.batches(self.splits(split).tokens, self.tokenizer.boundary)
+        return losses_in_order(model, batches, protocol.carry, tick)
+
+    def score_of(
+        self, model: LanguageModel, split: str, protocol: Protocol, found: Iterable[tuple[Batch, Tensor]]
+    ) -> Score:
+        """What the losses of all segments of a split come to."""
         text = self.splits(split)
-        batches = protocol.batches(text.tokens, self.tokenizer.boundary)
         tally = Tally(causal=model.causal)
-        for batch, losses in losses_in_order(model, batches, protocol.carry, tick):
+        for batch, losses in found:
             tally.add(losses.double().sum(), batch.count)
         total = tally.read(text.bytes if protocol.complete else None)
         facts = {**protocol.facts(), "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, text.unknowns)}
@@ -182,7 +217,8 @@ def sampled_text(model: LanguageModel, tokenizer: Tokenizer, seed: int, tokens: 
     """A short text the model writes from nothing."""
     if not model.causal:
         return "(nothing: a model that sees later tokens cannot write)"
-    ids = list(generate(model, [tokenizer.boundary], tokens, Choice(temperature=1.0), seed=seed))
+    most = tokens if model.limit is None else min(tokens, model.limit)
+    ids = list(generate(model, [tokenizer.boundary], most, Choice(temperature=1.0), seed=seed))
     return tokenizer.decode(ids)
 
 

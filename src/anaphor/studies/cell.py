@@ -1,0 +1,111 @@
+"""A cell: one setting with one seed, trained in a folder of its own, called after all that decides its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from anaphor.data.sources import open_source
+from anaphor.studies.spec import Setting, StudySpec
+from anaphor.training.durable import replace_file
+from anaphor.training.rundir import RunDir
+from anaphor.training.spec import LanguageRunSpec
+
+# A change in one of these may change a result; drawing, commands and studies do not.
+DECIDING = ("mixers", "models", "data", "metrics", "tasks", "training", "generate.py")
+
+JOB, MEASURES, TEST, STOP, ENDED, OUTPUT = (
+    "job.json", "measures.json", "test.json", "stop", "ended.json", "output.txt"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where a run of a study lies, and what it is."""
+
+    setting: Setting
+    seed: int
+    folder: Path
+
+    @property
+    def key(self) -> str:
+        return self.folder.name
+
+    @property
+    def spec(self) -> LanguageRunSpec:
+        return dataclasses.replace(self.setting.run, seed=self.seed)
+
+    def write_job(self, study: StudySpec, threads: int) -> None:
+        """Leave word for the worker."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        job = {
+            "task": study.task,
+            "spec": dataclasses.asdict(self.spec),
+            "threads": threads,
+            "measures": measures_of(study),
+        }
+        replace_file(self.folder / JOB, json.dumps(job, indent=2, ensure_ascii=False).encode() + b"\n")
+
+    def status(self, study: StudySpec) -> str:
+        """finished, diverged, stopped, failed, begun or new."""
+        result = self.read(RunDir(self.folder).result.name)
+        if result.get("status") == "finished":
+            return "finished" if self.read(MEASURES).get("wanted") == measures_of(study) else "begun"
+        if result.get("status") == "diverged":
+            return "diverged"
+        return str(self.read(ENDED).get("status", "begun" if RunDir(self.folder).exists else "new"))
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file of the folder; nothing where there is none, or where it is damaged: then it is made again."""
+        try:
+            found = json.loads((self.folder / name).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def end(self, status: str, reason: str) -> None:
+        """Remember why there is no result."""
+        replace_file(self.folder / ENDED, json.dumps({"status": status, "reason": reason}).encode() + b"\n")
+
+
+def measures_of(study: StudySpec) -> dict[str, Any]:
+    """What a worker measures besides the validation score."""
+    return {
+        "train": study.train_score,
+        "lengths": list(study.lengths),
+        "samples": dict(study.samples),
+        "long_lines": study.long_lines,
+    }
+
+
+def make_cell(setting: Setting, seed: int, folder: Path, task: str, threads: int) -> Cell:
+    spec = dataclasses.asdict(dataclasses.replace(setting.run, seed=seed))
+    parts = {"task": task, "spec": spec, "data": digests(setting.run.data), "code": code_version(), "threads": threads}
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return Cell(setting, seed, folder / key)
+
+
+@cache
+def digests(data: str) -> Mapping[str, str]:
+    """What train and valid hold. The test split is not opened."""
+    source = open_source(data)
+    return {split: source.digest(split) for split in ("train", "valid")}
+
+
+@cache
+def code_version() -> str:
+    """A digest of all code that can change a result, so that an old result is not taken for a new one."""
+    package = Path(__file__).parents[1]
+    files = [
+        path for name in DECIDING for path in ([package / name] if "." in name else (package / name).rglob("*.py"))
+    ]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,112 @@
+"""Where a study goes next: through a list of settings, or wherever a search sees promise."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from anaphor.errors import ConfigError
+from anaphor.studies.axes import Axis
+from anaphor.studies.spec import Setting, StudySpec
+
+
+class Proposals(Protocol):
+    """Settings to be tried, one after the other."""
+
+    def next(self) -> Setting | None:
+        """The next one; None when there is none, for now or for good."""
+
+    def report(self, setting: Setting, value: float | None) -> None:
+        """What came of it: the mean over seeds, or None where it failed."""
+
+
+class Listed:
+    """All settings that are known beforehand, in order."""
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        self._left = deque(settings)
+
+    def next(self) -> Setting | None:
+        return self._left.popleft() if self._left else None
+
+    def report(self, setting: Setting, value: float | None) -> None:
+        pass
+
+
+class Searched:
+    """Optuna chooses. Its journal lies beside the study, so that a search goes on where it was interrupted."""
+
+    def __init__(self, spec: StudySpec, folder: Path) -> None:
+        try:
+            optuna: Any = import_module("optuna")
+            journal: Any = import_module("optuna.storages.journal")
+        except ImportError:
+            raise ConfigError(f"method {spec.method} needs Optuna: pip install 'anaphor[search]'") from None
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._optuna, self.spec = optuna, spec
+        sampler = {"random": optuna.samplers.RandomSampler, "bayes": optuna.samplers.TPESampler}[spec.method]
+        seed = spec.seeds[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(folder / "search.journal")))
+            self.study = optuna.create_study(
+                storage=storage,
+                sampler=sampler(seed=seed),
+                study_name=spec.name,
+                direction=spec.goal,
+                load_if_exists=True,
+            )
+        self._open: list[tuple[Setting, Any]] = []
+        self._again: deque[Any] = deque()
+        states = optuna.trial.TrialState
+        for trial in self.study.get_trials(states=(states.RUNNING,)):
+            self._again.append(trial.params)  # its process was killed: the same setting once more
+            self.study.tell(trial.number, state=states.FAIL)
+        self._left = spec.trials - len(self.study.get_trials(states=(states.COMPLETE,)))
+        self.finished = [
+            self._setting(dict(trial.params)) for trial in self.study.get_trials(states=(states.COMPLETE,))
+        ]
+
+    def next(self) -> Setting | None:
+        if self.finished:
+            return self.finished.pop(0)
+        if self._left <= 0:
+            return None
+        self._left -= 1
+        if self._again:
+            self.study.enqueue_trial(self._again.popleft())
+        trial = self.study.ask()
+        chosen = {axis.name: self._suggest(trial, axis) for axis in self.spec.parameters}
+        setting = self._setting(chosen)
+        self._open.append((setting, trial))
+        return setting
+
+    def report(self, setting: Setting, value: float | None) -> None:
+        for place, (asked, trial) in enumerate(self._open):
+            if asked is setting:
+                state = self._optuna.trial.TrialState
+                self.study.tell(trial, value, state=state.FAIL if value is None else state.COMPLETE)
+                del self._open[place]
+                return
+
+    def _suggest(self, trial: Any, axis: Any) -> Any:
+        if isinstance(axis, Axis):
+            return trial.suggest_categorical(axis.name, list(axis.values))
+        if axis.whole:
+            return trial.suggest_int(axis.name, int(axis.low), int(axis.high), log=axis.logarithmic)
+        return trial.suggest_float(axis.name, axis.low, axis.high, log=axis.logarithmic)
+
+    def _setting(self, chosen: dict[str, Any]) -> Setting:
+        said: dict[str, Any] = {}
+        for axis in self.spec.parameters:
+            value = chosen[axis.name]
+            said |= axis.settings[axis.values.index(value)] if isinstance(axis, Axis) else {axis.name: value}
+        return self.spec.setting(chosen, said)
+
+
+def proposals(spec: StudySpec, folder: Path) -> Proposals:
+    return Searched(spec, folder) if spec.searches else Listed(spec.settings())

@@ -1,0 +1,229 @@
+"""A study on one page: a base run, axes along which it varies, seeds, and what to choose by.
+
+The shape is the one that sweep files have: `method`, `metric`, `parameters: {bptt: {values: [...]}}`, with `base` and
+`seeds` beside them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from anaphor.config import check_fields, from_yaml, look_up, nearest, read_mapping
+from anaphor.errors import ConfigError
+from anaphor.studies.axes import Axis, Range, read_axis
+from anaphor.training.recipes import recipe_file
+from anaphor.training.spec import LanguageRunSpec
+
+TASKS = {"lm": LanguageRunSpec}
+METHODS = {
+    "grid": "every combination of the values",
+    "zip": "the first values together, then the second ones, and so on",
+    "list": "the settings as they are written down",
+    "random": "settings drawn at random",
+    "bayes": "settings that look promising after those so far (needs Optuna)",
+}
+TESTS = {"best": "the chosen setting", "all": "every setting, once the choice is sealed", "none": "none of them"}
+GOALS = {"minimize": "less is better", "maximize": "more is better"}
+METRICS = {"valid.loss": "minimize", "valid.perplexity": "minimize", "valid.bits_per_byte": "minimize"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One place of a study: what its axes say there, and the run that this makes, whatever the seed."""
+
+    parameters: Mapping[str, Any]
+    run: LanguageRunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpec:
+    """All that makes a study."""
+
+    name: str
+    about: str = ""
+    """What it asks, in one line."""
+    task: str = "lm"
+    base: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of every run; `recipe` among them names a file with more."""
+    method: str = "grid"
+    parameters: tuple[Axis | Range, ...] = ()
+    listed: tuple[Mapping[str, Any], ...] = ()
+    """The settings themselves, where the method is list."""
+    metric: str = "valid.perplexity"
+    """What settings are compared by. Test scores cannot be named here."""
+    goal: str = "minimize"
+    seeds: tuple[int, ...] = (0, 1, 2)
+    trials: int = 20
+    """How many settings a search tries."""
+    test: str = "best"
+    """Which settings are scored on test, after the choice: best, all or none."""
+    lengths: tuple[int, ...] = ()
+    """Lengths of segments at which every model is scored besides its own."""
+    samples: Mapping[str, str] = field(default_factory=dict)
+    """Texts that every model scores one by one, by name."""
+    long_lines: int = 0
+    """So many of the longest lines of the validation text are scored one by one as well."""
+    train_score: bool = False
+    """Whether every model is scored on the beginning of its training text, too, as much of it as validation has."""
+    stop_hopeless: bool = False
+    """Whether a run ends early that is worse than the median of the others at the same point."""
+
+    def __post_init__(self) -> None:
+        look_up(TASKS, self.task, "task")
+        look_up(METHODS, self.method, "method")
+        look_up(GOALS, self.goal, "goal")
+        look_up(TESTS, self.test, "choice of test scores")
+        look_up(METRICS, self.metric, "metric")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"seeds={list(self.seeds)}: give at least one, and each only once")
+        if any(length < 1 for length in self.lengths):
+            raise ConfigError(f"lengths={list(self.lengths)}: a segment has at least 1 token")
+        if self.long_lines < 0:
+            raise ConfigError(f"long_lines={self.long_lines}: it must be 0 or more")
+        if self.trials < 1:
+            raise ConfigError(f"trials={self.trials}: it must be at least 1")
+        if self.method == "list":
+            if self.parameters or not self.listed:
+                raise ConfigError(f"study {self.name!r}: method list needs parameters as a list of settings")
+        elif self.listed:
+            raise ConfigError(f"study {self.name!r}: parameters as a list of settings need method list")
+        if not self.parameters and not self.listed:
+            raise ConfigError(f"study {self.name!r} has no parameters: name at least one, with the values it takes")
+        ranges = [axis.name for axis in self.parameters if isinstance(axis, Range)]
+        if ranges and not self.searches:
+            raise ConfigError(f"{ranges[0]} has no list of values: method {self.method} needs one (or use bayes)")
+        sizes = {axis.name: len(axis.values) for axis in self.parameters if isinstance(axis, Axis)}
+        if self.method == "zip" and len(set(sizes.values())) > 1:
+            told = ", ".join(f"{name} has {size}" for name, size in sizes.items())
+            raise ConfigError(f"method zip needs as many values on every axis, but {told}")
+
+    @property
+    def searches(self) -> bool:
+        """Whether the next setting depends on chance or on the results so far."""
+        return self.method in ("random", "bayes")
+
+    @property
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """The values along each axis, in order; a search has none until it has been run."""
+        if self.method == "list":
+            names = dict.fromkeys(name for setting in self.listed for name in setting)
+            return {
+                name: tuple(dict.fromkeys(_hashable(setting.get(name)) for setting in self.listed)) for name in names
+            }
+        return {axis.name: axis.values for axis in self.parameters if isinstance(axis, Axis)}
+
+    def settings(self) -> list[Setting]:
+        """Every place of the study, in order, each checked before the first one is run."""
+        return [self.setting(*place) for place in self._places()]
+
+    def _places(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        if self.method == "list":
+            for listed in self.listed:
+                yield {key: _hashable(value) for key, value in listed.items()}, dict(listed)
+            return
+        axes = [axis for axis in self.parameters if isinstance(axis, Axis)]
+        columns = [list(zip(axis.values, axis.settings, strict=True)) for axis in axes]
+        combined = zip(*columns, strict=True) if self.method == "zip" else itertools.product(*columns)
+        for place in combined:
+            labels = {axis.name: label for axis, (label, _) in zip(axes, place, strict=True)}
+            said: dict[str, Any] = {}
+            for _, settings in place:
+                said |= settings
+            yield labels, said
+
+    def setting(self, parameters: Mapping[str, Any], said: Mapping[str, Any]) -> Setting:
+        """The run of one place: a recipe, over it the base, over that what the place says."""
+        kind = TASKS[self.task]
+        given = {**self.base, **said}
+        recipe = given.pop("recipe", None)
+        values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe)))))
+        check_fields(kind, given)
+        if any(given.get(name) is not None for name in BUDGETS):
+            values |= dict.fromkeys(BUDGETS)  # a budget takes the place of the recipe's, whatever its unit
+        values |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        try:
+            return Setting(dict(parameters), kind(**values))
+        except ConfigError as error:
+            told = ", ".join(f"{name} {value}" for name, value in parameters.items())
+            raise ConfigError(f"study {self.name!r} at {told}: {error}") from None
+
+    def with_base(self, **settings: Any) -> StudySpec:
+        """The same study of another base."""
+        return replace(self, base={**self.base, **settings})
+
+
+BUDGETS = ("epochs", "steps", "minutes")
+
+
+def read_study(path: Path, name: str | None = None, data: str | None = None) -> StudySpec:
+    """A study from its file. Where the file has settings for that data set under `on`, they are laid over the rest."""
+    values = read_mapping(path)
+    given = values.pop("on", {})
+    if not isinstance(given, dict) or not all(isinstance(part, dict) for part in given.values()):
+        raise ConfigError(f"{path}: on holds a data set's name and, under it, what is different there")
+    special = given.get(data if data is not None else str(_mapping(values, "base", path).get("data", "")), {})
+    base = {**_mapping(values, "base", path), **_mapping(special, "base", path)}
+    if data is not None:
+        base["data"] = data
+    return _study(path, name or path.stem, {**values, **special, "base": base})
+
+
+def _study(path: Path, name: str, values: dict[str, Any]) -> StudySpec:
+    metric = values.pop("metric", {})
+    metric = {"name": metric} if isinstance(metric, str) else metric
+    if not isinstance(metric, dict) or set(metric) - {"name", "goal"}:
+        raise ConfigError(f"{path}: metric holds a name and a goal, not {metric!r}")
+    parameters = values.pop("parameters", {})
+    known = {"name", "about", "task", "base", "method", "seeds", "trials", "test", "lengths", "samples", "long_lines",
+             "train_score", "stop_hopeless"}  # fmt: skip
+    for key in values:
+        if key not in known:
+            said = ", ".join(sorted([*known, "metric", "on", "parameters"]))
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, [*known, 'parameters'])} (known: {said})")
+    seeds = values.pop("seeds", 3)
+    chosen = {"name": name, **values, "seeds": _seeds(seeds, path)}
+    if isinstance(parameters, list):
+        if not all(isinstance(setting, dict) for setting in parameters):
+            raise ConfigError(f"{path}: each item of parameters holds names and values")
+        chosen["listed"] = tuple(parameters)
+    elif isinstance(parameters, dict):
+        chosen["parameters"] = tuple(read_axis(str(key), value, path) for key, value in parameters.items())
+    else:
+        raise ConfigError(f"{path}: parameters hold names and what they may be, not {parameters!r}")
+    name_of_metric = str(metric.get("name", "valid.perplexity"))
+    goal = str(metric.get("goal", METRICS.get(name_of_metric, "minimize")))
+    lengths = tuple(_list(chosen.pop("lengths", []), "lengths", int, path))
+    samples = _mapping(chosen, "samples", path)
+    chosen |= {"lengths": lengths, "samples": {str(key): str(text) for key, text in samples.items()}}
+    try:
+        return StudySpec(metric=name_of_metric, goal=goal, **chosen)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _seeds(given: Any, path: Path) -> tuple[int, ...]:
+    """A list of seeds, or how many there are."""
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return tuple(range(given))
+    return tuple(_list(given, "seeds", int, path))
+
+
+def _list(given: Any, name: str, kind: type, path: Path) -> list[Any]:
+    if not isinstance(given, list) or not all(type(item) is kind for item in given):
+        raise ConfigError(f"{path}: {name} is a list of whole numbers, not {given!r}")
+    return given
+
+
+def _mapping(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    given = values.get(name, {})
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path}: {name} holds names and values, not {given!r}")
+    return given
+
+
+def _hashable(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -1,0 +1,253 @@
+"""A study: run what is missing, choose by validation, seal the choice, then read the test split once.
+
+Nothing is kept in memory that is not in the folder, so that a study that was killed goes on by the same command.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from anaphor.errors import ConfigError
+from anaphor.studies.cell import ENDED, JOB, STOP, TEST, Cell, make_cell
+from anaphor.studies.engines import Ended, Engine, Job
+from anaphor.studies.search import Proposals, proposals
+from anaphor.studies.spec import Setting, StudySpec
+from anaphor.training.durable import append_file, replace_file
+from anaphor.training.lock import locked
+from anaphor.training.rundir import RunDir
+
+KILLS = 5  # times that a cell is begun again after a signal ended it: then it is the cell's own fault
+OVER = ("finished", "diverged", "stopped")  # states in which a cell stays when the study is run again
+COMPANY = 3  # cells that must have come as far before one can be called hopeless
+
+
+class Watcher(Protocol):
+    """Somebody who is told how a study goes: a live table, or nobody."""
+
+    def changed(self, cell: Cell, status: str, reason: str = "") -> None: ...
+
+    def waited(self, running: list[Cell]) -> None:
+        """Called every second or so while cells run."""
+
+
+@dataclass
+class Study:
+    """Everything that takes part. `run` gives every cell with its status, in the order of the study."""
+
+    spec: StudySpec
+    folder: Path
+    engine: Engine
+    watcher: Watcher
+    threads: int = 1
+    cells: list[Cell] = field(default_factory=list)
+    _queue: deque[Cell] = field(default_factory=deque)
+    _open: dict[int, list[Cell]] = field(default_factory=dict)
+    """The cells of each setting that are not over, by the setting's identity."""
+
+    def run(self) -> None:
+        """Train every cell that is missing."""
+        plan = proposals(self.spec, self.folder)
+        self._drive(
+            lambda: self._next(plan), self._submit, lambda cell, ended: self._over(plan, cell, ended),
+            self._stop_hopeless if self.spec.stop_hopeless else lambda running: None,
+        )  # fmt: skip
+
+    def _drive(
+        self,
+        following: Callable[[], Cell | None],
+        submit: Callable[[Cell], Future[Ended]],
+        over: Callable[[Cell, Ended], None],
+        meanwhile: Callable[[list[Cell]], None] = lambda running: None,
+    ) -> None:
+        """Keep the engine busy until nothing follows. A cell that a signal ended is begun again."""
+        running: dict[Future[Ended], tuple[Cell, int]] = {}
+        while True:
+            while len(running) < self.engine.slots and (cell := following()) is not None:
+                running[submit(cell)] = (cell, 1)
+            if not running:
+                return
+            for future in wait(running, timeout=1, return_when=FIRST_COMPLETED).done:
+                cell, attempt = running.pop(future)
+                ended = future.result()
+                if ended.code < 0 and attempt <= KILLS:
+                    self.log("killed", cell, signal=-ended.code, attempt=attempt)
+                    running[submit(cell)] = (cell, attempt + 1)
+                else:
+                    over(cell, ended)
+            going = [cell for cell, _ in running.values()]
+            meanwhile(going)
+            self.watcher.waited(going)
+
+    def _next(self, plan: Proposals) -> Cell | None:
+        """A cell that has to be run. Settings are asked for one by one, since a search may look at what came before."""
+        while not self._queue:
+            setting = plan.next()
+            if setting is None:
+                return None
+            made = [
+                make_cell(setting, seed, self.cells_folder, self.spec.task, self.threads) for seed in self.spec.seeds
+            ]
+            self.cells += made
+            missing = [cell for cell in made if cell.status(self.spec) not in OVER]
+            for cell in made:
+                if cell not in missing:
+                    self.watcher.changed(cell, cell.status(self.spec))
+            if missing:
+                self._open[id(setting)] = list(missing)
+                self._queue += missing
+            else:
+                plan.report(setting, self._mean(made))
+        return self._queue.popleft()
+
+    def _submit(self, cell: Cell) -> Future[Ended]:
+        cell.write_job(self.spec, self.threads)
+        for name in (ENDED, STOP):
+            (cell.folder / name).unlink(missing_ok=True)
+        self.log("started", cell)
+        self.watcher.changed(cell, "running")
+        return self.engine.submit(Job("train", cell.folder, self.threads))
+
+    def _over(self, plan: Proposals, cell: Cell, ended: Ended) -> None:
+        status = cell.status(self.spec)
+        if status not in OVER:
+            status = "stopped" if (cell.folder / STOP).exists() else "failed"
+            reason = "worse than the median of the others" if status == "stopped" else why(ended)
+            cell.end(status, reason)
+        reason = self.reason(cell, status)
+        self.log(status, cell, **({"reason": reason} if reason else {}))
+        self.watcher.changed(cell, status, reason)
+        left = self._open[id(cell.setting)]
+        left.remove(cell)
+        if not left:
+            made = [other for other in self.cells if other.setting is cell.setting]
+            plan.report(cell.setting, self._mean(made))
+
+    def reason(self, cell: Cell, status: str) -> str:
+        """Why there is no result, if there is none."""
+        if status == "diverged":
+            return str(cell.read(RunDir(cell.folder).result.name).get("reason", ""))
+        return str(cell.read(ENDED).get("reason", "")) if status in ("failed", "stopped") else ""
+
+    def value(self, cell: Cell) -> float | None:
+        """What the cell is judged by; None where it has not finished. Seen later tokens, it is judged by its loss."""
+        if cell.status(self.spec) != "finished":
+            return None
+        split, name = self.spec.metric.split(".")
+        score = cell.read(RunDir(cell.folder).result.name)[split]
+        return float(math.exp(score["loss"]) if score[name] is None else score[name])
+
+    def _mean(self, cells: list[Cell]) -> float | None:
+        values = [value for cell in cells if (value := self.value(cell)) is not None]
+        return statistics.fmean(values) if len(values) == len(cells) else None
+
+    def _stop_hopeless(self, running: list[Cell]) -> None:
+        """The median rule: a cell ends when its best loss is worse than the others' median at the same step."""
+        curves = {cell.key: curve(cell) for cell in self.cells}
+        for cell in running:
+            own = curves[cell.key]
+            if not own or (cell.folder / STOP).exists():
+                continue
+            step = max(own)
+            others = [
+                best_until(curves[key], step)
+                for key in curves
+                if key != cell.key and max(curves[key], default=0) >= step
+            ]
+            if len(others) >= COMPANY and best_until(own, step) > statistics.median(others):
+                (cell.folder / STOP).touch()
+
+    @property
+    def cells_folder(self) -> Path:
+        return self.folder / "cells"
+
+    def log(self, event: str, cell: Cell | None = None, **facts: Any) -> None:
+        """Add a line to the study's log."""
+        line: dict[str, Any] = {"time": now(), "event": event}
+        if cell is not None:
+            line |= {"cell": cell.key, "parameters": dict(cell.setting.parameters), "seed": cell.seed}
+        append_file(self.folder / "log.jsonl", json.dumps({**line, **facts}, ensure_ascii=False).encode() + b"\n")
+
+    # After all cells: choose, seal, test.
+
+    def seal(self, chosen: Setting | None, *, force: bool = False) -> None:
+        """Write down what was chosen and from what, before the test split is opened. A choice is made once."""
+        path = self.folder / "seal.json"
+        cells = {cell.key: self.value(cell) for cell in self.cells}
+        choice: dict[str, Any] = {"metric": self.spec.metric, "chosen": None, "cells": cells}
+        choice["chosen"] = None if chosen is None else dict(chosen.parameters)
+        if path.is_file():
+            before = json.loads(path.read_bytes())
+            if {key: before.get(key) for key in choice} == choice:
+                return
+            if not force:
+                raise ConfigError(
+                    f"{self.folder} has made its choice among other cells and may have read test since: choose another "
+                    f"--out, or choose again by --force (the log keeps both)"
+                )
+            for cell in self.cells:
+                (cell.folder / TEST).unlink(missing_ok=True)
+        replace_file(path, json.dumps({"at": now(), **choice}, indent=2, ensure_ascii=False).encode() + b"\n")
+        self.log("sealed", **choice)
+
+    def test(self, cells: list[Cell]) -> None:
+        """Score them on test, each once, after the seal."""
+        if not (self.folder / "seal.json").is_file():
+            raise ConfigError(f"{self.folder}: the test split is read after the choice is sealed, not before")
+        waiting = deque(cell for cell in cells if not cell.read(TEST))
+        self._drive(lambda: waiting.popleft() if waiting else None, self._submit_test, self._tested)
+
+    def _tested(self, cell: Cell, ended: Ended) -> None:
+        if ended.code:
+            self.log("test failed", cell, reason=why(ended))
+            self.watcher.changed(cell, "untested", why(ended))
+        else:
+            self.watcher.changed(cell, "tested")
+
+    def _submit_test(self, cell: Cell) -> Future[Ended]:
+        if not (cell.folder / JOB).is_file():
+            cell.write_job(self.spec, self.threads)
+        self.log("test", cell)
+        return self.engine.submit(Job("test", cell.folder, self.threads))
+
+
+def now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def why(ended: Ended) -> str:
+    """In words: the worker's last line, or the signal that ended it."""
+    if ended.code < 0:
+        also = ", as the system does to a process for which memory is short" if ended.code == -9 else ""
+        return f"ended by signal {-ended.code}, {KILLS + 1} times{also}"
+    return ended.reason or f"ended with exit code {ended.code}"
+
+
+def curve(cell: Cell) -> Mapping[int, float]:
+    """The validation losses of a cell so far, by step."""
+    return dict(_losses(cell))
+
+
+def _losses(cell: Cell) -> Iterator[tuple[int, float]]:
+    for line in RunDir(cell.folder).read_metrics():
+        loss = line["valid"]["loss"] if line.get("valid") else None
+        if loss is not None:
+            yield line["step"], loss
+
+
+def best_until(losses: Mapping[int, float], step: int) -> float:
+    return min((loss for at, loss in losses.items() if at <= step), default=math.inf)
+
+
+def holding(folder: Path) -> Any:
+    """Be the only process that runs the study of this folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return locked(folder / ".lock", str(folder))
