@@ -118,6 +118,13 @@ def test_carry_is_decided_by_the_model_and_refused_where_it_cannot_work():
         resolve_carry(small("gpt-nano", heads=2), None, 2000)
 
 
+def test_a_sample_ends_with_the_positions_that_the_model_knows():
+    task, _, _ = task_of()
+    model = model_of(task, "transformer", heads=2, position="learned", positions=6)
+    assert len(task.sample(model, seed=0).split()) <= 6
+    assert len(task.sample(model_of(task, "transformer", heads=2), seed=0).split()) > 6
+
+
 @pytest.mark.parametrize("name", ["lstm", "transformer", "hybrid"])
 def test_a_sentences_score_does_not_depend_on_its_neighbours(name):
     task, _, _ = task_of()

@@ -1,4 +1,4 @@
-"""`anaphor evaluate RUN`: validation or test score of a trained model, at other lengths too."""
+"""`anaphor evaluate RUN`: validation or test score of a trained model, at other lengths and by position too."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.train import told_overlap
-from anaphor.config import parse
-from anaphor.errors import ConfigError
+from anaphor.config import look_up, parse
+from anaphor.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from anaphor.metrics.perplexity import Score
+    from anaphor.studies.length import LengthScore
     from anaphor.tasks.dynamic_evaluation import Dynamic
+    from anaphor.tasks.language_modelling import LanguageModelling, Protocol
     from anaphor.tasks.neural_cache import Cache
     from anaphor.training.run import Prepared
+
+STATES = {"carried": True, "restarted": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,12 @@ class Options:
     """Lengths of the segments; several give several scores. None given means the one of training."""
     carry: bool | None = None
     """Whether state is carried from one segment to the next; None means as in training."""
+    state: tuple[str, ...] = ()
+    """The same choice by name, so that both can be given: carried, restarted."""
+    by_position: bool = False
+    """Tell also how the loss goes along a segment, from its first token to its last."""
+    out: Path | None = None
+    """Folder for figures of perplexity by length and of loss by position."""
     batch_size: int = 10
     """Rows that are scored side by side."""
     protocol: str = "complete"
@@ -64,6 +74,10 @@ class Options:
             raise ConfigError(f"bptt={self.bptt}: a segment has at least 1 token")
         if self.split not in ("train", "valid", "test"):
             raise ConfigError(f"unknown split {self.split!r} (known: train, valid, test)")
+        for name in self.state:
+            look_up(STATES, name, "state")
+        if self.state and self.carry is not None:
+            raise ConfigError(f"state={self.state} and carry={self.carry} say the same thing: give one of them")
         for name, owner, given in (
             ("cache_weight", "cache", bool(self.cache_weight)),
             ("cache_flatness", "cache", bool(self.cache_flatness)),
@@ -81,7 +95,6 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor evaluate")
 
-    from anaphor.config import look_up
     from anaphor.tasks.dynamic_evaluation import Dynamic
     from anaphor.tasks.neural_cache import Cache
     from anaphor.training.run import opened, shared_with_train
@@ -98,54 +111,86 @@ def run(words: Sequence[str]) -> int:
         Dynamic(lr, decay, options.dynamic_rule)
         for lr, decay in product(options.dynamic, options.dynamic_decay or (0.0,))
     ]
-    rows = []
+    rows, found, figures = [], [], []
     with opened(options.run, options.device) as made:
+        if options.out is not None:
+            _make(options.out)
         shared = {"overlap": shared_with_train(made)} if options.split == "test" else {}
-        for length, score in scores(made, options, caches, dynamics):
-            row = {**row_of(length, score), **shared}
-            rows.append(row)
-            if not options.json:
-                print(line_of(row), flush=True)
+        for row, one in scores(made, options, caches, dynamics):
+            rows.append({**row, **shared})
+            if one is not None:
+                found.append(one)
+            if not options.json and not row["refused"]:
+                print(line_of(row, one), flush=True)
+        if options.out is not None:
+            figures = _draw(found, options.out, made.spec.bptt)
     if options.json:
         print(json.dumps(rows))
-    elif shared:
+        return 0
+    for line in _refusals(found):
+        print(line)
+    if options.by_position:
+        _print_positions(found)
+    if shared:
         print(told_overlap(shared["overlap"]))
+    for path in figures:
+        print(f"figure: {path}")
     return 0
 
 
 def scores(
     made: Prepared, options: Options, caches: Sequence[Cache], dynamics: Sequence[Dynamic]
-) -> Iterator[tuple[int | None, Score]]:
-    """The plain scores of all lengths, then those of the adapting model; each with its length of segments."""
+) -> Iterator[tuple[dict[str, Any], LengthScore | None]]:
+    """Rows of the plain scores of all lengths, each with its losses by position, then rows of the adapting model."""
+    from anaphor.studies.length import refusal, score_at_length
     from anaphor.tasks.adaptation import strengths_in_training, with_caches, with_dynamic
-    from anaphor.tasks.language_modelling import LanguageModelling, Protocol, resolve_carry
+    from anaphor.tasks.language_modelling import LanguageModelling
 
-    task = made.task
+    task, model = made.task, made.model
     if not isinstance(task, LanguageModelling):
-        if caches or dynamics:
-            raise ConfigError(
-                f"{options.run} reads padded examples, each by itself: --cache and --dynamic need a text that goes on"
-            )
-        yield None, task.evaluate(made.model, options.split)
+        _refuse_segments(options, bool(caches or dynamics))
+        yield row_of(None, task.evaluate(model, options.split)), None
         return
-    wanted = task.carry if options.carry is None else options.carry
+    protocols = _protocols(task, options)
+    reasons = [refusal(model, protocol) for protocol in protocols]
+    if all(reasons):
+        raise ConfigError("; ".join(dict.fromkeys(filter(None, reasons))))
     plain = []
-    for length in options.bptt or (task.bptt,):
-        carry = resolve_carry(made.model, wanted, length)
-        protocol = Protocol(options.batch_size, length, carry, options.protocol == "complete")
-        plain.append((protocol, task.evaluate_by(made.model, options.split, protocol)))
-        yield length, plain[-1][1]
+    for protocol in protocols:
+        one = score_at_length(task, model, options.split, protocol)
+        if one.score is not None:
+            plain.append((protocol, one.score))
+        yield _plain_row(one, options.by_position), one
     scaled = any(dynamic.rule == "rms" for dynamic in dynamics)
-    strengths = strengths_in_training(task, made.model) if scaled else None
+    strengths = strengths_in_training(task, model) if scaled else None
     for protocol, score in plain:
         if caches:
-            for adapted in with_caches(task, made.model, options.split, protocol, caches, score):
-                yield protocol.bptt, adapted
+            for adapted in with_caches(task, model, options.split, protocol, caches, score):
+                yield row_of(protocol.bptt, adapted), None
         for dynamic in dynamics:
-            yield (
-                protocol.bptt,
-                with_dynamic(task, made.model, options.split, protocol, dynamic, score, strengths),
-            )
+            adapted = with_dynamic(task, model, options.split, protocol, dynamic, score, strengths)
+            yield row_of(protocol.bptt, adapted), None
+
+
+def _protocols(task: LanguageModelling, options: Options) -> list[Protocol]:
+    from anaphor.tasks.language_modelling import Protocol
+
+    usual = task.carry if options.carry is None else options.carry
+    ways = [STATES[name] for name in options.state] or [usual]
+    complete = options.protocol == "complete"
+    return [
+        Protocol(options.batch_size, length, carry, complete)
+        for carry in ways
+        for length in options.bptt or [task.bptt]
+    ]
+
+
+def _refuse_segments(options: Options, adapting: bool) -> None:
+    reads = f"{options.run} reads padded examples, each by itself"
+    if adapting:
+        raise ConfigError(f"{reads}: --cache and --dynamic need a text that goes on")
+    if options.state or options.by_position or options.out is not None:
+        raise ConfigError(f"{reads}: --state, --by-position and --out need a text that goes on, cut into segments")
 
 
 def row_of(length: int | None, score: Score) -> dict[str, Any]:
@@ -154,12 +199,72 @@ def row_of(length: int | None, score: Score) -> dict[str, Any]:
         "state": score.facts.get("state", "restarted"),
         "adaptation": score.facts.get("adaptation"),
         **score.to_plain(),
+        "refused": None,
     }
 
 
-def line_of(row: dict[str, Any]) -> str:
+def _plain_row(one: LengthScore, by_position: bool) -> dict[str, Any]:
+    row = {**one.to_plain(), "adaptation": None}
+    if not by_position:
+        del row["positions"]
+    return row
+
+
+def line_of(row: dict[str, Any], one: LengthScore | None) -> str:
     from anaphor.metrics.perplexity import perplexity_in_words
 
     adapted = f", adapted by {row['adaptation']}" if row["adaptation"] else ""
     perplexity = perplexity_in_words(row["perplexity"])
-    return f"bptt {row['bptt']}{adapted}: {perplexity}, loss {row['loss']:.4f} ({row['signature']})"
+    line = f"bptt {row['bptt']}{adapted}: {perplexity}, loss {row['loss']:.4f} ({row['signature']})"
+    if one is not None and len(one.positions) < one.length:
+        line += f"\n  its segments have {len(one.positions):,} tokens, for no row of the text is longer"
+    return line
+
+
+def _refusals(found: Sequence[LengthScore]) -> list[str]:
+    """What has no score, and why: lengths with the same reason in one line."""
+    lengths: dict[tuple[str, str], list[int]] = {}
+    for one in found:
+        if one.refused is not None:
+            lengths.setdefault((one.state, one.refused), []).append(one.length)
+    return [
+        f"bptt {' '.join(map(str, same))}, state {state}: no score: {why}" for (state, why), same in lengths.items()
+    ]
+
+
+def _print_positions(found: Sequence[LengthScore]) -> None:
+    """A line for each length, a column for each bin of positions."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from anaphor.studies.length import binned
+
+    curves = [(one, binned(one.positions)) for one in found if one.score is not None]
+    longest = max((bins for _, bins in curves), key=lambda bins: bins[-1].last)
+    table = Table(box=None, pad_edge=False, title="loss by position within the segment", title_justify="left")
+    for heading in ("state", "bptt", *(part.name for part in longest)):
+        table.add_column(heading, no_wrap=True, justify="right")
+    for one, bins in curves:
+        table.add_row(one.state, str(one.length), *(f"{part.total.loss:.2f}" for part in bins))
+    Console(highlight=False).print(table)
+
+
+def _make(folder: Path) -> None:
+    """Before anything is scored: a folder that cannot be written to is refused at once."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _draw(found: Sequence[LengthScore], folder: Path, trained: int) -> list[Path]:
+    from anaphor.studies.length import draw_lengths
+
+    try:
+        return draw_lengths(found, folder, trained)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> DataError:
+    return DataError(f"out={folder} cannot be written to: {error.strerror or error}")

@@ -160,11 +160,11 @@ BUDGETS = ("epochs", "steps", "minutes")
 
 
 def read_study(path: Path, name: str | None = None, data: str | None = None) -> StudySpec:
-    """A study from its file. Where the file has settings for that data set under `on`, they are laid over the rest."""
+    """A study from its file. Where the file has settings for that data set under `with_data`, they are laid over the rest."""
     values = read_mapping(path)
-    given = values.pop("on", {})
+    given = values.pop("with_data", {})
     if not isinstance(given, dict) or not all(isinstance(part, dict) for part in given.values()):
-        raise ConfigError(f"{path}: on holds a data set's name and, under it, what is different there")
+        raise ConfigError(f"{path}: with_data holds a data set's name and, under it, what is different there")
     special = given.get(data if data is not None else str(_mapping(values, "base", path).get("data", "")), {})
     base = {**_mapping(values, "base", path), **_mapping(special, "base", path)}
     if data is not None:
@@ -182,7 +182,7 @@ def _study(path: Path, name: str, values: dict[str, Any]) -> StudySpec:
              "train_score", "stop_hopeless"}  # fmt: skip
     for key in values:
         if key not in known:
-            said = ", ".join(sorted([*known, "metric", "on", "parameters"]))
+            said = ", ".join(sorted([*known, "metric", "parameters", "with_data"]))
             raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, [*known, 'parameters'])} (known: {said})")
     seeds = values.pop("seeds", 3)
     chosen = {"name": name, **values, "seeds": _seeds(seeds, path)}
