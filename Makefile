@@ -9,7 +9,7 @@ install: .venv/.anaphor
 test: lint .venv/.test
 	$(BIN)/pytest -n 2
 
-test-slow: .venv/.test
+test-slow: .venv/.test .venv/.ray
 	$(BIN)/pytest -m slow
 
 lint: .venv/.lint

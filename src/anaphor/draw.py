@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 # Okabe and Ito's palette, darkest first, each with a line style of its own for print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKED = 12  # points that still have room beside each other
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DOTS = 160  # to the inch
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
@@ -168,6 +170,178 @@ def _name(axis: Any, names: Sequence[str], inches: float) -> None:
             text.set_rotation(90)
 
 
+@dataclass(frozen=True)
+class Line:
+    """A mean along x with the ends of its interval, not a number where there is none, and the values it was made of."""
+
+    name: str
+    x: Sequence[float]
+    middle: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    singles: Sequence[tuple[float, float]] = ()
+    """Places (x, y) of single values."""
+    joined: bool = True
+    """Whether neighbours belong together, so that a line between them means something."""
+
+
+def bands(
+    panels: Mapping[str, Sequence[Line]],
+    paths: Sequence[Path],
+    *,
+    x_label: str,
+    y_label: str,
+    remark: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+) -> None:
+    """Lines with bands around them, in panels beside each other that share a scale. A name looks the same in all."""
+    figure = _figure(max(7, 1 + 4 * len(panels)), 4.4)
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
+    drawn: dict[str, Any] = {}
+    for one, (title, lines) in zip(axes, panels.items(), strict=True):
+        for line in lines:
+            drawn[line.name] = _band(one, line, names.index(line.name))
+        one.set_title(title, fontsize=10)
+        one.set(xlabel=x_label, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+        one.grid(alpha=0.3)
+        _mark(one.xaxis, sorted({place for line in lines for place in line.x}))
+        if log_y:
+            _plain(one.yaxis)
+    axes[0].set_ylabel(y_label)
+    if len(names) > 1:
+        across = max(1, min(len(names), int(12 * figure.get_figwidth()) // (max(map(len, names)) + 8)))
+        shown = [drawn[name] for name in names]
+        look = {"frameon": False, "fontsize": 9, "handlelength": 3}
+        figure.legend(shown, names, loc="outside upper center", ncols=across, **look)
+    _save_all(figure, paths, remark)
+
+
+def _band(axes: Any, line: Line, number: int) -> Any:
+    look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
+    style = STYLES[number % len(STYLES)] if line.joined else "none"
+    (drawn,) = axes.plot(line.x, line.middle, linestyle=style, **look)
+    if line.joined:
+        axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.15, linewidth=0)
+    axes.vlines(line.x, line.low, line.high, color=look["color"], linewidth=0.8)  # a band around one point is none
+    if line.singles:
+        axes.plot(*zip(*line.singles, strict=True), linestyle="none", marker=".", color=look["color"], alpha=0.35)
+    return drawn
+
+
+def _mark(axis: Any, places: Sequence[float]) -> None:
+    """Write the very values that were tried, where there are few."""
+    if len(places) <= MARKED:
+        axis.set_ticks(places, labels=[f"{place:g}" for place in places])
+        axis.set_ticks([], minor=True)
+    elif axis.get_scale() == "log":
+        _plain(axis)
+
+
+def _plain(axis: Any) -> None:
+    """Numbers instead of powers of ten along a logarithmic axis."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A mean with the ends of its interval, not a number where there is none, and the values it was made of."""
+
+    name: str
+    middle: float
+    low: float
+    high: float
+    singles: Sequence[float] = ()
+
+
+def dots(rows: Sequence[Dot], paths: Sequence[Path], *, x_label: str, remark: str = "", log_x: bool = False) -> None:
+    """Means with bars for their intervals, one below the other, so that long names can be read."""
+    names = [textwrap.fill(row.name, 44) for row in rows]
+    heights = [1 + 0.55 * name.count("\n") for name in names]
+    figure = _figure(7.5, 1.3 + 0.34 * sum(heights))
+    axes = figure.add_subplot()
+    places = [sum(heights[:place]) + heights[place] / 2 for place in range(len(rows))]
+    for place, row in zip(places, rows, strict=True):
+        axes.plot(row.singles, [place] * len(row.singles), ".", color=COLOURS[0], alpha=0.4, zorder=2)
+        axes.hlines(place, row.low, row.high, color=COLOURS[0], linewidth=1.6)
+        axes.plot(row.middle, place, "D", color=COLOURS[1], markersize=5, zorder=3)
+    axes.set_yticks(places, labels=names)
+    axes.set(ylim=(sum(heights), 0), xlabel=x_label, xscale="log" if log_x else "linear")
+    if log_x:
+        _plain(axes.xaxis)
+    axes.grid(axis="x", alpha=0.3)
+    _save_all(figure, paths, remark)
+
+
+@dataclass(frozen=True)
+class Written(Panel):
+    """A matrix with a text for every cell."""
+
+    texts: Sequence[Sequence[str]]
+    framed: tuple[int, int] | None = None
+    """Row and column of a cell that stands out."""
+
+
+def written_maps(
+    panels: Sequence[Written],
+    paths: Sequence[Path],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    x_label: str,
+    y_label: str,
+    label: str,
+    remark: str = "",
+) -> None:
+    """Matrices beside each other with numbers written into their cells, and one bar: all have the same ends.
+
+    Cells beyond the ends have the colour of the end. Those that are not a number are grey, and hold their text all the
+    same.
+    """
+    wide, high = max(0.8 * len(columns), 2.4), max(0.55 * len(rows), 1.6)
+    across = max(1, min(len(panels), int(14 // wide)))
+    lines = -(-len(panels) // across)
+    figure = _figure(across * (wide + 0.3) + 1.9, lines * (high + 0.4) + 0.9)
+    axes = figure.subplots(lines, across, squeeze=False)
+    low, high = panels[0].low, panels[0].high
+    for place, one in enumerate(axes.flat):
+        if place >= len(panels):
+            one.set_axis_off()
+            continue
+        image = one.imshow(panels[place].values, "viridis", vmin=low, vmax=high, aspect="auto")
+        one.set_facecolor("0.88")
+        one.set_title(panels[place].title, fontsize=10)
+        below, left = place + across >= len(panels), place % across == 0
+        one.set_xticks(range(len(columns)), labels=columns if below else [])
+        one.set_yticks(range(len(rows)), labels=rows if left else [])
+        one.set(xlabel=x_label if below else "", ylabel=y_label if left else "")
+        _write(one, image, panels[place])
+    beyond = any((panel.values < low).any() for panel in panels), any((panel.values > high).any() for panel in panels)
+    pointed = {(True, False): "min", (False, True): "max", (True, True): "both"}.get(beyond, "neither")
+    figure.colorbar(image, ax=axes, label=label, extend=pointed)
+    _save_all(figure, paths, remark)
+
+
+def _write(axes: Any, image: Any, panel: Written) -> None:
+    from matplotlib.patches import Rectangle
+
+    for row, texts in enumerate(panel.texts):
+        for column, text in enumerate(texts):
+            red, green, blue, there = image.to_rgba(panel.values[row, column])
+            dark = there and 0.299 * red + 0.587 * green + 0.114 * blue < 0.45
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    if panel.framed is not None:
+        row, column = panel.framed
+        corner = (column - 0.46, row - 0.46)
+        axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=COLOURS[1], linewidth=3))
+
+
 def _canvas() -> tuple[Any, Any]:
     figure = _figure(7, 4.2)
     return figure, figure.add_subplot()
@@ -181,6 +355,18 @@ def _figure(wide: float, high: float) -> Any:
     figure = Figure(figsize=(wide, high), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def _save_all(figure: Any, paths: Sequence[Path], remark: str) -> None:
+    """A remark stands below everything else. Names are shown as they are, dollars and all."""
+    from matplotlib.text import Text
+
+    if remark:
+        figure.supxlabel(textwrap.fill(remark, int(14 * figure.get_figwidth())), fontsize=8)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    for path in paths:
+        _save(figure, path)
 
 
 def _save(figure: Any, path: Path, dots: int = DOTS) -> Path:

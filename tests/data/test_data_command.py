@@ -5,19 +5,24 @@ import json
 import pytest
 
 from anaphor.cli.data import run
+from anaphor.data.pair_sources import PAIR_SOURCES
 from anaphor.data.sources import SOURCES
 from anaphor.errors import ConfigError
+
+KNOWN = {**SOURCES, **PAIR_SOURCES}
 
 
 def test_list_shows_every_data_set(capsys):
     assert run(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == list(SOURCES)
-    assert {row["name"]: row["ready"] for row in rows} == {name: not source.files for name, source in SOURCES.items()}
+    assert [row["name"] for row in rows] == [*SOURCES, *PAIR_SOURCES]
+    assert {row["name"]: row["ready"] for row in rows} == {name: not source.files for name, source in KNOWN.items()}
+    assert [row["name"] for row in rows if row["task"] == "translate"] == list(PAIR_SOURCES)
     assert run([]) == 0
     output = capsys.readouterr().out
-    assert all(name in output for name in SOURCES)
+    assert all(name in output for name in KNOWN)
     assert "no, 13.2 MB" in output
+    assert "no, 1.3 MB" in output, "what is downloaded is compressed"
 
 
 def test_where_says_what_is_here_and_what_would_be_downloaded(capsys, real_data, tmp_path, monkeypatch):

@@ -4,11 +4,12 @@ import gzip
 import hashlib
 import socket
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from anaphor.data.download import NamedFile, Upstream, partial_of
+from anaphor.data.download import NamedFile, Stored, Upstream, partial_of
 from anaphor.data.sources import SOURCES
 from anaphor.errors import DataError
 
@@ -69,6 +70,22 @@ def test_a_file_is_downloaded_once_and_checked(server, cache):
     assert server.asked == [None]
     assert file.found() == cache / "data" / "little" / "file.txt"
     assert [path.name for path in file.found().parent.iterdir()] == ["file.txt"], "no litter"
+
+
+def test_a_file_that_is_compressed_upstream_is_kept_so_and_read_as_text(server, cache):
+    server.content = gzip.compress(CONTENT, mtime=0)
+    packed = Stored(hashlib.sha256(server.content).hexdigest(), len(server.content))
+    file = NamedFile("little", replace(named(server.url).upstream, packed=packed))
+    server.break_after = 1000
+    with pytest.raises(DataError, match=f"broke after 1,000 of {packed.bytes:,} bytes"):
+        file.read()
+    assert file.read() == CONTENT
+    assert file.digest() == hashlib.sha256(CONTENT).hexdigest()
+    assert file.found() == file.places()[0] == cache / "data" / "little" / "file.txt.gz"
+    file.found().unlink()
+    server.content = b"y" * packed.bytes
+    with pytest.raises(DataError, match="gave another file"):
+        file.read()
 
 
 def test_a_broken_download_goes_on_where_it_stopped(server):

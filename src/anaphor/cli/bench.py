@@ -16,6 +16,7 @@ PARTS = {
     "generation": "writing with carried state",
     "recording": "what looking inside costs",
     "training": "the recipes against a plain loop",
+    "bleu": "BLEU against sacreBLEU",
 }
 
 
@@ -25,8 +26,8 @@ class Options:
 
     pairs: int = 60
     """How many pairs a ratio is taken from; the two of a pair run right after each other."""
-    parts: tuple[str, ...] = ("overhead", "generation", "recording", "training")
-    """What is measured: overhead, generation, recording, training."""
+    parts: tuple[str, ...] = ("overhead", "generation", "recording", "training", "bleu")
+    """What is measured: overhead, generation, recording, training, bleu."""
     device: str = "cpu"
     """Where training is measured: auto, cpu or cuda. The other parts stay on the CPU."""
     threads: int = 0
@@ -53,7 +54,7 @@ def run(words: Sequence[str]) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from anaphor.bench import generation, overhead, record, recording, training
+    from anaphor.bench import bleu, generation, overhead, record, recording, training
     from anaphor.bench.finding import Finding
     from anaphor.draw import curves
     from anaphor.training.run import choose_device
@@ -63,6 +64,7 @@ def run(words: Sequence[str]) -> int:
     device = choose_device(options.device)
     sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
     sizes |= {"recording": 2 * options.pairs, "training": training.comparisons(device) * options.pairs}
+    sizes |= {"bleu": options.pairs}
     total = sum(sizes[part] for part in options.parts)
     columns = (
         *Progress.get_default_columns(),
@@ -87,6 +89,8 @@ def run(words: Sequence[str]) -> int:
             findings += recording.measure(options.pairs, tick)
         if "training" in options.parts:
             findings += training.measure(options.pairs, device, tick)
+        if "bleu" in options.parts:
+            findings += bleu.measure(options.pairs, tick)
 
     exit_code = 0 if all(finding.kept for finding in findings) else 1
     made_on = record.machine(device)

@@ -13,6 +13,7 @@ from anaphor.config import look_up, parse
 from anaphor.errors import ConfigError
 
 if TYPE_CHECKING:
+    from anaphor.data.pair_sources import NamedPairs
     from anaphor.data.sources import NamedSource
 
 ACTIONS = {
@@ -44,20 +45,24 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor data")
 
+    from anaphor.data.pair_sources import PAIR_SOURCES
     from anaphor.data.sources import SOURCES
 
+    # Which `train` each is for.
+    tasks = dict.fromkeys(SOURCES, "lm") | dict.fromkeys(PAIR_SOURCES, "translate")
+    known: dict[str, NamedSource | NamedPairs] = {**SOURCES, **PAIR_SOURCES}
     if options.name is None:
-        rows = [described(name, source) for name, source in SOURCES.items()]
+        rows = [described(name, source, tasks[name]) for name, source in known.items()]
         if options.json:
             print(json.dumps(rows))
         else:
             show_all(rows)
         return 0
-    source = look_up(SOURCES, options.name, "data set")
+    source = look_up(known, options.name, "data set")
     if options.action == "get":
         for file in source.files:
             file.digest()  # reads it, and so downloads and checks it
-    row = described(options.name, source)
+    row = described(options.name, source, tasks[options.name])
     if options.json:
         print(json.dumps(row))
     else:
@@ -65,7 +70,7 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def described(name: str, source: NamedSource) -> dict[str, Any]:
+def described(name: str, source: NamedSource | NamedPairs, task: str) -> dict[str, Any]:
     """What there is to know of one data set without reading it."""
     files = []
     for file in source.files:
@@ -78,10 +83,12 @@ def described(name: str, source: NamedSource) -> dict[str, Any]:
                 "url": file.upstream.url,
                 "sha256": file.upstream.sha256,
                 "bytes": file.upstream.bytes,
+                "download": file.upstream.stored.bytes,
             }
         )
     return {
         "name": name,
+        "task": task,
         "about": source.about,
         "licence": source.licence,
         "embedded": not files,
@@ -95,18 +102,18 @@ def show_all(rows: Sequence[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("data", "here", "about"):
+    for heading in ("data", "task", "here", "about"):
         table.add_column(heading, no_wrap=heading != "about")
     for row in rows:
-        size = sum(file["bytes"] for file in row["files"] if not file["path"])
+        size = sum(file["download"] for file in row["files"] if not file["path"])
         here = "built in" if row["embedded"] else "yes" if row["ready"] else f"no, {size / 1e6:.1f} MB"
-        table.add_row(row["name"], here, row["about"])
+        table.add_row(row["name"], row["task"], here, row["about"])
     Console().print(table)
 
 
 def show(row: dict[str, Any]) -> None:
     # Plain lines: a path must come out whole, to be copied.
-    print(f"{row['name']}: {row['about']}; licence: {row['licence']}")
+    print(f"{row['name']}: {row['about']}; for `train {row['task']}`; licence: {row['licence']}")
     if row["embedded"]:
         print("built in: it needs neither network nor disk")
     for file in row["files"]:

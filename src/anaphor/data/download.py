@@ -23,6 +23,14 @@ PATIENCE = 30.0
 BLOCK = 1 << 16
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A file as it is sent."""
+
+    sha256: str
+    bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Upstream:
     """What is known of a file before it is here."""
@@ -35,6 +43,18 @@ class Upstream:
     """Digest of its text, decompressed."""
     bytes: int
     """Length of that text."""
+    packed: Stored | None = None
+    """The gzip file, where it is compressed upstream."""
+
+    @property
+    def stored(self) -> Stored:
+        """What a download brings."""
+        return self.packed or Stored(self.sha256, self.bytes)
+
+    @property
+    def stored_name(self) -> str:
+        """What that is called on disk."""
+        return f"{self.file}.gz" if self.packed else self.file
 
 
 @dataclass(frozen=True)
@@ -46,19 +66,19 @@ class NamedFile:
     upstream: Upstream
 
     def places(self) -> list[Path]:
-        """Where the file is looked for, in this order; each may also have `.gz` at its end."""
+        """Where the file is looked for, in this order, compressed or not: with or without `.gz` at its end."""
         roots = [Path(chosen).expanduser()] if (chosen := os.environ.get(VARIABLE)) else []
-        return [root / self.data / self.upstream.file for root in (*roots, self.kept.parents[1])]
+        return [root / self.data / self.upstream.stored_name for root in (*roots, self.kept.parents[1])]
 
     @property
     def kept(self) -> Path:
         """Where a download goes."""
-        return cache.folder() / "data" / self.data / self.upstream.file
+        return cache.folder() / "data" / self.data / self.upstream.stored_name
 
     def found(self) -> Path | None:
         """The file on disk, if it is there."""
         for place in self.places():
-            for path in (place, place.with_name(f"{place.name}.gz")):
+            for path in (place.with_name(self.upstream.file), place.with_name(f"{self.upstream.file}.gz")):
                 if path.is_file():
                     return path
         return None
@@ -97,13 +117,13 @@ def fetch(file: NamedFile) -> Path:
     pooch.get_logger().setLevel("WARNING")  # our own bar tells more
     upstream, target = file.upstream, file.kept
     try:
-        with progress_bar(f"{file.data}/{upstream.file}", upstream.bytes) as advance:
+        with progress_bar(f"{file.data}/{upstream.file}", upstream.stored.bytes) as advance:
             pooch.retrieve(
                 upstream.url,
-                known_hash=f"sha256:{upstream.sha256}",
+                known_hash=f"sha256:{upstream.stored.sha256}",
                 fname=target.name,
                 path=target.parent,
-                downloader=Resuming(upstream.bytes, partial_of(target), advance),
+                downloader=Resuming(upstream.stored.bytes, partial_of(target), advance),
             )
     except ValueError:
         # pooch's word for a checksum that differs.

@@ -19,29 +19,30 @@ _BLANK_LINE = re.compile(r"\n\s*\n")
 
 # Characters that are worked on at once. A list of words takes ten times the memory of its text.
 PIECE = 1 << 20
+# What to do about bytes that are no text.
+CURE = "convert it to UTF-8, or read it with the byte tokenizer"
 
 
-def text_of(raw: bytes, where: str, start: int = 0) -> str:
+def text_of(raw: bytes, where: str, start: int = 0, cure: str = CURE) -> str:
     """Bytes as text, a byte-order mark dropped, every line end one newline.
 
     `where` names the bytes in an error; `start` is how many bytes of the same file stand before them.
     """
     for mark, encoding in _FOREIGN_MARKS.items():
         if raw.startswith(mark):
-            raise DataError(f"{where} is {encoding}: convert it to UTF-8, or read it with the byte tokenizer")
+            raise DataError(f"{where} is {encoding}: {cure}")
     nul = raw.find(b"\0")
     if nul >= 0:
         raise DataError(
             f"{where} holds a NUL byte at byte offset {start + nul}, so it is a binary file or UTF-16 without a mark: "
-            "convert it to UTF-8, or read it with the byte tokenizer"
+            f"{cure}"
         )
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         value = raw[error.start]
         raise DataError(
-            f"{where} is not UTF-8: byte 0x{value:02x} at byte offset {start + error.start}; "
-            "convert it, or read it with the byte tokenizer"
+            f"{where} is not UTF-8: byte 0x{value:02x} at byte offset {start + error.start}; {cure}"
         ) from None
     text = text.removeprefix("\ufeff")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

@@ -57,10 +57,15 @@ class Source(ABC):
 
     def check(self, split: str) -> str:
         """The name under which we know this split, or an error that says which there are."""
-        known = look_up(SPLIT_NAMES, split, "split")
-        if known not in self.splits:
-            raise DataError(f"{self.name} has no {known} split (it has: {', '.join(self.splits)})")
-        return known
+        return known_split(self.name, self.splits, split)
+
+
+def known_split(name: str, splits: tuple[str, ...], split: str) -> str:
+    """The name under which we know a split of the data set `name`, or an error that says which there are."""
+    known = look_up(SPLIT_NAMES, split, "split")
+    if known not in splits:
+        raise DataError(f"{name} has no {known} split (it has: {', '.join(splits)})")
+    return known
 
 
 class SplitFiles(Source):

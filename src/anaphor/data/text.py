@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from anaphor.data.buckets import Buckets, at_least_one
 from anaphor.data.reading import dialogues
 from anaphor.data.tokenizer import Ids
 from anaphor.errors import ConfigError, DataError
 
 __all__ = ["IGNORED", "Batch", "Complete", "Padded", "Stream", "columns", "dialogues", "offset_of"]
 
-Places = NDArray[np.int64]
+Item = TypeVar("Item")
 # Stands where there is no target; the framework's losses pass it over.
 IGNORED = -100
-# Batches that are sorted by length together. More of them pad less, and mix lengths less between batches. Long tails
-# decide: of Shakespeare's dialogues a quarter as many pad twice as much.
-POOL = 200
 
 
 @dataclass(frozen=True)
@@ -57,18 +54,18 @@ class Batch:
         return self.targets.numel() if self.lengths is None else int(self.lengths.sum())
 
 
-class Batches(Sequence[Batch]):
-    """Batches in a fixed order, each made when it is asked for."""
+class Ordered(Sequence[Item]):
+    """Batches of any kind in a fixed order, each made when it is asked for."""
 
     @abstractmethod
-    def batch(self, place: int) -> Batch:
+    def batch(self, place: int) -> Item:
         """The batch at a place from 0 on."""
 
     @overload
-    def __getitem__(self, index: int) -> Batch: ...
+    def __getitem__(self, index: int) -> Item: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Batch]: ...
-    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
         if isinstance(index, slice):
             return [self.batch(place) for place in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -76,9 +73,13 @@ class Batches(Sequence[Batch]):
         return self.batch(index % len(self))
 
 
+class Batches(Ordered[Batch]):
+    """Batches of text."""
+
+
 def columns(tokens: Tensor, rows: int, offset: int = 0) -> Tensor:
     """[N] -> [rows, length]: the text from `offset` on, cut into equal parts; what is left over is dropped."""
-    _at_least_one(rows=rows)
+    at_least_one(rows=rows)
     if offset < 0:
         raise ConfigError(f"offset={offset}: it must be at least 0")
     length = max(len(tokens) - offset, 0) // rows
@@ -111,7 +112,7 @@ class Stream(Batches):
     """Segments of `bptt` tokens of all columns, in order. Batches are views of the text; the last may be shorter."""
 
     def __init__(self, tokens: Tensor, rows: int, bptt: int, offset: int = 0) -> None:
-        _at_least_one(bptt=bptt)
+        at_least_one(bptt=bptt)
         self.columns = columns(tokens, rows, offset)  # [B, length]
         self.bptt = bptt
 
@@ -131,7 +132,7 @@ class Complete(Batches):
     """
 
     def __init__(self, tokens: Tensor, boundary: int, rows: int, bptt: int) -> None:
-        _at_least_one(rows=rows, bptt=bptt)
+        at_least_one(rows=rows, bptt=bptt)
         if not len(tokens):
             raise DataError("a text without tokens has no score")
         self.rows, self.bptt = min(rows, len(tokens)), bptt
@@ -177,11 +178,6 @@ class Padded(Batches):
         device: torch.device | str = "cpu",
     ) -> None:
         """Either so many `rows` a batch, or as many as fit into so many `tokens`, padding counted."""
-        if (rows is None) == (tokens is None):
-            raise ConfigError(f"rows={rows} and tokens={tokens}: a batch is limited by one of them")
-        _at_least_one(rows=1 if rows is None else rows, tokens=1 if tokens is None else tokens)
-        if seed < 0 or epoch < 0:
-            raise ConfigError(f"seed={seed} and epoch={epoch}: they must be at least 0")
         if not examples:
             raise DataError("there are no examples to learn from")
         sizes = np.array([len(example) for example in examples])
@@ -192,14 +188,15 @@ class Padded(Batches):
         self._flat = torch.from_numpy(np.concatenate(examples).astype(np.int64)).to(device)
         self._starts = torch.from_numpy(np.cumsum(sizes) - sizes).to(device)
         self._sizes = sizes - 1  # transitions, on the host: batches are cut by them
-        self.pad, self.rows, self.tokens, self.seed = pad, rows, tokens, seed
-        self.batches = self._order(epoch)
+        self._buckets = Buckets(sizes=self._sizes[:, None], rows=rows, tokens=tokens)
+        self.pad, self.seed = pad, seed
+        self.batches = self._buckets.shuffled(seed, epoch)
 
     def at(self, epoch: int) -> Padded:
         """The same examples in the order of another epoch."""
         other = object.__new__(Padded)
         other.__dict__.update(self.__dict__)
-        other.batches = other._order(epoch)
+        other.batches = self._buckets.shuffled(self.seed, epoch)
         return other
 
     @property
@@ -224,33 +221,3 @@ class Padded(Batches):
         places = self._starts[chosen.to(device)][:, None] + torch.minimum(steps, lengths[:, None] - 1)
         inputs = self._flat[places].masked_fill(~real, self.pad)
         return Batch(inputs, self._flat[places + 1].masked_fill(~real, IGNORED), lengths)
-
-    def _order(self, epoch: int) -> list[Places]:
-        """Shuffled, sorted by length within pools, cut into batches, and the batches shuffled."""
-        generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
-        order = generator.permutation(len(self._sizes))
-        mean = float(self._sizes.mean())
-        pool = POOL * (self.rows if self.rows is not None else max(1, int((self.tokens or 1) / mean)))
-        batches: list[Places] = []
-        for start in range(0, len(order), pool):
-            part = order[start : start + pool]
-            # Stable, so that equal lengths keep their shuffled order.
-            batches += self._cut(part[np.argsort(self._sizes[part], kind="stable")])
-        return [batches[place] for place in generator.permutation(len(batches))]
-
-    def _cut(self, ordered: Places) -> Iterator[Places]:
-        """Batches of examples that come in order of length."""
-        start = 0
-        for place in range(1, len(ordered) + 1):
-            full = place - start == self.rows
-            if self.tokens is not None and place < len(ordered):
-                full = (place - start + 1) * int(self._sizes[ordered[place]]) > self.tokens
-            if full or place == len(ordered):
-                yield ordered[start:place]
-                start = place
-
-
-def _at_least_one(**settings: int) -> None:
-    for name, value in settings.items():
-        if value < 1:
-            raise ConfigError(f"{name}={value}: it must be at least 1")

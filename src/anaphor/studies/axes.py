@@ -28,6 +28,11 @@ class Axis:
     settings: tuple[Mapping[str, Any], ...]
     """Mostly one setting, the one that the axis is called after; a named variant may set several."""
 
+    def to_plain(self) -> dict[str, Any]:
+        if all(set(settings) == {self.name} for settings in self.settings):
+            return {"values": [settings[self.name] for settings in self.settings]}
+        return {"settings": {label: dict(said) for label, said in zip(self.values, self.settings, strict=True)}}
+
 
 @dataclass(frozen=True)
 class Range:
@@ -44,6 +49,9 @@ class Range:
             raise ConfigError(f"{self.name} goes from {self.low} to {self.high}: min must be below max")
         if self.logarithmic and self.low <= 0:
             raise ConfigError(f"{self.name} begins at {self.low}: on a logarithmic scale it must be above 0")
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"min": self.low, "max": self.high, "distribution": self.distribution}
 
     @property
     def logarithmic(self) -> bool:

@@ -136,29 +136,33 @@ def binned(positions: Sequence[LossTotal]) -> list[Bin]:
 def draw_lengths(found: Sequence[LengthScore], folder: Path, trained: int) -> list[Path]:
     """Perplexity against length, where there are several, and for each way of carrying loss against position."""
     scored = sorted((one for one in found if one.score is not None), key=lambda one: one.length)
-    ways = {state: [one for one in scored if one.state == state] for state in dict.fromkeys(one.state for one in found)}
-    title = f"trained on segments of {trained}"
+    ways = {
+        state: [one for one in scored if one.state == state] for state in dict.fromkeys(one.state for one in scored)
+    }
+    titles = {state: f"state {state}, trained on segments of {trained}" for state in ways}
     drawn = []
     if len({one.length for one in scored}) > 1:
         causal = all(total.causal for one in scored for total in one.positions)
+        # Where the rows of a text end sooner, so do its segments.
+        lines = {
+            f"state {state}": ([len(one.positions) for one in way], list(map(_height, way)))
+            for state, way in ways.items()
+        }
         drawn += _draw(
-            # Where the rows of a text end sooner, so do its segments.
-            {f"state {state}": ([len(one.positions) for one in way], [_height(one) for one in way])
-             for state, way in ways.items() if way},
+            lines,
             folder / "perplexity-by-length",
             x_label="length of the segments",
             y_label="perplexity" if causal else "loss (nats per token), later tokens seen",
-            title=title,
-        )  # fmt: skip
+            title=f"trained on segments of {trained}" if len(ways) > 1 else titles[scored[0].state],
+        )
     for state, way in ways.items():
-        if way:
-            drawn += _draw(
-                {f"length {one.length}": _curve(one) for one in _spread(way)},
-                folder / f"loss-by-position-{state}",
-                x_label="position within the segment",
-                y_label="loss (nats per token)",
-                title=f"state {state}, {title}",
-            )
+        drawn += _draw(
+            {f"length {one.length}": _curve(one) for one in _spread(way)},
+            folder / f"loss-by-position-{state}",
+            x_label="position within the segment",
+            y_label="loss (nats per token)",
+            title=titles[state],
+        )
     return drawn
 
 

@@ -151,6 +151,26 @@ class StudySpec:
             told = ", ".join(f"{name} {value}" for name, value in parameters.items())
             raise ConfigError(f"study {self.name!r} at {told}: {error}") from None
 
+    def to_plain(self) -> dict[str, Any]:
+        """As its file would say it, every key in it."""
+        parameters: Any = {axis.name: axis.to_plain() for axis in self.parameters} or [dict(one) for one in self.listed]
+        return {
+            "about": self.about,
+            "task": self.task,
+            "base": {key: list(value) if isinstance(value, tuple) else value for key, value in self.base.items()},
+            "method": self.method,
+            "metric": {"name": self.metric, "goal": self.goal},
+            "parameters": parameters,
+            "seeds": list(self.seeds),
+            "trials": self.trials,
+            "test": self.test,
+            "lengths": list(self.lengths),
+            "samples": dict(self.samples),
+            "long_lines": self.long_lines,
+            "train_score": self.train_score,
+            "stop_hopeless": self.stop_hopeless,
+        }
+
     def with_base(self, **settings: Any) -> StudySpec:
         """The same study of another base."""
         return replace(self, base={**self.base, **settings})
@@ -160,7 +180,7 @@ BUDGETS = ("epochs", "steps", "minutes")
 
 
 def read_study(path: Path, name: str | None = None, data: str | None = None) -> StudySpec:
-    """A study from its file. Where the file has settings for that data set under `with_data`, they are laid over the rest."""
+    """A study from its file. What the file has for that data set under `with_data` is laid over the rest."""
     values = read_mapping(path)
     given = values.pop("with_data", {})
     if not isinstance(given, dict) or not all(isinstance(part, dict) for part in given.values()):

@@ -16,6 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+import yaml
+
 from anaphor.errors import ConfigError
 from anaphor.studies.cell import ENDED, JOB, STOP, TEST, Cell, make_cell
 from anaphor.studies.engines import Ended, Engine, Job
@@ -55,6 +57,8 @@ class Study:
 
     def run(self) -> None:
         """Train every cell that is missing."""
+        described = yaml.safe_dump(self.spec.to_plain(), sort_keys=False, allow_unicode=True)
+        replace_file(self.folder / "study.yaml", described.encode())
         plan = proposals(self.spec, self.folder)
         self._drive(
             lambda: self._next(plan), self._submit, lambda cell, ended: self._over(plan, cell, ended),
@@ -143,7 +147,9 @@ class Study:
             return None
         split, name = self.spec.metric.split(".")
         score = cell.read(RunDir(cell.folder).result.name)[split]
-        return float(math.exp(score["loss"]) if score[name] is None else score[name])
+        if score[name] is not None:
+            return float(score[name])
+        return math.exp(score["loss"]) if score["loss"] is not None and score["loss"] < 700 else math.inf
 
     def _mean(self, cells: list[Cell]) -> float | None:
         values = [value for cell in cells if (value := self.value(cell)) is not None]

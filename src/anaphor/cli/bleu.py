@@ -1,0 +1,96 @@
+"""`anaphor bleu HYP REF…`: BLEU of translations in a file, line by line against references in others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from anaphor.config import look_up, parse
+from anaphor.errors import ConfigError, DataError
+from anaphor.metrics.sacre import TOKENIZERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Score translations: BLEU of a corpus, without smoothing. Files hold one sentence a line; .gz is decompressed."""
+
+    hypotheses: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="HYP")]
+    """File of translations."""
+    references: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="REF…")] = ()
+    """Files of reference translations, each with as many lines."""
+    tokenize: str = "none"
+    """How lines become tokens: none (at white space), 13a, intl, zh, char, ja-mecab or ko-mecab."""
+    lowercase: bool = False
+    """Do not tell capital letters from small ones."""
+    chrf: bool = False
+    """Also give chrF: n-grams of characters, of the lines as they are written."""
+    confidence: bool = False
+    """Also give a 95 % interval of BLEU, from sentences drawn anew a thousand times."""
+    json: bool = False
+    """Print one JSON value instead of a few lines."""
+
+    def __post_init__(self) -> None:
+        look_up(TOKENIZERS, self.tokenize, "tokenizer")
+        if not self.references:
+            raise ConfigError(f"there is nothing to compare with: name a file of references behind {self.hypotheses}")
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor bleu")
+
+    from anaphor.metrics.bleu import corpus_bleu
+    from anaphor.metrics.sacre import chrf
+
+    hypotheses = read_lines(options.hypotheses)
+    references = [read_lines(path) for path in options.references]
+    for path, lines in zip(options.references, references, strict=True):
+        if len(lines) != len(hypotheses):
+            raise DataError(
+                f"{options.hypotheses} has {counted(hypotheses)}, but {path} has {counted(lines)}: "
+                "each line needs its reference in the same place"
+            )
+    score = corpus_bleu(hypotheses, references, tokenize=options.tokenize, lowercase=options.lowercase)
+    interval = score.interval() if options.confidence else None
+    characters = chrf(hypotheses, references, lowercase=options.lowercase) if options.chrf else None
+
+    if options.json:
+        found = score.to_plain()
+        if interval is not None:
+            found["confidence"] = dataclasses.asdict(interval)
+        if characters is not None:
+            found |= {"chrf": characters.chrf, "chrf_signature": characters.signature}
+        print(json.dumps(found))
+        return 0
+    between = "" if interval is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
+    parts = " / ".join(f"{precision:.1f}" for precision in score.precisions)
+    print(f"BLEU {score.bleu:.2f}{between} ({score.signature})")
+    print(f"  matching n-grams: {parts} % of 1, 2, 3 and 4 tokens")
+    print(
+        f"  brevity penalty: {score.brevity_penalty:.3f}, for {score.tokens:,} tokens against "
+        f"{score.reference_tokens:,} in {counted(hypotheses)}"
+    )
+    if characters is not None:
+        print(f"chrF {characters.chrf:.2f} ({characters.signature})")
+    return 0
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, empty ones too: a translation may be empty, and still has its place."""
+    from anaphor.data.pair_source import lines_of
+    from anaphor.data.reading import text_of
+    from anaphor.data.stored import StoredFile
+
+    lines = lines_of(text_of(StoredFile(path).read(), str(path), cure="convert it to UTF-8"))
+    if not lines:
+        raise DataError(f"{path} is empty: there is nothing to score")
+    return lines
+
+
+def counted(lines: Sequence[str]) -> str:
+    return f"{len(lines):,} line{'' if len(lines) == 1 else 's'}"

@@ -1,0 +1,206 @@
+"""`anaphor study PRESET|FILE`: many runs, one answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from anaphor.config import look_up, parse
+from anaphor.errors import ConfigError
+from anaphor.studies.presets import questions, study_file
+from anaphor.studies.spec import TESTS, StudySpec, read_study
+
+if TYPE_CHECKING:
+    from anaphor.studies.engines import Engine
+
+PARTIAL = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Train a model at every place of a study, compare them, and say what the numbers support.
+
+    `anaphor study list` names the studies that come with the program. A study that was interrupted goes on by the same
+    command: what is finished is never run again.
+    """
+
+    study: Annotated[str, tyro.conf.Positional]
+    """A study by name, or a YAML file; `list` names those that there are."""
+    data: str | None = None
+    """Another data set than the study's own."""
+    set: tuple[str, ...] = ()
+    """Settings of every run, as `name=value`, over those of the study."""
+    seeds: int | None = None
+    """How many seeds; None means as many as the study says."""
+    out: Path | None = None
+    """Folder of the study; None means one called after it under studies."""
+    of: Path | None = None
+    """A run, or a finished study whose choice is taken: its model is looked at, instead of training anew."""
+    test: str | None = None
+    """What is scored on test after the choice: best, all or none; None means as the study says."""
+    stop_hopeless: bool = False
+    """End runs early that are worse than the median of the others at the same point."""
+    engine: str = "local"
+    """What runs the cells: local (processes of this machine) or ray (a cluster)."""
+    address: str | None = None
+    """Where an existing Ray cluster is; None starts one here."""
+    workers: int | None = None
+    """How many local processes run side by side; None means one for each core, or per_device for each GPU."""
+    per_device: int = 4
+    """How many processes share a GPU."""
+    threads: int = 1
+    """Processor threads of each process. Another number is another study: sums are rounded otherwise."""
+    device: str = "auto"
+    """Where the runs are: auto, cpu or cuda."""
+    force: bool = False
+    """Choose again where a choice was made among other cells."""
+    dry_run: bool = False
+    """List the cells and how long they would take, and stop."""
+    json: bool = False
+    """Print one JSON value; progress goes to stderr."""
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor study")
+    if options.study == "list":
+        return tell_presets(options)
+    spec = chosen(options)
+    folder = options.out or Path("studies") / spec.name
+    if options.dry_run:
+        return tell_cells(spec, folder, options)
+
+    from anaphor.cli.study_table import table_for
+    from anaphor.studies.adoption import adopt
+    from anaphor.studies.report import report
+    from anaphor.studies.study import Study, holding
+
+    settings = None if spec.searches else spec.settings()  # refused before anything is started
+    with holding(folder), engine_for(options) as engine, table_for(spec, settings, engine.slots) as table:
+        study = Study(spec, folder, engine, table, options.threads)
+        if options.of is not None:
+            adopt(spec, study.cells_folder, options.of, options.threads)
+        try:
+            study.run()
+            result = report(study, force=options.force)
+        except KeyboardInterrupt:
+            study.log("interrupted")
+            raise
+    show(result, options)
+    return PARTIAL if any(cell["status"] in ("failed", "diverged") for cell in result["cells"]) else 0
+
+
+def chosen(options: Options) -> StudySpec:
+    """The study with what the command line says over it."""
+    if options.of is not None:
+        from anaphor.studies.adoption import study_of
+
+        if options.data is not None or options.seeds is not None:
+            raise ConfigError(f"of={options.of} brings its own data and seeds: leave --data and --seeds away")
+        spec = study_of(options.of, read_study(study_file(options.study)))
+    else:
+        spec = read_study(study_file(options.study), data=options.data)
+    base = dict(assignment(word) for word in options.set)
+    spec = spec.with_base(**base, device=options.device)
+    changes: dict[str, Any] = {}
+    if options.seeds is not None:
+        if options.seeds < 1:
+            raise ConfigError(f"seeds={options.seeds}: it must be at least 1")
+        changes["seeds"] = tuple(range(options.seeds))
+    if options.test is not None:
+        look_up(TESTS, options.test, "choice of test scores")
+        changes["test"] = options.test
+    if options.stop_hopeless:
+        changes["stop_hopeless"] = True
+    return dataclasses.replace(spec, **changes)
+
+
+def assignment(word: str) -> tuple[str, Any]:
+    """`epochs=2` as a name and a value."""
+    import yaml
+
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--set {word}: write name=value, such as epochs=2")
+    try:
+        return name.replace("-", "_"), yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {word}: {value!r} is neither a number, a name nor a list of them") from None
+
+
+def engine_for(options: Options) -> Engine:
+    from anaphor.studies.engines import ENGINES, build_engine
+
+    look_up(ENGINES, options.engine, "engine")
+    if options.address is not None and options.engine != "ray":
+        raise ConfigError(f"address={options.address} means nothing without --engine ray")
+    if options.workers is not None and options.engine == "ray":
+        raise ConfigError(f"workers={options.workers}: a Ray cluster knows itself how many fit")
+    return build_engine(
+        options.engine,
+        device=options.device,
+        per_device=options.per_device,
+        threads=options.threads,
+        slots=options.workers,
+        address=options.address,
+    )
+
+
+def tell_presets(options: Options) -> int:
+    if options.json:
+        print(json.dumps([{"study": name, "about": about} for name, about in questions().items()]))
+        return 0
+    width = max(map(len, questions()))
+    for name, about in questions().items():
+        print(f"{name:<{width}}  {about}")
+    return 0
+
+
+def tell_cells(spec: StudySpec, folder: Path, options: Options) -> int:
+    """What would be run, what is there already, and about how long the rest would take."""
+    if spec.searches:
+        raise ConfigError(f"method {spec.method} chooses as it goes: its {spec.trials} settings cannot be listed")
+    from anaphor.cli.progress import duration
+    from anaphor.studies.cell import make_cell
+    from anaphor.studies.estimate import estimate
+    from anaphor.studies.groups import label
+    from anaphor.studies.study import OVER
+
+    settings = spec.settings()
+    with engine_for(options) as engine:
+        slots = engine.slots
+    rows: list[dict[str, Any]] = []
+    left = 0.0
+    for setting in settings:
+        seconds = estimate(setting)
+        for seed in spec.seeds:
+            cell = make_cell(setting, seed, folder / "cells", spec.task, options.threads)
+            status = cell.status(spec)
+            left += 0 if status in OVER else seconds
+            rows.append(
+                {"parameters": setting.parameters, "seed": seed, "status": status, "seconds": round(seconds, 1)}
+            )
+    if options.json:
+        print(json.dumps({"cells": rows, "workers": slots, "seconds_left": round(left / slots, 1)}))
+        return 0
+    for row in rows:
+        print(f"{label(row['parameters'])}, seed {row['seed']}: {row['status']}, about {duration(row['seconds'])}")
+    print(f"{len(rows)} cells, {slots} at a time: about {duration(left / slots)}, an estimate from two steps of each")
+    return 0
+
+
+def show(result: dict[str, Any], options: Options) -> None:
+    if options.json:
+        print(json.dumps(result))
+        return
+    print(result["table"])
+    for line in result["findings"]:
+        print(line)
+    for figure in result["figures"]:
+        print(f"figure: {figure}")
+    print(f"study: {result['study']}")

@@ -1,0 +1,59 @@
+"""Runs that were trained elsewhere become cells of a study, so that a question about them trains nothing anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from anaphor.config import from_yaml
+from anaphor.errors import ConfigError, DataError
+from anaphor.studies.axes import Axis
+from anaphor.studies.cell import JOB, MEASURES, TEST, Cell, make_cell
+from anaphor.studies.spec import TASKS, StudySpec
+from anaphor.training.rundir import RunDir
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """The run of that folder, or all seeds of what the study of that folder chose."""
+    if RunDir(folder).exists:
+        return [folder]
+    if not (folder / "seal.json").is_file():
+        raise ConfigError(f"{folder} holds neither a run nor a study that has made its choice")
+    result = json.loads((folder / "result.json").read_bytes())
+    best = result["best"]
+    if best is None:
+        raise DataError(f"the study in {folder} chose nothing: no setting of it finished")
+    return [Path(cell["run"]) for cell in result["cells"] if cell["parameters"] == best["parameters"]]
+
+
+def study_of(folder: Path, asked: StudySpec) -> StudySpec:
+    """What a study asks, of those runs alone."""
+    specs = [from_yaml(TASKS[asked.task], RunDir(run).spec) for run in runs_of(folder)]
+    base = {name: value for name, value in vars(specs[0]).items() if name != "seed"}
+    only = Axis("model", (specs[0].model,), ({},))
+    return replace(
+        asked,
+        base=base,
+        method="grid",
+        listed=(),
+        parameters=(only,),
+        seeds=tuple(sorted(spec.seed for spec in specs)),
+    )
+
+
+def adopt(study: StudySpec, cells_folder: Path, folder: Path, threads: int) -> list[Cell]:
+    """Copy the runs to where the study looks for its cells. They are finished, so they are not trained again."""
+    (setting,) = study.settings()
+    adopted = []
+    for run in runs_of(folder):
+        if RunDir(run).read_result().get("status") != "finished":
+            raise DataError(f"the run in {run} did not finish: there is nothing to look at")
+        seed = from_yaml(TASKS[study.task], RunDir(run).spec).seed
+        cell = make_cell(setting, seed, cells_folder, study.task, threads)
+        if not RunDir(cell.folder).exists:
+            # What the other study asked stays there; this one asks anew.
+            shutil.copytree(run, cell.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(JOB, MEASURES, TEST))
+        adopted.append(cell)
+    return adopted

@@ -1,0 +1,117 @@
+"""What a study found, in words: sentences that follow from the numbers, and never say more than they support."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+from typing import Any
+
+from anaphor.studies.comparisons import Comparison, Slice, along, compare, p_told
+from anaphor.studies.groups import Axes, Group, Metric, best_of, is_numeric, told, varied
+from anaphor.studies.statistics import interval, warn_of_few, with_half
+from anaphor.studies.trends import trend
+
+NAMED = 6  # so many are named in a sentence; more are counted
+LINES = 6  # so many trends along one axis are told one by one; of more the average
+
+
+def findings(groups: Sequence[Group], axes: Axes, metric: Metric) -> list[str]:
+    """Sentences: the best, what cannot be told apart from it, trends and rankings along each axis, and what failed."""
+    ranked = sorted((group for group in groups if group.ranked), key=lambda group: metric.cost(group.mean))
+    free = varied(groups, axes)
+    scales = [name for name, values in free.items() if is_numeric(values)]
+    names = [name for name in free if name not in scales]
+    found = [*_best(ranked, metric)]
+    if len(ranked) > 1:
+        found.append(warn_of_few(max(len(group.seeds) for group in ranked)))
+    if scales or len(names) > 1:  # else the ranking says it all
+        found += _ahead(ranked, metric)
+    for name in scales:
+        found += [trend(along(groups, free, name, where), metric) for where in _lines(free, names)]
+    for name in names:
+        found += _ranking(along(groups, free, name, {}), metric)
+    found += [*_failed(groups), *_unranked(groups)]
+    return [f"{sentence[0].upper()}{sentence[1:]}" for sentence in found if sentence]
+
+
+def _lines(free: Axes, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Every value of the axes that are no scales, for a trend of its own."""
+    lines = [dict(zip(names, values, strict=True)) for values in product(*(free[name] for name in names))]
+    return lines if len(lines) <= LINES else [{}]
+
+
+def _best(ranked: Sequence[Group], metric: Metric) -> Iterator[str]:
+    best = best_of(ranked, metric)
+    if best is None:
+        yield "no setting has a result for all its seeds, so none is called the best."
+        return
+    many = f"best of {len(ranked)} settings: " if len(ranked) > 1 else "result of "
+    seeds = f"{len(best.seeds)} seed{'s' if len(best.seeds) > 1 else ''}"
+    yield f"{many}{best}: {interval(best.values)} {metric.short} ({seeds})."
+
+
+def _ahead(ranked: Sequence[Group], metric: Metric) -> Iterator[str]:
+    """The best against the next, and against all others."""
+    best = best_of(ranked, metric)
+    others = [group for group in ranked if group is not best]
+    if best is None or not others:
+        return
+    compared = compare((best, other) for other in others)
+    judged = [one for one in compared if one.p is not None]
+    following = compared[0]
+    if following.difference is not None:
+        verdict = ""
+        if following.p is not None:
+            times = f" after correction for {len(judged)} comparisons" if len(judged) > 1 else ""
+            noise = "beyond" if following.apart else "within"
+            verdict = f", {noise} noise ({p_told(following.p)}{times})"
+        yield f"the next, {following.other}, differs from it by {following.size(metric)}{verdict}."
+    same = [one.other for one in judged if not one.apart]
+    if len(judged) < 2:
+        return
+    if same:
+        names = f": {'; '.join(map(str, same))}" if len(same) <= NAMED else ""
+        yield f"{len(same)} of the {len(judged)} others cannot be told apart from it{names}."
+    else:
+        yield f"it can be told apart from all {len(judged)} others."
+
+
+def _ranking(found: Slice, metric: Metric) -> Iterator[str]:
+    """Names in order, and which pairs of them differ."""
+    ordered = sorted(found.groups, key=lambda group: metric.cost(group.mean))
+    if len(ordered) < 2:
+        return
+    names = ", ".join(f"{told(group.parameters[found.name])} {with_half(group.mean, None)}" for group in ordered)
+    yield f"by {found.name}, best first: {names} {metric.short}{found.described}."
+    compared = [one for one in compare(combinations(ordered, 2)) if one.p is not None]
+    apart, same = [one for one in compared if one.apart], [one for one in compared if not one.apart]
+    times = f" (p corrected for {len(compared)} comparisons)" if len(compared) > 1 else ""
+    for pairs, noise in ((apart, "beyond noise"), (same, "within noise")):
+        if len(pairs) > NAMED:
+            yield f"{len(pairs)} of {len(compared)} pairs differ {noise}{times}."
+        elif pairs:
+            yield f"differences {noise}{times}: {'; '.join(_pair(found, pair, metric) for pair in pairs)}."
+
+
+def _pair(found: Slice, pair: Comparison, metric: Metric) -> str:
+    names = [told(group.parameters[found.name]) for group in (pair.one, pair.other)]
+    return f"{' and '.join(names)} ({pair.size(metric)}, {p_told(pair.p or 0.0)})"
+
+
+def _failed(groups: Sequence[Group]) -> Iterator[str]:
+    failed = [group for group in groups if group.failed]
+    if failed:
+        count, cells = sum(group.failed for group in failed), sum(len(group.seeds) + group.failed for group in groups)
+        names = [f"{group} ({group.failed} of {len(group.seeds) + group.failed} seeds)" for group in failed]
+        more = f"; and {len(names) - NAMED} more settings" if len(names) > NAMED else ""
+        verb = "has" if count == 1 else "have"
+        yield f"{count} of {cells} cells {verb} no result: {'; '.join(names[:NAMED])}{more}."
+
+
+def _unranked(groups: Sequence[Group]) -> Iterator[str]:
+    for group in groups:
+        if group.values and not group.ranked:
+            finite = all(map(math.isfinite, group.values))
+            number = str(interval(group.values)) if finite else "not a finite number for every seed"
+            yield f"not ranked: {group}: {number}{f' ({group.note})' if group.note else ''}."

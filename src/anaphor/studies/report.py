@@ -1,0 +1,221 @@
+"""The answer of a study: choose, seal, test, then table, figures and findings in its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anaphor.errors import DataError
+from anaphor.studies.cell import MEASURES, TEST, Cell
+from anaphor.studies.figures import draw_study
+from anaphor.studies.findings import findings
+from anaphor.studies.groups import Group, Metric, label
+from anaphor.studies.measures import read_losses
+from anaphor.studies.spec import Setting, StudySpec
+from anaphor.studies.statistics import interval, paired_blocks
+from anaphor.studies.study import Study
+from anaphor.studies.tables import write_tables
+from anaphor.training.durable import replace_file
+from anaphor.training.rundir import RunDir
+
+NAMES = {"loss": ("loss", "nats"), "perplexity": ("perplexity", "PPL"), "bits_per_byte": ("bits per byte", "bits")}
+SEEN = "sees later tokens: exp(loss), not a perplexity"
+
+
+def report(study: Study, *, force: bool = False) -> dict[str, Any]:
+    """All that the study found, as plain data; files of it lie in the study's folder."""
+    spec, settings = study.spec, settings_of(study)
+    groups = [group_of(study, setting) for setting in settings]
+    metric = metric_of(spec)
+    ranked = [
+        (metric.cost(group.mean), place) for place, group in enumerate(groups) if group.ranked and not group.failed
+    ]
+    best = min(ranked)[1] if ranked else None
+    chosen = None if best is None else settings[best]
+    if spec.test != "none" and chosen is not None:
+        study.seal(chosen, force=force)
+        finished = [cell for cell in study.cells if cell.status(spec) == "finished"]
+        study.test([cell for cell in finished if spec.test == "all" or cell.setting is chosen])
+    axes = axes_of(spec, settings)
+    told = [*findings(groups, axes, metric), *compared(study, settings, groups, ranked)]
+    extra = further_columns(study, settings)
+    table = write_tables(groups, axes, metric, extra, study.folder)
+    figures = draw_study(groups, axes, metric, study.folder)
+    if spec.lengths:
+        further, drawn = by_length(study, settings, axes)
+        told, figures = told + further, figures + drawn
+    result = {
+        "study": str(study.folder),
+        "cells": [cell_result(study, cell) for cell in study.cells],
+        "best": None if best is None or chosen is None else best_result(study, groups[best], chosen),
+        "findings": told,
+        "figures": [str(path) for path in figures],
+        "table": table,
+    }
+    replace_file(study.folder / "findings.txt", ("\n".join(told) + "\n").encode())
+    replace_file(study.folder / "result.json", json.dumps(result, indent=2, ensure_ascii=False).encode() + b"\n")
+    return result
+
+
+def settings_of(study: Study) -> list[Setting]:
+    """Each setting once, in the order in which it was tried."""
+    return list({id(cell.setting): cell.setting for cell in study.cells}.values())
+
+
+def axes_of(spec: StudySpec, settings: Sequence[Setting]) -> dict[str, list[Any]]:
+    """The values along each axis; those of a search are known when it is over."""
+    if not spec.searches:
+        return {name: list(values) for name, values in spec.axes.items()}
+    names = dict.fromkeys(name for setting in settings for name in setting.parameters)
+    return {name: list(dict.fromkeys(setting.parameters.get(name) for setting in settings)) for name in names}
+
+
+def metric_of(spec: StudySpec) -> Metric:
+    split, name = spec.metric.split(".")
+    long, short = NAMES[name]
+    return Metric(f"{'validation' if split == 'valid' else split} {long}", short, spec.goal)
+
+
+def cells_of(study: Study, setting: Setting) -> list[Cell]:
+    return sorted((cell for cell in study.cells if cell.setting is setting), key=lambda cell: cell.seed)
+
+
+def group_of(study: Study, setting: Setting) -> Group:
+    cells = cells_of(study, setting)
+    values = {cell.seed: value for cell in cells if (value := study.value(cell)) is not None}
+    return Group(
+        setting.parameters,
+        tuple(values),
+        tuple(values.values()),
+        note="" if setting.run.causal else SEEN,
+        failed=len(cells) - len(values),
+    )
+
+
+def cell_result(study: Study, cell: Cell) -> dict[str, Any]:
+    status = cell.status(study.spec)
+    result = cell.read(RunDir(cell.folder).result.name)
+    found = {
+        "parameters": dict(cell.setting.parameters),
+        "seed": cell.seed,
+        "status": status,
+        "valid": result.get("valid"),
+        "run": str(cell.folder),
+        "seconds": result.get("seconds"),
+    }
+    if tested := cell.read(TEST):
+        found["test"] = {key: value for key, value in tested.items() if key != "lengths"}
+    if reason := study.reason(cell, status):
+        found["reason"] = reason
+    return found
+
+
+def best_result(study: Study, group: Group, setting: Setting) -> dict[str, Any]:
+    found = {"parameters": dict(group.parameters), "valid": dataclasses.asdict(interval(group.values))}
+    name = study.spec.metric.split(".")[1]
+    tested = [score[name] for cell in cells_of(study, setting) if (score := cell.read(TEST))]
+    if tested and None not in tested:
+        found["test"] = dataclasses.asdict(interval(tested))
+    return found
+
+
+def compared(
+    study: Study, settings: Sequence[Setting], groups: Sequence[Group], ranked: list[tuple[float, int]]
+) -> list[str]:
+    """The two best on the same tokens of the validation text: would the order hold on other text of this kind?"""
+    if len(ranked) < 2:
+        return []
+    places = [place for _, place in sorted(ranked)[:2]]
+    losses, lines = [], None
+    for place in places:
+        rows = [read_losses(cell.folder) for cell in cells_of(study, settings[place])]
+        if not rows or any(row is None for row in rows):
+            return []
+        losses.append(np.stack([row[0] for row in rows if row is not None]))
+        lines = rows[0][1] if rows[0] is not None else None
+    if lines is None or losses[0].shape != losses[1].shape:
+        return []  # other tokens: another tokenizer, or another text
+    try:
+        text = paired_blocks(losses[0], losses[1], lines)
+    except DataError:  # a text of too few lines, or a loss that is not finite: nothing can be said
+        return []
+    found = text.loss
+    if found.half is None or found.p is None:
+        return []
+    names = [label(groups[place].parameters) for place in places]
+    verdict = (
+        "so the order may change on other text" if found.p > 0.05 else "so the order is not an accident of this text"
+    )
+    return [
+        f"On the same tokens {names[0]} loses {-found.mean:.3f} ± {found.half:.3f} nats less than {names[1]} "
+        f"(block bootstrap over {text.over}, p = {found.p:.3f}), {verdict}."
+    ]
+
+
+def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[str]]:
+    """What else was measured, a column each: mean over seeds and interval."""
+    columns: dict[str, list[str]] = {}
+
+    def add(name: str, values: list[list[float | None]]) -> None:
+        if any(value is not None for row in values for value in row):
+            columns[name] = [told(row) for row in values]
+
+    cells = [cells_of(study, setting) for setting in settings]
+    exponential = [[cell.read(MEASURES) for cell in row] for row in cells]
+    add("train", [[_exp(found.get("train")) for found in row] for row in exponential])
+    add("test", [[_exp(cell.read(TEST)) for cell in row] for row in cells])
+    for name in study.spec.samples:
+        add(name, [[_exp(found.get("samples", {}).get(name)) for found in row] for row in exponential])
+    if study.spec.long_lines:
+        add(
+            f"{study.spec.long_lines} long lines",
+            [[_mean_exp(found.get("long_lines", [])) for found in row] for row in exponential],
+        )
+    return columns
+
+
+def _exp(score: dict[str, Any] | None) -> float | None:
+    return float(np.exp(score["loss"])) if score and score.get("loss") is not None else None
+
+
+def _mean_exp(scores: list[dict[str, Any]]) -> float | None:
+    """The perplexity of several texts together, each token counted once."""
+    tokens = sum(score["tokens"] for score in scores)
+    return float(np.exp(sum(score["loss"] * score["tokens"] for score in scores) / tokens)) if tokens else None
+
+
+def told(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    return str(interval(there)) if there else ""
+
+
+def by_length(study: Study, settings: Sequence[Setting], axes: dict[str, list[Any]]) -> tuple[list[str], list[Path]]:
+    """The study once more with the length of segments as an axis: findings and figures."""
+    # Numbers of one split only, or they could not be compared.
+    tested = all(cell.read(TEST) for cell in study.cells if cell.status(study.spec) == "finished")
+    groups = []
+    for setting in settings:
+        rows = {
+            cell.seed: {
+                (row["bptt"], row["state"]): row for row in cell.read(TEST if tested else MEASURES).get("lengths", [])
+            }
+            for cell in cells_of(study, setting)
+        }
+        for state, length in itertools.product(("carried", "restarted"), study.spec.lengths):
+            scores = {seed: value for seed, of in rows.items() if (value := _exp(of.get((length, state)))) is not None}
+            if scores:
+                parameters = {**setting.parameters, "state": state, "length": length}
+                groups.append(Group(parameters, tuple(scores), tuple(scores.values())))
+    metric = Metric(f"{'test' if tested else 'validation'} perplexity", "PPL")
+    along = {**axes, "state": ["carried", "restarted"], "length": list(study.spec.lengths)}
+    folder = study.folder / "lengths"
+    folder.mkdir(exist_ok=True)
+    write_tables(groups, along, metric, {}, folder)
+    told = [f"By length: {line}" for line in findings(groups, along, metric)]
+    return told, draw_study(groups, along, metric, folder)

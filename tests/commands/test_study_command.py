@@ -1,0 +1,170 @@
+"""`anaphor study`: one command from a file to a table, a figure and findings. Cells are run in this process here."""
+
+import json
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.studies.engines import Ended
+from studies.here import Here
+
+STUDY = """
+about: which gates are better?
+base: {data: %s, layers: 1, batch_size: 2, bptt: 4, steps: 2}
+parameters:
+  model: {values: [lstm, gru]}
+seeds: 2
+samples: {cat: the cat sat}
+train_score: true
+long_lines: 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_the_command_has_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog ate the rat\n" * 60)
+    path = tmp_path / "gates.yaml"
+    path.write_text(STUDY % (tmp_path / "text.txt"))
+    return path
+
+
+class HereWithEnd(Here):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    made = HereWithEnd()
+    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: made)
+    return made
+
+
+def told(capsys, *words):
+    code = main(["study", *map(str, words), "--device", "cpu", "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_one_command_gives_cells_choice_findings_and_figures(file, engine, tmp_path, capsys):
+    code, result = told(capsys, file)
+    assert code == 0
+    assert set(result) >= {"cells", "best", "findings", "figures"}
+    assert len(result["cells"]) == 4
+    cell = result["cells"][0]
+    assert set(cell) >= {"parameters", "seed", "status", "valid", "run"}
+    assert cell["parameters"] == {"model": "lstm"}
+    means = {}
+    for cell in result["cells"]:
+        means.setdefault(json.dumps(cell["parameters"]), []).append(cell["valid"]["perplexity"])
+    best = min(means, key=lambda key: sum(means[key]))
+    assert result["best"]["parameters"] == json.loads(best)
+    assert result["best"]["valid"]["mean"] == pytest.approx(sum(means[best]) / 2)
+    tested = [cell for cell in result["cells"] if "test" in cell]
+    assert [cell["parameters"] for cell in tested] == [json.loads(best)] * 2, "test is read for the choice alone"
+    folder = tmp_path / "studies" / "gates"
+    files = ("table.md", "table.csv", "table.tex", "study.png", "study.svg", "findings.txt", "study.yaml", "log.jsonl")
+    for name in files:
+        assert (folder / name).stat().st_size > 0
+    header = (folder / "table.csv").read_text().splitlines()[0]
+    assert all(name in header for name in ("model", "train", "cat", "2 long lines", "test"))
+
+
+def test_the_same_command_again_runs_nothing_and_says_the_same(file, engine, capsys):
+    first = told(capsys, file)
+    jobs = len(engine.jobs)
+    assert told(capsys, file) == first
+    assert len(engine.jobs) == jobs
+
+
+def test_more_cells_after_the_choice_are_refused_without_force(file, engine, capsys):
+    told(capsys, file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", __import__("io").StringIO())
+        assert main(["study", str(file), "--seeds", "3", "--device", "cpu"]) == 2
+    assert told(capsys, file, "--seeds", "3", "--force")[0] == 0
+
+
+def test_a_study_that_finished_in_part_ends_with_four(file, engine, capsys):
+    engine.instead = lambda job, count: Ended(1, "no room") if job.folder.name == engine.jobs[0][1] else None
+    code, result = told(capsys, file)
+    assert code == 4
+    assert [cell["status"] for cell in result["cells"]].count("failed") == 1
+    assert result["cells"][0]["reason"] == "no room"
+
+
+def test_people_get_a_table_and_sentences(file, engine, capsys):
+    assert main(["study", str(file), "--device", "cpu", "--seeds", "1", "--test", "none"]) == 0
+    printed = capsys.readouterr()
+    assert "| model |" in printed.out
+    assert "Best of 2 settings" in printed.out
+    assert "study.png" in printed.out
+    assert "2 of 2 cells over" in printed.err
+
+
+def test_a_dry_run_lists_cells_and_time_and_runs_nothing(file, engine, capsys):
+    code, listed = told(capsys, file, "--dry-run")
+    assert code == 0
+    assert len(listed["cells"]) == 4
+    assert {cell["status"] for cell in listed["cells"]} == {"new"}
+    assert listed["seconds_left"] > 0
+    assert engine.jobs == []
+
+
+def test_flags_lie_over_the_file(file, engine, capsys):
+    _, listed = told(capsys, file, "--seeds", "1", "--set", "steps=1", "bptt=3", "--test", "none")
+    assert len(listed["cells"]) == 2
+    assert all("bptt:3" in cell["valid"]["signature"] for cell in listed["cells"])
+    assert all("test" not in cell for cell in listed["cells"])
+
+
+def test_a_question_about_a_finished_study_trains_nothing(file, engine, tmp_path, capsys):
+    _, first = told(capsys, file)
+    engine.jobs.clear()
+    code, result = told(capsys, "length", "--of", tmp_path / "studies" / "gates", "--out", tmp_path / "length")
+    assert code == 0
+    assert {cell["valid"]["loss"] for cell in result["cells"]} == {
+        cell["valid"]["loss"] for cell in first["cells"] if cell["parameters"] == first["best"]["parameters"]
+    }
+    assert (tmp_path / "length" / "lengths" / "table.md").is_file()
+    assert len((tmp_path / "length" / "lengths" / "table.md").read_text().splitlines()) > 8
+
+
+def test_presets_are_listed(capsys):
+    assert main(["study", "list"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("bptt", "grid", "length", "hybrid", "positions", "merge", "optimizers"):
+        assert name in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bptts"], "did you mean 'bptt'"),
+        (["bptt", "--set", "epochs"], "write name=value"),
+        (["bptt", "--set", "epohcs=2"], "did you mean 'epochs'"),
+        (["bptt", "--engine", "rya"], "did you mean 'ray'"),
+        (["bptt", "--address", "here"], "means nothing without --engine ray"),
+        (["bptt", "--seeds", "0"], "at least 1"),
+        (["bptt", "--test", "some"], "choice of test scores"),
+        (["bptt", "--of", "nowhere"], "neither a run nor a study"),
+        (["bptt", "--data", "wikitex-2"], "did you mean 'wikitext-2'"),
+        (["bptt", "--workers", "0"], "at least 1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_two(words, message, capsys):
+    assert main(["study", *words]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""

@@ -1,0 +1,183 @@
+"""Sentences say what the numbers say: the best, trends, rankings, failures, and no more than the seeds support."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from anaphor.errors import ConfigError
+from anaphor.studies.comparisons import along
+from anaphor.studies.findings import findings
+from anaphor.studies.groups import Group, Metric, told, varied
+
+PPL = Metric("validation perplexity", "PPL")
+ACCURACY = Metric("validation accuracy", "accuracy", goal="maximize")
+
+
+def study(axes, mean, *, seeds=3, noise=0.3, without=(), note=None):
+    """Groups whose true means are known. `without` holds (values, seed) of cells that failed."""
+    random, groups = np.random.default_rng(0), []
+    for values in product(*axes.values()):
+        parameters = dict(zip(axes, values, strict=True))
+        drawn = {seed: float(mean(**parameters) + noise * random.normal()) for seed in range(seeds)}
+        there = {seed: value for seed, value in drawn.items() if (values, seed) not in without}
+        said = note[1] if note and values == note[0] else ""
+        groups.append(Group(parameters, tuple(there), tuple(there.values()), said, seeds - len(there)))
+    return groups
+
+
+def said(sentences, start):
+    (found,) = [sentence for sentence in sentences if sentence.startswith(start)]
+    return found
+
+
+def test_the_best_is_named_with_its_interval_and_what_cannot_be_told_apart():
+    axes = {"width": [64, 128, 256], "layers": [1, 2]}
+    sentences = findings(study(axes, lambda width, layers: 130 - width / 8 - layers / 2), axes, PPL)
+    assert sentences[0].startswith("Best of 6 settings: width 256, layers 2: 9")
+    assert sentences[0].endswith(" PPL (3 seeds).")
+    assert " ± " in sentences[0]
+    assert said(sentences, "The next, ").startswith("The next, width 256, layers 1, differs from it by 0.")
+    assert "within noise" in said(sentences, "The next, ")
+    assert "after correction for 5 comparisons" in said(sentences, "The next, ")
+    assert said(sentences, "1 of the 5 others").endswith("cannot be told apart from it: width 256, layers 1.")
+
+
+def test_a_clear_winner_is_told_apart_from_all():
+    axes = {"width": [1, 2, 3]}
+    sentences = findings(study(axes, lambda width: 50 * width), axes, PPL)
+    assert "beyond noise (p < 0.001 after correction for 2 comparisons)" in sentences[1]
+    assert sentences[2] == "It can be told apart from all 2 others."
+
+
+@pytest.mark.parametrize(
+    ("mean", "starts", "holds"),
+    [
+        (lambda bptt: 90 + max(70 - bptt, 0), "PPL falls with bptt until 70 (from 15",
+         ", then is flat within noise up to 140 ("),
+        (lambda bptt: 110 - bptt / 5, "PPL falls with bptt until 140 (from 10", "at 5 to "),
+        (lambda bptt: 90 + bptt / 5, "PPL rises with bptt (from 9", " at 140)"),
+        (lambda bptt: 90 + abs(bptt - 35), "PPL falls with bptt until 35 (from ", "), then rises (from 9"),
+        (lambda bptt: 90 + max(bptt - 35, 0), "PPL is flat within noise until 35 (", ", then rises with bptt (from "),
+        (lambda bptt: 90, "No effect of bptt on PPL can be told from noise (differences of up to ", " PPL would fit)"),
+        (lambda bptt: 90 + (10 if bptt in (10, 70) else 0), "PPL has no simple trend with bptt: it is lowest at bptt ",
+         ", and cannot be told apart from that at "),
+    ],
+)  # fmt: skip
+def test_trends_along_a_scale(mean, starts, holds):
+    axes = {"bptt": [140, 5, 10, 20, 35, 70]}
+    sentences = findings(study(axes, mean, seeds=5), axes, PPL)
+    assert holds in said(sentences, starts)
+
+
+def test_trends_are_told_for_each_name_and_averaged_over_other_scales():
+    axes = {"model": ["lstm", "gru"], "width": [1, 2], "layers": [1, 2]}
+    groups = study(axes, lambda model, width, layers: 100 + (20 if model == "lstm" else -20) * width)
+    sentences = findings(groups, axes, PPL)
+    assert said(sentences, "With model lstm, PPL rises with width").endswith("(on average over layers).")
+    assert said(sentences, "With model gru, PPL falls with width").endswith("(on average over layers).")
+    assert said(sentences, "With model gru, no effect of layers").endswith("(on average over width).")
+
+
+def test_names_are_ranked_with_the_pairs_that_differ():
+    axes = {"position": ["none", "learned", "rotary"]}
+    means = {"none": 120, "learned": 100, "rotary": 100}
+    sentences = findings(study(axes, lambda position: means[position]), axes, PPL)
+    ranking = said(sentences, "By position, best first: ")
+    assert ranking.index("rotary") < ranking.index("none")
+    assert ranking.index("learned") < ranking.index("none")
+    assert said(sentences, "Differences beyond noise (p corrected for 3 comparisons): ").count("and none") == 2
+    within = said(sentences, "Differences within noise (p corrected for 3 comparisons): ")
+    assert "none" not in within
+    assert "learned" in within
+    assert not [sentence for sentence in sentences if sentence.startswith("The next")]
+
+
+def test_the_highest_is_best_where_more_is_better():
+    axes = {"dropout": [0.0, 0.2, 0.4, 0.6]}
+    groups = study(axes, lambda dropout: 0.8 - (dropout - 0.2) ** 2, noise=0.001)
+    sentences = findings(groups, axes, ACCURACY)
+    assert sentences[0].startswith("Best of 4 settings: dropout 0.2: 0.")
+    assert "then falls (from 0." in said(sentences, "Accuracy rises with dropout until 0.2 (from 0.7")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "warning"), [(1, "One seed only: differences cannot be judged"), (2, "Only 2 seeds")]
+)
+def test_too_few_seeds_are_warned_of_and_nothing_is_claimed(seeds, warning):
+    axes = {"model": ["lstm", "gru"], "width": [1, 2, 3]}
+    groups = study(axes, lambda model, width: 100 + 50 * width, seeds=seeds)
+    sentences = findings(groups, axes, PPL)
+    assert sum(sentence.startswith(warning) for sentence in sentences) == 1
+    for claim in ("p = ", "p < ", "noise", "told apart", "falls", "rises"):
+        assert not [sentence for sentence in sentences[2:] if claim in sentence], claim
+    assert said(sentences, "With model gru, PPL is lowest at width 1 (")
+    assert f"({seeds} seed" in sentences[0]
+
+
+def test_groups_with_a_note_stand_apart_and_are_never_ranked():
+    axes = {"variant": ["plain", "matrix", "shift"]}
+    groups = study(axes, lambda variant: 1 if variant == "matrix" else 100, note=(("matrix",), "sees later tokens"))
+    sentences = findings(groups, axes, PPL)
+    assert [sentence for sentence in sentences if "matrix" in sentence] == [sentences[-1]]
+    assert sentences[-1].startswith("Not ranked: variant matrix: ")
+    assert sentences[-1].endswith(" (sees later tokens).")
+    assert sentences[0].startswith("Best of 2 settings")
+
+
+def test_failed_cells_are_counted_and_half_a_setting_is_not_the_best():
+    axes = {"width": [1, 2, 3]}
+    groups = study(axes, lambda width: 100 - 10 * width, without={((3,), 0), ((1,), 0), ((1,), 1), ((1,), 2)})
+    sentences = findings(groups, axes, PPL)
+    assert sentences[0].startswith("Best of 2 settings: width 2")
+    assert sentences[-1] == "4 of 9 cells have no result: width 1 (3 of 3 seeds); width 3 (1 of 3 seeds)."
+
+
+def test_where_all_failed_that_is_all_there_is_to_say():
+    sentences = findings([Group({"width": 1}, (), (), failed=3)], {"width": [1]}, PPL)
+    assert sentences == [
+        "No setting has a result for all its seeds, so none is called the best.",
+        "3 of 3 cells have no result: width 1 (3 of 3 seeds).",
+    ]
+
+
+def test_what_is_not_finite_is_not_ranked():
+    groups = [Group({"lr": 1.0}, (1, 2), (5.0, 6.0)), Group({"lr": 9.0}, (1, 2), (5.0, float("inf")))]
+    sentences = findings(groups, {"lr": [1.0, 9.0]}, PPL)
+    assert sentences[-1] == "Not ranked: lr 9: not a finite number for every seed."
+    assert sentences[0].startswith("Result of lr 1: 5.5")
+
+
+def test_averages_are_taken_over_the_same_settings_and_seeds():
+    """The worst setting of one width is missing: without it that width would look better than it is."""
+    axes = {"width": [1, 2], "layers": [1, 2]}
+    groups = study(axes, lambda width, layers: 100 * layers, noise=0.1, without={((2, 2), 0)})
+    found = along(groups, axes, "width", {})
+    assert not found.complete
+    assert [group.seeds for group in found.groups] == [(0, 1, 2)] * 2
+    assert [round(group.mean) for group in found.groups] == [100, 100]
+    assert found.described == " (on average over layers, where nothing is missing)"
+
+
+def test_axes_that_go_together_are_one():
+    axes = {"width": [128, 64], "emsize": [128, 64], "dropout": [0.1], "tied": [True, False]}
+    groups = [
+        Group({"width": width, "emsize": width, "dropout": 0.1, "tied": tied}, (1,), (1.0,))
+        for width in (64, 128)
+        for tied in (True, False)
+    ]
+    assert varied(groups, axes) == {"width": [64, 128], "tied": [True, False]}
+
+
+def test_values_are_told_as_people_write_them():
+    assert [told(value) for value in (True, None, 0.1, 64, 1e-5, "lstm")] == [
+        "yes",
+        "none",
+        "0.1",
+        "64",
+        "1e-05",
+        "lstm",
+    ]
+    assert str(Group({"width": 64, "tied": False}, (), ())) == "width 64, tied no"
+    with pytest.raises(ConfigError, match="goal='least'"):
+        Metric("loss", "nats", goal="least")

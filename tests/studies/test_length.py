@@ -1,0 +1,393 @@
+"""Length generalization: every token counted once, at its own position; what cannot be scored says why."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from anaphor.cli.main import main
+from anaphor.data.text import IGNORED, Batch
+from anaphor.data.word import Word
+from anaphor.errors import ConfigError
+from anaphor.metrics.perplexity import LossTotal
+from anaphor.mixers.attention.position import POSITIONS
+from anaphor.models import ModelState, build
+from anaphor.studies.length import binned, draw_lengths, losses_by_length, score_at_length
+from anaphor.tasks import language_modelling
+from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order, pieces
+from anaphor.training.run import opened
+
+VOCABULARY = 7
+
+
+def tokens_of(count=43):
+    return torch.randint(0, VOCABULARY, (count,), generator=torch.Generator().manual_seed(0))
+
+
+def task_of(tokens, bptt=5, carry=True):
+    split = Split(tokens, 2 * len(tokens), 0)
+    tokenizer = Word.train("a b c d e f g", VOCABULARY)
+    protocol = Protocol(1, bptt, carry)
+    return LanguageModelling(
+        tokenizer, lambda name: split, rows=1, bptt=bptt, carry=carry, shift=False, protocol=protocol
+    )
+
+
+def model_of(name="lstm", **options):
+    model = build(name, vocabulary=VOCABULARY, width=8, layers=1, **options)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)  # far from uniform, so that an error shows
+    return model.eval()
+
+
+def scored(task, model, bptt, carry, rows=1, complete=True):
+    return score_at_length(task, model, "valid", Protocol(rows, bptt, carry, complete))
+
+
+class ByPlace(nn.Module):
+    """On a text of zeros the loss of the token after `seen` others is `losses[seen]`, whatever they were."""
+
+    causal, limit, state_grows = True, None, False
+
+    def __init__(self, losses):
+        super().__init__()
+        self.losses = losses
+        self.head = TwoWords()
+        self.calls = []
+
+    def features(self, tokens, state=None, lengths=None):
+        self.calls.append(tokens.shape[1])
+        seen = torch.zeros(len(tokens), dtype=torch.long) if state is None else state.seen
+        places = seen[:, None] + torch.arange(tokens.shape[1])
+        new = tokens.shape[1] if lengths is None else lengths
+        return self.losses[places.clamp(max=len(self.losses) - 1)][..., None], ModelState(seen + new, ())
+
+
+class TwoWords(nn.Module):
+    out_features = 2
+
+    def forward(self, x):
+        return torch.cat((torch.zeros_like(x), torch.log(torch.expm1(x))), -1)
+
+
+FALLING = torch.tensor([5.0, 3.0, 2.0, 1.5, 1.2, 1.1, 1.0])
+
+
+@pytest.mark.parametrize("length", [1, 3, 7, 12, 30])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_loss_that_depends_on_the_place_alone_is_found_at_each_position(length, rows):
+    """The oracle is written down: restarted, each position has its own loss; carried, only the first segment has."""
+    task, model = task_of(torch.zeros(120, dtype=torch.long)), ByPlace(FALLING)
+    known = torch.cat((FALLING, torch.ones(120)))
+    restarted = scored(task, model, length, False, rows)
+    assert [total.loss for total in restarted.positions] == pytest.approx(known[:length].tolist())
+    carried = scored(task, model, length, True, rows)
+    for position, total in enumerate(carried.positions):
+        assert total.loss == pytest.approx(known[position : 120 // rows : length].mean().item())
+        assert total.tokens == rows * len(known[position : 120 // rows : length])
+    assert carried.score.total.loss == pytest.approx(known[: 120 // rows].mean().item())
+
+
+def test_the_score_of_a_length_is_the_mean_of_the_curve_up_to_it():
+    task, model = task_of(torch.zeros(120, dtype=torch.long)), ByPlace(FALLING)
+    longest = scored(task, model, 30, False)
+    for length in (1, 2, 5, 10, 30):
+        mean = sum(total.loss for total in longest.positions[:length]) / length
+        assert scored(task, model, length, False).score.total.loss == pytest.approx(mean)
+
+
+@given(rows=st.integers(1, 9), bptt=st.integers(1, 60), carry=st.booleans(), complete=st.booleans())
+def test_positions_count_every_token_once_and_add_up_to_the_score(rows, bptt, carry, complete):
+    tokens = tokens_of()
+    task, model, protocol = task_of(tokens), model_of(), Protocol(rows, bptt, carry, complete)
+    found = score_at_length(task, model, "valid", protocol)
+    total = task.evaluate_by(model, "valid", protocol)
+    assert found.score == total
+    assert sum(one.tokens for one in found.positions) == total.total.tokens
+    assert sum(one.total for one in found.positions) == pytest.approx(total.total.total, rel=1e-12)
+    parts = binned(found.positions)
+    assert sum(part.total.tokens for part in parts) == total.total.tokens
+    assert sum(part.total.total for part in parts) == pytest.approx(total.total.total, rel=1e-12)
+    if complete:
+        assert total.total.tokens == len(tokens)
+
+
+def test_a_token_of_a_carried_text_is_counted_at_its_place_modulo_the_length():
+    tokens, model = tokens_of(), model_of()
+    task = task_of(tokens)
+    row = torch.cat((torch.tensor([task.tokenizer.boundary]), tokens))
+    with torch.no_grad():
+        losses = -torch.log_softmax(model(row[None, :-1])[0][0], -1).gather(-1, tokens[:, None])[:, 0]
+    found = scored(task, model, 5, True)
+    expected = [losses[position::5].mean().item() for position in range(5)]
+    assert [total.loss for total in found.positions] == pytest.approx(expected)
+
+
+def test_a_segment_reaches_no_further_than_its_row():
+    found = scored(task_of(tokens_of(43)), model_of(), 100, True, rows=4)
+    assert len(found.positions) == 11
+    assert [total.tokens for total in found.positions] == [4] * 10 + [3]
+
+
+def test_bins_double():
+    positions = [LossTotal(float(place), 1) for place in range(1, 12)]
+    found = binned(positions)
+    assert [part.name for part in found] == ["1", "2", "3-4", "5-8", "9-11"]
+    assert [part.total for part in found] == [
+        LossTotal(1.0, 1), LossTotal(2.0, 1), LossTotal(7.0, 2), LossTotal(26.0, 4), LossTotal(30.0, 3),
+    ]  # fmt: skip
+    assert binned(positions[:1])[0].total == positions[0]
+
+
+def test_a_recurrent_model_that_needs_the_past_is_flat_when_carried_and_falls_when_restarted():
+    """After one `a` comes `a` or `b`: only who knows the token before can tell."""
+    tokens = torch.tensor([1, 1, 2] * 80)
+    task, model = task_of(tokens, bptt=10), build("lstm", vocabulary=VOCABULARY, width=16, layers=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(4):
+        carry = None
+        for batch in task.batches(0):
+            loss, carry = task.loss(model, batch, carry)
+            optimizer.zero_grad()
+            (loss.total / loss.count).backward()
+            optimizer.step()
+    carried = [total.loss for total in scored(task, model, 10, True).positions[1:]]
+    restarted = [total.loss for total in scored(task, model, 10, False).positions]
+    assert max(carried) < 0.2
+    assert max(carried) - min(carried) < 0.15
+    assert restarted[0] > max(carried) + 0.3
+    assert max(restarted[4:]) < 0.2
+
+
+@pytest.mark.parametrize("name", sorted(POSITIONS))
+def test_every_position_scheme_goes_beyond_its_length_or_says_why_not(name):
+    task = task_of(tokens_of())
+    for memory in (None, 6):
+        model = model_of("transformer", heads=2, position=name, positions=8, memory=memory)
+        rows = {(length, carry): scored(task, model, length, carry) for length in (4, 8, 32) for carry in (True, False)}
+        for (length, carry), row in rows.items():
+            bounded = name == "learned"
+            if carry:
+                admitted, why = memory is not None and not bounded, "never ends" if bounded else "grow for ever"
+            else:
+                admitted, why = length <= 8 or not bounded, "bptt=32 is longer than the 8 positions"
+            assert (row.score is not None) == admitted
+            if admitted:
+                assert row.score.total.tokens == 43
+                assert len(row.positions) == length
+                assert row.refused is None
+            else:
+                assert why in row.refused
+                assert row.positions == ()
+                assert row.to_plain()["perplexity"] is None
+
+
+LONG = {f"transformer {name}": {"heads": 2, "position": name} for name in POSITIONS} | {
+    "transformer-xl": {"heads": 2, "memory": 3},
+    "lstm": {},
+    "linear": {"heads": 2},
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("carry", [True, False])
+def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkeypatch):
+    model = model_of(name.split()[0], **LONG[name])
+    carry = carry and model.limit is None and not model.state_grows
+    tokens = tokens_of()
+    widths, features = [], model.features
+
+    def watched(ids, state=None, lengths=None):
+        widths.append(ids.shape[1])
+        return features(ids, state, lengths)
+
+    monkeypatch.setattr(model, "features", watched)
+    for rows, bptt in ((1, 20), (4, 8), (4, 43)):
+        batches = Protocol(rows, bptt, carry).batches(tokens, 0)
+        whole = losses_in_order(model, batches, carry)
+        with monkeypatch.context() as patch:
+            patch.setattr(language_modelling, "PAIRS_AT_ONCE", 1)
+            patch.setattr(language_modelling, "LEAST_AT_ONCE", 3)
+            widths.clear()
+            apart = losses_in_order(model, batches, carry)
+        assert max(widths) == 3
+        assert len(widths) > len(batches)
+        for (_, expected), (_, losses) in zip(whole, apart, strict=True):
+            torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_what_sees_later_tokens_is_never_read_in_pieces(monkeypatch):
+    model = model_of("transformer", heads=2, merge="reweight-matrix", causal=False)
+    expected = scored(task_of(tokens_of()), model, 20, False)
+    monkeypatch.setattr(language_modelling, "PAIRS_AT_ONCE", 1)
+    monkeypatch.setattr(language_modelling, "LEAST_AT_ONCE", 3)
+    found = scored(task_of(tokens_of()), model, 20, False)
+    assert found == expected
+    assert found.to_plain()["perplexity"] is None
+    assert not found.positions[0].causal
+
+
+def test_pieces_hold_a_batch_in_order_and_as_few_pairs_as_allowed(monkeypatch):
+    monkeypatch.setattr(language_modelling, "LEAST_AT_ONCE", 2)
+    monkeypatch.setattr(language_modelling, "PAIRS_AT_ONCE", 2 * 7 * 3)
+    ids = torch.arange(14).view(2, 7)
+    batch = Batch(ids, ids.masked_fill(ids == 13, IGNORED), torch.tensor([7, 6]), restarts=True)
+    found = list(pieces(batch))
+    assert [piece.targets.shape[1] for piece in found] == [3, 3, 1]
+    assert torch.equal(torch.cat([piece.input_ids for piece in found], 1), batch.input_ids)
+    assert torch.equal(torch.cat([piece.targets for piece in found], 1), batch.targets)
+    assert [piece.lengths.tolist() for piece in found] == [[3, 3], [3, 3], [1, 0]]
+    assert [piece.restarts for piece in found] == [True, False, False]
+    monkeypatch.setattr(language_modelling, "PAIRS_AT_ONCE", 2 * 7 * 7)
+    assert list(pieces(batch)) == [batch]
+
+
+def test_figures_show_what_was_scored_and_leave_out_what_was_not(tmp_path):
+    task = task_of(tokens_of())
+    model = model_of("transformer", heads=2, position="learned", positions=8)
+    found = [scored(task, model, length, carry) for carry in (True, False) for length in (4, 2, 8, 16)]
+    names = ["perplexity-by-length", "loss-by-position-restarted"]
+    drawn = draw_lengths(found, tmp_path, trained=4)
+    assert drawn == [tmp_path / f"{name}{ending}" for name in names for ending in (".png", ".svg")]
+    assert all(path.stat().st_size > 1000 for path in drawn)
+    assert draw_lengths(found[:4], tmp_path / "nothing", trained=4) == []
+    (one,) = {path.stem for path in draw_lengths(found[4:5], tmp_path / "one", trained=4)}
+    assert one == "loss-by-position-restarted"
+
+
+def test_lines_that_would_look_alike_are_not_drawn(tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(
+        "anaphor.studies.length.curves", lambda series, path, **rest: drawn.setdefault(path.stem, series)
+    )
+    task, model = task_of(torch.zeros(120, dtype=torch.long)), ByPlace(FALLING)
+    draw_lengths([scored(task, model, length, False) for length in range(1, 21)], tmp_path, trained=4)
+    assert list(drawn["loss-by-position-restarted"]) == [f"length {n}" for n in (1, 4, 7, 11, 14, 17, 20)]
+    lengths, perplexities = drawn["perplexity-by-length"]["state restarted"]
+    assert lengths == list(range(1, 21))
+    assert perplexities[0] == pytest.approx(torch.tensor(5.0).exp().item())
+    assert drawn["loss-by-position-restarted"]["length 7"] == (
+        [1.0, 2.0, 3.5, 6.0], pytest.approx([5.0, 3.0, 1.75, 1.1]),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of runs of two steps: one that carries, one with few positions, one of separate examples."""
+    folder = tmp_path_factory.mktemp("lengths")
+    (folder / "text.txt").write_text("a b c d e f\nb c d e f a\n\nc d e f a b\nd e f a b c\n\n" * 12, encoding="utf-8")
+    small = ["--data", str(folder / "text.txt"), "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5"]
+    kinds = {
+        "lstm": ["--model", "lstm"],
+        "learned": ["--model", "transformer", "--heads", "2", "--position", "learned", "--positions", "8"],
+        "padded": ["--model", "lstm", "--batching", "padded"],
+    }
+    torch.set_default_dtype(torch.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANAPHOR_CACHE", str(folder / "cache"))
+        for name, words in kinds.items():
+            out = ["--out", str(folder / name), "--steps", "2", "--device", "cpu", "--json"]
+            assert main(["train", "lm", *small, *words, *out]) == 0
+    return folder
+
+
+def evaluate(run, *words):
+    return main(["evaluate", str(run), "--device", "cpu", "--batch-size", "1", *words])
+
+
+def test_any_run_is_scored_at_many_lengths_with_and_without_state(runs):
+    with opened(runs / "lstm", "cpu") as made:
+        found = losses_by_length(made, "valid", [2, 5, 9], [True, False])
+        usual = made.task.evaluate(made.model, "valid")
+    assert [(row.length, row.state) for row in found] == [
+        (length, state) for state in ("carried", "restarted") for length in (2, 5, 9)
+    ]
+    assert found[1].score == usual
+    json.dumps([row.to_plain() for row in found], allow_nan=False)
+    with (
+        opened(runs / "padded", "cpu") as made,
+        pytest.raises(ConfigError, match="separate examples, each by itself"),
+    ):
+        losses_by_length(made, "valid", [2], [False])
+
+
+def test_evaluate_tells_each_length_by_position(runs, tmp_path, capsys):
+    lengths = ["--bptt", "2", "5", "9"]
+    assert evaluate(runs / "lstm", *lengths, "--json") == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert not any("positions" in row for row in plain)
+    both = [*lengths, "--state", "carried", "restarted", "--by-position"]
+    assert evaluate(runs / "lstm", *both, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["bptt"], row["state"]) for row in rows] == [
+        (length, state) for state in ("carried", "restarted") for length in (2, 5, 9)
+    ]
+    for row in rows:
+        positions = row["positions"]
+        assert [one["position"] for one in positions] == list(range(1, row["bptt"] + 1))
+        assert sum(one["tokens"] for one in positions) == row["tokens"]
+        mean = sum(one["loss"] * one["tokens"] for one in positions) / row["tokens"]
+        assert mean == pytest.approx(row["loss"], rel=1e-9)
+    assert [{key: value for key, value in row.items() if key != "positions"} for row in rows[:3]] == plain
+
+    assert evaluate(runs / "lstm", *both, "--out", str(tmp_path / "figures")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:6]] == ["bptt 2", "bptt 5", "bptt 9"] * 2
+    assert lines[6].strip() == "loss by position within the segment"
+    assert lines[7].split() == ["state", "bptt", "1", "2", "3-4", "5-8", "9"]
+    assert lines[8].split() == ["carried", "2", *(f"{one['loss']:.2f}" for one in rows[0]["positions"])]
+    assert lines[14:] == [f"figure: {path}" for path in sorted((tmp_path / "figures").iterdir())[4:]] + [
+        f"figure: {path}" for path in sorted((tmp_path / "figures").iterdir())[:4]
+    ]
+
+
+def test_evaluate_tells_what_cannot_be_scored_in_a_row(runs, capsys):
+    words = ["--bptt", "5", "8", "12", "16", "--state", "carried", "restarted"]
+    assert evaluate(runs / "learned", *words, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["refused"] is None for row in rows] == [False] * 4 + [True, True, False, False]
+    assert all((row["loss"] is None) == (row["refused"] is not None) for row in rows)
+    assert len({frozenset(row) for row in rows}) == 1
+    assert evaluate(runs / "learned", *words, "--cache", "4") == 0
+    told = capsys.readouterr().out
+    assert told.count("perplexity") == 4
+    assert "bptt 5 8 12 16, state carried: no score: a carried state never ends" in told
+    assert "bptt 12, state restarted: no score: bptt=12 is longer than the 8 positions" in told
+
+
+def test_evaluate_says_when_rows_are_shorter_than_the_segments_asked_for(runs, capsys):
+    assert evaluate(runs / "lstm", "--bptt", "5000") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    tokens = first.partition("|tokens:")[2].partition("|")[0]
+    assert second == f"  its segments have {tokens} tokens, for no row of the text is longer"
+
+
+@pytest.mark.parametrize(
+    ("run", "words", "message"),
+    [
+        ("lstm", ["--state", "restated"], "unknown state 'restated'; did you mean 'restarted'?"),
+        ("lstm", ["--state", "carried", "--no-carry"], "say the same thing: give one of them"),
+        ("learned", ["--bptt", "9"], "bptt=9 is longer than the 8 positions that the model knows"),
+        ("learned", ["--bptt", "9", "--state", "carried", "restarted"], "a carried state never ends"),
+        ("learned", ["--carry"], "a carried state never ends"),
+        ("padded", ["--by-position"], "reads padded examples, each by itself: --state, --by-position and --out need"),
+        ("padded", ["--state", "restarted"], "reads padded examples, each by itself"),
+    ],
+)
+def test_what_cannot_be_asked_gets_one_line(runs, run, words, message, capsys):
+    assert evaluate(runs / run, *words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_place_for_figures_that_is_none_is_refused_before_anything_is_scored(runs, capsys):
+    assert evaluate(runs / "lstm", "--out", str(runs / "text.txt")) == 2
+    captured = capsys.readouterr()
+    assert "text.txt cannot be written to" in captured.err
+    assert captured.out == ""

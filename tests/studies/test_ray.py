@@ -1,0 +1,108 @@
+"""Ray: the same study on a cluster gives the same numbers, bit for bit, whatever is killed on the way."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults.test_study_faults import assert_nothing_lost_or_doubled, begin, disturbed, end, numbers, write_study
+
+pytest.importorskip("ray", reason="`pip install anaphor[ray]` for studies on a cluster")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog ate the rat\n" * 200)
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def two_nodes():
+    """The address of a cluster of two nodes on this machine, each with one processor."""
+    script = (
+        "import sys, ray\n"
+        "from ray.cluster_utils import Cluster\n"
+        "cluster = Cluster(head_node_args={'num_cpus': 1, 'include_dashboard': False})\n"
+        "cluster.add_node(num_cpus=1)\n"
+        "print(cluster.address, flush=True)\n"
+        "sys.stdin.read()\n"
+        "cluster.shutdown()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert address, "the cluster did not start"
+    yield address
+    process.communicate()
+
+
+def test_two_nodes_give_the_table_of_this_machine(room, two_nodes):
+    write_study(room, widths=[4, 8], seeds=3, steps=60)
+    _, local = end(begin(room, room / "local"))
+    code, far = end(begin(room, room / "far", "--engine", "ray", "--address", two_nodes))
+    assert code == 0
+    assert numbers(far) == numbers(local)
+    assert far["table"] == local["table"]
+
+
+def test_killed_workers_on_a_cluster_change_no_number(room, two_nodes):
+    write_study(room, widths=[4, 8], seeds=2, steps=120)
+    _, calm = end(begin(room, room / "calm"))
+    words = ("--engine", "ray", "--address", two_nodes)
+    code, result = disturbed(room, room / "wild", random.Random(3), kills=3, coordinator_kills=1, words=words)
+    assert code == 0
+    assert_nothing_lost_or_doubled(room, room / "wild", result, 4)
+    assert numbers(result) == numbers(calm)
+
+
+def test_a_killed_process_of_ray_takes_its_cell_along_and_both_begin_again(room, two_nodes):
+    write_study(room, widths=[4], seeds=2, steps=400)
+    _, calm = end(begin(room, room / "calm"))
+    process = begin(room, room / "wild", "--engine", "ray", "--address", two_nodes)
+    killed = False
+    while process.poll() is None:
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:
+            if not killed and (there := tasks_of_ray()):
+                os.kill(there[0], signal.SIGKILL)
+                killed = True
+    code, result = end(process)
+    assert killed
+    assert code == 0
+    assert numbers(result) == numbers(calm)
+
+
+def tasks_of_ray():
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if words.startswith(b"ray::run_here"):
+            found.append(int(place.name))
+    return found
+
+
+def test_no_cluster_at_an_address_is_one_line(room):
+    write_study(room, widths=[4], seeds=1, steps=4)
+    process = begin(room, room / "out", "--engine", "ray", "--address", "127.0.0.1:1")
+    output, complaints = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert output == ""
+    assert complaints.strip().startswith("anaphor: no Ray cluster at 127.0.0.1:1")
+    assert json.dumps(complaints).count("\\n") == 1

@@ -1,0 +1,215 @@
+"""A study runs what is missing, chooses by validation, seals the choice, and only then reads test."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from anaphor.data import sources
+from anaphor.errors import ConfigError
+from anaphor.studies import worker
+from anaphor.studies.cell import JOB, STOP, TEST, digests, make_cell
+from anaphor.studies.engines import Ended
+from anaphor.studies.spec import read_study
+from anaphor.studies.study import COMPANY, KILLS, Study, holding, why
+from studies.here import Here, Silent
+
+STUDY = """
+base: {data: %s, width: 8, layers: 1, batch_size: 2, bptt: 4, steps: 4, evaluate_every: 2, device: cpu}
+parameters:
+  width: {values: [4, 8]}
+seeds: 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_a_worker_has_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat\nthe dog ate the rat\n" * 40)
+    return path
+
+
+def study(tmp_path, text, engine, more="", name="study"):
+    file = tmp_path / f"{name}.yaml"
+    file.write_text(STUDY % text + more)
+    folder = tmp_path / "out"
+    folder.mkdir(exist_ok=True)
+    return Study(read_study(file), folder, engine, Silent())
+
+
+def logged(made):
+    return [json.loads(line) for line in (made.folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_every_setting_is_trained_with_every_seed_and_never_again(tmp_path, text):
+    engine = Here()
+    made = study(tmp_path, text, engine)
+    made.run()
+    assert [(cell.setting.parameters["width"], cell.seed) for cell in made.cells] == [(4, 0), (4, 1), (8, 0), (8, 1)]
+    assert all(made.value(cell) > 1 for cell in made.cells)
+    again = study(tmp_path, text, nothing := Here())
+    again.run()
+    assert nothing.jobs == []
+    assert [again.value(cell) for cell in again.cells] == [made.value(cell) for cell in made.cells]
+
+
+def test_one_more_seed_trains_only_what_is_new(tmp_path, text):
+    study(tmp_path, text, Here()).run()
+    more = study(tmp_path, text, engine := Here())
+    more.spec = replace(more.spec, seeds=(0, 1, 2))
+    more.run()
+    assert len(engine.jobs) == 2
+
+
+def test_a_new_question_about_finished_runs_trains_nothing(tmp_path, text):
+    made = study(tmp_path, text, Here())
+    made.run()
+    steps = [(cell.folder / "result.json").stat().st_mtime_ns for cell in made.cells]
+    asked = study(tmp_path, text, engine := Here(), 'samples: {one: "the cat"}\n')
+    asked.run()
+    assert len(engine.jobs) == 4
+    assert [(cell.folder / "result.json").stat().st_mtime_ns for cell in asked.cells] == steps
+    assert asked.cells[0].read("measures.json")["samples"]["one"]["tokens"] == 2
+
+
+def test_a_cell_is_called_after_settings_data_and_threads(tmp_path, text):
+    made = study(tmp_path, text, Here())
+    first, second = made.spec.settings()
+    key = make_cell(first, 0, tmp_path, "lm", 1).key
+    assert key == make_cell(first, 0, tmp_path, "lm", 1).key
+    others = [make_cell(first, 1, tmp_path, "lm", 1), make_cell(second, 0, tmp_path, "lm", 1)]
+    others.append(make_cell(first, 0, tmp_path, "lm", 2))
+    assert len({key, *(cell.key for cell in others)}) == 4
+
+
+def test_changed_data_are_another_cell(tmp_path, text):
+    made = study(tmp_path, text, Here())
+    before = make_cell(made.spec.settings()[0], 0, tmp_path, "lm", 1).key
+    text.write_text("once more\n" + text.read_text())
+    digests.cache_clear()
+    assert make_cell(made.spec.settings()[0], 0, tmp_path, "lm", 1).key != before
+
+
+def test_test_text_is_not_opened_before_the_seal(tmp_path, monkeypatch):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text(f"{split} the cat sat on the mat\n" * 30)
+    opened = []
+    read = sources.StoredFile.read
+    monkeypatch.setattr(sources.StoredFile, "read", lambda file: opened.append(file.path.name) or read(file))
+    made = study(tmp_path, folder, Here())
+    made.run()
+    assert "train.txt" in opened
+    assert "test.txt" not in opened
+    with pytest.raises(ConfigError, match="after the choice is sealed"):
+        made.test(made.cells[:1])
+    made.seal(made.cells[0].setting)
+    made.test(made.cells[:2])
+    assert "test.txt" in opened
+    events = [line["event"] for line in logged(made)]
+    assert events.index("sealed") < events.index("test")
+    assert events.count("sealed") == 1
+    assert made.cells[0].read(TEST)["loss"] > 0
+    assert not made.cells[2].read(TEST)
+    tests = events.count("test")
+    made.test(made.cells[:2])
+    assert [line["event"] for line in logged(made)].count("test") == tests, "test is read once"
+
+
+def test_a_choice_is_made_once(tmp_path, text):
+    made = study(tmp_path, text, Here())
+    made.run()
+    made.seal(made.cells[0].setting)
+    made.seal(made.cells[0].setting)
+    with pytest.raises(ConfigError, match="has made its choice among other cells"):
+        made.seal(made.cells[2].setting)
+    made.test(made.cells[:1])
+    made.seal(made.cells[2].setting, force=True)
+    assert not made.cells[0].read(TEST), "what was tested for the old choice is not shown for the new one"
+    assert [line["event"] for line in logged(made)].count("sealed") == 2
+
+
+def test_a_killed_cell_is_begun_again_and_goes_on(tmp_path, text):
+    made = study(tmp_path, text, engine := Here(lambda job, count: Ended(-9) if count < 3 else None))
+    made.run()
+    assert all(cell.status(made.spec) == "finished" for cell in made.cells)
+    assert len(engine.jobs) == 4 * 3
+
+
+def test_a_cell_that_is_always_killed_has_failed_and_the_others_finish(tmp_path, text):
+    bad = []
+
+    def kill_the_first(job, count):
+        bad.append(job.folder.name)
+        return Ended(-9) if job.folder.name == bad[0] else None
+
+    made = study(tmp_path, text, engine := Here(kill_the_first))
+    made.run()
+    assert [cell.status(made.spec) for cell in made.cells] == ["failed", "finished", "finished", "finished"]
+    assert engine.jobs.count(("train", bad[0])) == KILLS + 1
+    assert "signal 9" in made.reason(made.cells[0], "failed")
+
+
+def test_a_cell_that_fails_tells_its_last_line(tmp_path, text):
+    made = study(tmp_path, text, Here(lambda job, count: Ended(1, "MemoryError: no room")))
+    made.run()
+    assert {cell.status(made.spec) for cell in made.cells} == {"failed"}
+    assert made.watcher.told[-1][2] == "MemoryError: no room"
+    healed = study(tmp_path, text, Here())
+    healed.run()
+    assert {cell.status(healed.spec) for cell in healed.cells} == {"finished"}, "a failure is tried again next time"
+
+
+def test_a_diverged_cell_says_so_and_is_not_run_again(tmp_path, text):
+    made = study(tmp_path, text, Here())
+    made.spec = made.spec.with_base(lr=3e38)
+    engine = Here()
+    engine.work = lambda job: worker.main([job.what, str(job.folder)])
+    made.engine = engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "watch", lambda folder: None)
+        made.run()
+    assert {cell.status(made.spec) for cell in made.cells} == {"diverged"}
+    assert "diverged" in made.reason(made.cells[0], "diverged")
+    again = study(tmp_path, text, nothing := Here())
+    again.spec = made.spec
+    again.run()
+    assert nothing.jobs == []
+
+
+def test_a_hopeless_cell_is_stopped_and_stays_so(tmp_path, text):
+    """The worker is asked by a file; here the engine looks at it in the worker's place."""
+    made = study(tmp_path, text, Here(), "stop_hopeless: true\n")
+    made.run()  # finished ones to be compared with
+    assert len(made.cells) >= COMPANY
+    slow = study(tmp_path, text, Here(), "stop_hopeless: true\n")
+    slow.spec = replace(made.spec, base={**made.spec.base, "lr": 1e-9})
+    cell = make_cell(slow.spec.settings()[0], 0, slow.cells_folder, "lm", 1)
+    cell.write_job(slow.spec, 1)
+    worker.train(cell.folder, json.loads((cell.folder / JOB).read_text()))
+    slow.cells = [*made.cells, cell]
+    slow._stop_hopeless([cell])
+    assert (cell.folder / STOP).exists()
+    best = max(made.cells, key=lambda cell: -made.value(cell))
+    slow._stop_hopeless([best])
+    assert not (best.folder / STOP).exists()
+
+
+def test_why_names_signals_and_codes():
+    assert "memory" in why(Ended(-9))
+    assert "signal 11" in why(Ended(-11))
+    assert why(Ended(2, "no such data")) == "no such data"
+    assert why(Ended(2)) == "ended with exit code 2"
+
+
+def test_two_processes_do_not_run_one_study(tmp_path):
+    with holding(tmp_path / "out"), pytest.raises(ConfigError, match="in use by process"), holding(tmp_path / "out"):
+        pass

@@ -1,0 +1,89 @@
+"""A search goes where it sees promise, and goes on where it was interrupted."""
+
+import pytest
+
+pytest.importorskip("optuna", reason="`pip install anaphor[search]` for searches")
+
+from anaphor.studies.search import Listed, Searched
+from anaphor.studies.spec import read_study
+
+STUDY = """
+method: %s
+trials: 25
+parameters:
+  lr: {min: 1.0e-5, max: 1.0, distribution: log_uniform}
+  layers: {min: 1, max: 4}
+  model: {values: [lstm, gru]}
+seeds: 1
+"""
+
+
+def searched(tmp_path, method="bayes"):
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY % method)
+    return Searched(read_study(path), tmp_path)
+
+
+def badness(setting):
+    """Least at a rate of 0.01 and two layers of lstm."""
+    from math import log10
+
+    run = setting.run
+    return (log10(run.lr) + 2) ** 2 + abs(run.layers - 2) + (run.model != "lstm")
+
+
+def explored(search):
+    found = []
+    while (setting := search.next()) is not None:
+        found.append(setting)
+        search.report(setting, badness(setting))
+    return found
+
+
+def test_a_search_tries_as_many_settings_as_it_may_within_its_ranges(tmp_path):
+    found = explored(searched(tmp_path, "random"))
+    assert len(found) == 25
+    assert all(1e-5 <= setting.run.lr <= 1 and 1 <= setting.run.layers <= 4 for setting in found)
+    assert {setting.run.model for setting in found} == {"lstm", "gru"}
+
+
+def test_promising_settings_are_tried_more_often(tmp_path):
+    found = [badness(setting) for setting in explored(searched(tmp_path))]
+    assert sum(found[15:]) / 10 < sum(found[:10]) / 10
+
+
+def test_the_same_search_twice_is_the_same_search(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    assert [dict(one.parameters) for one in explored(searched(first))] == [
+        dict(one.parameters) for one in explored(searched(second))
+    ]
+
+
+def test_an_interrupted_search_gives_again_what_was_finished_and_what_was_running(tmp_path):
+    search = searched(tmp_path)
+    done = [search.next() for _ in range(3)]
+    for setting in done[:2]:
+        search.report(setting, badness(setting))
+    again = searched(tmp_path)
+    first = [again.next() for _ in range(3)]
+    assert [dict(one.parameters) for one in first] == [dict(one.parameters) for one in done]
+    rest = []
+    while (setting := again.next()) is not None:
+        rest.append(setting)
+    assert len(rest) == 25 - 3
+
+
+def test_a_failed_setting_is_told_and_the_search_goes_on(tmp_path):
+    search = searched(tmp_path)
+    search.report(search.next(), None)
+    assert search.next() is not None
+
+
+def test_a_list_needs_no_report(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text("parameters: {width: {values: [4, 8]}}\n")
+    settings = read_study(path).settings()
+    listed = Listed(settings)
+    assert [listed.next(), listed.next(), listed.next()] == [*settings, None]

@@ -1,0 +1,159 @@
+"""A study's file: what it may say, what each place of it becomes, and errors that name the file and the mistake."""
+
+import pytest
+import yaml
+
+from anaphor.errors import ConfigError
+from anaphor.studies.axes import Range
+from anaphor.studies.presets import presets, questions, study_file
+from anaphor.studies.spec import read_study
+
+
+def read(tmp_path, text, **more):
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    return read_study(path, **more)
+
+
+def places(spec):
+    return [dict(setting.parameters) for setting in spec.settings()]
+
+
+def test_a_grid_has_every_combination_in_the_order_of_the_file(tmp_path):
+    spec = read(tmp_path, "parameters: {width: {values: [8, 16]}, layers: {values: [1, 2]}}\n")
+    assert places(spec) == [
+        {"width": 8, "layers": 1},
+        {"width": 8, "layers": 2},
+        {"width": 16, "layers": 1},
+        {"width": 16, "layers": 2},
+    ]
+    assert [(setting.run.width, setting.run.layers) for setting in spec.settings()] == [
+        (8, 1),
+        (8, 2),
+        (16, 1),
+        (16, 2),
+    ]
+    assert spec.axes == {"width": (8, 16), "layers": (1, 2)}
+
+
+def test_zip_goes_along_all_axes_together(tmp_path):
+    spec = read(tmp_path, "method: zip\nparameters: {width: {values: [8, 16]}, layers: {values: [1, 2]}}\n")
+    assert places(spec) == [{"width": 8, "layers": 1}, {"width": 16, "layers": 2}]
+
+
+def test_a_list_is_run_as_it_is_written(tmp_path):
+    spec = read(tmp_path, "method: list\nparameters: [{width: 8}, {width: 16, mixers: [lstm, attention]}]\n")
+    assert places(spec) == [{"width": 8}, {"width": 16, "mixers": "lstm attention"}]
+    assert spec.settings()[1].run.mixers == ("lstm", "attention")
+
+
+def test_a_named_variant_may_set_several_things(tmp_path):
+    spec = read(
+        tmp_path,
+        "base: {width: 8}\nparameters: {kind: {settings: {small: {}, big: {width: 32, layers: 3}}}}\n",
+    )
+    assert places(spec) == [{"kind": "small"}, {"kind": "big"}]
+    assert [setting.run.width for setting in spec.settings()] == [8, 32]
+
+
+def test_the_base_lies_over_a_recipe_and_a_place_over_the_base(tmp_path):
+    spec = read(
+        tmp_path,
+        "base: {epochs: 2}\n"
+        "parameters: {model: {settings: {lstm: {recipe: word-language-model-lstm}}}, lr: {values: [1.0, 2.0]}}\n",
+    )
+    first, second = (setting.run for setting in spec.settings())
+    assert (first.data, first.optimizer, first.epochs) == ("wikitext-2", "sgd", 2)
+    assert (first.lr, second.lr) == (1.0, 2.0)
+
+
+def test_a_budget_takes_the_place_of_a_recipes_whatever_its_unit(tmp_path):
+    spec = read(
+        tmp_path,
+        "base: {recipe: word-language-model-lstm, steps: 7}\nparameters: {width: {values: [8]}}\n",
+    )
+    run = spec.settings()[0].run
+    assert (run.steps, run.epochs) == (7, None)
+
+
+def test_seeds_are_a_list_or_how_many(tmp_path):
+    body = "parameters: {width: {values: [8]}}\n"
+    assert read(tmp_path, body).seeds == (0, 1, 2)
+    assert read(tmp_path, body + "seeds: 2\n").seeds == (0, 1)
+    assert read(tmp_path, body + "seeds: [5, 7]\n").seeds == (5, 7)
+
+
+def test_another_data_set_may_bring_settings_of_its_own(tmp_path):
+    text = (
+        "base: {data: grammar, width: 8}\nparameters: {bptt: {values: [5]}}\n"
+        "with_data: {wikitext-2: {base: {width: 200}, seeds: 1}}\n"
+    )
+    here, there = read(tmp_path, text), read(tmp_path, text, data="wikitext-2")
+    assert (here.settings()[0].run.data, here.settings()[0].run.width, here.seeds) == ("grammar", 8, (0, 1, 2))
+    assert (there.settings()[0].run.data, there.settings()[0].run.width, there.seeds) == ("wikitext-2", 200, (0,))
+
+
+def test_a_range_is_for_searches(tmp_path):
+    body = "parameters: {lr: {min: 1.0e-4, max: 1.0e-2, distribution: log_uniform}}\n"
+    (axis,) = read(tmp_path, "method: bayes\n" + body).parameters
+    assert axis == Range("lr", 1e-4, 1e-2, "log_uniform")
+    with pytest.raises(ConfigError, match="lr has no list of values: method grid needs one"):
+        read(tmp_path, body)
+
+
+@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("data", [None, "wikitext-2"])
+def test_every_preset_says_what_it_asks_and_makes_runs(name, data):
+    spec = read_study(study_file(name), data=data)
+    assert questions()[name].endswith("?")
+    assert len(spec.settings()) >= 3
+    if data is not None:
+        assert {setting.run.data for setting in spec.settings()} == {data}
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_study_written_down_is_the_same_study(name, tmp_path):
+    spec = read_study(study_file(name))
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(spec.to_plain(), sort_keys=False))
+    again = read_study(path)
+    assert again.settings() == spec.settings()
+    assert again.to_plain() == spec.to_plain()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no parameters"),
+        ("parameters: {widht: {values: [8]}}\n", "no field 'widht'; did you mean 'width'"),
+        ("parameters: {width: [8]}\n", "width holds `values: \\[...\\]`"),
+        ("parameters: {width: {valeus: [8]}}\n", "needs a list of values"),
+        ("parameters: {width: {values: [8, 8]}}\n", "the same value twice"),
+        ("parameters: {width: {values: [wide]}}\n", "at width wide: width='wide' is a str"),
+        ("parameters: 3\n", "parameters hold names"),
+        ("parameters: [{width: 8}]\n", "need method list"),
+        ("method: list\nparameters: {width: {values: [8]}}\n", "as a list of settings"),
+        ("method: gird\nparameters: {width: {values: [8]}}\n", "did you mean 'grid'"),
+        ("metric: test.loss\nparameters: {width: {values: [8]}}\n", "unknown metric 'test.loss'"),
+        ("metrics: valid.loss\nparameters: {width: {values: [8]}}\n", "unknown key 'metrics'"),
+        ("seeds: []\nparameters: {width: {values: [8]}}\n", "at least one"),
+        ("seeds: [1, 1]\nparameters: {width: {values: [8]}}\n", "each only once"),
+        ("seeds: many\nparameters: {width: {values: [8]}}\n", "a list of whole numbers"),
+        ("lengths: [0]\nparameters: {width: {values: [8]}}\n", "at least 1 token"),
+        ("task: chess\nparameters: {width: {values: [8]}}\n", "unknown task 'chess'"),
+        ("base: [1]\nparameters: {width: {values: [8]}}\n", "base holds names and values"),
+        ("base: {recipe: gpt5}\nparameters: {width: {values: [8]}}\n", "unknown recipe 'gpt5'"),
+        ("method: zip\nparameters: {width: {values: [8]}, layers: {values: [1, 2]}}\n", "as many values on every axis"),
+        ("method: bayes\nparameters: {lr: {min: 2, max: 1}}\n", "min must be below max"),
+        ("method: bayes\nparameters: {lr: {min: 0, max: 1, distribution: log_uniform}}\n", "must be above 0"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        read(tmp_path, text).settings()
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_study_names_the_nearest():
+    with pytest.raises(ConfigError, match="no study 'bptts'; did you mean 'bptt'"):
+        study_file("bptts")
