@@ -17,6 +17,7 @@ PARTS = {
     "recording": "what looking inside costs",
     "training": "the recipes against a plain loop",
     "bleu": "BLEU against sacreBLEU",
+    "packing": "several runs of a study on one device",
 }
 
 
@@ -27,9 +28,9 @@ class Options:
     pairs: int = 60
     """How many pairs a ratio is taken from; the two of a pair run right after each other."""
     parts: tuple[str, ...] = ("overhead", "generation", "recording", "training", "bleu")
-    """What is measured: overhead, generation, recording, training, bleu."""
+    """What is measured: overhead, generation, recording, training, bleu; packing too, if asked for."""
     device: str = "cpu"
-    """Where training is measured: auto, cpu or cuda. The other parts stay on the CPU."""
+    """Where training and packing are measured: auto, cpu or cuda. The other parts stay on the CPU."""
     threads: int = 0
     """CPU threads; 0 leaves the choice to torch."""
     out: Path | None = None
@@ -54,7 +55,7 @@ def run(words: Sequence[str]) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from anaphor.bench import bleu, generation, overhead, record, recording, training
+    from anaphor.bench import bleu, generation, overhead, packing, record, recording, training
     from anaphor.bench.finding import Finding
     from anaphor.draw import curves
     from anaphor.training.run import choose_device
@@ -64,7 +65,7 @@ def run(words: Sequence[str]) -> int:
     device = choose_device(options.device)
     sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
     sizes |= {"recording": 2 * options.pairs, "training": training.comparisons(device) * options.pairs}
-    sizes |= {"bleu": options.pairs}
+    sizes |= {"bleu": options.pairs, "packing": packing.ticks(device)}
     total = sum(sizes[part] for part in options.parts)
     columns = (
         *Progress.get_default_columns(),
@@ -91,6 +92,8 @@ def run(words: Sequence[str]) -> int:
             findings += training.measure(options.pairs, device, tick)
         if "bleu" in options.parts:
             findings += bleu.measure(options.pairs, tick)
+        if "packing" in options.parts:
+            findings += packing.measure(device, tick)
 
     exit_code = 0 if all(finding.kept for finding in findings) else 1
     made_on = record.machine(device)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Protocol, Self
 
 from anaphor.errors import ConfigError
 from anaphor.studies.cell import OUTPUT
+from anaphor.studies.sharing import shared_gpus
 
 LAST_WORDS = 4000  # bytes of a worker's output in which its reason is looked for
 
@@ -65,6 +67,10 @@ class LocalEngine:
         self.slots = usual if slots is None else slots
         self._pool = ThreadPoolExecutor(self.slots)
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._held = ExitStack()
+        self._environment: dict[str, str] = {}
+        if devices and self.slots > len(devices):
+            self._environment = self._held.enter_context(shared_gpus())
         self._closed = False
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for slot in range(self.slots if devices else 0):
@@ -79,7 +85,8 @@ class LocalEngine:
         try:
             if self._closed:
                 return Ended(143, "the study was stopped")
-            process = start(job, {} if device is None else {"CUDA_VISIBLE_DEVICES": device})
+            own = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+            process = start(job, {**self._environment, **own})
             self._running.add(process)
             code = process.wait()
             self._running.discard(process)
@@ -94,6 +101,7 @@ class LocalEngine:
             assert process.stdin is not None
             process.stdin.close()
         self._pool.shutdown(cancel_futures=True)
+        self._held.close()
 
     def __enter__(self) -> LocalEngine:
         return self

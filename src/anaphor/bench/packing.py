@@ -1,0 +1,84 @@
+"""Several small runs on one device at a time, against one after the other: finished cells an hour."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from anaphor.bench.finding import Finding
+from anaphor.errors import DataError
+from anaphor.studies.axes import plain_axis
+from anaphor.studies.cell import Cell
+from anaphor.studies.engines import LocalEngine, visible_gpus
+from anaphor.studies.spec import StudySpec
+from anaphor.studies.study import Study
+
+PACKED = {"cuda": (1, 4, 8, 12), "cpu": (1, 2)}
+CELLS = {"cuda": 24, "cpu": 4}
+LEAST = 2.0
+# A cell as a study of small models has it: the recipe's sizes on a text that is made on the spot.
+BASE = {"data": "grammar", "model": "lstm", "width": 200, "layers": 2, "batch_size": 20, "bptt": 35, "dropout": 0.2}
+BUDGET = {"cuda": {"epochs": 6}, "cpu": {"steps": 20}}
+
+
+class _Silent:
+    def __init__(self, tick: Callable[[str], None]) -> None:
+        self.tick = tick
+
+    def changed(self, cell: Cell, status: str, reason: str = "") -> None:
+        if status == "finished":
+            self.tick("packing")
+
+    def waited(self, running: list[Cell]) -> None:
+        pass
+
+
+def measure(device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
+    rates = {packed: cells_an_hour(device, packed, tick) for packed in PACKED[device.type]}
+    best = max(rates, key=rates.__getitem__)
+    told = ", ".join(f"{packed} at a time {rate:,.0f} cells/hour" for packed, rate in rates.items())
+    ratio = rates[best] / rates[1]
+    return [
+        Finding(
+            what=f"a study with {best} processes on one device ({device.type})",
+            peer="the same study with one process",
+            value=ratio,
+            low=None,
+            high=None,
+            promise=f"at least {LEAST:g} x on a GPU" if device.type == "cuda" else "not slower",
+            kept=ratio >= (LEAST if device.type == "cuda" else 1.0),
+            detail=told,
+        )
+    ]
+
+
+def cells_an_hour(device: torch.device, packed: int, tick: Callable[[str], None]) -> float:
+    """A whole study from nothing, the start of its processes included."""
+    devices: Sequence[str] = visible_gpus()[:1] if device.type == "cuda" else ()
+    count = CELLS[device.type]
+    spec = StudySpec(
+        name="packing",
+        base={**BASE, **BUDGET[device.type], "device": device.type},
+        parameters=(plain_axis("lr", [0.002]),),
+        seeds=tuple(range(count)),
+        test="none",
+    )
+    with tempfile.TemporaryDirectory(prefix="anaphor-packing-") as folder:
+        engine = LocalEngine(devices=devices, per_device=packed, slots=packed)
+        with engine:
+            study = Study(spec, Path(folder), engine, _Silent(tick))
+            began = time.perf_counter()
+            study.run()
+            seconds = time.perf_counter() - began
+        done = sum(cell.status(spec) == "finished" for cell in study.cells)
+        if done < count:
+            raise DataError(f"{count - done} of {count} cells did not finish: {study.reason(study.cells[0], 'failed')}")
+    return 3600 * count / seconds
+
+
+def ticks(device: torch.device) -> int:
+    return len(PACKED[device.type]) * CELLS[device.type]

@@ -1,0 +1,114 @@
+"""The local engine: devices are shared out evenly, the service for sharing them is started once and stopped."""
+
+import os
+import subprocess
+from collections import Counter
+
+import pytest
+
+from anaphor.errors import ConfigError
+from anaphor.studies import engines, sharing
+from anaphor.studies.engines import Job, LocalEngine, last_line, visible_gpus
+
+
+class Process:
+    """Ends at once and remembers where it was to run."""
+
+    def __init__(self, environment):
+        self.environment = environment
+
+    def wait(self):
+        return 0
+
+
+@pytest.fixture
+def started(monkeypatch):
+    found = []
+
+    def start(job, environment):
+        found.append(environment)
+        return Process(environment)
+
+    monkeypatch.setattr(engines, "start", start)
+    return found
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """A stand-in for the control of NVIDIA's service, which writes down how it was called."""
+    script = tmp_path / sharing.CONTROL
+    script.write_text(f'#!/bin/sh\necho "$@ $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/calls\ncat >> {tmp_path}/calls\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    return tmp_path / "calls"
+
+
+def run(engine, tmp_path, jobs):
+    with engine:
+        return [promise.result().code for promise in [engine.submit(Job("train", tmp_path)) for _ in range(jobs)]]
+
+
+def test_every_device_gets_as_many_processes(started, control, tmp_path):
+    engine = LocalEngine(devices=["0", "1"], per_device=2)
+    assert engine.slots == 4
+    assert run(engine, tmp_path, 8) == [0] * 8
+    assert set(Counter(environment["CUDA_VISIBLE_DEVICES"] for environment in started)) <= {"0", "1"}
+
+
+def test_the_service_is_started_for_shared_devices_and_stopped(started, control, tmp_path):
+    run(LocalEngine(devices=["0"], per_device=3), tmp_path, 2)
+    calls = control.read_text()
+    assert calls.startswith("-d ")
+    assert calls.rstrip().endswith("quit")
+    folder = started[0]["CUDA_MPS_PIPE_DIRECTORY"]
+    assert folder in calls
+    assert not os.path.exists(folder)
+
+
+def test_one_process_for_each_device_needs_no_service(started, control, tmp_path):
+    run(LocalEngine(devices=["0"], per_device=1), tmp_path, 1)
+    assert not control.exists()
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in started[0]
+
+
+def test_without_the_service_devices_are_shared_in_turns(monkeypatch):
+    monkeypatch.setattr(sharing.shutil, "which", lambda name: None)
+    with sharing.shared_gpus() as environment:
+        assert environment == {}
+
+
+def test_a_service_that_does_not_start_is_done_without(control, monkeypatch):
+    def fail(*words, **options):
+        raise subprocess.CalledProcessError(1, words)
+
+    monkeypatch.setattr(sharing.subprocess, "run", fail)
+    with sharing.shared_gpus() as environment:
+        assert environment == {}
+
+
+def test_a_closed_engine_starts_nothing_more(started, tmp_path):
+    engine = LocalEngine(slots=1)
+    engine._closed = True
+    assert engine.submit(Job("train", tmp_path)).result().code == 143
+    engine.close()
+    assert started == []
+
+
+def test_impossible_numbers_are_refused():
+    with pytest.raises(ConfigError, match="at least 1"):
+        LocalEngine(slots=0)
+
+
+def test_visible_gpus_keep_the_names_they_were_given(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
+    assert visible_gpus() == ["3", "5"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert visible_gpus() == ["0", "1"]
+
+
+def test_the_reason_is_the_last_line_of_a_worker(tmp_path):
+    assert last_line(tmp_path) == ""
+    (tmp_path / "output.txt").write_text("a\n" * 9000 + "MemoryError: no room\n\n")
+    assert last_line(tmp_path) == "MemoryError: no room"
