@@ -77,10 +77,16 @@ def to_yaml(spec: Any) -> str:
 
 
 def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> Spec:
-    """Read a spec from a file. Unknown keys, wrong types and anything nested are refused."""
+    """Read a spec from a file. Unknown keys, wrong types and anything nested are refused.
+
+    A file may say for which task it is; one for another task is refused.
+    """
     import tyro
 
     values = read_mapping(path)
+    task, expected = values.pop("task", None), getattr(kind, "task", None)
+    if task is not None and task != expected:
+        raise ConfigError(f"{path} is for the task {task!r}, not for {expected!r}")
     check_fields(kind, values)
     words = [word for key, value in values.items() for word in _as_words(key, value, path)]
     try:

@@ -15,7 +15,7 @@ from anaphor.data.treebank import Treebank
 from anaphor.errors import DataError
 from anaphor.models import build
 from anaphor.tasks.language_modelling import ExampleModelling
-from anaphor.training.run import padding_share, prepare
+from anaphor.training.run import prepare
 from anaphor.training.spec import LanguageRunSpec
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
@@ -166,7 +166,7 @@ def test_the_model_is_the_courses():
 
 def test_padding_is_told(talk, tmp_path, capsys):
     settings = ["--data", talk, "--tokenizer", "treebank", "--batching", "padded", "--model", "dialogue-gpt"]
-    share = padding_share(prepared(talk, batch_size=20))
+    share = prepared(talk, batch_size=20).padding_share()
     assert 0 < share < 0.5
     assert main(["train", "lm", *settings, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["padding_share"] == pytest.approx(share, abs=1e-4)

@@ -58,7 +58,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.bench import bleu, generation, overhead, packing, record, recording, training
     from anaphor.bench.finding import Finding
     from anaphor.draw import curves
-    from anaphor.training.run import choose_device
+    from anaphor.training.device import choose_device
 
     if options.threads:
         torch.set_num_threads(options.threads)

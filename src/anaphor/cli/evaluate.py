@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anaphor.tasks.dynamic_evaluation import Dynamic
     from anaphor.tasks.language_modelling import LanguageModelling, Protocol
     from anaphor.tasks.neural_cache import Cache
-    from anaphor.training.run import Prepared
+    from anaphor.training.language import PreparedLanguage
 
 STATES = {"carried": True, "restarted": False}
 
@@ -97,7 +97,7 @@ def run(words: Sequence[str]) -> int:
 
     from anaphor.tasks.dynamic_evaluation import Dynamic
     from anaphor.tasks.neural_cache import Cache
-    from anaphor.training.run import opened, shared_with_train
+    from anaphor.training.run import opened_language
     from anaphor.training.spec import PROTOCOLS
 
     look_up(PROTOCOLS, options.protocol, "protocol")
@@ -112,10 +112,10 @@ def run(words: Sequence[str]) -> int:
         for lr, decay in product(options.dynamic, options.dynamic_decay or (0.0,))
     ]
     rows, found, figures = [], [], []
-    with opened(options.run, options.device) as made:
+    with opened_language(options.run, options.device) as made:
         if options.out is not None:
             _make(options.out)
-        shared = {"overlap": shared_with_train(made)} if options.split == "test" else {}
+        shared = {"overlap": made.shared_with_train()} if options.split == "test" else {}
         for row, one in scores(made, options, caches, dynamics):
             rows.append({**row, **shared})
             if one is not None:
@@ -139,7 +139,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def scores(
-    made: Prepared, options: Options, caches: Sequence[Cache], dynamics: Sequence[Dynamic]
+    made: PreparedLanguage, options: Options, caches: Sequence[Cache], dynamics: Sequence[Dynamic]
 ) -> Iterator[tuple[dict[str, Any], LengthScore | None]]:
     """Rows of the plain scores of all lengths, each with its losses by position, then rows of the adapting model."""
     from anaphor.studies.length import refusal, score_at_length

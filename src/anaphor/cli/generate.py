@@ -48,10 +48,10 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor generate")
 
     from anaphor.generate import Choice, beam_search, generate
-    from anaphor.training.run import opened
+    from anaphor.training.run import opened_language
 
     choice = Choice(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
-    with opened(options.run, options.device) as made:
+    with opened_language(options.run, options.device) as made:
         tokenizer = made.tokenizer
         prompt = [tokenizer.boundary, *tokenizer.encode_sentence(options.prompt).tolist()]
         if options.beam is not None:

@@ -17,7 +17,7 @@ from anaphor.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from anaphor.inspect import Look
     from anaphor.inspect.heads import HeadSummary
-    from anaphor.training.run import Prepared
+    from anaphor.training.language import PreparedLanguage
 
 SHOWN = 12  # heads in the table, unless there are hardly more
 MOST_CELLS = 4_000_000  # weights in JSON
@@ -96,13 +96,13 @@ def run(words: Sequence[str]) -> int:
 
 def _look(folder: Path, options: Options) -> Look:
     from anaphor.inspect import look_at
-    from anaphor.training.run import opened
+    from anaphor.training.run import opened_language
 
-    with opened(folder, options.device) as made:
+    with opened_language(folder, options.device) as made:
         return look_at(made.model, made.tokenizer, _text(made, options), options.layers)
 
 
-def _text(made: Prepared, options: Options) -> str:
+def _text(made: PreparedLanguage, options: Options) -> str:
     if options.file is None:
         assert options.text is not None, "one of the two was given"
         return options.text

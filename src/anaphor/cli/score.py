@@ -36,9 +36,9 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor score")
 
     from anaphor.tasks.scoring import score_sentences
-    from anaphor.training.run import opened
+    from anaphor.training.run import opened_language
 
-    with opened(options.run, options.device) as made:
+    with opened_language(options.run, options.device) as made:
         found = list(score_sentences(made.model, made.tokenizer, options.texts))
     if options.json:
         print(

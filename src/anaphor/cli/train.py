@@ -100,10 +100,10 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
 
 
 def tell(spec: LanguageRunSpec, out: Path, options: Options) -> int:
-    from anaphor.training.run import padding_share, prepare
+    from anaphor.training.language import prepare_language
 
-    made = prepare(spec)
-    padding = padding_share(made)
+    made = prepare_language(spec)
+    padding = made.padding_share()
     facts = {
         "run": str(out),
         "parameters": made.model.count_parameters(),

@@ -21,7 +21,7 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.perplexity import LossTotal, Score
 from anaphor.models import LanguageModel
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, resolve_carry
-from anaphor.training.run import Prepared
+from anaphor.training.language import PreparedLanguage
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,11 @@ class Bin:
 
 
 def losses_by_length(
-    made: Prepared, split: str, lengths: Sequence[int], carries: Sequence[bool], protocol: Protocol | None = None
+    made: PreparedLanguage,
+    split: str,
+    lengths: Sequence[int],
+    carries: Sequence[bool],
+    protocol: Protocol | None = None,
 ) -> list[LengthScore]:
     """A row for each way of carrying and each length. All else is as in `protocol`; None means as in the run itself."""
     task = stream_of(made)
@@ -82,7 +86,7 @@ def losses_by_length(
     ]
 
 
-def stream_of(made: Prepared) -> LanguageModelling:
+def stream_of(made: PreparedLanguage) -> LanguageModelling:
     """The task of a run that reads segments; one that reads separate examples is refused."""
     if not isinstance(made.task, LanguageModelling):
         raise ConfigError("a run with padded batching reads separate examples, each by itself: it has no segments")

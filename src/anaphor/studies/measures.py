@@ -15,14 +15,14 @@ from anaphor.metrics.perplexity import Score
 from anaphor.studies.length import losses_by_length
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order
 from anaphor.tasks.scoring import score_sentences
-from anaphor.training.run import Prepared, shared_with_train
+from anaphor.training.language import PreparedLanguage
 
 LOSSES = "losses.safetensors"
 WITHOUT_LINES = 40  # tokens that stand for a line where a text has none
 
 
 def measure(
-    made: Prepared,
+    made: PreparedLanguage,
     folder: Path,
     split: str,
     *,
@@ -42,7 +42,7 @@ def measure(
     }
 
 
-def train_score(made: Prepared, like: str) -> Score:
+def train_score(made: PreparedLanguage, like: str) -> Score:
     """The beginning of the training text, as much of it as the other split has."""
     if not isinstance(made.task, LanguageModelling):
         return made.task.evaluate(made.model, "train")
@@ -66,7 +66,7 @@ def replace_splits(task: LanguageModelling, split: Split) -> LanguageModelling:
     )
 
 
-def one_by_one(made: Prepared, texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def one_by_one(made: PreparedLanguage, texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Each text scored by itself."""
     scored = score_sentences(made.model, made.tokenizer, list(texts.values()))
     return {
@@ -80,7 +80,7 @@ def one_by_one(made: Prepared, texts: Mapping[str, str]) -> dict[str, dict[str, 
     }
 
 
-def longest_lines(made: Prepared, split: str, count: int) -> list[str]:
+def longest_lines(made: PreparedLanguage, split: str, count: int) -> list[str]:
     """The longest lines that the model can read whole, longest first."""
     if not count:
         return []
@@ -90,17 +90,17 @@ def longest_lines(made: Prepared, split: str, count: int) -> list[str]:
     return list(islice(fitting, count))
 
 
-def test_scores(made: Prepared, lengths: Sequence[int]) -> dict[str, Any]:
+def test_scores(made: PreparedLanguage, lengths: Sequence[int]) -> dict[str, Any]:
     """The score on test, and at the lengths of the study."""
     score = made.task.evaluate(made.model, "test").to_plain()
-    return {**score, "overlap": shared_with_train(made), "lengths": by_length(made, "test", lengths)}
+    return {**score, "overlap": made.shared_with_train(), "lengths": by_length(made, "test", lengths)}
 
 
-def by_length(made: Prepared, split: str, lengths: Sequence[int]) -> list[dict[str, Any]]:
+def by_length(made: PreparedLanguage, split: str, lengths: Sequence[int]) -> list[dict[str, Any]]:
     return [score.to_plain() for score in losses_by_length(made, split, lengths, (True, False))] if lengths else []
 
 
-def save_losses(made: Prepared, folder: Path, split: str) -> None:
+def save_losses(made: PreparedLanguage, folder: Path, split: str) -> None:
     """The loss of every token in the order of the text, and the line it stands in, to compare two models by."""
     if not isinstance(made.task, LanguageModelling):
         return

@@ -6,139 +6,43 @@ import dataclasses
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import nn
 
-from anaphor.config import from_yaml, to_yaml
-from anaphor.data.corpus import build_tokenizer, encoded
-from anaphor.data.reading import dialogues
-from anaphor.data.source import Source
-from anaphor.data.sources import EXAMPLES, LINES, open_source, overlap
-from anaphor.data.synthetic import GrammarSource
-from anaphor.data.text import Padded, columns, largest_offset
-from anaphor.data.tokenizer import Tokenizer
-from anaphor.data.vocab import tokenizer_from_plain
-from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
-from anaphor.models import LanguageModel, preset
+from anaphor.config import from_yaml, look_up, read_mapping, to_yaml
+from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.tasks.base import Task
-from anaphor.tasks.language_modelling import (
-    ExampleModelling,
-    LanguageModelling,
-    Protocol,
-    Split,
-    check_examples,
-    resolve_carry,
-)
 from anaphor.training import checkpoint
 from anaphor.training.accelerate import Captured
 from anaphor.training.averaging import build_average
 from anaphor.training.budget import make_budget
 from anaphor.training.curves import draw_curves
+from anaphor.training.device import choose_precision
 from anaphor.training.events import TensorBoard, require_tensorboard
 from anaphor.training.interruption import Interruption
+from anaphor.training.language import PreparedLanguage, prepare_language
 from anaphor.training.optim import OptimizerSpec, build_optimizer
+from anaphor.training.prepared import Prepared
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import ScheduleSpec, build_schedule
-from anaphor.training.spec import LanguageRunSpec
+from anaphor.training.spec import LanguageRunSpec, RunSpec
 from anaphor.training.step import Step
 from anaphor.training.trainer import Settings, Trainer, Watcher
 
-
-@dataclass(frozen=True)
-class Prepared:
-    """A spec turned into things: data, model and task."""
-
-    spec: LanguageRunSpec
-    source: Source
-    tokenizer: Tokenizer
-    model: LanguageModel
-    task: LanguageModelling | ExampleModelling
-    device: torch.device
+PREPARE: dict[type[RunSpec], Callable[..., Prepared]] = {LanguageRunSpec: prepare_language}
+KINDS: dict[str, type[RunSpec]] = {kind.task: kind for kind in PREPARE}
 
 
-def choose_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda"):
-        raise ConfigError(f"unknown device {name!r} (known: auto, cpu, cuda)")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device='cuda': there is no GPU that torch can use here; leave it to auto, or say cpu")
-    return torch.device(name)
-
-
-def choose_precision(name: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Single precision on a CPU, where half is far slower."""
-    if name == "bfloat16" or (name == "auto" and device.type == "cuda"):
-        return partial(torch.autocast, device.type, torch.bfloat16)
-    return nullcontext
-
-
-def prepare(spec: LanguageRunSpec, tokenizer: Tokenizer | None = None) -> Prepared:
-    """Open the data and build the model. A run that exists brings its own tokenizer."""
-    device = choose_device(spec.device)
-    source = open_source(spec.data)
-    tokenizer = tokenizer or build_tokenizer(source, spec.tokenizer, spec.vocabulary)
-    torch.manual_seed(spec.seed)
-    model = preset(spec.model, vocabulary=len(tokenizer), **spec.model_options()).build().to(device)
-    task: LanguageModelling | ExampleModelling
-    if spec.batching == "stream":
-        task = _stream_task(spec, source, tokenizer, resolve_carry(model, spec.carry, spec.bptt), device)
-    else:
-        task = _padded_task(spec, source, tokenizer, model.limit, device)
-    return Prepared(spec, source, tokenizer, model, task, device)
-
-
-def _stream_task(
-    spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, carry: bool, device: torch.device
-) -> LanguageModelling:
-    if spec.limit is not None:
-        raise ConfigError(f"limit={spec.limit} counts examples, and a stream has none: use --batching padded")
-
-    @cache
-    def split(name: str) -> Split:
-        corpus = encoded(source, name, tokenizer)
-        return Split(corpus.tensor(device), corpus.bytes, corpus.unknowns)
-
-    protocol = Protocol(spec.evaluation_rows, spec.bptt, carry, spec.protocol == "complete")
-    return LanguageModelling(
-        tokenizer, split, rows=spec.batch_size, bptt=spec.bptt, carry=carry, shift=spec.shift, protocol=protocol
-    )
-
-
-def _padded_task(
-    spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, limit: int | None, device: torch.device
-) -> ExampleModelling:
-    @cache
-    def examples(name: str) -> Padded:
-        raw = source.read(name)
-        texts = dialogues(tokenizer.as_text(raw, where=source.where(name), start=source.start(name)))
-        check_examples(texts, source.where(name))
-        chosen = texts[: spec.limit] if name == "train" else texts
-        ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text))) for text in chosen]
-        longest = max(map(len, ids)) - 1
-        if limit is not None and longest > limit:
-            raise DataError(
-                f"the longest example of {source.where(name)} has {longest:,} tokens, but the model knows {limit:,} "
-                f"positions: choose a larger --positions, or positions without end"
-            )
-        return Padded(
-            [example for example in ids if len(example) > 1],
-            pad=tokenizer.pad,
-            rows=spec.batch_size,
-            seed=spec.seed,
-            device=device,
-        )
-
-    return ExampleModelling(tokenizer, examples)
+def prepare(spec: RunSpec, known: dict[str, Any] | None = None) -> Prepared:
+    """Open the data and build the model. A run that exists brings what is `known` of it: its tokenizer."""
+    return PREPARE[type(spec)](spec, known)
 
 
 def execute(
-    spec: LanguageRunSpec,
+    spec: RunSpec,
     out: Path,
     watcher: Watcher,
     *,
@@ -154,12 +58,12 @@ def execute(
     rundir = RunDir(out)
     with rundir.lock(), Interruption() as interruption:
         made = prepare(spec)
-        _check_splits(made, test)
+        made.check(test)
         trainer = _trainer(made, rundir, watcher, interruption)
         if resume:
             _resume(trainer, rundir, force, warn)
         else:
-            rundir.begin(to_yaml(spec), force=force)
+            rundir.begin(described(spec), force=force)
         if tensorboard:
             trainer.events = TensorBoard(rundir.events, trainer.progress.step)
         try:
@@ -176,36 +80,21 @@ def execute(
         return result, 130 if interruption.signal == signal.SIGINT else 0
 
 
-def _check_splits(made: Prepared, test: bool) -> None:
-    """Refuse before the first step what could not be scored later. Whether there is a test split is asked, no more."""
-    for split in ("valid", "test") if test else ("valid",):
-        made.source.check(split)
-    task = made.task
-    if isinstance(task, LanguageModelling):
-        task.protocol.batches(task.splits("valid").tokens, task.tokenizer.boundary)
-        if task.shift:
-            columns(task.splits("train").tokens, task.rows, largest_offset(task.rows, task.bptt))
-    else:
-        task.examples("valid")
+def described(spec: RunSpec) -> str:
+    """The spec as a run's folder keeps it: the task first, then every setting."""
+    return f"task: {spec.task}\n{to_yaml(spec)}"
 
 
-def padding_share(made: Prepared) -> float | None:
-    """The part of all positions that is padding; None for a stream, which has none."""
-    return made.task.examples("train").padding_share if isinstance(made.task, ExampleModelling) else None
+def read_spec(path: Path) -> RunSpec:
+    """The spec of a run's folder, whatever its task."""
+    return from_yaml(look_up(KINDS, str(read_mapping(path).get("task", "lm")), "task"), path)
 
 
-def shared_with_train(made: Prepared) -> dict[str, Any]:
-    """What of test stands in train too: whole examples where they are separate, else lines. It reads the test split."""
-    separate = isinstance(made.task, ExampleModelling)
-    found = overlap(made.source, EXAMPLES if separate else LINES)
-    return {"unit": "examples" if separate else "lines", "test": found.parts, "in_train": found.in_train}
-
-
-def optimizer_spec(spec: LanguageRunSpec) -> OptimizerSpec:
+def optimizer_spec(spec: RunSpec) -> OptimizerSpec:
     return OptimizerSpec(optimizer=spec.optimizer, lr=spec.lr, weight_decay=spec.weight_decay)
 
 
-def build_step(spec: LanguageRunSpec, model: LanguageModel, task: Task, device: torch.device) -> Step:
+def build_step(spec: RunSpec, model: nn.Module, task: Task, device: torch.device) -> Step:
     """The step of a run: captured where there is a GPU and the optimizer allows it."""
     optimizer = build_optimizer(optimizer_spec(spec), model, captured=spec.capture and device.type == "cuda")
     kind = Captured if optimizer.capturable else Step
@@ -242,8 +131,7 @@ def _facts(made: Prepared) -> dict[str, Any]:
     """What must not change between the parts of a run, for then it would be another run."""
     return {
         "spec": {key: list(value) if isinstance(value, tuple) else value for key, value in vars(made.spec).items()},
-        "tokenizer": made.tokenizer.to_plain(),
-        "data": {split: made.source.digest(split) for split in ("train", "valid")},
+        **made.facts(),
         "threads": torch.get_num_threads(),
     }
 
@@ -282,13 +170,13 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir, test: bool) -> dic
     if progress.best_step is not None:
         _take_best(trainer, rundir)
     with trainer.scored():
-        valid = _scored(made, "valid")
-        tested = _scored(made, "test") if test else None
+        valid = made.score("valid")
+        tested = made.score("test") if test else None
     return {
         "status": "finished",
         "run": str(rundir.folder),
         "parameters": made.model.count_parameters(),
-        "padding_share": padding_share(made),
+        "padding_share": made.padding_share(),
         "steps": progress.step,
         "best_step": progress.best_step,
         "seconds": progress.seconds,
@@ -299,17 +187,6 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir, test: bool) -> dic
     }
 
 
-def _scored(made: Prepared, split: str) -> dict[str, Any]:
-    """A score; where the text was drawn from a grammar, beside it the loss of whoever knows the grammar."""
-    score = made.task.evaluate(made.model, split).to_plain()
-    if isinstance(made.source, GrammarSource):
-        total, tokens = made.source.loss(made.source.text(split))
-        score["source_loss"] = total / tokens
-    if split == "test":
-        score["overlap"] = shared_with_train(made)
-    return score
-
-
 def _take_best(trainer: Trainer, rundir: RunDir) -> None:
     saved = checkpoint.read(rundir.checkpoints / f"step-{trainer.progress.best_step}")
     checkpoint.fit(trainer.model, saved.parts["model"])
@@ -318,11 +195,20 @@ def _take_best(trainer: Trainer, rundir: RunDir) -> None:
 
 
 @contextmanager
+def opened_language(folder: Path, device: str = "auto") -> Iterator[PreparedLanguage]:
+    """A run of a language model to be used; runs of other tasks are refused."""
+    with opened(folder, device) as made:
+        if not isinstance(made, PreparedLanguage):
+            raise ConfigError(f"the run in {folder} is no language model: it was trained by `train {made.spec.task}`")
+        yield made
+
+
+@contextmanager
 def opened(folder: Path, device: str = "auto") -> Iterator[Prepared]:
     """A run to be used: its data, its tokenizer, and its model with the best weights."""
     rundir = RunDir(folder)
     rundir.require()
-    spec = dataclasses.replace(from_yaml(LanguageRunSpec, rundir.spec), device=device)
+    spec = dataclasses.replace(read_spec(rundir.spec), device=device)
     path, warnings = checkpoint.newest(rundir.checkpoints)
     if path is None:
         raise CheckpointError("; ".join([f"{folder} has no checkpoint that can be read", *warnings]))
@@ -330,7 +216,7 @@ def opened(folder: Path, device: str = "auto") -> Iterator[Prepared]:
     best = rundir.checkpoints / f"step-{saved.facts['progress']['best_step']}"
     if best != path and best.is_dir():
         saved = checkpoint.read(best)
-    made = prepare(spec, tokenizer_from_plain(saved.facts["tokenizer"]))
+    made = prepare(spec, saved.facts)
     checkpoint.fit(made.model, saved.parts["model"])
     with _averaged(made, saved):
         made.model.eval()

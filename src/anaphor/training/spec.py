@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
@@ -15,8 +15,79 @@ AVERAGES = {"none": "no average", "ema": "an average that forgets", "tail": "the
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageRunSpec:
+class RunSpec:
+    """What every training run has, whatever is trained: a budget, an optimizer, a seed, a place."""
+
+    task: ClassVar[str]
+    """What `train` calls it."""
+
+    data: str
+    """A named data set, or files."""
+    model: str
+    """A model by name."""
+    batch_size: int = 20
+    """Rows of a batch."""
+    epochs: float | None = None
+    """How often the training text is read; None means 3, unless steps or minutes are given."""
+    steps: int | None = None
+    """How many updates are made."""
+    minutes: float | None = None
+    """How long training takes; it shapes the schedule, too."""
+    optimizer: str = "adamw"
+    """Rule by which weights follow their gradients: sgd, adamw, adagrad or muon."""
+    lr: float | None = None
+    """Learning rate at its highest; None means the optimizer's usual one."""
+    weight_decay: float = 0.0
+    """How strongly matrices are pulled to zero."""
+    schedule: str = "cosine"
+    """How the learning rate moves: constant, linear, cosine or plateau."""
+    warmup: float = 0.0
+    """Share of the budget in which the learning rate rises from zero."""
+    clip: float = 1.0
+    """Largest norm that all gradients together may have; 0 means no bound."""
+    accumulate: int = 1
+    """Batches whose gradients are added up before an update."""
+    average: str = "none"
+    """Which average of the weights is scored and kept: none, ema or tail."""
+    patience: int | None = None
+    """Stop after so many validations without a better one."""
+    evaluate_every: int | None = None
+    """Steps between validations; None means once an epoch."""
+    seed: int = 0
+    """Decides every random draw."""
+    device: str = "auto"
+    """Where it runs: auto, cpu or cuda."""
+    dtype: str = "auto"
+    """Number type of the computation: auto, float32 or bfloat16."""
+    capture: bool = True
+    """Whether a GPU records a step once and replays it; the same numbers, sooner."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        look_up(DTYPES, self.dtype, "number type")
+        look_up(AVERAGES, self.average, "average")
+        for name in ("batch_size", "accumulate", "steps", "patience", "evaluate_every"):
+            self.at_least_one(name)
+        for name in ("epochs", "minutes"):
+            given = getattr(self, name)
+            if given is not None and not 0 < given < float("inf"):
+                raise ConfigError(f"{name}={given}: it must be above 0")
+        if sum(given is not None for given in (self.epochs, self.steps, self.minutes)) > 1:
+            raise ConfigError(f"epochs={self.epochs}, steps={self.steps}, minutes={self.minutes}: give one budget")
+        if self.clip < 0:
+            raise ConfigError(f"clip={self.clip}: it must be 0 or more")
+
+    def at_least_one(self, name: str) -> None:
+        given = getattr(self, name)
+        if given is not None and given < 1:
+            raise ConfigError(f"{name}={given}: it must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageRunSpec(RunSpec):
     """Train a language model. What is None is left to the model, the data or the optimizer."""
+
+    task = "lm"
 
     data: str = "python-reference"
     """A named data set, a folder with train, valid and test, or one text file."""
@@ -76,8 +147,6 @@ class LanguageRunSpec:
     """Whether layers that see later tokens are refused; admitted, nothing is called a perplexity."""
     memory: int | None = None
     """How many past tokens a carried state of attention keeps."""
-    batch_size: int = 20
-    """Rows of a batch."""
     bptt: int = 35
     """Tokens of a segment, through which gradient flows."""
     carry: bool | None = None
@@ -88,73 +157,15 @@ class LanguageRunSpec:
     """How a split is scored: complete (every token once) or example (as the well-known example script)."""
     evaluation_rows: int = 10
     """Rows that are scored side by side."""
-    epochs: float | None = None
-    """How often the training text is read; None means 3, unless steps or minutes are given."""
-    steps: int | None = None
-    """How many updates are made."""
-    minutes: float | None = None
-    """How long training takes; it shapes the schedule, too."""
-    optimizer: str = "adamw"
-    """Rule by which weights follow their gradients: sgd, adamw, adagrad or muon."""
-    lr: float | None = None
-    """Learning rate at its highest; None means the optimizer's usual one."""
-    weight_decay: float = 0.0
-    """How strongly matrices are pulled to zero."""
-    schedule: str = "cosine"
-    """How the learning rate moves: constant, linear, cosine or plateau."""
-    warmup: float = 0.0
-    """Share of the budget in which the learning rate rises from zero."""
-    clip: float = 1.0
-    """Largest norm that all gradients together may have; 0 means no bound."""
-    accumulate: int = 1
-    """Batches whose gradients are added up before an update."""
-    average: str = "none"
-    """Which average of the weights is scored and kept: none, ema or tail."""
-    patience: int | None = None
-    """Stop after so many validations without a better one."""
-    evaluate_every: int | None = None
-    """Steps between validations; None means once an epoch."""
-    seed: int = 0
-    """Decides every random draw."""
-    device: str = "auto"
-    """Where it runs: auto, cpu or cuda."""
-    dtype: str = "auto"
-    """Number type of the computation: auto, float32 or bfloat16."""
-    capture: bool = True
-    """Whether a GPU records a step once and replays it; the same numbers, sooner."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         object.__setattr__(self, "mixers", tuple(self.mixers))
         object.__setattr__(self, "widths", tuple(self.widths))
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
-        look_up(DTYPES, self.dtype, "number type")
-        look_up(AVERAGES, self.average, "average")
-        for name in (
-            "batch_size",
-            "bptt",
-            "evaluation_rows",
-            "accumulate",
-            "steps",
-            "patience",
-            "evaluate_every",
-            "limit",
-        ):
-            self._at_least_one(name)
-        for name in ("epochs", "minutes"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given < float("inf"):
-                raise ConfigError(f"{name}={given}: it must be above 0")
-        if sum(given is not None for given in (self.epochs, self.steps, self.minutes)) > 1:
-            raise ConfigError(f"epochs={self.epochs}, steps={self.steps}, minutes={self.minutes}: give one budget")
-        if self.clip < 0:
-            raise ConfigError(f"clip={self.clip}: it must be 0 or more")
-
-    def _at_least_one(self, name: str) -> None:
-        given = getattr(self, name)
-        if given is not None and given < 1:
-            raise ConfigError(f"{name}={given}: it must be at least 1")
+        for name in ("bptt", "evaluation_rows", "limit"):
+            self.at_least_one(name)
 
     def model_options(self) -> dict[str, Any]:
         """What was said of the model, as overrides of its preset."""

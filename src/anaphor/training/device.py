@@ -1,0 +1,29 @@
+"""Where a run is computed, and in which kind of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from anaphor.errors import ConfigError
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise ConfigError(f"unknown device {name!r} (known: auto, cpu, cuda)")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device='cuda': there is no GPU that torch can use here; leave it to auto, or say cpu")
+    return torch.device(name)
+
+
+def choose_precision(name: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Single precision on a CPU, where half is far slower."""
+    if name == "bfloat16" or (name == "auto" and device.type == "cuda"):
+        return partial(torch.autocast, device.type, torch.bfloat16)
+    return nullcontext

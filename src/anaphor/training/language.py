@@ -1,0 +1,142 @@
+"""A language model and its text, ready to be trained or used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from anaphor.data.corpus import build_tokenizer, encoded
+from anaphor.data.reading import dialogues
+from anaphor.data.source import Source
+from anaphor.data.sources import EXAMPLES, LINES, open_source, overlap
+from anaphor.data.synthetic import GrammarSource
+from anaphor.data.text import Padded, columns, largest_offset
+from anaphor.data.tokenizer import Tokenizer
+from anaphor.data.vocab import tokenizer_from_plain
+from anaphor.errors import ConfigError, DataError
+from anaphor.models import LanguageModel, preset
+from anaphor.tasks.language_modelling import (
+    ExampleModelling,
+    LanguageModelling,
+    Protocol,
+    Split,
+    check_examples,
+    resolve_carry,
+)
+from anaphor.training.device import choose_device
+from anaphor.training.prepared import Prepared
+from anaphor.training.spec import LanguageRunSpec
+
+
+@dataclass(frozen=True)
+class PreparedLanguage(Prepared):
+    """A language model with its text and its tokenizer."""
+
+    spec: LanguageRunSpec
+    model: LanguageModel
+    task: LanguageModelling | ExampleModelling
+    source: Source
+    tokenizer: Tokenizer
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "tokenizer": self.tokenizer.to_plain(),
+            "data": {split: self.source.digest(split) for split in ("train", "valid")},
+        }
+
+    def check(self, test: bool) -> None:
+        for split in ("valid", "test") if test else ("valid",):
+            self.source.check(split)
+        task = self.task
+        if isinstance(task, LanguageModelling):
+            task.protocol.batches(task.splits("valid").tokens, task.tokenizer.boundary)
+            if task.shift:
+                columns(task.splits("train").tokens, task.rows, largest_offset(task.rows, task.bptt))
+        else:
+            task.examples("valid")
+
+    def score(self, split: str) -> dict[str, Any]:
+        """Where the text was drawn from a grammar, the loss of whoever knows the grammar stands beside it."""
+        score = self.task.evaluate(self.model, split).to_plain()
+        if isinstance(self.source, GrammarSource):
+            total, tokens = self.source.loss(self.source.text(split))
+            score["source_loss"] = total / tokens
+        if split == "test":
+            score["overlap"] = self.shared_with_train()
+        return score
+
+    def padding_share(self) -> float | None:
+        return self.task.examples("train").padding_share if isinstance(self.task, ExampleModelling) else None
+
+    def shared_with_train(self) -> dict[str, Any]:
+        """What of test stands in train too: whole examples where they are separate, else lines. It reads the test
+        split."""
+        separate = isinstance(self.task, ExampleModelling)
+        found = overlap(self.source, EXAMPLES if separate else LINES)
+        return {"unit": "examples" if separate else "lines", "test": found.parts, "in_train": found.in_train}
+
+
+def prepare_language(spec: LanguageRunSpec, known: dict[str, Any] | None = None) -> PreparedLanguage:
+    """Open the data and build the model. A run that exists brings its own tokenizer, among its `known` facts."""
+    device = choose_device(spec.device)
+    source = open_source(spec.data)
+    if known is None:
+        tokenizer = build_tokenizer(source, spec.tokenizer, spec.vocabulary)
+    else:
+        tokenizer = tokenizer_from_plain(known["tokenizer"])
+    torch.manual_seed(spec.seed)
+    model = preset(spec.model, vocabulary=len(tokenizer), **spec.model_options()).build().to(device)
+    task: LanguageModelling | ExampleModelling
+    if spec.batching == "stream":
+        task = _stream_task(spec, source, tokenizer, resolve_carry(model, spec.carry, spec.bptt), device)
+    else:
+        task = _padded_task(spec, source, tokenizer, model.limit, device)
+    return PreparedLanguage(spec, model, task, device, source, tokenizer)
+
+
+def _stream_task(
+    spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, carry: bool, device: torch.device
+) -> LanguageModelling:
+    if spec.limit is not None:
+        raise ConfigError(f"limit={spec.limit} counts examples, and a stream has none: use --batching padded")
+
+    @cache
+    def split(name: str) -> Split:
+        corpus = encoded(source, name, tokenizer)
+        return Split(corpus.tensor(device), corpus.bytes, corpus.unknowns)
+
+    protocol = Protocol(spec.evaluation_rows, spec.bptt, carry, spec.protocol == "complete")
+    return LanguageModelling(
+        tokenizer, split, rows=spec.batch_size, bptt=spec.bptt, carry=carry, shift=spec.shift, protocol=protocol
+    )
+
+
+def _padded_task(
+    spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, limit: int | None, device: torch.device
+) -> ExampleModelling:
+    @cache
+    def examples(name: str) -> Padded:
+        raw = source.read(name)
+        texts = dialogues(tokenizer.as_text(raw, where=source.where(name), start=source.start(name)))
+        check_examples(texts, source.where(name))
+        chosen = texts[: spec.limit] if name == "train" else texts
+        ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text))) for text in chosen]
+        longest = max(map(len, ids)) - 1
+        if limit is not None and longest > limit:
+            raise DataError(
+                f"the longest example of {source.where(name)} has {longest:,} tokens, but the model knows {limit:,} "
+                f"positions: choose a larger --positions, or positions without end"
+            )
+        return Padded(
+            [example for example in ids if len(example) > 1],
+            pad=tokenizer.pad,
+            rows=spec.batch_size,
+            seed=spec.seed,
+            device=device,
+        )
+
+    return ExampleModelling(tokenizer, examples)
