@@ -5,8 +5,10 @@ The prompt is read once; after that every new token costs one step, whatever the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,33 +90,161 @@ def _check_prompt(model: LanguageModel, prompt: Sequence[int]) -> None:
         raise ConfigError("a prompt needs at least one token: begin with the tokenizer's boundary")
 
 
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+"""A token for each row [N] and a state in; log-probabilities of what follows [N, V] and the state after it out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beam:
+    """How the most probable text is looked for."""
+
+    width: int = 1
+    """How many texts are kept while they grow; 1 is greedy."""
+    longest: int = 100
+    """How many tokens a text has at most, its end not counted."""
+    end: int | None = None
+    """The token that ends a text; None means that none does."""
+    length_penalty: float = 0.0
+    """Texts are ranked by log-probability over length to this power: 0 favours short ones, 1 ranks by the mean."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.width < 1:
+            raise ConfigError(f"beam={self.width}: there must be at least 1")
+        if self.longest < 1:
+            raise ConfigError(f"longest={self.longest}: there must be room for at least 1 token")
+        if self.length_penalty < 0:
+            raise ConfigError(f"length_penalty={self.length_penalty}: it must be 0 or more")
+
+    def score(self, log_probability: float, tokens: int) -> float:
+        return float(log_probability / max(tokens, 1) ** self.length_penalty)
+
+
 @dataclass(frozen=True)
 class Hypothesis:
-    """One of the continuations that a beam search keeps."""
+    """One of the texts that a search found."""
 
     tokens: list[int]
+    """Without the token that ends it."""
     log_probability: float
+    score: float
+    """By what it is ranked."""
+    finished: bool
+    """Whether it came to its end; else it was cut at the longest length."""
+
+
+@torch.inference_mode()
+def search(step: Step, first: Tensor, state: Any, beam: Beam) -> list[list[Hypothesis]]:
+    """For each row the texts found after its first token [B], best first, at most as many as the beam is wide.
+
+    All rows are searched at once. The greedy text is always among those compared, so that a wider beam never gives a
+    worse one than greedy does.
+    """
+    found = _search(step, first, state, beam)
+    if beam.width == 1:
+        return found
+    greedy = _search(step, first, state, replace(beam, width=1))
+    return [_ranked([*more, *one], beam.width) for more, one in zip(found, greedy, strict=True)]
+
+
+def _search(step: Step, first: Tensor, state: Any, beam: Beam) -> list[list[Hypothesis]]:
+    rows, width = len(first), beam.width
+    over: list[list[Hypothesis]] = [[] for _ in range(rows)]
+    origin = torch.arange(rows, device=first.device)[:, None] * width  # where the texts of each row begin
+    state = select_rows(state, torch.arange(rows, device=first.device).repeat_interleave(width))
+    # One text of each row is there at the beginning; the others are impossible until it has branched.
+    scores = first.new_full((rows, width), -torch.inf, dtype=torch.float64)
+    scores[:, 0] = 0
+    written = first.new_zeros(rows, width, 0)
+    tokens = first.repeat_interleave(width)
+    for place in range(beam.longest + (beam.end is not None)):
+        odds, state = step(tokens, state)
+        vocabulary = odds.shape[-1]
+        odds = scores[..., None] + odds.double().view(rows, width, vocabulary)
+        if place == beam.longest:  # only the end fits now
+            _cut(over, written, scores, odds[..., beam.end], beam)
+            break
+        # Each text has one end, so that among twice as many there are enough that go on.
+        best, places = odds.flatten(1).topk(min(2 * width, width * vocabulary))  # [B, 2 W]
+        parents, chosen = places // vocabulary, places % vocabulary
+        ends = torch.zeros_like(chosen, dtype=torch.bool) if beam.end is None else chosen == beam.end
+        _finish(over, written, parents, best, ends, beam)
+        scores, kept = best.masked_fill(ends, -torch.inf).topk(min(width, best.shape[1]))
+        if missing := width - scores.shape[1]:  # fewer words than places in the beam
+            scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
+            kept = torch.nn.functional.pad(kept, (0, missing))
+        parents, chosen = parents.gather(1, kept), chosen.gather(1, kept)
+        done = torch.tensor([len(one) >= width for one in over], device=first.device)
+        scores = scores.masked_fill(done[:, None], -torch.inf)
+        written = torch.cat((written.gather(1, parents[..., None].expand(-1, -1, place)), chosen[..., None]), dim=2)
+        if bool(torch.isneginf(scores).all()):
+            break
+        tokens, state = chosen.flatten(), select_rows(state, (origin + parents).flatten())
+    else:
+        _cut(over, written, scores, torch.full_like(scores, -torch.inf), beam)
+    return [_ranked(one, width) for one in over]
+
+
+def _finish(
+    over: list[list[Hypothesis]], written: Tensor, parents: Tensor, best: Tensor, ends: Tensor, beam: Beam
+) -> None:
+    """Set aside the texts that ended among the best of their row."""
+    places = (ends[:, : beam.width] & ~torch.isneginf(best[:, : beam.width])).nonzero().tolist()
+    for row, rank in places:
+        if len(over[row]) < beam.width:
+            text = written[row, int(parents[row, rank])].tolist()
+            score = float(best[row, rank])
+            over[row].append(Hypothesis(text, score, beam.score(score, len(text) + 1), finished=True))
+
+
+def _cut(over: list[list[Hypothesis]], written: Tensor, scores: Tensor, ended: Tensor, beam: Beam) -> None:
+    """Texts that are as long as they may be. The end is added where there is one; it costs what it costs."""
+    for row, rank in (~torch.isneginf(scores)).nonzero().tolist():
+        if len(over[row]) >= beam.width:
+            continue
+        text, finished = written[row, rank].tolist(), not bool(torch.isneginf(ended[row, rank]))
+        score = float(ended[row, rank] if finished else scores[row, rank])
+        over[row].append(Hypothesis(text, score, beam.score(score, len(text) + finished), finished))
+
+
+def _ranked(found: Sequence[Hypothesis], count: int) -> list[Hypothesis]:
+    """Each text once, best first."""
+    distinct = {tuple(one.tokens): one for one in found}
+    return sorted(distinct.values(), key=lambda one: -one.score)[:count]
+
+
+def stepper(model: Any) -> Step:
+    """One step of a model: anything that has `features` and `head` as a language model has."""
+
+    def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        x, state = model.features(tokens[:, None], state)
+        return torch.log_softmax(model.head(x[:, -1]).double(), -1), state
+
+    return step
+
+
+def together(steps: Sequence[Step]) -> Step:
+    """Several models as one: the mean of their probabilities. Its state is a tuple with the state of each."""
+
+    def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        both = [one(tokens, own) for one, own in zip(steps, state, strict=True)]
+        odds = torch.stack([odds for odds, _ in both]).logsumexp(0) - math.log(len(steps))
+        return odds, tuple(after for _, after in both)
+
+    return step
 
 
 @torch.inference_mode()
 def beam_search(model: LanguageModel, prompt: Sequence[int], tokens: int, width: int) -> list[Hypothesis]:
-    """The `width` most probable continuations that it finds, best first."""
-    if width < 1:
-        raise ConfigError(f"beam={width}: there must be at least 1")
+    """The `width` most probable continuations of a prompt that it finds, best first."""
+    beam = Beam(width=width, longest=tokens)
     _check_prompt(model, prompt)
     was_training = model.training
     model.eval()
-    device = model.embed.weight.device
-    x, state = model.features(torch.tensor([list(prompt)], device=device))
-    scores, written = (
-        torch.zeros(1, device=device, dtype=torch.float64),
-        torch.zeros(1, 0, dtype=torch.long, device=device),
-    )
-    for _ in range(tokens):
-        odds = scores[:, None] + torch.log_softmax(model.head(x[:, -1]).double(), -1)  # [beams, V]
-        scores, places = odds.flatten().topk(min(width, odds.numel()))
-        rows, chosen = places // odds.shape[-1], places % odds.shape[-1]
-        written = torch.cat((written[rows], chosen[:, None]), dim=1)
-        x, state = model.features(chosen[:, None], select_rows(state, rows))
+    given = torch.tensor([list(prompt)], device=model.embed.weight.device)
+    state = model.initial_state(1)
+    if len(prompt) > 1:
+        _, state = model.features(given[:, :-1], state)
+    (found,) = search(stepper(model), given[:, -1], state, beam)
     model.train(was_training)
-    return [Hypothesis(row.tolist(), float(score)) for row, score in zip(written, scores, strict=True)]
+    return found

@@ -1,0 +1,169 @@
+"""Search: greedy, beam and exhaustive agree where they must, for many rows at once."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphor.errors import ConfigError
+from anaphor.generate import Beam, search, stepper, together
+from anaphor.models import build
+
+END = 0
+
+
+def chain(seed, words=3, order_matters=True):
+    """A random source whose next word depends on the last one and on how many there were: state [N] counts."""
+    odds = torch.randn(6, words, words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+
+    def step(tokens, state):
+        (count,) = state
+        place = count.clamp(max=5) if order_matters else torch.zeros_like(count)
+        return torch.log_softmax(odds[place, tokens], -1), (count + 1,)
+
+    return step
+
+
+def start(rows):
+    return torch.arange(rows) % 3, (torch.zeros(rows, dtype=torch.long),)
+
+
+def every_text(step, first, longest, words=3):
+    """Log-probability of every text that ends within so many words."""
+    found = {}
+    for size in range(longest + 1):
+        for text in itertools.product(range(1, words), repeat=size):
+            tokens, state, total = torch.tensor([first]), (torch.zeros(1, dtype=torch.long),), 0.0
+            for word in (*text, END):
+                odds, state = step(tokens, state)
+                total += float(odds[0, word])
+                tokens = torch.tensor([word])
+            found[text] = total
+    return found
+
+
+@given(seed=st.integers(0, 10**6), longest=st.integers(1, 4), penalty=st.sampled_from([0.0, 0.6, 1.0]))
+def test_a_beam_as_wide_as_all_texts_equals_exhaustive_search(seed, longest, penalty):
+    step = chain(seed)
+    beam = Beam(width=2 ** (longest + 1), longest=longest, end=END, length_penalty=penalty)
+    first, state = start(3)
+    for row, found in enumerate(search(step, first, state, beam)):
+        truth = every_text(step, int(first[row]), longest)
+        ranked = sorted(truth, key=lambda text: -truth[text] / (len(text) + 1) ** penalty)
+        assert all(one.finished for one in found)
+        assert tuple(found[0].tokens) == ranked[0]
+        assert found[0].log_probability == pytest.approx(truth[ranked[0]])
+        assert len(found) == len(truth)
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+@given(seed=st.integers(0, 10**6), rows=st.integers(1, 5))
+def test_a_beam_of_one_is_greedy(seed, rows):
+    step = chain(seed)
+    first, state = start(rows)
+    for row, (found,) in enumerate(search(step, first, state, Beam(longest=8, end=END))):
+        tokens, own, text, total = first[row : row + 1], (torch.zeros(1, dtype=torch.long),), [], 0.0
+        while len(text) < 8:
+            odds, own = step(tokens, own)
+            total += float(odds.max())
+            if int(odds.argmax()) == END:
+                break
+            tokens = odds.argmax(-1)
+            text.append(int(tokens))
+        else:
+            odds, own = step(tokens, own)
+            total += float(odds[0, END])
+        assert found.tokens == text
+        assert found.log_probability == pytest.approx(total)
+
+
+@given(seed=st.integers(0, 10**6), width=st.integers(2, 6), penalty=st.sampled_from([0.0, 1.0]))
+def test_a_wider_beam_is_never_worse_than_greedy(seed, width, penalty):
+    step = chain(seed)
+    first, state = start(4)
+    greedy = search(step, first, state, Beam(longest=6, end=END, length_penalty=penalty))
+    wide = search(step, first, state, Beam(width=width, longest=6, end=END, length_penalty=penalty))
+    for (one,), others in zip(greedy, wide, strict=True):
+        assert others[0].score >= one.score
+        assert len({tuple(other.tokens) for other in others}) == len(others) <= width
+
+
+@given(seed=st.integers(0, 10**6), width=st.integers(1, 4))
+def test_rows_do_not_know_of_each_other(seed, width):
+    step = chain(seed)
+    first, state = start(4)
+    beam = Beam(width=width, longest=5, end=END)
+    together_found = search(step, first, state, beam)
+    for row in range(4):
+        (alone,) = search(step, first[row : row + 1], (state[0][:1],), beam)
+        assert [one.tokens for one in alone] == [one.tokens for one in together_found[row]]
+        assert [one.score for one in alone] == pytest.approx([one.score for one in together_found[row]])
+
+
+def test_a_text_that_does_not_end_is_cut_and_says_so():
+    """Here the end is impossible."""
+    odds = torch.log(torch.tensor([0.0, 0.9, 0.1], dtype=torch.float64))
+
+    def step(tokens, state):
+        return odds.expand(len(tokens), -1), state
+
+    (found,) = search(step, torch.tensor([1]), (torch.zeros(1),), Beam(width=2, longest=4, end=END))
+    assert found[0].tokens == [1, 1, 1, 1]
+    assert not found[0].finished
+    assert found[0].log_probability == pytest.approx(4 * math.log(0.9))
+
+
+def test_the_penalty_decides_between_short_and_long():
+    """Ending at once has a lower mean than going on, and a higher sum."""
+    table = torch.tensor([[0.3, 0.7], [0.4, 0.6]], dtype=torch.float64).log()
+
+    def step(tokens, state):
+        (count,) = state
+        odds = table[0].expand(len(tokens), -1).clone()
+        odds[count == 3] = torch.tensor([1.0, 1e-9], dtype=torch.float64).log()
+        return odds, (count + 1,)
+
+    state = (torch.zeros(1, dtype=torch.long),)
+    short = search(step, torch.tensor([1]), state, Beam(width=4, longest=3, end=END))[0][0]
+    long = search(step, torch.tensor([1]), state, Beam(width=4, longest=3, end=END, length_penalty=1.0))[0][0]
+    assert len(long.tokens) == 3
+    assert len(short.tokens) in (0, 3)
+    assert long.score == pytest.approx(long.log_probability / 4)
+
+
+def test_models_together_have_the_mean_of_their_probabilities():
+    models = [build("lstm", vocabulary=7, width=8, layers=1).eval() for _ in range(3)]
+    steps = [stepper(model) for model in models]
+    tokens = torch.tensor([1, 2])
+    states = tuple(model.initial_state(2) for model in models)
+    odds, after = together(steps)(tokens, states)
+    truth = torch.stack([step(tokens, state)[0].exp() for step, state in zip(steps, states, strict=True)]).mean(0)
+    assert torch.allclose(odds.exp(), truth)
+    assert len(after) == 3
+    (found,) = search(together(steps), tokens[:1], tuple(model.initial_state(1) for model in models), Beam(longest=3))
+    assert len(found[0].tokens) == 3
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer", "linear", "hybrid"])
+def test_every_family_is_searched_in_batches_as_alone(name):
+    heads = {} if name == "lstm" else {"heads": 2}
+    model = build(name, vocabulary=6, width=8, layers=2, initial="uniform", **heads).eval()
+    first = torch.tensor([1, 2, 3])
+    beam = Beam(width=3, longest=5, end=END, length_penalty=1.0)
+    found = search(stepper(model), first, model.initial_state(3), beam)
+    for row in range(3):
+        (alone,) = search(stepper(model), first[row : row + 1], model.initial_state(1), beam)
+        assert [one.tokens for one in alone] == [one.tokens for one in found[row]]
+        assert [one.score for one in alone] == pytest.approx([one.score for one in found[row]], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"width": 0}, "beam=0"), ({"longest": 0}, "longest=0"), ({"length_penalty": -1.0}, "length_penalty=-1.0")],
+)
+def test_impossible_beams_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Beam(**options)
