@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -123,11 +124,15 @@ class RayEngine:
             ray: Any = import_module("ray")
         except ImportError:
             raise ConfigError("--engine ray needs Ray: pip install 'anaphor[ray]'") from None
+        require_listener(address)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self._ray = ray
+        self._held = ExitStack()
+        self._held.enter_context(redirect_stdout(sys.stderr))  # Ray tells there what happens on its nodes
         try:
             ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
         except ConnectionError as error:
+            self._held.close()
             raise ConfigError(f"no Ray cluster at {address}: {str(error).splitlines()[0]}") from None
         share = {"num_cpus": threads, "num_gpus": 1 / per_device if gpus else 0}
         # A worker of Ray that dies takes its cell's process with it; Ray starts both again.
@@ -142,6 +147,7 @@ class RayEngine:
 
     def close(self) -> None:
         self._ray.shutdown()
+        self._held.close()
 
     def __enter__(self) -> RayEngine:
         return self
@@ -150,6 +156,17 @@ class RayEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def require_listener(address: str | None) -> None:
+    """Refuse an address where nobody listens at once: Ray itself would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon:  # none, or a word such as `auto`
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"no Ray cluster at {address}: {error}") from None
 
 
 def run_here(job: Job) -> Ended:
