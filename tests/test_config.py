@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.cli.train import Options
+from anaphor.cli.train import LanguageOptions
 from anaphor.config import from_yaml, look_up, parse, to_yaml
 from anaphor.errors import ConfigError
 from anaphor.models import PRESETS, LanguageModelSpec, preset
@@ -112,7 +112,7 @@ def test_a_mistyped_switch_gets_the_nearest_one(typed, meant):
 
 def test_help_shows_both_sides_of_a_switch_and_no_double_negation(capsys):
     with pytest.raises(SystemExit):
-        parse(Options, ["--help"], program="x")
+        parse(LanguageOptions, ["--help"], program="x")
     told = capsys.readouterr().out
     for switch in ("--tied, --no-tied", "--carry, --no-carry", "--head-bias, --no-head-bias", "--no-test"):
         assert switch in told

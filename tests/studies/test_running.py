@@ -203,6 +203,27 @@ def test_a_hopeless_cell_is_stopped_and_stays_so(tmp_path, text):
     assert not (best.folder / STOP).exists()
 
 
+def test_another_task_is_studied_the_same_way(tmp_path):
+    """Translation, chosen by BLEU."""
+    for name in ("source", "target"):
+        (tmp_path / f"{name}.txt").write_text("".join(f"word{n % 7} word{n % 5}\n" for n in range(60)))
+    file = tmp_path / "pairs.yaml"
+    file.write_text(
+        f"task: translate\nbase: {{data: '{tmp_path}/source.txt,{tmp_path}/target.txt', width: 8, steps: 2, beam: 1}}\n"
+        "metric: valid.bleu\nparameters: {condition: {values: [none, state, attention]}}\nseeds: 1\n"
+    )
+    folder = tmp_path / "out"
+    folder.mkdir()
+    made = Study(read_study(file).with_base(device="cpu"), folder, Here(), Silent())
+    made.run()
+    assert made.spec.goal == "maximize"
+    assert [cell.status(made.spec) for cell in made.cells] == ["finished"] * 3
+    assert all(0 <= made.value(cell) <= 100 for cell in made.cells)
+    made.seal(made.cells[0].setting)
+    made.test(made.cells[:1])
+    assert made.cells[0].read(TEST)["bleu"] >= 0
+
+
 def test_why_names_signals_and_codes():
     assert "memory" in why(Ended(-9))
     assert "signal 11" in why(Ended(-11))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from anaphor.data.pair_sources import open_pairs
 from anaphor.data.sources import open_source
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.training.durable import replace_file
 from anaphor.training.rundir import RunDir
-from anaphor.training.spec import LanguageRunSpec
+from anaphor.training.spec import RunSpec, TranslationRunSpec
 
 # A change in one of these may change a result; drawing, commands and studies do not.
 DECIDING = ("mixers", "models", "data", "metrics", "tasks", "training", "generate.py")
@@ -38,7 +39,7 @@ class Cell:
         return self.folder.name
 
     @property
-    def spec(self) -> LanguageRunSpec:
+    def spec(self) -> RunSpec:
         return dataclasses.replace(self.setting.run, seed=self.seed)
 
     def write_job(self, study: StudySpec, threads: int) -> None:
@@ -86,15 +87,21 @@ def measures_of(study: StudySpec) -> dict[str, Any]:
 
 def make_cell(setting: Setting, seed: int, folder: Path, task: str, threads: int) -> Cell:
     spec = dataclasses.asdict(dataclasses.replace(setting.run, seed=seed))
-    parts = {"task": task, "spec": spec, "data": digests(setting.run.data), "code": code_version(), "threads": threads}
+    parts = {"task": task, "spec": spec, "data": digests_of(setting.run), "code": code_version(), "threads": threads}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
     return Cell(setting, seed, folder / key)
 
 
-@cache
-def digests(data: str) -> Mapping[str, str]:
+def digests_of(spec: RunSpec) -> Mapping[str, str]:
     """What train and valid hold. The test split is not opened."""
-    source = open_source(data)
+    if isinstance(spec, TranslationRunSpec):
+        return digests(spec.data, open_pairs, (spec.source, spec.target))
+    return digests(spec.data, open_source)
+
+
+@cache
+def digests(data: str, opener: Callable[..., Any], direction: tuple[str | None, ...] = ()) -> Mapping[str, str]:
+    source = opener(data, *direction)
     return {split: source.digest(split) for split in ("train", "valid")}
 
 

@@ -16,13 +16,14 @@ from anaphor.studies.length import losses_by_length
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order
 from anaphor.tasks.scoring import score_sentences
 from anaphor.training.language import PreparedLanguage
+from anaphor.training.prepared import Prepared
 
 LOSSES = "losses.safetensors"
 WITHOUT_LINES = 40  # tokens that stand for a line where a text has none
 
 
 def measure(
-    made: PreparedLanguage,
+    made: Prepared,
     folder: Path,
     split: str,
     *,
@@ -31,7 +32,9 @@ def measure(
     samples: Mapping[str, str],
     long_lines: int,
 ) -> dict[str, Any]:
-    """Scores as plain data; the loss of every token goes to a file beside them."""
+    """Scores as plain data; the loss of every token goes to a file beside them. For language models only."""
+    if not isinstance(made, PreparedLanguage):
+        return {}
     save_losses(made, folder, split)
     lines = {str(number): text for number, text in enumerate(longest_lines(made, split, long_lines))}
     return {
@@ -90,10 +93,10 @@ def longest_lines(made: PreparedLanguage, split: str, count: int) -> list[str]:
     return list(islice(fitting, count))
 
 
-def test_scores(made: PreparedLanguage, lengths: Sequence[int]) -> dict[str, Any]:
+def test_scores(made: Prepared, lengths: Sequence[int]) -> dict[str, Any]:
     """The score on test, and at the lengths of the study."""
-    score = made.task.evaluate(made.model, "test").to_plain()
-    return {**score, "overlap": made.shared_with_train(), "lengths": by_length(made, "test", lengths)}
+    score = made.score("test")
+    return {**score, "lengths": by_length(made, "test", lengths) if isinstance(made, PreparedLanguage) else []}
 
 
 def by_length(made: PreparedLanguage, split: str, lengths: Sequence[int]) -> list[dict[str, Any]]:

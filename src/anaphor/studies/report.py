@@ -24,7 +24,12 @@ from anaphor.studies.tables import write_tables
 from anaphor.training.durable import replace_file
 from anaphor.training.rundir import RunDir
 
-NAMES = {"loss": ("loss", "nats"), "perplexity": ("perplexity", "PPL"), "bits_per_byte": ("bits per byte", "bits")}
+NAMES = {
+    "loss": ("loss", "nats"),
+    "perplexity": ("perplexity", "PPL"),
+    "bits_per_byte": ("bits per byte", "bits"),
+    "bleu": ("BLEU", "BLEU"),
+}
 SEEN = "sees later tokens: exp(loss), not a perplexity"
 
 
@@ -93,7 +98,7 @@ def group_of(study: Study, setting: Setting) -> Group:
         setting.parameters,
         tuple(values),
         tuple(values.values()),
-        note="" if setting.run.causal else SEEN,
+        note="" if getattr(setting.run, "causal", True) else SEEN,
         failed=len(cells) - len(values),
     )
 
@@ -169,7 +174,8 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
     cells = [cells_of(study, setting) for setting in settings]
     exponential = [[cell.read(MEASURES) for cell in row] for row in cells]
     add("train", [[_exp(found.get("train")) for found in row] for row in exponential])
-    add("test", [[_exp(cell.read(TEST)) for cell in row] for row in cells])
+    name = study.spec.metric.split(".")[1]
+    add("test", [[_named(cell.read(TEST), name) for cell in row] for row in cells])
     for name in study.spec.samples:
         add(name, [[_exp(found.get("samples", {}).get(name)) for found in row] for row in exponential])
     if study.spec.long_lines:
@@ -182,6 +188,11 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
 
 def _exp(score: dict[str, Any] | None) -> float | None:
     return float(np.exp(score["loss"])) if score and score.get("loss") is not None else None
+
+
+def _named(score: dict[str, Any], name: str) -> float | None:
+    """That number of a score; where later tokens were seen there is no perplexity, and the exponential stands in."""
+    return _exp(score) if score.get(name) is None else float(score[name])
 
 
 def _mean_exp(scores: list[dict[str, Any]]) -> float | None:

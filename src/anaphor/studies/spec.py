@@ -16,9 +16,9 @@ from anaphor.config import check_fields, from_yaml, look_up, nearest, read_mappi
 from anaphor.errors import ConfigError
 from anaphor.studies.axes import Axis, Range, read_axis
 from anaphor.training.recipes import recipe_file
-from anaphor.training.spec import LanguageRunSpec
+from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
 
-TASKS = {"lm": LanguageRunSpec}
+TASKS: dict[str, type[RunSpec]] = {kind.task: kind for kind in (LanguageRunSpec, TranslationRunSpec)}
 METHODS = {
     "grid": "every combination of the values",
     "zip": "the first values together, then the second ones, and so on",
@@ -28,7 +28,12 @@ METHODS = {
 }
 TESTS = {"best": "the chosen setting", "all": "every setting, once the choice is sealed", "none": "none of them"}
 GOALS = {"minimize": "less is better", "maximize": "more is better"}
-METRICS = {"valid.loss": "minimize", "valid.perplexity": "minimize", "valid.bits_per_byte": "minimize"}
+METRICS = {
+    "valid.loss": "minimize",
+    "valid.perplexity": "minimize",
+    "valid.bits_per_byte": "minimize",
+    "valid.bleu": "maximize",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Setting:
     """One place of a study: what its axes say there, and the run that this makes, whatever the seed."""
 
     parameters: Mapping[str, Any]
-    run: LanguageRunSpec
+    run: RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,10 @@ class StudySpec:
         look_up(GOALS, self.goal, "goal")
         look_up(TESTS, self.test, "choice of test scores")
         look_up(METRICS, self.metric, "metric")
+        if self.metric == "valid.bleu" and self.task != "translate":
+            raise ConfigError(f"metric={self.metric} is for the task translate, not for {self.task}")
+        if self.task != "lm" and (self.lengths or self.samples or self.long_lines or self.train_score):
+            raise ConfigError(f"lengths, samples, long_lines and train_score are for the task lm, not for {self.task}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={list(self.seeds)}: give at least one, and each only once")
         if any(length < 1 for length in self.lengths):

@@ -42,7 +42,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     import torch
 
     from anaphor.studies.measures import measure
-    from anaphor.training.run import execute, opened_language
+    from anaphor.training.run import execute, opened
     from anaphor.training.trainer import Nobody
 
     torch.set_num_threads(job["threads"])
@@ -53,7 +53,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
         _, code = execute(spec, folder, Nobody(), resume=rundir.exists, test=False)
         if code:
             return code
-    with opened_language(folder, spec.device) as made:
+    with opened(folder, spec.device) as made:
         found = measure(made, folder, "valid", **job["measures"])
     write(folder / MEASURES, {"wanted": job["measures"], **found})
     return 0
@@ -64,10 +64,10 @@ def test(folder: Path, job: dict[str, Any]) -> int:
     import torch
 
     from anaphor.studies.measures import test_scores
-    from anaphor.training.run import opened_language
+    from anaphor.training.run import opened
 
     torch.set_num_threads(job["threads"])
-    with opened_language(folder, job["spec"]["device"]) as made:
+    with opened(folder, job["spec"]["device"]) as made:
         write(folder / TEST, test_scores(made, job["measures"]["lengths"]))
     return 0
 
