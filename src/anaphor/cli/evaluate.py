@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anaphor.tasks.language_modelling import LanguageModelling, Protocol
     from anaphor.tasks.neural_cache import Cache
     from anaphor.training.language import PreparedLanguage
+    from anaphor.training.prepared import Prepared
 
 STATES = {"carried": True, "restarted": False}
 
@@ -97,7 +98,8 @@ def run(words: Sequence[str]) -> int:
 
     from anaphor.tasks.dynamic_evaluation import Dynamic
     from anaphor.tasks.neural_cache import Cache
-    from anaphor.training.run import opened_language
+    from anaphor.training.language import PreparedLanguage
+    from anaphor.training.run import opened
     from anaphor.training.spec import PROTOCOLS
 
     look_up(PROTOCOLS, options.protocol, "protocol")
@@ -112,7 +114,9 @@ def run(words: Sequence[str]) -> int:
         for lr, decay in product(options.dynamic, options.dynamic_decay or (0.0,))
     ]
     rows, found, figures = [], [], []
-    with opened_language(options.run, options.device) as made:
+    with opened(options.run, options.device) as made:
+        if not isinstance(made, PreparedLanguage):
+            return tell_whole(made, options)
         if options.out is not None:
             _make(options.out)
         shared = {"overlap": made.shared_with_train()} if options.split == "test" else {}
@@ -135,6 +139,23 @@ def run(words: Sequence[str]) -> int:
         print(told_overlap(shared["overlap"]))
     for path in figures:
         print(f"figure: {path}")
+    return 0
+
+
+def tell_whole(made: Prepared, options: Options) -> int:
+    """The score of a task that has no segments, and so none of the choices about them."""
+    usual = Options(run=options.run)
+    for name in ("bptt", "state", "carry", "by_position", "cache", "dynamic", "out"):
+        if hasattr(options, name) and getattr(options, name) != getattr(usual, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is for language models; {options.run} is another task's run")
+    score = made.score(options.split)
+    if options.json:
+        print(json.dumps([score]))
+        return 0
+    print(f"{options.split}: perplexity {score['perplexity']:.2f}, loss {score['loss']:.4f} ({score['signature']})")
+    print(f"  BLEU {score['bleu']:.2f} ({score['bleu_signature']})")
+    if "overlap" in score:
+        print(f"  {told_overlap(score['overlap'])}")
     return 0
 
 

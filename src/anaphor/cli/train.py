@@ -1,4 +1,4 @@
-"""`anaphor train lm`: train one model, keep the best, score it."""
+"""`anaphor train TASK`: train one model, keep the best, score it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from anaphor.config import from_yaml, look_up, parse
 from anaphor.errors import ConfigError
 from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
-from anaphor.training.spec import LanguageRunSpec
-
-TASKS = {"lm": "a language model"}
+from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(LanguageRunSpec):
-    """Train a language model. What is None is left to the model, the data or the optimizer."""
+class Handling:
+    """What is done with a run, whatever it trains."""
 
     recipe: str | None = None
     """Settings that are known to work, by name; flags override them."""
@@ -45,15 +43,30 @@ class Options(LanguageRunSpec):
     """Print one JSON value; progress goes to stderr."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LanguageOptions(LanguageRunSpec, Handling):
+    """Train a language model. What is None is left to the model, the data or the optimizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationOptions(TranslationRunSpec, Handling):
+    """Train a translation model. What is None is left to the model, the data or the optimizer."""
+
+
+Options = LanguageOptions | TranslationOptions
+TASKS: dict[str, tuple[type[Options], type[RunSpec]]] = {
+    "lm": (LanguageOptions, LanguageRunSpec),
+    "translate": (TranslationOptions, TranslationRunSpec),
+}
+
+
 def run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print("usage: anaphor train lm [OPTIONS]\n\n`anaphor train lm --help` explains the options.")
+        print(f"usage: anaphor train {'|'.join(TASKS)} [OPTIONS]\n\n`anaphor train lm --help` explains the options.")
         return 0
-    look_up(TASKS, words[0], "task")
-    options = read(words[1:])
-    spec = LanguageRunSpec(
-        **{field.name: getattr(options, field.name) for field in dataclasses.fields(LanguageRunSpec)}
-    )
+    _, kind = look_up(TASKS, words[0], "task")
+    options = read(words[0], words[1:])
+    spec = kind(**{field.name: getattr(options, field.name) for field in dataclasses.fields(kind)})
     out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
     if options.dry_run:
         return tell(spec, out, options)
@@ -65,7 +78,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.cli.progress import Bar
     from anaphor.training.run import execute
 
-    with Bar("training", "perplexity" if spec.causal else "exp(loss)") as bar:
+    with Bar("training", "perplexity" if getattr(spec, "causal", True) else "exp(loss)") as bar:
         result, code = execute(
             spec, out, bar, resume=options.resume, force=options.force, test=not options.no_test,
             tensorboard=options.tensorboard, warn=warn,
@@ -74,17 +87,18 @@ def run(words: Sequence[str]) -> int:
     return code
 
 
-def read(words: Sequence[str]) -> Options:
+def read(task: str, words: Sequence[str]) -> Options:
     """Flags over a file over the defaults."""
+    kind, spec = TASKS[task]
     recipe, file = value_of("--recipe", words), value_of("--config", words)
     if recipe is not None and file is not None:
         raise ConfigError(f"--recipe {recipe} and --config {file}: give one of them")
     default = None
     if recipe is not None:
-        default = Options(**vars(from_yaml(LanguageRunSpec, recipe_file(recipe))))
+        default = kind(**vars(from_yaml(spec, recipe_file(recipe))))
     elif file is not None:
-        default = Options(**vars(from_yaml(LanguageRunSpec, Path(file))))
-    return parse(Options, words, program="anaphor train lm", default=default)
+        default = kind(**vars(from_yaml(spec, Path(file))))
+    return parse(kind, words, program=f"anaphor train {task}", default=default)
 
 
 def value_of(flag: str, words: Sequence[str]) -> str | None:
@@ -99,15 +113,15 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
     return None
 
 
-def tell(spec: LanguageRunSpec, out: Path, options: Options) -> int:
-    from anaphor.training.language import prepare_language
+def tell(spec: RunSpec, out: Path, options: Options) -> int:
+    from anaphor.training.run import prepare
 
-    made = prepare_language(spec)
+    made = prepare(spec)
     padding = made.padding_share()
     facts = {
         "run": str(out),
         "parameters": made.model.count_parameters(),
-        "vocabulary": len(made.tokenizer),
+        "vocabulary": made.model.head.out_features,
         "batches_per_epoch": len(made.task.batches(0)),
         **({} if padding is None else {"padding_share": round(padding, 4)}),
         "device": str(made.device),
@@ -129,16 +143,17 @@ def show(result: dict[str, Any], options: Options) -> None:
         print(json.dumps(result))
         return
     if result["status"] != "finished":
-        print(f"stopped; go on with `anaphor train lm --resume --out {result['run']} …`")
+        print(f"stopped; go on with `anaphor train {options.task} --resume --out {result['run']} …`")
         return
     from anaphor.metrics.perplexity import perplexity_in_words
 
     for split in ("valid", "test"):
         score: dict[str, Any] | None = result[split]
         if score is not None:
-            print(
-                f"{split}: {perplexity_in_words(score['perplexity'])}, loss {score['loss']:.4f} ({score['signature']})"
-            )
+            told = perplexity_in_words(score["perplexity"])
+            print(f"{split}: {told}, loss {score['loss']:.4f} ({score['signature']})")
+            if "bleu" in score:
+                print(f"  BLEU {score['bleu']:.2f} ({score['bleu_signature']})")
             if "source_loss" in score:
                 print(f"  whoever knows the grammar has perplexity {math.exp(score['source_loss']):.2f} on this text")
             if "overlap" in score:

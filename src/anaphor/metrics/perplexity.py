@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -57,6 +57,15 @@ class Score:
 
     total: LossTotal
     facts: Mapping[str, Any]
+    others: Mapping[str, float] = field(default_factory=dict)
+    """What else was measured, by name, such as BLEU."""
+    by: str = "loss"
+    """Which of all is the one that models are chosen by; of the others more is better."""
+
+    @property
+    def cost(self) -> float:
+        """The number that models are chosen by, less being better."""
+        return self.total.loss if self.by == "loss" else -self.others[self.by]
 
     @property
     def signature(self) -> str:
@@ -72,6 +81,7 @@ class Score:
             "perplexity": self.total.perplexity,
             "bits_per_byte": self.total.bits_per_byte,
             "tokens": self.total.tokens,
+            **self.others,
             "signature": self.signature,
         }
 

@@ -13,6 +13,7 @@ from anaphor.mixers.attention.cross import CrossAttention, CrossAttentionSpec
 from anaphor.mixers.attention.layer import Attention, AttentionSpec
 from anaphor.mixers.base import Mixer, MixerSpec, Span
 from anaphor.mixers.bidirectional import Bidirectional, BidirectionalSpec
+from anaphor.mixers.decoder import InputFeeding, InputFeedingSpec
 from anaphor.mixers.linear import LinearSpec
 from anaphor.mixers.low_rank import LowRankSpec, SVDSpec
 from anaphor.mixers.pooled import PooledSpec
@@ -78,6 +79,8 @@ __all__ = [
     "CrossAttentionSpec",
     "GRUSpec",
     "Growing",
+    "InputFeeding",
+    "InputFeedingSpec",
     "LSTMSpec",
     "LinearSpec",
     "LowRankSpec",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers import Mixer, MixerSpec, Span
+from anaphor.mixers import CrossAttention, CrossAttentionSpec, InputFeeding, Mixer, MixerSpec, Span
+from anaphor.mixers.attention.cross import Source
 from anaphor.models.dropout import DROPOUTS, check_share
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -19,6 +20,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
+READERS = (CrossAttention, InputFeeding)
+"""Mixers whose state is made from another sequence."""
 NORMS = {"before": "norm, then the layer", "after": "the layer, then norm", "none": "no norm"}
 
 
@@ -28,6 +31,8 @@ class BlockSpec:
 
     mixer: MixerSpec
     """What moves information along time."""
+    cross: CrossAttentionSpec | None = None
+    """How tokens look at another sequence, after the mixer; None means that they do not."""
     norm: str = "before"
     """Where the norm stands: before, after or none."""
     residual: bool = True
@@ -53,6 +58,13 @@ class BlockSpec:
             raise ConfigError(
                 f"a residual adds a layer's input to its output, but the mixer takes {self.mixer.width} and gives "
                 f"{self.mixer.out}: let it enter at width {self.mixer.out}, or set residual to False"
+            )
+        if self.cross is not None and not self.residual:
+            raise ConfigError("cross-attention without a residual would hand on the source and lose the tokens")
+        if self.cross is not None and not self.mixer.out == self.cross.width == self.cross.out:
+            raise ConfigError(
+                f"the mixer gives {self.mixer.out}, but cross-attention takes {self.cross.width} and gives "
+                f"{self.cross.out}: the three must be one width"
             )
 
 
@@ -94,8 +106,16 @@ class FeedForward(nn.Module):
         return y
 
 
+class WithSource(NamedTuple):
+    """State of a block with cross-attention."""
+
+    own: Any
+    """The mixer's."""
+    source: Source
+
+
 class Block(nn.Module):
-    """One layer: a mixer and, if wanted, a feed-forward network, each in its frame."""
+    """One layer: a mixer and, if wanted, cross-attention and a feed-forward network, each in its frame."""
 
     def __init__(self, spec: BlockSpec, width_in: int | None = None) -> None:
         """`width_in` is the width of what comes in, where it differs from the mixer's."""
@@ -108,6 +128,10 @@ class Block(nn.Module):
             self.fit = nn.Linear(self.width_in, spec.mixer.width, bias=False)
         self.mixer = spec.mixer.build()
         self.mixer_frame = Frame(spec, spec.mixer.width, spec.mixer.out)
+        self.cross: CrossAttention | None = None
+        if spec.cross is not None:
+            self.cross = spec.cross.build()
+            self.cross_frame = Frame(spec, self.width_out, self.width_out)
         self.feedforward: FeedForward | None = None
         if spec.feedforward is not None:
             self.feedforward = FeedForward(
@@ -115,17 +139,47 @@ class Block(nn.Module):
             )
             self.feedforward_frame = Frame(spec, self.width_out, self.width_out)
 
-    def initial_state(self, like: Tensor) -> Any:
-        return self.mixer.initial_state(like)
+    @property
+    def reads_source(self) -> bool:
+        """Whether its state is made from another sequence."""
+        return self.cross is not None or isinstance(self.mixer, READERS)
+
+    def initial_state(self, like: Tensor, source: Tensor | None = None, lengths: Tensor | None = None) -> Any:
+        """`source` [B, S, D] is what it looks at, if it looks at anything, and `lengths` how much of it is real."""
+        if not self.reads_source:
+            return self.mixer.initial_state(like)
+        if source is None:
+            raise ConfigError("this model looks at a source: let encode(source_ids, source_lengths) make its state")
+        if isinstance(self.mixer, READERS):
+            own: Any = self.mixer.initial_state(source, lengths)
+        else:
+            own = self.mixer.initial_state(like)
+        return own if self.cross is None else WithSource(own, self.cross.initial_state(source, lengths))
+
+    def state_bytes(self, tokens: int, source_tokens: int = 0) -> int:
+        """Bytes that one row's state holds after so many tokens, with a source of so many."""
+        own = self.mixer.state_bytes(source_tokens if isinstance(self.mixer, READERS) else tokens)
+        return own if self.cross is None else own + self.cross.state_bytes(source_tokens)
 
     def forward(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
         if self.fit is not None:
             x = self.fit(x)
-        mixed, state = self.mixer(self.mixer_frame.enter(x), state, span)
+        own, source = self._parts(state)
+        mixed, own = self.mixer(self.mixer_frame.enter(x), own, span)
         x = self.mixer_frame.leave(x, mixed)
+        if self.cross is not None:
+            found, source = self.cross(self.cross_frame.enter(x), source, span)
+            x = self.cross_frame.leave(x, found)
         if self.feedforward is not None:
             x = self.feedforward_frame.leave(x, self.feedforward(self.feedforward_frame.enter(x)))
-        return x, state
+        return x, own if self.cross is None else WithSource(own, source)
+
+    def _parts(self, state: Any) -> tuple[Any, Any]:
+        if self.cross is None:
+            return state, None
+        if not isinstance(state, WithSource):
+            raise ConfigError(f"a layer that looks at a source needs a state with one, not {type(state).__name__}")
+        return state.own, state.source
 
 
 class Stack(nn.ModuleList):
@@ -138,11 +192,18 @@ class Stack(nn.ModuleList):
         super().__init__(blocks)
 
     @property
-    def mixers(self) -> list[Mixer]:
-        return [block.mixer for block in self if isinstance(block, Block)]
+    def blocks(self) -> list[Block]:
+        return [block for block in self if isinstance(block, Block)]
 
-    def initial_state(self, like: Tensor) -> tuple[Any, ...]:
-        return tuple(block.initial_state(like) for block in self)  # type: ignore[operator]
+    @property
+    def mixers(self) -> list[Mixer]:
+        return [block.mixer for block in self.blocks]
+
+    def initial_state(
+        self, like: Tensor, source: Tensor | None = None, lengths: Tensor | None = None
+    ) -> tuple[Any, ...]:
+        """`source` and `lengths` are for blocks that look at another sequence."""
+        return tuple(block.initial_state(like, source, lengths) for block in self.blocks)
 
     def forward(self, x: Tensor, state: tuple[Any, ...], span: Span) -> tuple[Tensor, tuple[Any, ...]]:
         if len(state) != len(self):

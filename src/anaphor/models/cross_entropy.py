@@ -36,6 +36,22 @@ def chunked(features: Tensor, head: Head, targets: Tensor, at_once: int | None =
     return total
 
 
+def smoothed(features: Tensor, head: Head, targets: Tensor, share: float) -> Tensor:
+    """The same sum where every target gives that share of its probability to all tokens alike.
+
+    Such a target asks for its own logit less and for the mean of all logits more; the rest of the loss is the same, so
+    the difference is two products and never needs the logits.
+    """
+    total = chunked(features, head, targets)
+    if not share:
+        return total
+    real, wanted = targets != NO_TARGET, targets.clamp(min=0)
+    aim, mean = (features * head.weight[wanted]).sum(-1), features @ head.weight.mean(0)
+    if head.bias is not None:
+        aim, mean = aim + head.bias[wanted], mean + head.bias.mean()
+    return total + share * (_wide(aim - mean) * real).sum()
+
+
 @torch.no_grad()
 def token_losses(features: Tensor, head: Head, targets: Tensor, at_once: int | None = None) -> Tensor:
     """The loss of each token, zero where there is no target. [B, T, D], [B, T] -> [B, T]"""

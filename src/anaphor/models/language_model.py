@@ -160,25 +160,29 @@ class LanguageModelSpec:
             mixer = mixer_spec(name, width=entering, width_out=width, **understood)
             if self.causal:
                 _refuse_unless_causal(name, mixer)
-            hidden = 4 * width if self.feedforward is None else self.feedforward or None
-            blocks.append(
-                BlockSpec(
-                    mixer=mixer,
-                    norm=self.norm,
-                    residual=self.residual,
-                    feedforward=hidden,
-                    activation=self.activation,
-                    dropout=self.dropout,
-                    dropout_kind=self.dropout_kind,
-                )
-            )
+            blocks.append(self._block(mixer))
             width_in = width
         return blocks
 
+    def _block(self, mixer: MixerSpec) -> BlockSpec:
+        return BlockSpec(
+            mixer=mixer,
+            norm=self.norm,
+            residual=self.residual,
+            feedforward=4 * mixer.out if self.feedforward is None else self.feedforward or None,
+            activation=self.activation,
+            dropout=self.dropout,
+            dropout_kind=self.dropout_kind,
+        )
+
+    @property
+    def understood(self) -> frozenset[str]:
+        """Which options mean something to at least one layer."""
+        return frozenset().union(*(options_of(name) for name in self.layer_mixers))
+
     def _refuse_unused(self, options: dict[str, Any]) -> None:
-        understood = frozenset().union(*(options_of(name) for name in self.layer_mixers))
         for name, value in options.items():
-            if name not in understood:
+            if name not in self.understood:
                 able = sorted(mixer for mixer in MIXERS if name in options_of(mixer))
                 raise ConfigError(
                     f"{name}={value!r} means nothing to the layers {', '.join(self.layer_mixers)}; "
@@ -241,15 +245,21 @@ class Head(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-class LanguageModel(nn.Module):
-    """Predicts the next token. `model(tokens, state)` goes on where the state stopped; no state means a fresh start."""
+class Trunk(nn.Module):
+    """Word vectors and the layers: tokens and a state in, features and a state out. Whoever builds on it draws the
+    first weights, when all parts are there."""
 
-    def __init__(self, spec: LanguageModelSpec) -> None:
+    def __init__(self, spec: LanguageModelSpec, embed: nn.Embedding | None = None) -> None:
+        """`embed` are word vectors of somebody else, to be used here too."""
         super().__init__()
         self.spec = spec
         width = spec.embedding_width
         blocks = spec.blocks()
-        self.embed = nn.Embedding(spec.vocabulary, width)
+        self.embed: nn.Embedding
+        if embed is None:
+            self.embed = nn.Embedding(spec.vocabulary, width)
+        else:
+            self.__dict__["embed"] = embed  # no part of this one: it exists once, in every copy, file and device
         scheme = POSITIONS[spec.position if spec.enters_by_embedding else "none"]
         self.position = scheme(Sizes(width, heads=1, head_width=width, limit=spec.positions))
         self.input_dropout = spec.dropout if spec.input_dropout is None else spec.input_dropout
@@ -257,13 +267,16 @@ class LanguageModel(nn.Module):
         last = spec.layer_widths[-1]
         self.norm = nn.LayerNorm(last) if spec.norm == "before" else nn.Identity()
         self.narrow = nn.Linear(last, width, bias=False) if spec.tied and last != width else nn.Identity()
-        self.head = Head(last, spec.vocabulary, spec.head_bias, self.embed if spec.tied else None)
         # What positions add has a size of its own; word vectors are drawn small and brought to it.
         self.embedding_scale = math.sqrt(width) if self.position.fixed else 1.0
-        INITIALISERS[spec.initial](self)
         limits = [block.mixer.limit for block in blocks] + [spec.positions if self.position.bounded else None]
         self.limit = min((limit for limit in limits if limit is not None), default=None)
         """How many positions the model knows; None means no end."""
+
+    @property
+    def owns_embedding(self) -> bool:
+        """Whether the word vectors are its own."""
+        return "embed" in self._modules
 
     @property
     def causal(self) -> bool:
@@ -275,18 +288,21 @@ class LanguageModel(nn.Module):
         """Whether the state gets larger with every token, without end."""
         return any(block.mixer.grows for block in self.spec.blocks())
 
-    def state_bytes(self, tokens: int) -> int:
-        """Bytes that one row's state holds after so many tokens."""
-        return torch.long.itemsize + sum(mixer.state_bytes(tokens) for mixer in self.layers.mixers)
+    def state_bytes(self, tokens: int, source_tokens: int = 0) -> int:
+        """Bytes that one row's state holds after so many tokens, with a source of so many."""
+        return torch.long.itemsize + sum(block.state_bytes(tokens, source_tokens) for block in self.layers.blocks)
 
     def count_parameters(self) -> int:
         """Numbers that are learned; tied ones count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def initial_state(self, rows: int) -> ModelState:
-        """State of rows that have seen nothing."""
+    def initial_state(
+        self, rows: int, source: Tensor | None = None, source_lengths: Tensor | None = None
+    ) -> ModelState:
+        """State of rows that have seen nothing but, where layers look at one, a source [B, S, D]."""
         like = self.embed.weight.new_zeros(rows, 0, self.embed.embedding_dim)
-        return ModelState(torch.zeros(rows, dtype=torch.long, device=like.device), self.layers.initial_state(like))
+        layers = self.layers.initial_state(like, source, source_lengths)
+        return ModelState(torch.zeros(rows, dtype=torch.long, device=like.device), layers)
 
     def features(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
@@ -309,13 +325,6 @@ class LanguageModel(nn.Module):
     def _drop(self, x: Tensor, share: float) -> Tensor:
         return DROPOUTS[self.spec.dropout_kind](x, share) if self.training and share else x
 
-    def forward(
-        self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, ModelState]:
-        """[B, T] -> logits of the token after each [B, T, V]. Rows shorter than T say so in `lengths` [B]."""
-        x, state = self.features(tokens, state, lengths)
-        return self.head(x), state
-
     def _check(self, tokens: Tensor, state: ModelState | None, lengths: Tensor | None) -> None:
         if not isinstance(tokens, Tensor) or tokens.ndim != 2:
             given = list(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
@@ -337,3 +346,20 @@ class LanguageModel(nn.Module):
             seen = 0 if state is None else state.seen
             reached = int(torch.as_tensor(seen + (tokens.shape[1] if lengths is None else lengths)).max())
             check_limit(reached, self.limit)
+
+
+class LanguageModel(Trunk):
+    """Predicts the next token. `model(tokens, state)` goes on where the state stopped; no state means a fresh start."""
+
+    def __init__(self, spec: LanguageModelSpec) -> None:
+        super().__init__(spec)
+        last = spec.layer_widths[-1]
+        self.head = Head(last, spec.vocabulary, spec.head_bias, self.embed if spec.tied else None)
+        INITIALISERS[spec.initial](self)
+
+    def forward(
+        self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, ModelState]:
+        """[B, T] -> logits of the token after each [B, T, V]. Rows shorter than T say so in `lengths` [B]."""
+        x, state = self.features(tokens, state, lengths)
+        return self.head(x), state

@@ -6,6 +6,7 @@ from typing import Any
 
 from anaphor.config import check_fields, look_up
 from anaphor.models.language_model import LanguageModel, LanguageModelSpec
+from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 
 # The textbook's stack: layer on layer, with nothing round them.
 _PLAIN = {"norm": "none", "residual": False, "feedforward": 0, "tied": False, "head_bias": True, "initial": "uniform"}
@@ -54,3 +55,47 @@ def preset(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModelSpec
 def build(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModel:
     """A new model by name: `build("lstm", vocabulary=10_000, width=200, layers=2)`."""
     return preset(name, vocabulary=vocabulary, **overrides).build()
+
+
+_PLAIN_PAIR = {**_PLAIN, "tied": "none"}
+
+SEQ2SEQ_PRESETS: dict[str, dict[str, Any]] = {
+    # Luong, Pham and Manning (2015): the decoder starts where the encoder stopped, and feeds back what attention found.
+    "luong": {**_PLAIN_PAIR, "encoder": ("lstm",), "decoder": ("lstm",), "layers": 1},
+    "gru-attention": {**_PLAIN_PAIR, "encoder": ("bidirectional-gru",), "decoder": ("gru",), "layers": 1},
+    # The size that suits some ten thousands of sentences, as of Multi30k. With GPT-2's narrow first weights the
+    # decoder hears nothing of the encoder for hundreds of steps.
+    "transformer-translation": {
+        "encoder": ("attention",),
+        "decoder": ("attention",),
+        "layers": 4,
+        "width": 128,
+        "heads": 4,
+        "feedforward": 256,
+        "activation": "relu",
+        "position": "sinusoidal",
+        "initial": "uniform",
+    },
+    # A recurrent encoder knows by itself where its tokens stand; the decoder is told.
+    "mixed": {
+        "encoder": ("bidirectional-lstm",),
+        "decoder": ("attention",),
+        "layers": 2,
+        "position": "sinusoidal",
+        "initial": "uniform",
+    },
+}
+
+
+def seq2seq_preset(name: str, *, source_vocabulary: int, vocabulary: int, **overrides: Any) -> Seq2SeqSpec:
+    """The spec of that name, with some fields changed."""
+    fields = {**look_up(SEQ2SEQ_PRESETS, name, "model"), **overrides}
+    check_fields(Seq2SeqSpec, fields)
+    if "layers" not in overrides and "decoder" in overrides:
+        fields["layers"] = max(fields["layers"], len(fields["decoder"]))  # at least as many as are named now
+    return Seq2SeqSpec(source_vocabulary=source_vocabulary, vocabulary=vocabulary, **fields)
+
+
+def build_seq2seq(name: str, *, source_vocabulary: int, vocabulary: int, **overrides: Any) -> Seq2Seq:
+    """A new conditional language model: `build_seq2seq("luong", source_vocabulary=8_000, vocabulary=6_000)`."""
+    return seq2seq_preset(name, source_vocabulary=source_vocabulary, vocabulary=vocabulary, **overrides).build()

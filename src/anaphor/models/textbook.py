@@ -1,7 +1,8 @@
-"""A transformer as a course writes it down, class by class, made of our parts.
+"""A transformer as a course writes it down, class by class, made of our parts; and the attention of a translator.
 
-Every `forward(x, attn_mask)` gives the output and the attention matrices A. `attn_mask` holds 1 where a token may look
-and 0 where it must not, [T, T] or [B, T, T]; None means that all may look at all. x is [B, T, D] or [T, D].
+In the former, every `forward(x, attn_mask)` gives the output and the attention matrices A. `attn_mask` holds 1 where a
+token may look and 0 where it must not, [T, T] or [B, T, T]; None means that all may look at all. x is [B, T, D] or
+[T, D].
 """
 
 from __future__ import annotations
@@ -93,6 +94,28 @@ class Transformer(nn.Module):
             x, A = layer(x, attn_mask)
             maps.append(A)
         return x, torch.stack(maps, dim=-4)
+
+
+class BilinearAttention(nn.Module):
+    """How a recurrent decoder looks at a source (Luong et al., 2015): scores q W k and then Eq. (5), tanh(W [c; h])."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim < 1:
+            raise ConfigError(f"dim={dim}: it must be at least 1")
+        self.linear_in = nn.Linear(dim, dim, bias=False)
+        self.linear_out = nn.Linear(2 * dim, dim, bias=False)
+
+    def score(self, Q: Tensor, K: Tensor) -> Tensor:
+        """How well each key answers each query. [B, T', d], [B, T, d] -> [B, T', T]"""
+        return torch.bmm(self.linear_in(Q), K.transpose(1, 2))
+
+    def forward(self, Q: Tensor, K: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """h̃ [B, T', d] and A [B, T', T] of queries h and a source K, of which the first `lengths` [B] are real."""
+        real = torch.arange(K.shape[1], device=K.device) < (K.shape[1] if lengths is None else lengths[:, None, None])
+        A = softmax(self.score(Q, K), real)
+        c = torch.bmm(A, K)
+        return torch.tanh(self.linear_out(torch.cat((c, Q), dim=-1))), A
 
 
 def _allowed(x: Tensor, attn_mask: Tensor | None) -> Tensor:

@@ -28,11 +28,15 @@ from anaphor.training.optim import OptimizerSpec, build_optimizer
 from anaphor.training.prepared import Prepared
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import ScheduleSpec, build_schedule
-from anaphor.training.spec import LanguageRunSpec, RunSpec
+from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
 from anaphor.training.step import Step
 from anaphor.training.trainer import Settings, Trainer, Watcher
+from anaphor.training.translation import PreparedTranslation, prepare_translation
 
-PREPARE: dict[type[RunSpec], Callable[..., Prepared]] = {LanguageRunSpec: prepare_language}
+PREPARE: dict[type[RunSpec], Callable[..., Prepared]] = {
+    LanguageRunSpec: prepare_language,
+    TranslationRunSpec: prepare_translation,
+}
 KINDS: dict[str, type[RunSpec]] = {kind.task: kind for kind in PREPARE}
 
 
@@ -200,6 +204,15 @@ def opened_language(folder: Path, device: str = "auto") -> Iterator[PreparedLang
     with opened(folder, device) as made:
         if not isinstance(made, PreparedLanguage):
             raise ConfigError(f"the run in {folder} is no language model: it was trained by `train {made.spec.task}`")
+        yield made
+
+
+@contextmanager
+def opened_translation(folder: Path, device: str = "auto") -> Iterator[PreparedTranslation]:
+    """A run of a translation model to be used; runs of other tasks are refused."""
+    with opened(folder, device) as made:
+        if not isinstance(made, PreparedTranslation):
+            raise ConfigError(f"the run in {folder} translates nothing: it was trained by `train {made.spec.task}`")
         yield made
 
 

@@ -174,3 +174,104 @@ class LanguageRunSpec(RunSpec):
                  "output_dropout", "word_dropout", "dropout_kind", "weight_drop", "causal")  # fmt: skip
         options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return options | {name: given for name in ("mixers", "widths") if (given := getattr(self, name))}
+
+
+CHOICES = {"perplexity": "the lowest validation loss", "bleu": "the highest BLEU of greedy translations"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationRunSpec(RunSpec):
+    """Train a translation model. What is None is left to the model, the data or the optimizer."""
+
+    task = "translate"
+
+    data: str = "echo"
+    """Named sentence pairs, a folder with a file for each split and language, or two aligned files, `ONE,OTHER`."""
+    source: str | None = None
+    """The language to translate from."""
+    target: str | None = None
+    """The language to translate to."""
+    tokenizer: str = "word"
+    """How text becomes tokens: word, treebank, character, byte or bpe."""
+    vocabulary: int | None = None
+    """How many different tokens to keep, for tokenizers that are told."""
+    joint: bool = False
+    """Whether both languages have one tokenizer."""
+    limit: int | None = None
+    """Train on so many pairs only, to overfit on purpose."""
+    longest: int | None = None
+    """Leave out training pairs with more tokens on either side."""
+    model: str = "luong"
+    """A model by name: luong, gru-attention, transformer-translation or mixed."""
+    encoder: tuple[str, ...] = ()
+    """The encoder's layers spelled out, from first to last, in place of the model's own."""
+    decoder: tuple[str, ...] = ()
+    """The decoder's layers, likewise."""
+    condition: str | None = None
+    """What the decoder knows of the source: none, state or attention."""
+    input_feeding: bool | None = None
+    """Whether a recurrent decoder reads what attention found with the next token."""
+    width: int | None = None
+    """Size of a token vector between the layers."""
+    layers: int | None = None
+    """How many layers the decoder has, and the encoder too unless it is told otherwise."""
+    encoder_layers: int | None = None
+    """How many layers the encoder has."""
+    heads: int | None = None
+    """Parallel heads of an attention layer."""
+    feedforward: int | None = None
+    """Hidden width of each layer's feed-forward network; 0 means none."""
+    embedding: int | None = None
+    """Size of a word vector."""
+    dropout: float | None = None
+    """Share of values set to zero in training."""
+    input_dropout: float | None = None
+    """Share of the word vectors' values set to zero in training."""
+    output_dropout: float | None = None
+    """Share of what the head reads set to zero in training."""
+    word_dropout: float | None = None
+    """Share of the words that are left out in training."""
+    norm: str | None = None
+    """Where the norm of a layer stands: before, after or none."""
+    activation: str | None = None
+    """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
+    tied: str | None = None
+    """Which word vectors are one matrix: all (source, target and output), target (and output) or none."""
+    position: str | None = None
+    """How a token's place gets in: none, learned, sinusoidal, rotary, alibi or relative."""
+    positions: int | None = None
+    """How many positions a learned table covers."""
+    batch_size: int = 32
+    """Pairs of a batch."""
+    batch_tokens: int | None = None
+    """As many pairs as fit into so many tokens of the longer side, padding counted, in place of batch_size."""
+    pad_to: int = 1
+    """Lengths are padded to a multiple of this, so that there are few shapes."""
+    label_smoothing: float = 0.0
+    """Share of every target's probability that is given to all tokens alike in training."""
+    select: str = "perplexity"
+    """What the best model is chosen by while it trains: perplexity or bleu."""
+    beam: int = 5
+    """Width of the beam with which the finished model's BLEU is measured."""
+    length_penalty: float = 1.0
+    """Power of the length by which its log-probabilities are divided there."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "encoder", tuple(self.encoder))
+        object.__setattr__(self, "decoder", tuple(self.decoder))
+        look_up(CHOICES, self.select, "choice of the best")
+        for name in ("batch_tokens", "pad_to", "limit", "longest", "beam"):
+            self.at_least_one(name)
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
+        if self.length_penalty < 0:
+            raise ConfigError(f"length_penalty={self.length_penalty}: it must be 0 or more")
+
+    def model_options(self) -> dict[str, Any]:
+        """What was said of the model, as overrides of its preset."""
+        names = ("condition", "input_feeding", "width", "layers", "encoder_layers", "heads", "feedforward", "embedding",
+                 "dropout", "input_dropout", "output_dropout", "word_dropout", "norm", "activation", "tied", "position",
+                 "positions")  # fmt: skip
+        options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return options | {name: given for name in ("encoder", "decoder") if (given := getattr(self, name))}

@@ -62,8 +62,8 @@ class Progress:
     """Targets learnt from."""
     seconds: float = 0.0
     """Time spent learning, evaluation not counted."""
-    best_loss: float | None = None
-    """Lowest validation loss so far."""
+    best_cost: float | None = None
+    """The best validation so far: its loss, or whatever else is chosen by, less being better."""
     best_step: int | None = None
     """When that was."""
     fruitless: int = 0
@@ -219,12 +219,12 @@ class Trainer:
         with self.scored():
             score = self.task.evaluate(self.model, "valid")
             sample = self.task.sample(self.model, self.settings.sample_seed)
-        better = self.progress.best_loss is None or score.total.loss < self.progress.best_loss
+        better = self.progress.best_cost is None or score.cost < self.progress.best_cost
         if better:
-            self.progress.best_loss, self.progress.best_step = score.total.loss, self.progress.step
+            self.progress.best_cost, self.progress.best_step = score.cost, self.progress.step
         self.progress.fruitless = 0 if better else self.progress.fruitless + 1
         lr = float(self.step.optimizer.param_groups[0]["lr"])
-        self.schedule.report(score.total.loss)
+        self.schedule.report(score.cost)
         line = {
             "epoch": self.progress.epoch, "tokens": self.progress.tokens, "seconds": round(self.progress.seconds, 3),
             **self.progress.take_recent(), "lr": lr, "valid": score.to_plain(),

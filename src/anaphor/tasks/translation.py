@@ -1,0 +1,147 @@
+"""Translation: predict the target of each pair, given its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anaphor.data.pair_batches import PairBatch, PairBatches
+from anaphor.data.pair_corpus import EncodedPairs, PairTokenizers, encode_pairs
+from anaphor.generate import Beam, Hypothesis, search, stepper, together
+from anaphor.metrics.bleu import BleuScore, corpus_bleu
+from anaphor.metrics.perplexity import LossTotal, Score
+from anaphor.models.cross_entropy import smoothed, token_losses
+from anaphor.models.seq2seq import Seq2Seq
+from anaphor.tasks.base import Loss
+
+SHOWN = 3  # translations that a person sees while it trains
+GREEDY = Beam(width=1, longest=100)
+
+
+@dataclass(frozen=True)
+class PairSplit:
+    """One split: its batches, its numbers, and its sentences as people wrote them."""
+
+    batches: PairBatches
+    pairs: EncodedPairs
+    texts: Sequence[tuple[str, str]]
+
+
+class Translation:
+    """The tokens of each target, one after the other, its source being known."""
+
+    def __init__(
+        self,
+        tokenizers: PairTokenizers,
+        splits: Callable[[str], PairSplit],
+        *,
+        smoothing: float = 0.0,
+        select: str = "perplexity",
+        tokenize: str = "13a",
+        facts: dict[str, Any] | None = None,
+    ) -> None:
+        """`splits` opens a split when it is asked for one; `tokenize` is how BLEU reads words; `facts` join every
+        signature."""
+        self.tokenizers, self.splits = tokenizers, splits
+        self.smoothing, self.select, self.tokenize = smoothing, select, tokenize
+        self.facts = facts or {}
+
+    def batches(self, epoch: int) -> PairBatches:
+        return self.splits("train").batches.at(epoch)
+
+    def empty_carry(self, model: Seq2Seq) -> None:
+        return None
+
+    def loss(self, model: Seq2Seq, batch: PairBatch, carry: None) -> tuple[Loss, None]:
+        x = features(model, batch)
+        return Loss(smoothed(x, model.head, batch.targets, self.smoothing), batch.count), None
+
+    def evaluate(self, model: Seq2Seq, split: str) -> Score:
+        """The loss of the given targets; the BLEU of greedy translations too, where the best is chosen by it."""
+        total = self.total(model, split)
+        if self.select != "bleu":
+            return Score(total, self.signature_facts(total))
+        bleu = self.bleu(model, split, GREEDY)
+        return Score(total, {**self.signature_facts(total), "search": "greedy"}, {"bleu": bleu.bleu}, by="bleu")
+
+    def total(self, model: Seq2Seq, split: str) -> LossTotal:
+        """What is lost on the targets of a split, their ends included."""
+        found = self.splits(split)
+        total = LossTotal(0.0, 0, found.pairs.bytes)
+        with evaluating(model):
+            for batch in found.batches.by_length():
+                losses = token_losses(features(model, batch), model.head, batch.targets)
+                total = total + LossTotal(float(losses.double().sum()), batch.count, 0)
+        return total
+
+    def signature_facts(self, total: LossTotal) -> dict[str, Any]:
+        source, target = self.tokenizers.source, self.tokenizers.target
+        vocabulary = str(len(target)) if self.tokenizers.joint else f"{len(source)}+{len(target)}"
+        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **self.facts}
+
+    def bleu(self, model: Seq2Seq, split: str, beam: Beam) -> BleuScore:
+        """Corpus BLEU of the model's own translations of a split, as text, against its targets."""
+        found = self.splits(split)
+        best = self.translated([model], found.batches, beam)
+        written = [self.tokenizers.target.decode(best[place][0].tokens) for place in range(len(found.texts))]
+        return corpus_bleu(written, [[target for _, target in found.texts]], tokenize=self.tokenize)
+
+    def translate(
+        self, models: Sequence[Seq2Seq], sentences: Sequence[str], beam: Beam, rows: int = 64
+    ) -> list[list[Hypothesis]]:
+        """The translations that a beam finds for each sentence, best first; several models vote on every token."""
+        pairs = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers)
+        for model in models:
+            pairs.check_lengths(source=model.source_limit)
+        batches = PairBatches(pairs, rows=rows, device=models[0].embed.weight.device)
+        found = self.translated(models, batches, beam)
+        return [found[place] for place in range(len(sentences))]
+
+    def translated(self, models: Sequence[Seq2Seq], batches: PairBatches, beam: Beam) -> dict[int, list[Hypothesis]]:
+        """What is found for each pair, by its place. Long sources may become longer targets, within reason."""
+        end = self.tokenizers.target.boundary
+        found: dict[int, list[Hypothesis]] = {}
+        step = together([stepper(model) for model in models])
+        with evaluating(*models):
+            for batch in batches.by_length():
+                longest = min(beam.longest, 2 * batch.source_ids.shape[1] + 20)
+                limits = [model.limit - 1 for model in models if model.limit is not None]
+                chosen = Beam(
+                    width=beam.width, longest=min([longest, *limits]), end=end, length_penalty=beam.length_penalty
+                )
+                state = tuple(model.encode(batch.source_ids, batch.source_lengths) for model in models)
+                first = batch.source_ids.new_full((len(batch.source_ids),), end)
+                found.update(zip(batch.places, search(step, first, state, chosen), strict=True))
+        return found
+
+    def sample(self, model: Seq2Seq, seed: int) -> str:
+        texts = [self.splits("valid").texts[place] for place in range(min(SHOWN, len(self.splits("valid").texts)))]
+        found = self.translate([model], [source for source, _ in texts], GREEDY)
+        lines = []
+        for (source, target), (best, *_) in zip(texts, found, strict=True):
+            lines += [f"source: {source}", f"target: {target}", f"model:  {self.tokenizers.target.decode(best.tokens)}"]
+        return "\n".join(lines)
+
+
+def features(model: Seq2Seq, batch: PairBatch) -> torch.Tensor:
+    """What the head reads for every token of the targets. [B, T, D]"""
+    x, _ = model.features(batch.input_ids, model.encode(batch.source_ids, batch.source_lengths), batch.lengths)
+    return x
+
+
+@contextmanager
+def evaluating(*models: torch.nn.Module) -> Iterator[None]:
+    """Models in evaluation mode and without gradient; as they were afterwards."""
+    were = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for model, was in zip(models, were, strict=True):
+            model.train(was)

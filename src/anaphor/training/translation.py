@@ -1,0 +1,127 @@
+"""A translation model and its sentence pairs, ready to be trained or used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from anaphor.data.pair_batches import PairBatches
+from anaphor.data.pair_corpus import PairTokenizers, encoded_pairs, joint_tokenizers, separate_tokenizers
+from anaphor.data.pair_source import PairSource, pair_overlap
+from anaphor.data.pair_sources import open_pairs
+from anaphor.errors import ConfigError
+from anaphor.generate import Beam
+from anaphor.models.presets import seq2seq_preset
+from anaphor.models.seq2seq import Seq2Seq
+from anaphor.tasks.translation import GREEDY, PairSplit, Translation
+from anaphor.training.device import choose_device
+from anaphor.training.prepared import Prepared
+from anaphor.training.spec import TranslationRunSpec
+
+
+@dataclass(frozen=True)
+class PreparedTranslation(Prepared):
+    """A translation model with its pairs and its tokenizers."""
+
+    spec: TranslationRunSpec
+    model: Seq2Seq
+    task: Translation
+    source: PairSource
+    tokenizers: PairTokenizers
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "tokenizer": self.tokenizers.to_plain(),
+            "data": {split: self.source.digest(split) for split in ("train", "valid")},
+        }
+
+    def check(self, test: bool) -> None:
+        for split in ("valid", "test") if test else ("valid",):
+            self.source.check(split)
+        for split in ("train", "valid"):
+            self.task.splits(split)
+
+    def score(self, split: str) -> dict[str, Any]:
+        """Loss and perplexity of the targets, and BLEU of what the model writes itself."""
+        total = self.task.total(self.model, split)
+        beam = Beam(width=self.spec.beam, longest=GREEDY.longest, length_penalty=self.spec.length_penalty)
+        bleu = self.task.bleu(self.model, split, beam)
+        facts = {**self.task.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
+        score: dict[str, Any] = {
+            "loss": total.loss,
+            "perplexity": total.perplexity,
+            "bits_per_byte": total.bits_per_byte,
+            "tokens": total.tokens,
+            "bleu": bleu.bleu,
+            "bleu_signature": bleu.signature,
+            "signature": "|".join(f"{key}:{value}" for key, value in facts.items()),
+        }
+        if split == "test":
+            found = pair_overlap(self.source)
+            score["overlap"] = {"unit": "pairs", "test": found.parts, "in_train": found.in_train}
+        return score
+
+    def padding_share(self) -> float | None:
+        """Of the targets; what a source is padded with costs the encoder only."""
+        return self.task.splits("train").batches.padding.target
+
+
+def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None = None) -> PreparedTranslation:
+    """Open the pairs and build the model. A run that exists brings its own tokenizers, among its `known` facts."""
+    device = choose_device(spec.device)
+    source = open_pairs(spec.data, spec.source, spec.target)
+    if known is not None:
+        tokenizers = PairTokenizers.from_plain(known["tokenizer"])
+    else:
+        build = joint_tokenizers if spec.joint else separate_tokenizers
+        tokenizers = build(source, spec.tokenizer, spec.vocabulary)
+    if spec.tied == "all" and not tokenizers.joint:
+        raise ConfigError(
+            "tied='all' shares the word vectors of both languages: say --joint, so that they have the same"
+        )
+    torch.manual_seed(spec.seed)
+    model = (
+        seq2seq_preset(
+            spec.model,
+            source_vocabulary=len(tokenizers.source),
+            vocabulary=len(tokenizers.target),
+            **spec.model_options(),
+        )
+        .build()
+        .to(device)
+    )
+    task = Translation(
+        tokenizers,
+        _splits(spec, source, tokenizers, model, device),
+        smoothing=spec.label_smoothing,
+        select=spec.select,
+        facts={"data": "fit"} if source.fit else {},
+    )
+    return PreparedTranslation(spec, model, task, device, source, tokenizers)
+
+
+def _splits(
+    spec: TranslationRunSpec, source: PairSource, tokenizers: PairTokenizers, model: Seq2Seq, device: torch.device
+) -> Any:
+    @cache
+    def split(name: str) -> PairSplit:
+        pairs = encoded_pairs(source, name, tokenizers)
+        texts = source.pairs(name)
+        if name == "train":
+            pairs = pairs if spec.limit is None else pairs.first(spec.limit)
+            pairs = pairs if spec.longest is None else pairs.without_longer(spec.longest)
+        pairs.check_lengths(source=model.source_limit, target=model.limit)
+        batches = PairBatches(
+            pairs,
+            rows=spec.batch_size if spec.batch_tokens is None else None,
+            tokens=spec.batch_tokens,
+            multiple=spec.pad_to,
+            seed=spec.seed,
+            device=device,
+        )
+        return PairSplit(batches, pairs, texts)
+
+    return split
