@@ -10,21 +10,27 @@ _PACKAGES = ("config", "draw", "errors", "inspect", "mixers", "models", "taps")
 _PUBLIC = {
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),
     "anaphor.inspect": ("recorded",),
+    "anaphor.metrics.bleu": ("bleu", "corpus_bleu", "ngram_counts"),
     "anaphor.mixers": ("MIXERS", "Span", "count_bytes", "detach", "mixer_spec", "select_rows"),
     "anaphor.models": (
         "FFN",
         "PRESETS",
         "AttentionHead",
         "AttentionResidual",
+        "BilinearAttention",
         "LanguageModel",
         "LanguageModelSpec",
         "MultiHeadedAttention",
+        "Seq2Seq",
+        "Seq2SeqSpec",
         "Transformer",
         "build",
+        "build_seq2seq",
         "preset",
     ),
     "anaphor.training.run": ("execute", "opened"),
-    "anaphor.training.spec": ("LanguageRunSpec",),
+    "anaphor.studies": ("StudySpec", "read_study"),
+    "anaphor.training.spec": ("LanguageRunSpec", "TranslationRunSpec"),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
