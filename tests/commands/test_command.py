@@ -39,8 +39,9 @@ def test_help_answers_in_under_half_a_second(words):
 def test_help_does_not_import_torch():
     script = (
         "import sys; from anaphor.cli.main import main; main(['--help']); main(['models', '--help']);"
-        "[main([verb, '--help']) for verb in ('bench', 'bleu', 'data', 'evaluate', 'generate', 'look', 'score')];"
-        "main(['train', 'lm', '--help']); assert 'torch' not in sys.modules"
+        "[main([verb, '--help']) for verb in ('bench', 'bleu', 'data', 'evaluate', 'generate', 'look', 'score',"
+        "'translate')]; main(['train', 'lm', '--help']); main(['train', 'translate', '--help']);"
+        "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ VERBS = {
     "evaluate": "validation or test score of a run, at other lengths too",
     "generate": "write with a trained model",
     "score": "loss of independent sentences, token by token",
+    "translate": "translate sentences with a trained model, and see what it looked at",
     "bleu": "how close translations are to their references",
     "look": "attention, gates and losses of a text inside a run, as figures and one page",
     "study": "many runs: a table, a figure, and what the numbers support",

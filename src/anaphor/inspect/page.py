@@ -43,14 +43,15 @@ def page_of(looks: Mapping[str, Look], first: tuple[str, int | None] | None = No
     }
     if len(names) == 2:
         content["differences"] = [None, *differences(looks[names[0]].scored, looks[names[1]].scored)]
-    return _joined(content), left_out
+    return one_file(content, "page.html", SCRIPTS), left_out
 
 
-def _joined(content: Mapping[str, Any]) -> str:
+def one_file(content: Mapping[str, Any], markup: str, scripts: Sequence[str]) -> str:
+    """A page from parts in `static/`, its data among them. Nothing is left to be fetched."""
     static = files("anaphor.inspect") / "static"
-    read = {name: (static / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", *SCRIPTS)}
+    read = {name: (static / name).read_text(encoding="utf-8") for name in (markup, "page.css", *scripts)}
     style = read["page.css"]
-    script = "(() => {\n" + '"use strict";\n' + "\n".join(read[name] for name in SCRIPTS) + "})();\n"
+    script = "(() => {\n" + '"use strict";\n' + "\n".join(read[name] for name in scripts) + "})();\n"
     policy = (
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; "
         f"base-uri 'none'; form-action 'none'"
@@ -59,7 +60,7 @@ def _joined(content: Mapping[str, Any]) -> str:
     data = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {"policy": policy, "style": style, "script": script, "data": data}
     # In one go: what is put in may look like a place to put something.
-    return re.sub(r"@(policy|style|script|data)@", lambda found: parts[found[1]], read["page.html"])
+    return re.sub(r"@(policy|style|script|data)@", lambda found: parts[found[1]], read[markup])
 
 
 def _digest(text: str) -> str:

@@ -1,0 +1,248 @@
+"""`anaphor translate RUN TEXT…`: translate sentences with a trained model, or with several that vote."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from anaphor.config import parse
+from anaphor.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from anaphor.data.tokenizer import Tokenizer
+    from anaphor.generate import Beam, Hypothesis
+    from anaphor.inspect.alignment import Alignment
+    from anaphor.training.translation import PreparedTranslation
+
+NAMED = 5  # unknown words and sentences that a warning names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Translate sentences with a trained model: one line out for each line in."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Sentences to translate."""
+    file: Path | None = None
+    """A file with a sentence on each line, instead; .gz is decompressed. Empty lines stay where they are."""
+    beam: int = 5
+    """How many translations are kept while they grow; 1 is greedy."""
+    length_penalty: float = 1.0
+    """Translations are ranked by log-probability over length to this power: 0 favours short ones."""
+    n_best: int = 1
+    """How many translations of each sentence are told, best first, with their scores if more than one."""
+    longest: int = 100
+    """How many tokens a translation has at most."""
+    ensemble: tuple[Path, ...] = ()
+    """Further runs with the same tokenizers; the mean of all probabilities decides."""
+    align: bool = False
+    """Tell what each token looked at, too: by the first run's attention."""
+    layer: int | None = None
+    """Layer whose attention is told, from 0 on; none given means the last."""
+    out: Path | None = None
+    """Folder for the alignment of every sentence, as PNG, SVG and a page."""
+    device: str = "auto"
+    """Where it runs: auto, cpu or cuda."""
+    json: bool = False
+    """Print one JSON list with tokens, scores and alignments."""
+
+    def __post_init__(self) -> None:
+        if bool(self.texts) == (self.file is not None):
+            raise ConfigError("translate sentences or a file: write sentences behind the run, or name one with --file")
+        if not 1 <= self.n_best <= self.beam:
+            raise ConfigError(f"n_best={self.n_best}: it must be at least 1, and a beam of {self.beam} finds no more")
+        if self.run.resolve() in (folder.resolve() for folder in self.ensemble):
+            raise ConfigError(f"ensemble={self.run} is the run itself")
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor translate")
+
+    from anaphor.generate import Beam
+    from anaphor.training.run import opened_translation
+
+    beam = Beam(width=options.beam, longest=options.longest, length_penalty=options.length_penalty)
+    texts = options.texts if options.file is None else _lines(options.file)
+    with ExitStack() as stack:
+        members = [
+            stack.enter_context(opened_translation(folder, options.device))
+            for folder in (options.run, *options.ensemble)
+        ]
+        for folder, member in zip(options.ensemble, members[1:], strict=True):
+            if member.tokenizers != members[0].tokenizers:
+                raise ConfigError(f"{folder} and {options.run} have different tokenizers: they cannot vote on a token")
+        read = _read(texts, members, options.file)
+        found = _translated(members, texts, read, beam)
+        aligned = _aligned(members[0], texts, found, options)
+    _warn(texts, read, found, members, beam)
+    target = members[0].tokenizers.target
+    if options.json:
+        print(json.dumps(_plain(texts, found, aligned, target, options.n_best), allow_nan=False))
+    else:
+        _tell(found, aligned if options.align else {}, target, options.n_best)
+    if options.out is not None:
+        _write(aligned, options.out)
+    return 0
+
+
+def _lines(path: Path) -> list[str]:
+    from anaphor.data.pair_source import lines_of
+    from anaphor.data.reading import text_of
+    from anaphor.data.stored import StoredFile
+
+    return lines_of(text_of(StoredFile(path).read(), str(path), cure="convert it to UTF-8"))
+
+
+def _read(texts: Sequence[str], members: Sequence[PreparedTranslation], file: Path | None) -> list[list[int]]:
+    """The tokens of each text, none where there is nothing to translate; an error where a model cannot read one."""
+    tokenizer = members[0].tokenizers.source
+    limit = min((made.model.source_limit for made in members if made.model.source_limit is not None), default=None)
+    read = []
+    for number, text in enumerate(texts, 1):
+        ids = tokenizer.encode_sentence(text.strip()).tolist()
+        where = f"sentence {number}" if file is None else f"line {number} of {file}"
+        if tokenizer.boundary in ids:
+            raise DataError(
+                f"{where} holds {tokenizer.tokens[tokenizer.boundary]!r}, which marks the end of a sentence"
+            )
+        if limit is not None and len(ids) > limit:
+            raise DataError(f"{where} is too long: it has {len(ids):,} tokens, and the limit is {limit:,}")
+        read.append(ids)
+    return read
+
+
+def _translated(
+    members: Sequence[PreparedTranslation], texts: Sequence[str], read: Sequence[list[int]], beam: Beam
+) -> list[list[Hypothesis]]:
+    """The translations of each text, best first; none of an empty one."""
+    real = [text.strip() for text, ids in zip(texts, read, strict=True) if ids]
+    if not real:
+        return [[] for _ in texts]
+    found = iter(members[0].task.translate([made.model for made in members], real, beam))
+    return [next(found) if ids else [] for ids in read]
+
+
+def _aligned(
+    made: PreparedTranslation, texts: Sequence[str], found: Sequence[list[Hypothesis]], options: Options
+) -> dict[int, Alignment]:
+    """The alignment of each best translation, by the place of its text. With --json where there is one anyway."""
+    from anaphor.inspect.alignment import alignment, looking_layers
+
+    asked = options.align or options.out is not None or options.layer is not None
+    if not asked and not (options.json and looking_layers(made.model)):
+        return {}
+    return {
+        place: alignment(made.model, made.tokenizers, text.strip(), several[0].tokens, options.layer)
+        for place, (text, several) in enumerate(zip(texts, found, strict=True))
+        if several
+    }
+
+
+def _plain(
+    texts: Sequence[str],
+    found: Sequence[list[Hypothesis]],
+    aligned: dict[int, Alignment],
+    target: Tokenizer,
+    count: int,
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "source": text,
+            "translations": [
+                {
+                    "text": target.decode(one.tokens),
+                    "tokens": [target.tokens[token] for token in one.tokens],
+                    "score": one.score,
+                    "log_probability": one.log_probability,
+                    "finished": one.finished,
+                }
+                for one in several[:count]
+            ],
+            "alignment": _plain_alignment(aligned[place]) if place in aligned else None,
+        }
+        for place, (text, several) in enumerate(zip(texts, found, strict=True))
+    ]
+
+
+def _plain_alignment(one: Alignment) -> dict[str, Any]:
+    return {"source": list(one.source), "target": list(one.target), "weights": one.weights.tolist()}
+
+
+def _tell(found: Sequence[list[Hypothesis]], aligned: dict[int, Alignment], target: Tokenizer, count: int) -> None:
+    """A line for each text; with several translations a line for each: number of the text, score, translation."""
+    from anaphor.inspect.alignment import as_text
+
+    for place, several in enumerate(found):
+        if count == 1 or not several:
+            print(target.decode(several[0].tokens) if several else "")
+        for one in several[:count] if count > 1 else ():
+            print(f"{place + 1}\t{one.score:z.4f}\t{target.decode(one.tokens)}")
+        if place in aligned:
+            print("\n".join(f"  {line}" for line in as_text(aligned[place]).splitlines()))
+
+
+def _write(aligned: dict[int, Alignment], folder: Path) -> None:
+    from anaphor.inspect.alignment import alignment_page, draw_alignment
+    from anaphor.training.durable import replace_file
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for place, one in aligned.items():
+            stem = folder / f"alignment-{place + 1}"
+            replace_file(stem.with_suffix(".html"), alignment_page(one).encode())
+            draw_alignment(one, stem)
+    except OSError as error:
+        raise DataError(f"out={folder} cannot be written to: {error.strerror}") from None
+    count = f"{len(aligned):,} alignment{'' if len(aligned) == 1 else 's'}"
+    print(f"anaphor: {count} in {folder}, each as PNG, SVG and HTML", file=sys.stderr)
+
+
+def _warn(
+    texts: Sequence[str],
+    read: Sequence[list[int]],
+    found: Sequence[list[Hypothesis]],
+    members: Sequence[PreparedTranslation],
+    beam: Beam,
+) -> None:
+    """One line for all words that nobody knows, and one for all translations that had to stop."""
+    from anaphor.data.tokenizer import UNKNOWN
+
+    tokenizer = members[0].tokenizers.source
+    unknown = dict.fromkeys(
+        word
+        for text, ids in zip(texts, read, strict=True)
+        if tokenizer.unknown in ids
+        for word in text.split()
+        if tokenizer.unknown in tokenizer.encode_sentence(word)
+    )
+    if unknown:
+        print(f"anaphor: read as {UNKNOWN}: {_some(list(unknown))}", file=sys.stderr)
+    cut = [
+        str(place)
+        for place, (ids, several) in enumerate(zip(read, found, strict=True), 1)
+        if several and _was_cut(several[0], len(ids), members, beam)
+    ]
+    if cut:
+        told = f"the translation of sentence {cut[0]} was" if len(cut) == 1 else "translations were"
+        which = "" if len(cut) == 1 else f": of the sentences {_some(cut)}"
+        print(f"anaphor: {told} cut at the longest length{which}", file=sys.stderr)
+
+
+def _was_cut(one: Hypothesis, source: int, members: Sequence[PreparedTranslation], beam: Beam) -> bool:
+    """An end that only came because nothing else fitted is no end."""
+    limits = [made.model.limit - 1 for made in members if made.model.limit is not None]
+    return not one.finished or len(one.tokens) >= min([beam.longest, 2 * source + 20, *limits])
+
+
+def _some(words: Sequence[str]) -> str:
+    more = len(words) - NAMED
+    return ", ".join(words[:NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,191 @@
+"""`anaphor translate`: what it prints, what it writes, what it keeps and what it refuses."""
+
+import gzip
+import json
+import random
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+
+SETTINGS = "--batch-size 16 --device cpu --no-test --beam 1"
+MODELS = {
+    "copy": "--model luong --width 64 --lr 0.01 --steps 200 --evaluate-every 200",
+    "other": "--model luong --width 16 --steps 2 --seed 1",
+    "deep": "--model transformer-translation --layers 2 --heads 2 --position learned --positions 9 --width 8 --steps 1",
+    "letters": "--model luong --width 16 --steps 2 --tokenizer character",
+    "state": "--model luong --width 16 --steps 2 --condition state",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of small runs that say words once more, by name; `copy` has learnt it."""
+    folder = tmp_path_factory.mktemp("runs")
+    draw = random.Random(0)
+    for split, count in (("train", 600), ("valid", 8)):
+        lines = [" ".join(draw.choices("abcde", k=draw.randint(1, 4))) for _ in range(count)]
+        for language, text in (("en", lines), ("de", [line.upper() for line in lines])):
+            (folder / f"{split}.{language}").write_text("\n".join(text))
+    (folder / "text.txt").write_text("a b c d e\n" * 100)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANAPHOR_CACHE", str(folder / "cache"))
+        patch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
+        for name, model in MODELS.items():
+            words = ["train", "translate", "--data", str(folder), "--source", "en", "--out", str(folder / name)]
+            assert main([*words, *model.split(), *SETTINGS.split(), "--json"]) == 0
+        words = ["train", "lm", "--data", str(folder / "text.txt"), "--out", str(folder / "language")]
+        assert main([*words, "--width", "8", "--steps", "1", "--no-test", "--device", "cpu", "--json"]) == 0
+    torch.set_default_dtype(before)
+    return {name: folder / name for name in (*MODELS, "language")}
+
+
+@pytest.fixture(autouse=True)
+def _as_the_command_has_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    torch.set_default_dtype(torch.float32)
+
+
+def told(capsys, *words):
+    """What the command prints, and what it says beside it."""
+    capsys.readouterr()
+    assert main(["translate", *map(str, words), "--device", "cpu"]) == 0
+    return capsys.readouterr()
+
+
+def refused(capsys, *words):
+    capsys.readouterr()
+    assert main(["translate", *map(str, words), "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+def test_people_get_a_line_for_each_sentence(runs, capsys):
+    captured = told(capsys, runs["copy"], "a b c", "  e d c b ", "c c")
+    assert captured.out == "A B C\nE D C B\nC C\n"
+    assert captured.err == ""
+
+
+def test_lines_of_a_file_stay_in_their_places_empty_ones_too(runs, tmp_path, capsys):
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf\r\na b\r\n\r\n  \r\nd d e\r\n\r\n"))
+    captured = told(capsys, runs["copy"], "--file", tmp_path / "in.txt.gz")
+    assert captured.out == "\nA B\n\n\nD D E\n\n"
+    captured = told(capsys, runs["copy"], "--file", tmp_path / "in.txt.gz", "--json", "--n-best", 2)
+    found = json.loads(captured.out)
+    assert [one["source"] for one in found] == ["", "a b", "", "  ", "d d e", ""]
+    assert [len(one["translations"]) for one in found] == [0, 2, 0, 0, 2, 0]
+    assert found[0]["alignment"] is None
+    (tmp_path / "empty.txt").write_text("")
+    assert told(capsys, runs["copy"], "--file", tmp_path / "empty.txt").out == ""
+
+
+def test_several_translations_come_with_their_scores(runs, capsys):
+    captured = told(capsys, runs["copy"], "a b c", "", "d e", "--n-best", 3)
+    lines = [line.split("\t") for line in captured.out.splitlines()]
+    assert [line[0] for line in lines] == ["1", "1", "1", "", "3", "3", "3"]
+    assert lines[0][2] == "A B C"
+    assert float(lines[0][1]) > float(lines[1][1]) > float(lines[2][1])
+
+
+def test_json_has_tokens_scores_and_the_alignment(runs, capsys):
+    (found,) = json.loads(told(capsys, runs["copy"], "a b c", "--n-best", 2, "--length-penalty", 1, "--json").out)
+    best, second = found["translations"]
+    assert found["source"] == "a b c"
+    assert (best["text"], best["tokens"], best["finished"]) == ("A B C", ["A", "B", "C"], True)
+    assert best["score"] == pytest.approx(best["log_probability"] / 4), "three tokens and an end"
+    assert best["score"] > second["score"]
+    aligned = found["alignment"]
+    assert (aligned["source"], aligned["target"]) == (["a", "b", "c"], ["A", "B", "C", "<eos>"])
+    weights = torch.tensor(aligned["weights"])
+    assert weights.shape == (4, 3)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4))
+    (found,) = json.loads(told(capsys, runs["state"], "a b c", "--json").out)
+    assert found["alignment"] is None, "a model that looks at no source has none"
+
+
+def test_the_alignment_is_told_as_text_and_written_as_figures_and_pages(runs, tmp_path, capsys):
+    captured = told(capsys, runs["copy"], "a b", "", "c", "--align", "--out", tmp_path / "out")
+    lines = captured.out.splitlines()
+    assert lines[0] == "A B"
+    assert lines[1].startswith("  A: [a/")
+    assert lines[3].startswith("  <eos>: [a/")
+    assert lines[4:6] == ["", "C"]
+    assert captured.err == f"anaphor: 2 alignments in {tmp_path / 'out'}, each as PNG, SVG and HTML\n"
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == [f"alignment-{place}.{ending}" for place in (1, 3) for ending in ("html", "png", "svg")]
+    assert (tmp_path / "out" / "alignment-1.png").read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(tmp_path / "out" / "alignment-1.svg").getroot().tag.endswith("svg")
+    assert "Content-Security-Policy" in (tmp_path / "out" / "alignment-1.html").read_text(encoding="utf-8")
+
+
+def test_several_runs_vote(runs, capsys):
+    (alone,) = json.loads(told(capsys, runs["copy"], "a b c", "--json").out)
+    (together,) = json.loads(told(capsys, runs["copy"], "a b c", "--ensemble", runs["other"], "--json").out)
+    assert together["translations"][0]["text"] == "A B C"
+    assert together["translations"][0]["log_probability"] < alone["translations"][0]["log_probability"] - 0.1
+    assert together["alignment"] == alone["alignment"], "that of the first run"
+
+
+def test_unknown_words_and_cuts_are_told_in_a_line_each(runs, capsys):
+    captured = told(capsys, runs["copy"], "a zebra b", "c <b>", "zebra")
+    assert captured.out.count("\n") == 3
+    assert captured.err == "anaphor: read as <unk>: zebra, <b>\n"
+    captured = told(capsys, runs["copy"], "a b c d", "--longest", 2)
+    assert captured.err == "anaphor: the translation of sentence 1 was cut at the longest length\n"
+    captured = told(capsys, runs["copy"], "a b c d", "e", "d c b", "--longest", 2)
+    assert captured.err == "anaphor: translations were cut at the longest length: of the sentences 1, 3\n"
+
+
+def test_layers_can_be_chosen(runs, capsys):
+    rows = [json.loads(told(capsys, runs["deep"], "a b c", "--json", "--layer", layer).out) for layer in (0, 1)]
+    (last,) = json.loads(told(capsys, runs["deep"], "a b c", "--json").out)
+    assert last["alignment"] == rows[1][0]["alignment"] != rows[0][0]["alignment"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{copy}"], "translate sentences or a file: write sentences behind the run, or name one with --file"),
+        (["{copy}", "a", "--file", "f"], "translate sentences or a file"),
+        (["{copy}", "a", "--n-best", "6"], "n_best=6: it must be at least 1, and a beam of 5 finds no more"),
+        (["{copy}", "a", "--beam", "0", "--n-best", "1"], "a beam of 0 finds no more"),
+        (["{copy}", "a", "--length-penalty", "-1"], "length_penalty=-1.0: it must be 0 or more"),
+        (["{copy}", "a", "--longest", "0"], "longest=0"),
+        (["{copy}", "a", "--ensemble", "{copy}"], "is the run itself"),
+        (["{copy}", "a", "--ensemble", "{letters}"], "have different tokenizers: they cannot vote on a token"),
+        (["{copy}", "a", "--align", "--layer", "1"], "layer=1: the source is looked at by layer 0 only"),
+        (["{copy}", "a b <eos> c"], "sentence 1 holds '<eos>', which marks the end of a sentence"),
+        (["{state}", "a", "--align"], "condition='state' looks at no source"),
+        (["{state}", "a", "--out", "nowhere"], "condition='state' looks at no source"),
+        (["{language}", "a"], "translates nothing: it was trained by `train lm`"),
+        (["{copy}/nowhere", "a"], "nowhere"),
+        (["{deep}", "a", "a a a a a a a a a a"], "sentence 2 is too long: it has 10 tokens, and the limit is 9"),
+        (["{copy}", "--file", "{copy}/nowhere"], "cannot read"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(runs, capsys, words, message):
+    assert message in refused(capsys, *(word.format(**runs) for word in words))
+
+
+def test_a_file_that_is_no_text_is_refused_with_the_place(runs, tmp_path, capsys):
+    (tmp_path / "in.txt").write_bytes(b"a b\nc \xff d\n")
+    line = refused(capsys, runs["copy"], "--file", tmp_path / "in.txt")
+    assert f"{tmp_path / 'in.txt'} is not UTF-8: byte 0xff at byte offset 6" in line
+    (tmp_path / "in.txt").write_text("a b\n\na <eos>\n")
+    assert f"line 3 of {tmp_path / 'in.txt'} holds '<eos>'" in refused(
+        capsys, runs["copy"], "--file", tmp_path / "in.txt"
+    )
+
+
+def test_a_place_that_cannot_be_written_is_told(runs, tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    capsys.readouterr()
+    assert main(["translate", str(runs["copy"]), "a", "--device", "cpu", "--out", str(tmp_path / "file")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"out={tmp_path / 'file'} cannot be written to" in line

@@ -1,0 +1,256 @@
+"""Translation: padding changes nothing, every target counts once, resuming is exact, what does not fit is refused."""
+
+import dataclasses
+import hashlib
+import json
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from anaphor.cli.main import main
+from anaphor.data import PAIR_SOURCES, PairBatches, encoded_pairs, open_pairs, separate_tokenizers
+from anaphor.data.embedded_pairs import Reverse
+from anaphor.generate import Beam
+from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
+from anaphor.models.cross_entropy import NO_TARGET, smoothed
+from anaphor.models.language_model import Head
+from anaphor.tasks.translation import PairSplit, Translation
+from anaphor.training.run import execute
+from anaphor.training.spec import TranslationRunSpec
+from anaphor.training.trainer import Nobody
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+
+
+def task_of(source, rows=16, **options):
+    tokenizers = separate_tokenizers(source, "word")
+
+    @cache
+    def split(name):
+        pairs = encoded_pairs(source, name, tokenizers)
+        return PairSplit(PairBatches(pairs, rows=rows), pairs, source.pairs(name))
+
+    return Translation(tokenizers, split, **options)
+
+
+def model_of(task, name="luong", **options):
+    sizes = {"source_vocabulary": len(task.tokenizers.source), "vocabulary": len(task.tokenizers.target)}
+    return build_seq2seq(name, **sizes, width=16, **{"layers": 2, **options})
+
+
+def trained(task, model, steps):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _, batch in zip(range(steps), task.batches(0), strict=False):
+        loss, _ = task.loss(model, batch, None)
+        (loss.total / loss.count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+# ---- padding
+
+
+@pytest.mark.parametrize("steps", [0, 12])
+@pytest.mark.parametrize("name", SEQ2SEQ_PRESETS)
+def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps):
+    torch.set_default_dtype(torch.float32)
+    source = Reverse(pairs=200)
+    task = task_of(source)
+    model = trained(task, model_of(task, name), steps)
+    sentences = [text for text, _ in source.pairs("train")[:64]]
+    assert len({len(sentence) for sentence in sentences}) > 10, "there is something to pad"
+    beam = Beam(width=3, longest=12, length_penalty=1.0)
+    together = task.translate([model], sentences, beam)
+    assert len(together) == 64
+    for place in (0, 17, 40, 63):
+        (alone,) = task.translate([model], [sentences[place]], beam)
+        assert [one.tokens for one in alone] == [one.tokens for one in together[place]]
+        for one, other in zip(alone, together[place], strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+            assert one.log_probability == pytest.approx(other.log_probability, abs=1e-5)
+
+
+def test_two_models_vote_and_one_twice_is_itself():
+    task = task_of(Reverse(pairs=50))
+    first, second = (trained(task, model_of(task), 3) for _ in range(2))
+    beam = Beam(width=2, longest=6)
+    (alone,), (twice,), (both,) = (
+        task.translate(models, ["a b c d e"], beam) for models in ([first], [first, first], [first, second])
+    )
+    assert [one.tokens for one in alone] == [one.tokens for one in twice]
+    assert alone[0].log_probability == pytest.approx(twice[0].log_probability, abs=1e-12)
+    assert both[0].log_probability != pytest.approx(alone[0].log_probability, abs=1e-6)
+
+
+# ---- the loss
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.7])
+def test_label_smoothing_is_that_of_the_framework(share, bias):
+    head = Head(6, 11, bias, None)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    features = torch.randn(3, 5, 6, requires_grad=True)
+    targets = torch.randint(0, 11, (3, 5))
+    targets[1, 3:] = targets[2, 1:] = NO_TARGET
+    expected = F.cross_entropy(
+        head(features).flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=NO_TARGET, label_smoothing=share
+    )
+    inputs = [features, *head.parameters()]
+    wanted = torch.autograd.grad(expected, inputs)
+    ours = smoothed(features, head, targets, share)
+    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+    for mine, theirs in zip(torch.autograd.grad(ours, inputs), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_every_target_counts_once_whatever_the_batches(rows):
+    source = Reverse(pairs=40)
+    task = task_of(source, rows, smoothing=0.3)
+    model = model_of(task).train()
+    score = task.evaluate(model, "train")
+    pairs = source.pairs("train")
+    assert score.total.tokens == sum(len(target.split()) + 1 for _, target in pairs)
+    assert score.total.bytes == sum(len(target.encode()) + 1 for _, target in pairs)
+    assert model.training, "as it was"
+    read, write = task.tokenizers.source, task.tokenizers.target
+    expected = 0.0
+    with torch.no_grad():
+        for sentence, target in pairs:
+            ids = [write.boundary, *write.encode_sentence(target).tolist(), write.boundary]
+            state = model.encode(torch.from_numpy(read.encode_sentence(sentence)).long()[None])
+            logits, _ = model(torch.tensor([ids[:-1]]), state)
+            expected += float(F.cross_entropy(logits[0], torch.tensor(ids[1:]), reduction="sum"))
+    assert score.total.total == pytest.approx(expected, rel=1e-9), "without smoothing: it is for training"
+
+
+# ---- training
+
+
+@pytest.fixture
+def _small_and_undrawn(monkeypatch):
+    """Few pairs, and no figure at the end of a run: drawing takes longest."""
+    few = dataclasses.replace(PAIR_SOURCES["reverse"], open=lambda: Reverse(pairs=100))
+    monkeypatch.setitem(PAIR_SOURCES, "reverse", few)
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
+
+
+@pytest.mark.usefixtures("_small_and_undrawn")
+def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    measured, given = Translation.bleu, iter([10.0, 30.0, 20.0])
+
+    def bleu(self, *words):
+        found = measured(self, *words)
+        assert found.bleu == 0, "so little was learnt that not one run of four letters is right"
+        return SimpleNamespace(bleu=next(given, 30.0), signature=found.signature)
+
+    monkeypatch.setattr(Translation, "bleu", bleu)
+    words = "train translate --data reverse --width 16 --steps 6 --evaluate-every 2 --select bleu --no-test --beam 1"
+    assert main([*words.split(), "--device", "cpu", "--out", str(tmp_path / "run"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    told = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["valid"]["bleu"] for line in told] == [10.0, 30.0, 20.0]
+    assert told[2]["valid"]["loss"] < told[1]["valid"]["loss"], "by its loss the last one would be the best"
+    assert "search:greedy" in told[0]["valid"]["signature"]
+    assert result["best_step"] == 4
+    assert result["valid"]["loss"] == pytest.approx(told[1]["valid"]["loss"])
+
+
+class Interrupted(Nobody):
+    """Dies at a step, as a machine does."""
+
+    def __init__(self, step):
+        self.left = step
+
+    def stepped(self, progress, loss, tokens):
+        self.left -= 1
+        if self.left < 0:
+            raise ChildProcessError
+
+
+def weights(out):
+    last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
+    return last.name, hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.mark.usefixtures("_small_and_undrawn")
+@pytest.mark.parametrize("model", ["luong", "transformer-translation"])
+def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, model):
+    torch.set_default_dtype(torch.float32)
+    spec = TranslationRunSpec(
+        data="reverse", model=model, width=16, layers=2, dropout=0.2, label_smoothing=0.1, average="ema", steps=8,
+        evaluate_every=3, batch_size=8, beam=1, device="cpu",
+    )  # fmt: skip
+    execute(spec, tmp_path / "whole", Nobody(), test=False)
+    with pytest.raises(ChildProcessError):
+        execute(spec, tmp_path / "parts", Interrupted(5), test=False)
+    result, code = execute(spec, tmp_path / "parts", Nobody(), resume=True, test=False)
+    assert (code, result["steps"]) == (0, 8)
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+
+
+# ---- what is refused, in one line
+
+
+def refused(capsys, folder, *more):
+    words = ["train", "translate", "--data", str(folder), "--source", "en", "--device", "cpu", "--width", "16"]
+    assert main([*words, "--out", str(folder / "run"), "--steps", "1", "--no-test", *more]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    return line
+
+
+def folder_of(path, source, target):
+    for split in ("train", "valid"):
+        (path / f"{split}.en").write_text(source)
+        (path / f"{split}.de").write_text(target)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("a dog\na cat\na cow\n", "ein Hund\neine Katze\n", "has 3 lines and "),
+        ("a dog\n\na cow\n", "ein Hund\neine Katze\neine Kuh\n", "line 2 of "),
+        ("a dog\na cat\n", "ein Hund\n  \n", "train.de is empty, but line 2 of "),
+        ("\n", "\n", "hold no sentences"),
+    ],
+)
+def test_lines_that_are_no_pairs_are_refused_in_one_line(tmp_path, capsys, source, target, message):
+    assert message in refused(capsys, folder_of(tmp_path, source, target))
+
+
+def test_lines_that_are_empty_on_both_sides_are_left_out_and_counted(tmp_path):
+    folder = folder_of(tmp_path, "a dog\n\na cow\n", "ein Hund\n\neine Kuh\n")
+    task = task_of(open_pairs(str(folder), source="en"))
+    assert len(task.splits("train").texts) == 2
+    assert task.splits("train").pairs.blank == 1
+    assert task.evaluate(model_of(task), "train").total.tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (
+            "a b\n",
+            "1 2 3 4 5 6 7 8\n",
+            "line 1 of {}/train.de is too long: it has 9 tokens with its end, and the limit",
+        ),
+        ("a b c d e f g h i\n", "1\n", "line 1 of {}/train.en is too long: it has 9 tokens, and the limit is 8"),
+    ],
+)
+def test_a_sentence_longer_than_the_models_positions_is_refused_in_one_line(tmp_path, capsys, source, target, message):
+    folder = folder_of(tmp_path, source, target)
+    learned = "--model transformer-translation --position learned --positions 8 --heads 2"
+    assert message.format(folder) in refused(capsys, folder, *learned.split())
