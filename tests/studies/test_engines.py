@@ -20,6 +20,12 @@ class Process:
     def wait(self):
         return 0
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
 
 @pytest.fixture
 def started(monkeypatch):

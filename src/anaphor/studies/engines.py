@@ -88,9 +88,10 @@ class LocalEngine:
                 return Ended(143, "the study was stopped")
             own = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
             process = start(job, {**self._environment, **own})
-            self._running.add(process)
-            code = process.wait()
-            self._running.discard(process)
+            with process:
+                self._running.add(process)
+                code = process.wait()
+                self._running.discard(process)
             return Ended(code, last_line(job.folder))
         finally:
             if self._devices is not None and device is not None:
@@ -171,8 +172,9 @@ def require_listener(address: str | None) -> None:
 
 def run_here(job: Job) -> Ended:
     """A job on whatever machine this is."""
-    process = start(job, {})
-    return Ended(process.wait(), last_line(job.folder))
+    with start(job, {}) as process:
+        code = process.wait()
+    return Ended(code, last_line(job.folder))
 
 
 def start(job: Job, environment: dict[str, str]) -> subprocess.Popen[bytes]:

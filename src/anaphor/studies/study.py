@@ -104,13 +104,22 @@ class Study:
             missing = [cell for cell in made if cell.status(self.spec) not in OVER]
             for cell in made:
                 if cell not in missing:
-                    self.watcher.changed(cell, cell.status(self.spec))
+                    status = cell.status(self.spec)
+                    if cell.key not in self._told():
+                        self.log(status, cell)  # the study was killed after the cell ended and before it was told
+                    self.watcher.changed(cell, status)
             if missing:
                 self._open[id(setting)] = list(missing)
                 self._queue += missing
             else:
                 plan.report(setting, self._mean(made))
         return self._queue.popleft()
+
+    def _told(self) -> set[str]:
+        """The cells whose end stands in the log."""
+        path = self.folder / "log.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return {line["cell"] for line in map(json.loads, lines) if line["event"] in OVER}
 
     def _submit(self, cell: Cell) -> Future[Ended]:
         cell.write_job(self.spec, self.threads)
