@@ -7,12 +7,12 @@ from anaphor.bench import packing
 
 
 @pytest.mark.parametrize(
-    ("rates", "kept"), [({1: 100, 4: 250, 8: 190, 12: 50}, True), ({1: 100, 4: 150, 8: 120, 12: 9}, False)]
+    ("rates", "kept"), [({1: 100, 8: 250, 16: 190}, True), ({1: 100, 8: 150, 16: 120}, False)]
 )
 def test_the_best_packing_is_held_against_one_at_a_time(monkeypatch, rates, kept):
-    monkeypatch.setattr(packing, "cells_an_hour", lambda device, packed, tick: float(rates[packed]))
+    monkeypatch.setattr(packing, "cells_an_hour", lambda device, packed, count, tick: float(rates[packed]))
     (found,) = packing.measure(torch.device("cuda"), print)
-    assert found.value == pytest.approx(rates[4] / 100)
+    assert found.value == pytest.approx(rates[8] / 100)
     assert found.kept is kept
-    assert "4 processes" in found.what
-    assert "8 at a time" in found.detail
+    assert "8 processes" in found.what
+    assert "16 at a time" in found.detail
