@@ -98,3 +98,22 @@ def test_the_plain_stack_against_a_multi_layer_lstm():
     theirs, _ = peer(x)
     torch.testing.assert_close(ours, theirs, **TIGHT)
     torch.testing.assert_close(*(gradients(y, [x])[0] for y in (ours, theirs)), **TIGHT)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_walking_through_padding_agrees_with_packing(name, monkeypatch):
+    """What a GPU does, where lengths lie on the device, against what a CPU does."""
+    mixer = mixer_spec(name, width=4, width_out=3).build()
+    x = torch.randn(4, 5, 4)
+    x[1, 2:] = torch.nan  # padding may hold anything
+    x.requires_grad_()
+    state = type(mixer.initial_state(x))(*(torch.randn(4, 3, requires_grad=True) for _ in mixer.initial_state(x)))
+    span = Span.whole(x, torch.tensor([5, 2, 0, 1]))
+    found = []
+    for way in ("_packed", "_through_padding"):
+        monkeypatch.setattr(mixer, "_packed", getattr(mixer, way))
+        y, after = mixer(x.nan_to_num() if way == "_packed" else x, state, span)
+        total = y.square().sum() + sum(tensor.square().sum() for tensor in after)
+        found.append([y, *after, *torch.autograd.grad(total, [x, *state, *mixer.parameters()])])
+    for packed, walked in zip(*found, strict=True):
+        torch.testing.assert_close(walked, packed, **TIGHT)

@@ -6,9 +6,7 @@ import torch
 from anaphor.bench import packing
 
 
-@pytest.mark.parametrize(
-    ("rates", "kept"), [({1: 100, 8: 250, 16: 190}, True), ({1: 100, 8: 150, 16: 120}, False)]
-)
+@pytest.mark.parametrize(("rates", "kept"), [({1: 100, 8: 250, 16: 190}, True), ({1: 100, 8: 150, 16: 120}, False)])
 def test_the_best_packing_is_held_against_one_at_a_time(monkeypatch, rates, kept):
     monkeypatch.setattr(packing, "cells_an_hour", lambda device, packed, count, tick: float(rates[packed]))
     (found,) = packing.measure(torch.device("cuda"), print)

@@ -59,7 +59,7 @@ def test_every_pair_comes_once_between_its_boundaries(sizes, limit, multiple, or
         assert batch.lengths.tolist() == batch.input_mask.sum(1).tolist()
         assert batch.source_mask.sum(1).tolist() == batch.source_lengths.tolist()
         assert batch.count == int((batch.targets != IGNORED).sum())
-        assert batch.uniform == bool(batch.source_mask.all() and batch.input_mask.all())
+        assert batch.count == batch.amount == batch.input_mask.sum()
         widths = np.array([batch.source_ids.shape[1], width])
         if "rows" in limit:
             assert rows <= limit["rows"]
@@ -132,13 +132,6 @@ def test_buckets_keep_padding_small_on_both_sides_and_shapes_few():
         return {(batch.source_ids.shape[1], batch.input_ids.shape[1]) for batch in batches}
 
     assert len(shapes(rounded)) < len(shapes(batches)) / 4
-
-
-def test_a_batch_without_padding_is_uniform():
-    batches = PairBatches(numbered([(3, 2)] * 8 + [(4, 2)]), rows=4).by_length()
-    assert [batch.uniform for batch in batches] == [True, True, True]
-    assert not PairBatches(numbered([(3, 2), (4, 2)]), rows=2)[0].uniform
-    assert not PairBatches(numbered([(3, 2)]), rows=2, multiple=2)[0].uniform
 
 
 def test_an_index_out_of_range_ends_the_loop():

@@ -16,6 +16,7 @@ PARTS = {
     "generation": "writing with carried state",
     "recording": "what looking inside costs",
     "training": "the recipes against a plain loop",
+    "feeding": "a translator with input feeding against a loop over cells",
     "bleu": "BLEU against sacreBLEU",
     "packing": "several runs of a study on one device",
 }
@@ -27,10 +28,10 @@ class Options:
 
     pairs: int = 60
     """How many pairs a ratio is taken from; the two of a pair run right after each other."""
-    parts: tuple[str, ...] = ("overhead", "generation", "recording", "training", "bleu")
-    """What is measured: overhead, generation, recording, training, bleu; packing too, if asked for."""
+    parts: tuple[str, ...] = ("overhead", "generation", "recording", "training", "feeding", "bleu")
+    """What is measured: overhead, generation, recording, training, feeding, bleu; packing too, if asked for."""
     device: str = "cpu"
-    """Where training and packing are measured: auto, cpu or cuda. The other parts stay on the CPU."""
+    """Where training, feeding and packing are measured: auto, cpu or cuda. The other parts stay on the CPU."""
     threads: int = 0
     """CPU threads; 0 leaves the choice to torch."""
     out: Path | None = None
@@ -55,7 +56,7 @@ def run(words: Sequence[str]) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from anaphor.bench import bleu, generation, overhead, packing, record, recording, training
+    from anaphor.bench import bleu, feeding, generation, overhead, packing, record, recording, training
     from anaphor.bench.finding import Finding
     from anaphor.draw import curves
     from anaphor.training.device import choose_device
@@ -65,7 +66,7 @@ def run(words: Sequence[str]) -> int:
     device = choose_device(options.device)
     sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
     sizes |= {"recording": 2 * options.pairs, "training": training.comparisons(device) * options.pairs}
-    sizes |= {"bleu": options.pairs, "packing": packing.ticks(device)}
+    sizes |= {"feeding": options.pairs, "bleu": options.pairs, "packing": packing.ticks(device)}
     total = sum(sizes[part] for part in options.parts)
     columns = (
         *Progress.get_default_columns(),
@@ -90,6 +91,8 @@ def run(words: Sequence[str]) -> int:
             findings += recording.measure(options.pairs, tick)
         if "training" in options.parts:
             findings += training.measure(options.pairs, device, tick)
+        if "feeding" in options.parts:
+            findings += feeding.measure(options.pairs, device, tick)
         if "bleu" in options.parts:
             findings += bleu.measure(options.pairs, tick)
         if "packing" in options.parts:

@@ -32,9 +32,17 @@ class PairBatch:
     places: tuple[int, ...]
     """[B]: which pair of the split each row is."""
     count: int
-    """How many targets there are. A number of the host, as is what follows: nobody waits for the device."""
-    uniform: bool
-    """Whether nothing is padded, so that it differs from others of its shape in values alone."""
+    """How many targets there are. A number of the host: nobody waits for the device."""
+
+    @property
+    def fixed(self) -> tuple[object, ...]:
+        """What recorded work depends on beside the shapes: nothing."""
+        return ()
+
+    @property
+    def amount(self) -> Tensor:
+        """`count`, where the device finds it. []"""
+        return self.lengths.sum()
 
     @property
     def source_mask(self) -> Tensor:
@@ -111,7 +119,6 @@ class PairBatches(Ordered[PairBatch]):
         target_width, source_width = self._buckets.widths(chosen)
         source_ids, source_lengths, _ = self._source.padded(rows, source_width)
         input_ids, lengths, targets = self._target.padded(rows, target_width)
-        real = self._sizes[chosen].sum(0).tolist()
         return PairBatch(
             source_ids,
             source_lengths,
@@ -119,8 +126,7 @@ class PairBatches(Ordered[PairBatch]):
             targets,
             lengths,
             places=tuple(self._places[chosen].tolist()),
-            count=real[0],
-            uniform=real == [len(chosen) * target_width, len(chosen) * source_width],
+            count=int(self._sizes[chosen, 0].sum()),
         )
 
     def _with(self, batches: list[Places]) -> PairBatches:

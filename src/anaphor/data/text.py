@@ -44,9 +44,14 @@ class Batch:
         return torch.arange(self.input_ids.shape[1], device=self.input_ids.device) < self.lengths[:, None]
 
     @property
-    def uniform(self) -> bool:
-        """Whether it differs from others of its shape in values alone, so that recorded work can be replayed on it."""
-        return self.lengths is None
+    def fixed(self) -> tuple[object, ...]:
+        """What recorded work depends on beside the shapes: it can be replayed on other batches that agree in it."""
+        return (self.restarts,)
+
+    @property
+    def amount(self) -> int | Tensor:
+        """`count`, and nobody waits for it: a tensor [] where only the device knows."""
+        return self.targets.numel() if self.lengths is None else self.lengths.sum()
 
     @property
     def count(self) -> int:

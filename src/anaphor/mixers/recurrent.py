@@ -104,7 +104,12 @@ class Recurrent(Mixer):
         # The kernels want [layers, B, D]; this is the one place where a state is not batch-first.
         before = tuple(tensor.unsqueeze(0).to(x.dtype) for tensor in state)
         with torch.autocast(x.device.type, enabled=False):
-            y, after = self._packed(x, before, weights, span) if not span.full else self._run(x, before, weights)
+            if span.full:
+                y, after = self._run(x, before, weights)
+            elif x.is_cuda:
+                y, after = self._through_padding(x, before, weights, span)
+            else:
+                y, after = self._packed(x, before, weights, span)
         # A kernel may work in a narrower type; a state keeps the one it came with.
         tensors = [new.squeeze(0).to(old.dtype) for new, old in zip(after, state, strict=True)]
         if not span.full:
@@ -158,6 +163,21 @@ class Recurrent(Mixer):
         padded, _ = pad_packed_sequence(whole, batch_first=True, total_length=x.shape[1])
         assert packed.unsorted_indices is not None, "as above"
         return padded, tuple(tensor.index_select(1, packed.unsorted_indices) for tensor in after)
+
+    def _through_padding(
+        self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """All rows walk to the end. For packing, the host would have to know lengths that lie on the device."""
+        x = span.clear(x)  # whatever stands there, no gradient may come back from it
+        y, _ = self._run(x, before, weights)
+        return span.clear(y), tuple(tensor[None] for tensor in self._stopped(x, y, before, weights, span))
+
+    def _stopped(
+        self, x: Tensor, y: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
+    ) -> tuple[Tensor, ...]:
+        """The state after each row's last real token, where there is any. [B, D] each"""
+        last = (span.lengths - 1).clamp(min=0).long()[:, None, None].expand(-1, 1, y.shape[-1])
+        return (y.gather(1, last).squeeze(1),)
 
     def _step_by_step(
         self, x: Tensor, state: Hidden | HiddenAndCell, span: Span
@@ -277,3 +297,21 @@ class LSTM(Recurrent):
         cell = keep * cell + take * proposal
         hidden = show * torch.tanh(cell)
         return (hidden, cell), (take, keep, proposal, show)
+
+    def _stopped(
+        self, x: Tensor, y: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
+    ) -> tuple[Tensor, ...]:
+        """A kernel tells the last cell only. But all outputs being known, the gates of all steps are one product, and
+        what is left of the recurrence is a weighted sum. Padding keeps the cell as it is."""
+        matrix_in, matrix, constant_in, constant = weights
+        hidden, cell = (tensor.squeeze(0) for tensor in before)
+        gates = F.linear(x, matrix_in, constant_in) + F.linear(
+            torch.cat((hidden[:, None], y[:, :-1]), 1), matrix, constant
+        )
+        take, keep, proposal, _ = gates.chunk(4, dim=-1)
+        real = span.valid[..., None]
+        keeps = torch.sigmoid(keep).masked_fill(~real, 1).unbind(1)
+        gains = (torch.sigmoid(take) * torch.tanh(proposal)).masked_fill(~real, 0).unbind(1)
+        for kept, gained in zip(keeps, gains, strict=True):
+            cell = torch.addcmul(gained, kept, cell)
+        return (*super()._stopped(x, y, before, weights, span), cell)

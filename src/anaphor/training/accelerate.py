@@ -5,7 +5,8 @@ replay launches them all at once. `Step` is the slow twin; a test on a GPU holds
 
 A graph knows addresses, not names. So batches and the carry are copied to where it expects them, weights and the
 optimizer's state must stay where they are, and the learning rate lies on the device. Each shape of batch and carry has
-a graph of its own; shapes that are rare (the first segments of an epoch, its last) are stepped through as they are.
+a graph of its own; shapes that are rare (the first segments of an epoch, its last) are stepped through as they are, and
+so are those that come after many others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from anaphor.training.tree import flatten
 
 # Steps of a shape before it is captured: libraries set themselves up in the first, and a rare shape is not worth it.
 WARM_UP = 3
+# Every graph keeps the addresses of thousands of kernels.
+MOST_GRAPHS = 64
 
 Key = tuple[Any, ...]
 
@@ -66,12 +69,10 @@ class Captured(Step):
         self.turn = 0
 
     def __call__(self, group: Sequence[Any], carry: Any) -> tuple[Report, Any]:
-        if not all(batch.uniform for batch in group):
-            return super().__call__(group, carry)
         key = _key(group, carry)
         if key not in self.graphs:
             self.met[key] += 1
-            if self.met[key] <= WARM_UP:
+            if self.met[key] <= WARM_UP or len(self.graphs) == MOST_GRAPHS:
                 return self._aside(group, carry)
             self.graphs[key] = self._capture(group, carry)
         graph = self.graphs[key]
@@ -88,7 +89,7 @@ class Captured(Step):
         return Report(values, names), carry
 
     def _capture(self, group: Sequence[Any], carry: Any) -> Graph:
-        ours = [_replaced(batch, [tensor.clone() for tensor in _tensors(batch)]) for batch in group]
+        ours = [dataclasses.replace(batch, **{name: t.clone() for name, t in _named(batch).items()}) for batch in group]
         before = map_state(torch.clone, carry)
         work = torch.cuda.CUDAGraph()
         with torch.cuda.graph(work, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
@@ -112,24 +113,20 @@ class Captured(Step):
 def _key(group: Sequence[Any], carry: Any) -> Key:
     """All that a graph depends on but the values."""
     batches = [
-        (field.name, *((value.shape, value.dtype) if isinstance(value, Tensor) else (value,)))
+        (*batch.fixed, *((name, tensor.shape, tensor.dtype) for name, tensor in _named(batch).items()))
         for batch in group
-        for field in dataclasses.fields(batch)
-        for value in (getattr(batch, field.name),)
     ]
     carried = () if carry is None else [(name, tensor.shape) for name, tensor in flatten(carry).items()]
     return (*batches, *carried)
 
 
+def _named(batch: Any) -> dict[str, Tensor]:
+    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
 def _tensors(batch: Any) -> list[Tensor]:
-    values = (getattr(batch, field.name) for field in dataclasses.fields(batch))
-    return [value for value in values if isinstance(value, Tensor)]
-
-
-def _replaced(batch: Any, tensors: list[Tensor]) -> Any:
-    """The batch with other tensors in place of its own."""
-    names = [field.name for field in dataclasses.fields(batch) if isinstance(getattr(batch, field.name), Tensor)]
-    return dataclasses.replace(batch, **dict(zip(names, tensors, strict=True)))
+    return list(_named(batch).values())
 
 
 def _copy(to: list[Tensor], values: list[Tensor]) -> None:

@@ -92,7 +92,7 @@ class Step:
     @tensor_cores()
     def run(self, group: Sequence[Any], carry: Any) -> tuple[Tensor, list[str], Any]:
         self.optimizer.zero_grad()
-        count: int = sum(batch.count for batch in group)
+        count: Tensor | int = sum(batch.amount for batch in group)
         total: Tensor | float = 0.0
         for batch in group:
             with self.precision():

@@ -1,0 +1,55 @@
+"""No step looks at a value on the device, for then it could not be captured, and the host would wait."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anaphor.mixers import base
+from anaphor.mixers.recurrent import Recurrent
+from anaphor.models.language_model import Trunk
+from anaphor.training.run import prepare
+from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
+
+# What brings a value, or a shape that depends on values, to the host.
+READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::item", "aten::_unique2"}
+
+
+class NoReads(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        assert function.name().split(".")[0] not in READS, f"{function.name()} waits for the device"
+        return function(*arguments, **(keywords or {}))
+
+
+TEXT = LanguageRunSpec(data="grammar", width=16, batch_size=4, bptt=8, dropout=0.1, dtype="float32", device="cpu")
+PAIRS = TranslationRunSpec(data="reverse", width=16, batch_size=4, dropout=0.1, label_smoothing=0.1, device="cpu")
+RUNS = {
+    "lstm": dataclasses.replace(TEXT, model="lstm", weight_drop=0.2, dropout_kind="locked", word_dropout=0.1),
+    "transformer": dataclasses.replace(TEXT, model="transformer", carry=False),
+    "memory": dataclasses.replace(TEXT, model="transformer-xl", memory=12),
+    "linear": dataclasses.replace(TEXT, model="linear"),
+    "luong": dataclasses.replace(PAIRS, model="luong", layers=2),
+    "gru": dataclasses.replace(PAIRS, model="gru-attention"),
+    "translator": dataclasses.replace(PAIRS, model="transformer-translation", layers=2, feedforward=32),
+    "mixed": dataclasses.replace(PAIRS, model="mixed", heads=2),
+    "state": dataclasses.replace(PAIRS, model="luong", condition="state"),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch):
+    # As on a GPU: tokens and lengths lie on the device, so they are not checked, and nothing is packed.
+    monkeypatch.setattr(base, "check_lengths", lambda lengths, rows, count: None)
+    monkeypatch.setattr(Trunk, "_check", lambda self, tokens, state, lengths: None)
+    monkeypatch.setattr(Recurrent, "_packed", Recurrent._through_padding)
+    made = prepare(RUNS[name])
+    made.model.train()
+    batch, carry = made.task.batches(0)[0], made.task.empty_carry(made.model)
+    with NoReads():
+        loss, _ = made.task.loss(made.model, batch, carry)
+        (loss.total / batch.amount).backward()
+    assert torch.isfinite(loss.total)
+    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in made.model.parameters())
+    with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
+        loss.total.item()
