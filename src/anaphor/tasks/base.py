@@ -17,6 +17,13 @@ class Loss:
 
     total: Tensor
     count: int
+    penalty: Tensor | None = None
+    """What learning adds to the total; no part of what is told."""
+
+    @property
+    def objective(self) -> Tensor:
+        """What is made small."""
+        return self.total if self.penalty is None else self.total + self.penalty
 
 
 class Task(Protocol):

@@ -18,11 +18,13 @@ from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
 from anaphor.models.cross_entropy import NO_TARGET, chunked, token_losses
 from anaphor.tasks.base import Loss
+from anaphor.tasks.restraint import Restraint
 
 # Attention may hold a number for each head and each pair of tokens, which no machine has room for when a segment is
 # long. Each call of the model has its price, too, so it gets so many tokens of a row at least.
 PAIRS_AT_ONCE = 2**24
 LEAST_AT_ONCE = 64
+FREE = Restraint()
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,12 @@ class LanguageModelling:
         carry: bool,
         shift: bool,
         protocol: Protocol,
+        restraint: Restraint = FREE,
     ) -> None:
         """`splits` opens a split when it is asked for one, so that test text is not read before its time."""
         self.tokenizer, self.splits = tokenizer, splits
         self.rows, self.bptt, self.carry, self.shift = rows, bptt, carry, shift
-        self.protocol = protocol
+        self.protocol, self.restraint = protocol, restraint
 
     def batches(self, epoch: int) -> Stream:
         offset = offset_of(epoch, self.rows, self.bptt) if self.shift else 0
@@ -147,7 +150,8 @@ class LanguageModelling:
     def loss(self, model: LanguageModel, batch: Batch, carry: ModelState | None) -> tuple[Loss, ModelState | None]:
         state = carry if self.carry and not batch.restarts else None
         x, state = model.features(batch.input_ids, state, batch.lengths)
-        loss = Loss(chunked(x, model.head, batch.targets), batch.count)
+        penalty = self.restraint.of(x, batch.targets)
+        loss = Loss(chunked(x, model.head, batch.targets), batch.count, penalty)
         return loss, detach(state) if self.carry else None
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
@@ -186,8 +190,8 @@ class LanguageModelling:
 class ExampleModelling:
     """The tokens of separate examples, padded to the longest of a batch. Nothing is carried from one to the next."""
 
-    def __init__(self, tokenizer: Tokenizer, examples: Callable[[str], Padded]) -> None:
-        self.tokenizer, self.examples = tokenizer, examples
+    def __init__(self, tokenizer: Tokenizer, examples: Callable[[str], Padded], restraint: Restraint = FREE) -> None:
+        self.tokenizer, self.examples, self.restraint = tokenizer, examples, restraint
 
     def batches(self, epoch: int) -> Padded:
         return self.examples("train").at(epoch)
@@ -197,7 +201,8 @@ class ExampleModelling:
 
     def loss(self, model: LanguageModel, batch: Batch, carry: None) -> tuple[Loss, None]:
         x, _ = model.features(batch.input_ids, None, batch.lengths)
-        return Loss(chunked(x, model.head, batch.targets), batch.count), None
+        penalty = self.restraint.of(x, batch.targets)
+        return Loss(chunked(x, model.head, batch.targets), batch.count, penalty), None
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         batches = self.examples(split)

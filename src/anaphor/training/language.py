@@ -27,6 +27,7 @@ from anaphor.tasks.language_modelling import (
     check_examples,
     resolve_carry,
 )
+from anaphor.tasks.restraint import Restraint
 from anaphor.training.device import choose_device
 from anaphor.training.prepared import Prepared
 from anaphor.training.spec import LanguageRunSpec
@@ -111,7 +112,14 @@ def _stream_task(
 
     protocol = Protocol(spec.evaluation_rows, spec.bptt, carry, spec.protocol == "complete")
     return LanguageModelling(
-        tokenizer, split, rows=spec.batch_size, bptt=spec.bptt, carry=carry, shift=spec.shift, protocol=protocol
+        tokenizer,
+        split,
+        rows=spec.batch_size,
+        bptt=spec.bptt,
+        carry=carry,
+        shift=spec.shift,
+        protocol=protocol,
+        restraint=_restraint(spec),
     )
 
 
@@ -139,4 +147,8 @@ def _padded_task(
             device=device,
         )
 
-    return ExampleModelling(tokenizer, examples)
+    return ExampleModelling(tokenizer, examples, _restraint(spec))
+
+
+def _restraint(spec: LanguageRunSpec) -> Restraint:
+    return Restraint(size=spec.size_penalty, change=spec.change_penalty)

@@ -127,6 +127,10 @@ class LanguageRunSpec(RunSpec):
     """What dropout sets to zero: each value by itself, or the same features for a whole segment (locked)."""
     weight_drop: float | None = None
     """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
+    size_penalty: float = 0.0
+    """What the squares of what the head reads cost in training, on average."""
+    change_penalty: float = 0.0
+    """What the squares of its changes from token to token cost in training, on average."""
     norm: str | None = None
     """Where the norm of a layer stands: before, after or none."""
     activation: str | None = None

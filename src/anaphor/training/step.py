@@ -97,7 +97,7 @@ class Step:
         for batch in group:
             with self.precision():
                 loss, carry = self.task.loss(self.model, batch, carry)
-            (loss.total / count).backward()
+            (loss.objective / count).backward()
             total = total + loss.total.detach()
         weights = self.model.named_parameters()
         gradients = {name: weight.grad for name, weight in weights if weight.grad is not None}

@@ -1,0 +1,55 @@
+"""What restraint costs is what its definition says, learning pays it, and no score ever shows it."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from anaphor.errors import ConfigError
+from anaphor.models.cross_entropy import NO_TARGET
+from anaphor.tasks.restraint import Restraint
+from anaphor.training.run import execute, opened_language, prepare
+from anaphor.training.spec import LanguageRunSpec
+from anaphor.training.trainer import Nobody
+
+SPEC = LanguageRunSpec(data="grammar", width=16, layers=1, batch_size=4, bptt=8, steps=60, lr=0.01, device="cpu")
+
+
+def test_the_cost_is_that_of_a_loop_over_tokens():
+    x, targets = torch.randn(3, 5, 4, dtype=torch.float32), torch.randint(0, 9, (3, 5))
+    targets[1, 2:] = NO_TARGET
+    expected = 0.0
+    for row in range(3):
+        for time in range(5 if row != 1 else 2):
+            expected += 2.0 * x[row, time].square().mean()
+            if time:
+                expected += 0.5 * (x[row, time] - x[row, time - 1]).square().mean()
+    torch.testing.assert_close(Restraint(size=2.0, change=0.5).of(x, targets), expected)
+    assert Restraint().of(x, targets) is None
+
+
+def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
+    made = prepare(SPEC)
+    dear = prepare(dataclasses.replace(SPEC, size_penalty=3.0, change_penalty=1.0))
+    (plain, _), (restrained, _) = (each.task.loss(each.model, each.task.batches(0)[0], None) for each in (made, dear))
+    assert torch.equal(plain.total, restrained.total)
+    assert restrained.objective > plain.objective
+    loud, quiet = (_size_after(tmp_path / name, penalty) for name, penalty in (("loud", 0.0), ("quiet", 100.0)))
+    assert quiet < 0.5 * loud
+
+
+def _size_after(out, penalty):
+    spec = dataclasses.replace(SPEC, size_penalty=penalty)
+    execute(spec, out, Nobody(), test=False)
+    logged = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert logged["train_loss"] < 10, "the penalty is no part of what is told"
+    with opened_language(out, "cpu") as made, torch.no_grad():
+        x, _ = made.model.eval().features(made.task.batches(0)[0].input_ids)
+    return float(x.square().mean())
+
+
+@pytest.mark.parametrize("field", ["size_penalty", "change_penalty"])
+def test_a_negative_price_is_refused_by_name(field):
+    with pytest.raises(ConfigError, match=f"{field}=-1.0 is no price"):
+        prepare(dataclasses.replace(SPEC, **{field: -1.0}))
