@@ -157,3 +157,25 @@ def test_a_mistake_is_told_in_one_line(tmp_path, text, message):
 def test_an_unknown_study_names_the_nearest():
     with pytest.raises(ConfigError, match="no study 'bptts'; did you mean 'bptt'"):
         study_file("bptts")
+
+
+def test_a_setting_may_follow_another(tmp_path):
+    told = (
+        "parameters: {model: {settings: {wide: {model: transformer, feedforward: $width}}}, width: {values: [8, 16]}}\n"
+    )
+    assert [setting.run.feedforward for setting in read(tmp_path, told).settings()] == [8, 16]
+    in_base = (
+        "base: {recipe: word-language-model-transformer, feedforward: $width}\nparameters: {layers: {values: [1]}}\n"
+    )
+    assert [setting.run.feedforward for setting in read(tmp_path, in_base).settings()] == [200]
+    with pytest.raises(ConfigError, match=r"unknown setting for feedforward to follow 'widht'; did you mean 'width'"):
+        read(tmp_path, told.replace("$width", "$widht")).settings()
+    with pytest.raises(ConfigError, match="heads follows feedforward, which follows width"):
+        read(tmp_path, told.replace("$width", "$width, heads: $feedforward")).settings()
+
+
+def test_the_grid_of_the_seed_has_nhid_everywhere():
+    spec = read_study(study_file("grid"), data="wikitext-2")
+    transformers = [setting.run for setting in spec.settings() if setting.parameters["model"] == "transformer"]
+    assert {(run.width, run.feedforward) for run in transformers} == {(size, size) for size in (64, 128, 256, 512)}
+    assert len(spec.settings()) == 32

@@ -155,6 +155,7 @@ class StudySpec:
             values |= dict.fromkeys(BUDGETS)  # a budget takes the place of the recipe's, whatever its unit
         values |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         try:
+            values = {name: _followed(name, value, values) for name, value in values.items()}
             return Setting(dict(parameters), kind(**values))
         except ConfigError as error:
             told = ", ".join(f"{name} {value}" for name, value in parameters.items())
@@ -183,6 +184,17 @@ class StudySpec:
     def with_base(self, **settings: Any) -> StudySpec:
         """The same study of another base."""
         return replace(self, base={**self.base, **settings})
+
+
+def _followed(name: str, value: Any, values: Mapping[str, Any]) -> Any:
+    """A value, or for `$width` whatever the width is at this place."""
+    if not (isinstance(value, str) and value.startswith("$")):
+        return value
+    other = value[1:]
+    found = look_up(values, other, f"setting for {name} to follow")
+    if isinstance(found, str) and found.startswith("$"):
+        raise ConfigError(f"{name} follows {other}, which follows {found[1:]}: let both follow the last")
+    return found
 
 
 BUDGETS = ("epochs", "steps", "minutes")
