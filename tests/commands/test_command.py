@@ -58,7 +58,7 @@ def test_help_comes_from_field_docstrings(capsys):
     [
         (
             ["modls"],
-            "unknown verb 'modls'; did you mean 'models'? (known: bench, bleu, data, evaluate, generate, look, ",
+            "unknown verb 'modls'; did you mean 'models'? (known: bench, bleu, data, evaluate, generate, lab, look, ",
         ),
         (["models", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
         (["models", "--vocabulry", "3"], "--vocabulry"),

@@ -6,6 +6,7 @@ import random
 from xml.etree import ElementTree
 
 import pytest
+import sacrebleu
 import torch
 
 from anaphor.cli.main import main
@@ -70,6 +71,23 @@ def test_people_get_a_line_for_each_sentence(runs, capsys):
     captured = told(capsys, runs["copy"], "a b c", "  e d c b ", "c c")
     assert captured.out == "A B C\nE D C B\nC C\n"
     assert captured.err == ""
+
+
+def test_the_scores_of_a_run_are_those_of_what_it_writes(runs, capsys):
+    folder = runs["other"].parent
+    written = told(capsys, runs["other"], "--file", folder / "valid.en", "--beam", 1).out.splitlines()
+    references = (folder / "valid.de").read_text().splitlines()
+    expected = sacrebleu.corpus_chrf(written, [references]).score
+    assert main(["evaluate", str(runs["other"]), "--device", "cpu", "--json"]) == 0
+    (score,) = json.loads(capsys.readouterr().out)
+    assert 0 < expected < 100, written
+    assert score["chrf"] == pytest.approx(expected, abs=1e-9)
+    assert score["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, [references], smooth_method="none").score)
+    assert score["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|")
+    kept = json.loads((runs["other"] / "result.json").read_text())["valid"]
+    assert (kept["chrf"], kept["chrf_signature"]) == (score["chrf"], score["chrf_signature"])
+    assert main(["evaluate", str(runs["copy"]), "--device", "cpu"]) == 0
+    assert "  chrF 100.00 (nrefs:1|" in capsys.readouterr().out
 
 
 def test_lines_of_a_file_stay_in_their_places_empty_ones_too(runs, tmp_path, capsys):

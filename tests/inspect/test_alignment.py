@@ -12,7 +12,15 @@ from anaphor.data import PairTokenizers
 from anaphor.data.vocab import BPE, Character, Word
 from anaphor.errors import ConfigError, DataError
 from anaphor.inspect import recorded
-from anaphor.inspect.alignment import Alignment, alignment, alignment_page, as_text, draw_alignment, looking_layers
+from anaphor.inspect.alignment import (
+    Alignment,
+    alignment,
+    alignment_page,
+    as_text,
+    draw_alignment,
+    looking_layers,
+    weight_at,
+)
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
 
 HOSTILE = "<script>alert(1)</script>"
@@ -90,6 +98,17 @@ def test_the_model_is_left_as_it_was(training):
 
 def test_the_text_form_is_that_of_the_exercise():
     assert as_text(HAND) == "c: [a/0.10, b/0.50, c/0.40]\n<eos>: [a/0.00, b/0.00, c/1.00]"
+
+
+def test_the_weight_at_the_right_places_is_told_for_each_token():
+    assert weight_at(HAND, [2]).tolist() == pytest.approx([0.4])
+    assert weight_at(HAND, [1, 2]).tolist() == pytest.approx([0.5, 1.0])
+    assert weight_at(HAND, []).tolist() == []
+    with pytest.raises(ConfigError, match="3 places were given, but 2 tokens were predicted"):
+        weight_at(HAND, [0, 1, 2])
+    for place in (3, -1):
+        with pytest.raises(ConfigError, match=f"place {place} is not in the source, whose places are 0 to 2"):
+            weight_at(HAND, [0, place])
 
 
 def test_white_space_and_line_ends_are_shown_as_signs():

@@ -281,12 +281,13 @@ def test_what_cannot_be_meant_is_refused(ask, told):
 
 
 def test_the_lab_reports_its_numbers():
-    report = run()
+    report = run().to_plain()
     assert report["lab"] == "selection"
     assert report["holds"] is True
     assert report["claim"]
     assert json.loads(json.dumps(report)) == report
-    numbers = report["numbers"]
-    np.testing.assert_allclose(numbers["identity"], np.eye(4), rtol=0, atol=0.01)
-    np.testing.assert_allclose(numbers["average of two"], [0.5, 0.5, 0, 0], rtol=0, atol=1e-6)
-    assert numbers["the third, by a new key of length 1"][2] >= 0.99
+    queries = report["numbers"]["queries"]
+    np.testing.assert_allclose([queries[f"key {i}"]["weights"] for i in range(4)], np.eye(4), rtol=0, atol=0.01)
+    np.testing.assert_allclose(queries["keys 0 and 1"]["weights"], [0.5, 0.5, 0, 0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(queries["all"]["weights"], np.full(4, 0.25))
+    assert report["numbers"]["the third, by a new key of length 1"][2] >= 0.99

@@ -154,6 +154,7 @@ def tell_whole(made: Prepared, options: Options) -> int:
         return 0
     print(f"{options.split}: perplexity {score['perplexity']:.2f}, loss {score['loss']:.4f} ({score['signature']})")
     print(f"  BLEU {score['bleu']:.2f} ({score['bleu_signature']})")
+    print(f"  chrF {score['chrf']:.2f} ({score['chrf_signature']})")
     if "overlap" in score:
         print(f"  {told_overlap(score['overlap'])}")
     return 0

@@ -154,6 +154,7 @@ def show(result: dict[str, Any], options: Options) -> None:
             print(f"{split}: {told}, loss {score['loss']:.4f} ({score['signature']})")
             if "bleu" in score:
                 print(f"  BLEU {score['bleu']:.2f} ({score['bleu_signature']})")
+                print(f"  chrF {score['chrf']:.2f} ({score['chrf_signature']})")
             if "source_loss" in score:
                 print(f"  whoever knows the grammar has perplexity {math.exp(score['source_loss']):.2f} on this text")
             if "overlap" in score:

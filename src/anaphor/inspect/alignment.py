@@ -77,6 +77,20 @@ def alignment(
     )
 
 
+def weight_at(found: Alignment, places: Sequence[int]) -> Tensor:
+    """How much each of the first predicted tokens looked at the place of the source that is given for it. [len(places)]
+
+    Of an echo the places are 0, 1, 2, …; where there is a right answer, this says how much of the weight is on it. The
+    end has no place in the source, so it is left out by giving one place less.
+    """
+    tokens, width = found.weights.shape
+    if len(places) > tokens:
+        raise ConfigError(f"{len(places):,} places were given, but {tokens:,} tokens were predicted, the end included")
+    if wrong := [place for place in places if not 0 <= place < width]:
+        raise ConfigError(f"place {wrong[0]} is not in the source, whose places are 0 to {width - 1}")
+    return found.weights[torch.arange(len(places)), torch.tensor(places, dtype=torch.long)]
+
+
 def as_text(found: Alignment) -> str:
     """A line for each predicted token: `c: [a/0.10, b/0.50, c/0.40]`."""
     source = shown(found.source)

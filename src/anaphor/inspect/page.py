@@ -46,11 +46,13 @@ def page_of(looks: Mapping[str, Look], first: tuple[str, int | None] | None = No
     return one_file(content, "page.html", SCRIPTS), left_out
 
 
-def one_file(content: Mapping[str, Any], markup: str, scripts: Sequence[str]) -> str:
+def one_file(
+    content: Mapping[str, Any], markup: str, scripts: Sequence[str], styles: Sequence[str] = ("page.css",)
+) -> str:
     """A page from parts in `static/`, its data among them. Nothing is left to be fetched."""
     static = files("anaphor.inspect") / "static"
-    read = {name: (static / name).read_text(encoding="utf-8") for name in (markup, "page.css", *scripts)}
-    style = read["page.css"]
+    read = {name: (static / name).read_text(encoding="utf-8") for name in (markup, *styles, *scripts)}
+    style = "\n".join(read[name] for name in styles)
     script = "(() => {\n" + '"use strict";\n' + "\n".join(read[name] for name in scripts) + "})();\n"
     policy = (
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; "

@@ -9,8 +9,9 @@ the distance between the flat through the wanted keys and the hull of the others
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 from scipy.special import logsumexp, softmax
 
+from anaphor.draw import curves as plot
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
+from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, true
+from anaphor.labs.specs import SelectionSpec
+from anaphor.labs.table import LABS
 from anaphor.mixers import CrossAttentionSpec, Span
 
 Array = NDArray[np.float64]
@@ -157,36 +162,68 @@ def attention(keys: ArrayLike, queries: ArrayLike) -> Array:
     return weights
 
 
-def run() -> dict[str, Any]:
-    """All questions about the example: four keys in space, then a fifth in their middle."""
-    five = np.vstack([EXAMPLE, EXAMPLE.mean(0)])
-    two = average(EXAMPLE, [0, 1])
-    assert isinstance(two, Selection), "any average of keys that span a tetrahedron exists"
-    found = {
-        "identity": identity(EXAMPLE),
-        "average of all": average(EXAMPLE),
-        "average of two": two,
-        "average of three, by a new key": replace_key(EXAMPLE, two.query, 2, [0, 1, 2]),
-        "the third, by a new key of length 1": replace_key(EXAMPLE, two.query, 2, 2, length=1),
+def run(spec: SelectionSpec | None = None) -> Outcome:
+    """Which keys can be selected, and by which query: those of the lab, then one more in their middle."""
+    spec = SelectionSpec() if spec is None else spec
+    K = _matrix(np.reshape(spec.keys, (-1, spec.width)))
+    more = np.vstack([K, K.mean(0)])
+    single = {f"key {index}": select(K, index) for index in range(len(K))}
+    found = {**single, "all": average(K), "keys 0 and 1": average(K, [0, 1])}
+    designed = {name: answer for name, answer in found.items() if isinstance(answer, Selection)}
+    off = max(float(np.abs(attention(K, a.query)[0] - a.weights).max()) for a in designed.values())
+    refused = [(answer, K) for answer in found.values() if isinstance(answer, Impossible)]
+    inner = select(more, len(K))
+    refused += [(inner, more)] if isinstance(inner, Impossible) else []
+    gaps = [float(np.abs(answer.certificate @ keys).sum()) for answer, keys in refused]
+    weights = [answer.weights[index] for index, answer in enumerate(single.values()) if isinstance(answer, Selection)]
+    numbers: dict[str, Any] = {
+        name: {
+            "margin": answer.margin if math.isfinite(answer.margin) else "no others",
+            "query": answer.query.tolist(),
+            "weights": answer.weights.tolist(),
+        }
+        if isinstance(answer, Selection)
+        else {"margin": 0.0, "query": "none", "weights": answer.why}
+        for name, answer in found.items()
     }
-    weights = {name: a.weights.tolist() for name, a in found.items() if not isinstance(a, Impossible)}
-    designed = {name: a for name, a in found.items() if isinstance(a, Selection)}
-    inner = select(five, 4)
-    gap = float(np.abs(inner.certificate @ five).sum()) if isinstance(inner, Impossible) else math.inf
-    off = max(float(np.abs(attention(EXAMPLE, a.query) - a.weights).max()) for a in designed.values())
-    numbers = {
-        **weights,
-        "margin of the identity": designed["identity"].margin,
-        "multipliers of the inner key": inner.certificate.tolist() if isinstance(inner, Impossible) else None,
-        "gap they leave": gap,
-        "difference from an attention layer": off,
+    inner_numbers = inner.certificate.tolist() if isinstance(inner, Impossible) else inner.query.tolist()
+    checks = (
+        at_least("weight of a selected key, least of all", float(min(weights, default=1.0)), SELECTED),
+        at_most("weights off those of an attention layer", off, AVERAGED),
+        true("the mean of all keys cannot be selected", isinstance(inner, Impossible)),
+        at_most("what certificates leave of the keys", max(gaps, default=0.0), NEGLIGIBLE),
+    )
+    told = {"queries": numbers, "multipliers for the mean of all keys": inner_numbers, **_replaced(K, found)}
+    lengths = np.linspace(0, 1, 60)
+    first = next(answer for answer in designed.values() if isinstance(answer, Selection))
+    grown = attention(more, lengths[:, None] * first.query)
+    curves = {f"key {index}": grown[:, index].tolist() for index in range(len(K))} | {
+        "their mean": grown[:, -1].tolist()
     }
-    return {
-        "lab": "selection",
-        "claim": "a query can select a key exactly when the key lies outside the hull of the others",
-        "holds": len(weights) == len(found) and gap < 1e-12 and off < AVERAGED,
-        "numbers": numbers,
+    return Outcome(
+        "selection", LABS["selection"].claim, checks, {**told, CURVES: {"lengths": lengths.tolist(), **curves}}
+    )
+
+
+def _replaced(K: Array, found: Mapping[str, Selection | Impossible]) -> dict[str, list[float]]:
+    """Another third key for the query that averages the first two: three of them averaged, and the third returned."""
+    two = found["keys 0 and 1"]
+    if not isinstance(two, Selection):
+        return {}
+    answers = {
+        "average of three, by a new key": replace_key(K, two.query, 2, [0, 1, 2]),
+        "the third, by a new key of length 1": replace_key(K, two.query, 2, 2, length=1),
     }
+    return {name: answer.weights.tolist() for name, answer in answers.items() if isinstance(answer, Replacement)}
+
+
+def draw(outcome: Outcome, folder: Path) -> list[Path]:
+    """What happens to the weights while the query that selects the first key grows."""
+    found = dict(outcome.numbers[CURVES])
+    lengths = found.pop("lengths")
+    lines = {name: (lengths, weights) for name, weights in found.items()}
+    label = "length of the query, 1 for the designed one"
+    return [plot(lines, folder / "selection.png", x_label=label, y_label="weight")]
 
 
 def _largest_margin(K: Array, wanted: list[int], others: list[int], nearly: float) -> tuple[Array, float, Array]:

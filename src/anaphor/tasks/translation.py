@@ -14,6 +14,7 @@ from anaphor.data.pair_corpus import EncodedPairs, PairTokenizers, encode_pairs
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
 from anaphor.metrics.bleu import BleuScore, corpus_bleu
 from anaphor.metrics.perplexity import LossTotal, Score
+from anaphor.metrics.sacre import ChrfScore, chrf
 from anaphor.models.cross_entropy import smoothed, token_losses
 from anaphor.models.seq2seq import Seq2Seq
 from anaphor.tasks.base import Loss
@@ -84,11 +85,25 @@ class Translation:
         return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **self.facts}
 
     def bleu(self, model: Seq2Seq, split: str, beam: Beam) -> BleuScore:
-        """Corpus BLEU of the model's own translations of a split, as text, against its targets."""
+        """Corpus BLEU of the model's own translations of a split."""
+        return self.bleu_of(self.written(model, split, beam), split)
+
+    def written(self, model: Seq2Seq, split: str, beam: Beam) -> list[str]:
+        """The model's own translations of a split, as text."""
         found = self.splits(split)
         best = self.translated([model], found.batches, beam)
-        written = [self.tokenizers.target.decode(best[place][0].tokens) for place in range(len(found.texts))]
-        return corpus_bleu(written, [[target for _, target in found.texts]], tokenize=self.tokenize)
+        return [self.tokenizers.target.decode(best[place][0].tokens) for place in range(len(found.texts))]
+
+    def bleu_of(self, written: Sequence[str], split: str) -> BleuScore:
+        """Corpus BLEU of translations of a whole split, against its targets."""
+        return corpus_bleu(written, [self._targets(split)], tokenize=self.tokenize)
+
+    def chrf_of(self, written: Sequence[str], split: str) -> ChrfScore:
+        """The same by characters."""
+        return chrf(written, [self._targets(split)])
+
+    def _targets(self, split: str) -> list[str]:
+        return [target for _, target in self.splits(split).texts]
 
     def translate(
         self, models: Sequence[Seq2Seq], sentences: Sequence[str], beam: Beam, rows: int = 64

@@ -45,10 +45,11 @@ class PreparedTranslation(Prepared):
             self.task.splits(split)
 
     def score(self, split: str) -> dict[str, Any]:
-        """Loss and perplexity of the targets, and BLEU of what the model writes itself."""
+        """Loss and perplexity of the targets; BLEU and chrF of what the model writes itself."""
         total = self.task.total(self.model, split)
         beam = Beam(width=self.spec.beam, longest=GREEDY.longest, length_penalty=self.spec.length_penalty)
-        bleu = self.task.bleu(self.model, split, beam)
+        written = self.task.written(self.model, split, beam)
+        bleu, characters = self.task.bleu_of(written, split), self.task.chrf_of(written, split)
         facts = {**self.task.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
         score: dict[str, Any] = {
             "loss": total.loss,
@@ -57,6 +58,8 @@ class PreparedTranslation(Prepared):
             "tokens": total.tokens,
             "bleu": bleu.bleu,
             "bleu_signature": bleu.signature,
+            "chrf": characters.chrf,
+            "chrf_signature": characters.signature,
             "signature": "|".join(f"{key}:{value}" for key, value in facts.items()),
         }
         if split == "test":

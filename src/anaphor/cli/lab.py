@@ -1,0 +1,171 @@
+"""`anaphor lab NAME`: run one of the theory labs, see its numbers and figures, change its inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from anaphor.config import look_up, parse
+from anaphor.labs.lab import CURVES, Check, Outcome
+from anaphor.labs.table import LABS
+
+LINE = 70  # characters that fit beside a name
+LONGEST = 10  # numbers of a list that are still written into a table
+NOTHING = 1e-12  # what a sum of rounded numbers may be off; more digits of it say nothing
+WIDEST = 6  # columns of a table beside the name of a line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Run a lab: a claim about attention or recurrence, with numbers that show whether it holds.
+
+    `anaphor lab list` names the labs; `anaphor lab NAME --help` tells what can be changed in one.
+    """
+
+    lab: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """A lab by name, or `list`."""
+    json: bool = False
+    """Print one JSON value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What every lab takes besides its own inputs."""
+
+    out: Path | None = None
+    """Folder for the figures; none given means none are drawn."""
+    json: bool = False
+    """Print one JSON value: lab, claim, holds and numbers."""
+
+
+def run(words: Sequence[str]) -> int:
+    words = list(words)
+    if not words or words[0].startswith("-"):  # help, an error where there is no name, or a name behind options
+        words.insert(0, parse(Options, words, program="anaphor lab").lab)
+        words.pop(words.index(words[0], 1))
+    name, *rest = words
+    if name == "list":
+        return tell_labs(parse(Options, words, program="anaphor lab"))
+    lab = look_up(LABS, name, "lab")
+    about = f"{lab.spec.__doc__}\n\nClaim: {lab.claim}."
+    kind = dataclasses.make_dataclass(
+        "Inputs", [], bases=(Common, lab.spec), namespace={"__doc__": about}, frozen=True, kw_only=True
+    )
+    options: Any = parse(kind, rest, program=f"anaphor lab {name}")
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(lab.spec)}
+    with waiting(f"running {name}"):
+        outcome = lab.run(lab.spec(**given))
+    written = [] if options.out is None else lab.draw(outcome, options.out)
+    if options.json:
+        print(json.dumps(outcome.to_plain(), allow_nan=False))
+        return 0
+    tell(outcome, written)
+    return 0
+
+
+def waiting(what: str) -> AbstractContextManager[Any]:
+    """Something that moves on stderr while a lab takes its seconds, where a person is looking."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else nullcontext()
+
+
+def tell_labs(options: Options) -> int:
+    if options.json:
+        print(json.dumps([{"lab": name, "claim": lab.claim} for name, lab in LABS.items()]))
+        return 0
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("lab", no_wrap=True)
+    table.add_column("claim")
+    for name, lab in LABS.items():
+        table.add_row(name, lab.claim)
+    Console().print(table)
+    return 0
+
+
+def tell(outcome: Outcome, written: Sequence[Path]) -> None:
+    """The claim, the numbers, the checks, the verdict, the figures."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"{outcome.lab}: {outcome.claim}\n", markup=False)
+    single: dict[str, str] = {}
+    for name, value in outcome.numbers.items():
+        if name == CURVES:
+            continue
+        if isinstance(value, Mapping) and any(isinstance(one, Mapping) for one in value.values()):
+            _tell_table(console, name, value)
+        elif isinstance(value, Mapping):
+            line = ", ".join(f"{key} = {in_words(one)}" for key, one in value.items())
+            short = len(line) <= LINE
+            single |= {name: line} if short else {f"{name}, {key}": in_words(one) for key, one in value.items()}
+        else:
+            single[name] = in_words(value)
+    if single:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(overflow="fold")
+        table.add_column(overflow="fold")
+        for name, text in single.items():
+            table.add_row(name, text)
+        console.print(table, markup=False)
+        console.print()
+    checks = Table(box=None, pad_edge=False)
+    checks.add_column("checked")
+    for heading in ("found", "allowed", "kept"):
+        checks.add_column(heading, justify="right", no_wrap=True)
+    for check in outcome.checks:
+        checks.add_row(check.what, found_in(check), check.allowed, "yes" if check.kept else "no")
+    console.print(checks, markup=False)
+    console.print(f"\nholds: {'yes' if outcome.holds else 'no'}")
+    for path in written:
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _tell_table(console: Any, name: str, rows: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    columns = list(dict.fromkeys(key for row in rows.values() if isinstance(row, Mapping) for key in row))[:WIDEST]
+    table = Table(box=None, pad_edge=False)
+    table.add_column(name)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for key, row in rows.items():
+        table.add_row(str(key), *(in_words(row[column]) if column in row else "" for column in columns))
+    console.print(table, markup=False)
+    console.print()
+
+
+def found_in(check: Check) -> str:
+    """Where a number must be small, whether rounding leaves nothing of it or a little is chance."""
+    if isinstance(check.value, float) and check.allowed[0] in "≤<" and check.value < NOTHING:
+        return "~0"
+    return in_words(check.value)
+
+
+def in_words(value: Any) -> str:
+    """A number with four digits that matter, a short list number by number, a long one by its length."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        if 0 < abs(value) < NOTHING:
+            return "~0"
+        return f"{value:z.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        text = "(" + ", ".join(map(in_words, value)) + ")"
+        return text if len(value) <= LONGEST else f"{len(value)} numbers; --json prints them"
+    return str(value)

@@ -1,0 +1,83 @@
+"""`anaphor trace FILE::FUNCTION`: the computation graph of a function, with a value and a gradient at every node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from anaphor.config import parse
+from anaphor.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from anaphor.inspect import Graph
+    from anaphor.inspect.graph.check import Check
+
+LEVELS = ("operations", "names", "modules", "everything")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Draw the computation graph of any Python function on tensors, and show value and gradient at every node.
+
+    The function's default arguments are its inputs: numbers, fractions, lists of numbers, tensors and modules.
+    Gradients are those of the sum of the scalars it returns, or of all it returns where nothing is a scalar.
+    """
+
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE::FUNCTION")]
+    """The function, as FILE::FUNCTION. The file is run."""
+    output: str | None = None
+    """Name of what is differentiated, in place of what the function returns."""
+    level: str = "operations"
+    """How much is shown: operations, names (variables only), modules (innermost ones as one node) or everything."""
+    collapse: tuple[str, ...] = ()
+    """Modules to show as one node each; `layers.*` means all of that form."""
+    check: bool = False
+    """Compare the gradients with finite differences, in double precision."""
+    out: Path | None = None
+    """Folder for graph.svg, graph.png and graph.html, a page to step through."""
+    json: bool = False
+    """Print one JSON value: nodes with id, name, op, inputs, value and gradient, and the id of the output."""
+
+    def __post_init__(self) -> None:
+        if "::" not in self.target or not all(self.target.rsplit("::", 1)):
+            raise ConfigError(f"{self.target!r} names no function: write FILE::FUNCTION, for example model.py::loss")
+        if self.level not in LEVELS:
+            raise ConfigError(f"unknown level {self.level!r} (known: {', '.join(LEVELS)})")
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor trace")
+
+    from anaphor.inspect.graph.loading import traced_file
+
+    file, function = options.target.rsplit("::", 1)
+    graph = traced_file(Path(file), function, level=options.level, output=options.output)
+    if options.collapse:
+        graph = graph.collapsed(*options.collapse)
+    check = graph.check() if options.check else None
+    written: list[Path] = []
+    if options.out is not None:
+        try:
+            written = list(graph.draw(*(options.out / f"graph.{ending}" for ending in ("svg", "png", "html"))))
+        except OSError as error:
+            raise DataError(f"out={options.out} cannot be written to: {error.strerror}") from None
+    if options.json:
+        print(json.dumps(_plain(graph, check, written), allow_nan=False))
+    else:
+        print(graph.text())
+        for line in (*([check] if check is not None else []), *written):
+            print(line)
+    return 0 if check is None or check.agrees else 1
+
+
+def _plain(graph: Graph, check: Check | None, written: Sequence[Path]) -> dict[str, Any]:
+    return {
+        **graph.plain(),
+        "check": None if check is None else check.plain(),
+        "written": [str(path) for path in written],
+    }

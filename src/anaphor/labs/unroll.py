@@ -1,0 +1,210 @@
+"""A linear recurrent network, unrolled: its state as a sum over inputs, with letters and with numbers.
+
+h_t = W_h h_{t-1} + W_x x_t from h_0 = 0, and y_t = φ(W_y h_t), so h_T = Σ_t W_h^(T-t) W_x x_t. Everything that a long
+sequence does to inputs and gradients is done by the powers of W_h.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from anaphor.draw import curves
+from anaphor.labs.lab import CURVES, Check, Outcome, at_most, equal, true
+from anaphor.labs.specs import UnrollSpec
+from anaphor.labs.table import LABS
+from anaphor.mixers import Mixer, RNNSpec, Span
+
+ROUNDING = 1e-10  # relative: the numbers themselves may be large or small
+RATE = {"orthogonal": 1e-9, "gaussian": 0.05}  # how far the measured rate may be from the spectral radius
+
+
+def in_letters(steps: int) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
+    """h_1 … h_T by the recurrence, multiplied out, and by the sum. Matrices do not commute, and neither do these."""
+    W_h, W_x, *x = (sympy.Symbol(name, commutative=False) for name in _names(steps))
+    recurred, summed, h = [], [], sympy.Integer(0)
+    for step in range(1, steps + 1):
+        h = sympy.expand(W_h * h + W_x * x[step - 1])
+        recurred.append(h)
+        summed.append(sympy.Add(*(W_h ** (step - place) * W_x * x[place - 1] for place in range(1, step + 1))))
+    return recurred, summed
+
+
+def _names(steps: int) -> list[str]:
+    return ["W_h", "W_x", *(f"x_{step}" for step in range(1, steps + 1))]
+
+
+def as_written(h: sympy.Expr) -> str:
+    """W_h² W_x x_1 + W_h W_x x_2 + W_x x_3, oldest input first."""
+    terms = sorted(sympy.Add.make_args(h), key=lambda term: str(term.args[-1]))
+    powers = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+    def factor(one: sympy.Expr) -> str:
+        base, power = one.as_base_exp()
+        return str(base) if power == 1 else f"{base}{str(power).translate(powers)}"
+
+    return " + ".join(" ".join(map(factor, term.args)) for term in terms)
+
+
+def recurrent_matrix(spec: UnrollSpec, radius: float) -> Tensor:
+    """A matrix whose largest eigenvalue has this absolute value."""
+    drawn = torch.randn(spec.hidden, spec.hidden, dtype=torch.float64)
+    if spec.matrix == "orthogonal":
+        rotation: Tensor = torch.linalg.qr(drawn).Q
+        return radius * rotation
+    largest: Tensor = torch.linalg.eigvals(drawn).abs().max()
+    return radius * drawn / largest
+
+
+def network(W_h: Tensor, W_x: Tensor) -> Mixer:
+    """Our recurrent layer with the identity in place of a nonlinearity, and no constants."""
+    layer = RNNSpec(width=W_x.shape[1], width_out=len(W_x), nonlinearity="identity").build().double()
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.zero_()
+        layer.input_weights[0].copy_(W_x)
+        layer.recurrent_weights[0].copy_(W_h)
+    return layer
+
+
+def states(layer: Mixer, x: Tensor) -> Tensor:
+    """h_1 … h_T of one sequence. [T, D] -> [T, H]"""
+    h: Tensor = layer(x[None], layer.initial_state(x[None]), Span.whole(x[None]))[0]
+    return h[0]
+
+
+def run(spec: UnrollSpec) -> Outcome:
+    torch.manual_seed(spec.seed)
+    recurred, summed = in_letters(spec.symbolic)
+    same = [sympy.expand(left - right) == 0 for left, right in zip(recurred, summed, strict=True)]
+    checks = [equal(f"states that agree with letters, of {spec.symbolic}", sum(same), spec.symbolic)]
+
+    W_x = torch.randn(spec.hidden, spec.inputs, dtype=torch.float64)
+    W_y = torch.randn(spec.outputs, spec.hidden, dtype=torch.float64)
+    x = torch.randn(spec.steps, spec.inputs, dtype=torch.float64)
+    x = x / (x @ W_x.T).norm(dim=1, keepdim=True)  # every W_x x_t has length 1: none is favoured
+    found = {
+        f"radius {radius:g}": _at(spec, recurrent_matrix(spec, radius), W_x, W_y, x, radius) for radius in spec.radii
+    }
+    training = {"without": trained(None), "clipped": trained(spec.clip)}
+    checks += [*_worst(spec, [one["off"] for one in found.values()]), *_training_checks(training)]
+    numbers = {
+        "h_2": as_written(recurred[1]),
+        "h_3": as_written(recurred[2]),
+        "y_3": f"φ(W_y ({as_written(recurred[2])}))",
+        f"after {spec.steps} steps": {name: one["row"] for name, one in found.items()},
+        "learning w in w^20 = 1 from 1.5": training,
+        CURVES: {
+            "share of the first input": {name: one["shares"] for name, one in found.items()},
+            "size of the gradient": {name: one["sizes"] for name, one in found.items()},
+        },
+    }
+    return Outcome("unroll", LABS["unroll"].claim, tuple(checks), numbers)
+
+
+def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radius: float) -> dict[str, Any]:
+    """One spectral radius: how far the layer is off the sums, shares of the first input, gradients, clipping."""
+    layer, steps = network(W_h, W_x), spec.steps
+    powers = [torch.eye(len(W_h), dtype=W_h.dtype)]
+    for _ in range(steps - 1):
+        powers.append(W_h @ powers[-1])
+    drive = x @ W_x.T  # [T, H]
+    last = torch.stack([powers[steps - 1 - t] @ drive[t] for t in range(steps)]).sum(0)
+    first = x[:1].clone().requires_grad_()
+    h = states(layer, torch.cat((first, x[1:])))[-1]
+    y = torch.tanh(W_y @ h)
+
+    lengths = (torch.stack(powers) @ drive.T).norm(dim=1)  # [power, t]: how long W_h^power W_x x_t is
+    shares = [float(lengths[T - 1, 0] / lengths[range(T - 1, -1, -1), range(T)].sum()) for T in range(1, steps + 1)]
+    slopes = torch.stack([torch.autograd.grad(part, first, retain_graph=True)[0][0] for part in h])
+    sizes = [float(torch.linalg.matrix_norm(power @ W_x, 2)) for power in powers]
+    half = steps // 2
+    clipped = _clipped((W_y @ h).sum(), first, spec.clip)
+    exact = radius ** (steps - 1) / math.fsum(radius**power for power in range(steps))
+    return {
+        "off": {
+            "states": max(_relative(h, last), _relative(y, torch.tanh(W_y @ last))),
+            "slopes": _relative(slopes, powers[-1] @ W_x),
+            "rate": abs((sizes[-1] / sizes[half - 1]) ** (1 / (steps - half)) - radius),
+            "share": abs(shares[-1] / exact - 1),
+            "clipped": clipped["after"] / spec.clip,
+            "direction": 1 - clipped["cosine"],
+        },
+        "row": {
+            "share of x_1": shares[-1],
+            "an equal share": 1 / steps,
+            "‖∂h_T/∂x_1‖": sizes[-1],
+            "gradient of x_1": clipped["before"],
+            "clipped": clipped["after"],
+        },
+        "shares": shares,
+        "sizes": sizes,
+    }
+
+
+def _worst(spec: UnrollSpec, off: list[dict[str, float]]) -> list[Check]:
+    """What must be so at every radius."""
+    worst = {name: max(one[name] for one in off) for name in off[0]}
+    checks = [
+        at_most("h_T and y_T off the sums, relative", worst["states"], ROUNDING),
+        at_most("∂h_T/∂x_1 off W_h^(T-1) W_x, relative", worst["slopes"], ROUNDING),
+        at_most("rate at which the gradient grows, off the radius", worst["rate"], RATE[spec.matrix]),
+        at_most("norm of a clipped gradient, over the bound", worst["clipped"], 1.0),
+        at_most("1 − cosine of clipped and unclipped", worst["direction"], ROUNDING),
+    ]
+    if spec.matrix == "orthogonal":  # rotations keep lengths, so that the share is known
+        checks.append(at_most("share of x_1 off ρ^(T-1) / Σ ρ^k, relative", worst["share"], ROUNDING))
+    return checks
+
+
+def _clipped(loss: Tensor, first: Tensor, bound: float) -> dict[str, float]:
+    """The gradient that reaches the first input, before and after its norm is bounded, and the angle between them."""
+    loss.backward()
+    assert first.grad is not None, "the loss depends on every input"
+    before = first.grad.clone()
+    clip_grad_norm_([first], bound)
+    after = first.grad
+    cosine = float((before * after).sum() / (before.norm() * after.norm()))
+    return {"before": float(before.norm()), "after": float(after.norm()), "cosine": cosine}
+
+
+def trained(bound: float | None, steps: int = 20, updates: int = 500, rate: float = 0.002) -> dict[str, Any]:
+    """Gradient descent on ½(w^20 − 1)² from w = 1.5: the smallest recurrent network there is."""
+    w = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    for update in range(1, updates + 1):
+        loss = (w**steps - 1).square() / 2
+        (slope,) = torch.autograd.grad(loss, w)
+        if not slope.isfinite():
+            return {"w": "lost", "loss": "not a number", "updates": update}
+        if bound is not None:
+            slope = slope.clamp(-bound, bound)
+        w = (w - rate * slope).detach().requires_grad_()
+    return {"w": float(w.detach()), "loss": float(loss.detach()), "updates": updates}
+
+
+def _training_checks(training: dict[str, dict[str, Any]]) -> list[Check]:
+    off = training["clipped"]["w"]
+    return [
+        true("learning without clipping ends in what is not a number", training["without"]["w"] == "lost"),
+        at_most("learning with clipping: w off 1", math.inf if off == "lost" else abs(off - 1), 1e-3),
+    ]
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).detach().abs().max() / expected.detach().abs().max())
+
+
+def draw(outcome: Outcome, folder: Path) -> list[Path]:
+    """What is left of the first input, and what the gradient does, as the sequence grows."""
+    written = []
+    labels = {"share of the first input": "unroll-share.png", "size of the gradient": "unroll-gradient.png"}
+    for label, file in labels.items():
+        lines = {name: (range(1, len(y) + 1), y) for name, y in outcome.numbers[CURVES][label].items()}
+        written.append(curves(lines, folder / file, x_label="length T of the sequence", y_label=label, log_y=True))
+    return written

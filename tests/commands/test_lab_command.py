@@ -1,0 +1,94 @@
+"""`anaphor lab`: a list, help without torch, JSON, tables and figures for people, and one line for a wrong name."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from anaphor.cli.main import main
+from anaphor.labs.table import LABS
+
+
+def test_the_list_names_every_lab(capsys):
+    assert main(["lab", "list"]) == 0
+    shown = capsys.readouterr().out
+    wanted = list(LABS)
+    assert len(wanted) == 10
+    assert {"backprop", "kronecker", "unroll", "bptt", "complexity", "low-rank", "scaling", "masking"} < set(wanted)
+    assert all(name in shown for name in wanted)
+    assert main(["lab", "list", "--json"]) == 0
+    assert [row["lab"] for row in json.loads(capsys.readouterr().out)] == wanted
+
+
+def test_help_and_list_need_no_torch():
+    script = (
+        "import sys; from anaphor.cli.main import main; from anaphor.labs.table import LABS;"
+        "main(['lab', 'list']); main(['lab', '--help']); [main(['lab', name, '--help']) for name in LABS];"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Spectral radii of the recurrent matrix" in done.stdout
+    assert done.stdout.count("usage: anaphor lab") == 1 + len(LABS)
+
+
+def test_json_is_one_value_with_four_names(capsys):
+    assert main(["lab", "bptt", "--json", "--hidden", "5"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert list(plain) == ["lab", "claim", "holds", "numbers"]
+    assert plain["holds"] is True
+    assert len(plain["numbers"]["∂J/∂W_hh, first line"]) == 5
+
+
+def test_people_get_claim_numbers_verdict_and_the_path_of_the_figure(capsys, tmp_path):
+    assert main(["lab", "scaling", "--samples", "1000", "--out", str(tmp_path / "figures")]) == 0
+    shown = capsys.readouterr().out
+    assert LABS["scaling"].claim[:30] in shown
+    assert "h = 256" in shown
+    assert "holds: yes" in shown
+    assert f"wrote {tmp_path / 'figures' / 'scaling.png'}" in shown
+    assert (tmp_path / "figures" / "scaling.png").is_file()
+
+
+def test_inputs_can_be_changed_until_the_claim_fails(capsys):
+    assert main(["lab", "bptt", "--reach", "1"]) == 0
+    assert "holds: no" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["kroneker"], "unknown lab 'kroneker'; did you mean 'kronecker'? (known: backprop, bptt, "),
+        ([], "NAME"),
+        (["unroll", "--radius", "2"], "did you mean '--radii'?"),
+        (["masking", "--hidden", "9"], "hidden=9: the positions are 0 to 5"),
+        (["backprop", "--x", "half"], "x='half' is no number: write 2, 0.25 or 1/4"),
+    ],
+)
+def test_bad_input_gets_one_line(capsys, words, message):
+    assert main(["lab", *words]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_the_name_may_stand_behind_options(capsys):
+    assert main(["lab", "--json", "list"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(LABS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABS)
+def test_every_lab_ends_within_half_a_minute(name, tmp_path):
+    """Time spent computing, on one thread: the clock on the wall says more on a busy machine."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = [sys.executable, "-m", "anaphor.cli.main", "lab", name, "--json", "--out", str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 30
+    assert json.loads(done.stdout)["lab"] == name
+    assert list(tmp_path.iterdir())

@@ -1,0 +1,78 @@
+"""What layers cost: counted exactly on any machine, and timed where there is time."""
+
+import sys
+
+import pytest
+import torch
+
+from anaphor.labs import complexity
+from anaphor.labs.ledger import Ledger
+from anaphor.labs.powers import Power
+from anaphor.labs.specs import ComplexitySpec
+from anaphor.labs.table import LABS
+
+SMALL = ComplexitySpec(
+    lengths=(64, 128, 256, 512), large=128, widths=(8, 16, 32), width=16, length=96, repeats=1, attempts=1, chunk=40
+)
+
+
+def test_operations_memory_and_depth_follow_the_formulae():
+    """Seed 002 1 (e) and seed 003 3.1. Times are left out: those of such short texts say nothing."""
+    checks = {check.what: check for check in complexity.run(SMALL).checks if not check.what.startswith("time of")}
+    assert [check for check in checks.values() if not check.kept] == []
+    assert checks["operations of attention, explicit"].value == 8 * 96 * 16 * 16 + 4 * 96 * 96 * 16
+    assert len(checks) == 15
+
+
+def test_a_time_out_of_bounds_is_taken_again_and_told(monkeypatch):
+    found = iter([Power(1.5, 1.4, 1.6), Power(1.9, 1.8, 2.0)])
+    power = {name: Power(1.0, 0.9, 1.1) for name in complexity.KINDS}
+    monkeypatch.setattr(complexity, "against_width", lambda spec: {})
+    monkeypatch.setattr(
+        complexity,
+        "exponents",
+        lambda spec, times: power | {"attention, explicit": next(found, Power(2.0, 2.0, 2.0))},
+    )
+    outcome = complexity.run(ComplexitySpec(**{**vars(SMALL), "attempts": 3}))
+    assert outcome.numbers["attempts at the times"] == 2
+    assert outcome.numbers["attempt 1, out of bounds"]["attention, explicit"] == 1.5
+    assert outcome.holds
+
+
+def test_the_number_of_threads_is_put_back(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(complexity, "_run", lambda spec: torch.get_num_threads())
+    assert complexity.run(ComplexitySpec(threads=before + 1)) == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_the_ledger_counts_bytes_that_live_at_once_and_steps_that_wait():
+    x = torch.zeros(1000, dtype=torch.float32)  # there before, and not counted
+    with Ledger() as ledger, torch.no_grad():
+        y = x + 1  # 4,000 bytes
+        z = y * y  # 8,000
+        del y
+        w = z.view(10, 100).sum(0)  # a view is no step; 400 more beside 4,000
+    assert ledger.peak == 8000
+    assert ledger.depth == 3
+    assert w.shape == (100,)
+
+
+def test_steps_side_by_side_are_no_deeper_than_one():
+    x = torch.ones(8, dtype=torch.float32)
+    with Ledger() as ledger:
+        kept = [x * number for number in range(5)]
+    assert (ledger.depth, ledger.peak, len(kept)) == (1, 5 * 32, 5)
+
+
+@pytest.mark.slow
+def test_measured_exponents_at_large_n(capsys):
+    """On a noisy machine up to three attempts; how many it took is told."""
+    outcome = LABS["complexity"].run(ComplexitySpec(attempts=3))
+    attempts = outcome.numbers["attempts at the times"]
+    with capsys.disabled():
+        sys.stdout.write(f"\nattempts: {attempts}, exponents: {outcome.numbers['against length']}\n")
+    rows = outcome.numbers["against length"]
+    assert rows["attention, explicit"]["time"] >= 1.7
+    assert all(rows[name]["time"] <= 1.35 for name in ("pooled", "linear", "recurrent"))
+    assert all(row["95 % interval"][0] <= row["time"] + 0.01 for row in rows.values())
