@@ -9,7 +9,8 @@ __version__ = "0.1.0"
 _PACKAGES = ("config", "draw", "errors", "inspect", "mixers", "models", "taps")
 _PUBLIC = {
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),
-    "anaphor.inspect": ("recorded",),
+    "anaphor.inspect": ("recorded", "trace"),
+    "anaphor.labs.table": ("LABS",),
     "anaphor.metrics.bleu": ("bleu", "corpus_bleu", "ngram_counts"),
     "anaphor.mixers": ("MIXERS", "Span", "count_bytes", "detach", "mixer_spec", "select_rows"),
     "anaphor.models": (
