@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
+from anaphor.cli.study_table import score_of
+from anaphor.studies.axes import plain_axis
+from anaphor.studies.cell import Cell, measures_of
 from anaphor.studies.engines import Ended
+from anaphor.studies.spec import StudySpec
 from studies.here import Here
 
 STUDY = """
@@ -168,3 +172,14 @@ def test_a_mistake_is_one_line_and_code_two(words, message, capsys):
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+def test_a_finished_cell_tells_what_it_is_judged_by_and_not_its_last_epoch(tmp_path):
+    spec = StudySpec(name="one", base={"data": "grammar"}, parameters=(plain_axis("width", [8]),), seeds=(0,))
+    cell = Cell(spec.settings()[0], 0, tmp_path)
+    (tmp_path / "measures.json").write_text(json.dumps({"wanted": measures_of(spec)}))
+    (tmp_path / "result.json").write_text(
+        json.dumps({"status": "finished", "valid": {"perplexity": 151.0, "loss": 5.0}})
+    )
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 9, "valid": {"perplexity": 233.0, "loss": 5.4}}) + "\n")
+    assert score_of(cell, spec) == ", perplexity 151.00"

@@ -128,7 +128,7 @@ def last_value(cell: Cell, spec: StudySpec) -> float | None:
 
 
 def score_of(cell: Cell, spec: StudySpec) -> str:
-    value = last_value(cell, spec)
+    value = cell.value(spec)
     return "" if value is None else f", {spec.metric.partition('.')[2].replace('_', ' ')} {value:.2f}"
 
 

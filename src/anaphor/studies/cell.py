@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -61,6 +62,16 @@ class Cell:
         if result.get("status") == "diverged":
             return "diverged"
         return str(self.read(ENDED).get("status", "begun" if RunDir(self.folder).exists else "new"))
+
+    def value(self, study: StudySpec) -> float | None:
+        """What it is judged by; None where it has not finished. Where it saw later tokens it is judged by its loss."""
+        if self.status(study) != "finished":
+            return None
+        split, name = study.metric.split(".")
+        score = self.read(RunDir(self.folder).result.name)[split]
+        if score[name] is not None:
+            return float(score[name])
+        return math.exp(score["loss"]) if score["loss"] is not None and score["loss"] < 700 else math.inf
 
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the folder; nothing where there is none, or where it is damaged: then it is made again."""

@@ -151,14 +151,8 @@ class Study:
         return str(cell.read(ENDED).get("reason", "")) if status in ("failed", "stopped") else ""
 
     def value(self, cell: Cell) -> float | None:
-        """What the cell is judged by; None where it has not finished. Seen later tokens, it is judged by its loss."""
-        if cell.status(self.spec) != "finished":
-            return None
-        split, name = self.spec.metric.split(".")
-        score = cell.read(RunDir(cell.folder).result.name)[split]
-        if score[name] is not None:
-            return float(score[name])
-        return math.exp(score["loss"]) if score["loss"] is not None and score["loss"] < 700 else math.inf
+        """What the cell is judged by; None where it has not finished."""
+        return cell.value(self.spec)
 
     def _mean(self, cells: list[Cell]) -> float | None:
         values = [value for cell in cells if (value := self.value(cell)) is not None]
