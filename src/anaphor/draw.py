@@ -27,6 +27,7 @@ def curves(
     x_label: str,
     y_label: str,
     title: str = "",
+    log_x: bool = False,
     log_y: bool = False,
 ) -> Path:
     """One line for each named (x, y). The file's ending chooses PNG, SVG or PDF."""
@@ -35,8 +36,11 @@ def curves(
         # A line through few points hides where they are, and through one there is none.
         look = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
         axes.plot(x, y, label=name, marker="o" if len(x) <= MARKED else None, markersize=4, **look)
-    axes.set(xlabel=x_label, ylabel=y_label, title=title, yscale="log" if log_y else "linear")
-    if all(float(place).is_integer() for x, _ in series.values() for place in x):
+    axes.set(xlabel=x_label, ylabel=y_label, title=title)
+    axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    if log_x:
+        _mark(axes.xaxis, sorted({place for x, _ in series.values() for place in x}))
+    elif all(float(place).is_integer() for x, _ in series.values() for place in x):
         axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     if len(series) > 1:

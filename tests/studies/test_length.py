@@ -259,6 +259,17 @@ def test_figures_show_what_was_scored_and_leave_out_what_was_not(tmp_path):
     assert one == "loss-by-position-restarted"
 
 
+@pytest.mark.parametrize(("longest", "far"), [(8, False), (64, True)])
+def test_lengths_far_apart_stand_on_a_logarithmic_scale(longest, far, tmp_path, monkeypatch):
+    scales = {}
+    monkeypatch.setattr(
+        "anaphor.studies.length.curves", lambda series, path, **rest: scales.setdefault(path.stem, rest["log_x"])
+    )
+    task, model = task_of(torch.zeros(700, dtype=torch.long)), ByPlace(FALLING)
+    draw_lengths([scored(task, model, length, False) for length in (4, longest)], tmp_path, trained=4)
+    assert scales["perplexity-by-length"] is far
+
+
 def test_lines_that_would_look_alike_are_not_drawn(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(

@@ -183,13 +183,17 @@ def _curve(one: LengthScore) -> tuple[list[float], list[float]]:
 
 
 def _draw(series: dict[str, Any], path: Path, *, x_label: str, y_label: str, title: str) -> list[Path]:
-    """The same figure as PNG and as SVG; on a logarithmic scale where the lowest values would else be lost."""
+    """The same figure as PNG and as SVG; on logarithmic scales where the lowest values would else be lost."""
     heights = [height for _, y in series.values() for height in y if math.isfinite(height)]
-    steep = bool(heights) and 0 < 10 * min(heights) < max(heights)
+    scales = {"log_x": _wide([place for x, _ in series.values() for place in x]), "log_y": _wide(heights)}
     return [
-        curves(series, path.with_suffix(ending), x_label=x_label, y_label=y_label, title=title, log_y=steep)
+        curves(series, path.with_suffix(ending), x_label=x_label, y_label=y_label, title=title, **scales)
         for ending in (".png", ".svg")
     ]
+
+
+def _wide(values: Sequence[float]) -> bool:
+    return bool(values) and 0 < 10 * min(values) < max(values)
 
 
 def _spread(scores: Sequence[LengthScore]) -> list[LengthScore]:
