@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import anaphor.training
 from anaphor.bench.finding import Finding
 from anaphor.bench.timing import in_turns, ratio
 from anaphor.config import from_yaml
@@ -23,6 +21,7 @@ from anaphor.data.byte import Byte
 from anaphor.data.text import Stream
 from anaphor.models import preset
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
+from anaphor.training.recipes import recipe_file
 from anaphor.training.run import build_step
 from anaphor.training.spec import LanguageRunSpec
 
@@ -113,7 +112,7 @@ class OurLoop:
 
 
 def recipe(name: str) -> LanguageRunSpec:
-    return from_yaml(LanguageRunSpec, Path(anaphor.training.__path__[0]) / "recipes" / f"{name}.yaml")
+    return from_yaml(LanguageRunSpec, recipe_file(name, LanguageRunSpec.task))
 
 
 def loops(name: str, device: torch.device, dtype: str = "float32") -> tuple[OurLoop, PlainLoop]:

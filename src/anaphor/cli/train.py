@@ -95,7 +95,7 @@ def read(task: str, words: Sequence[str]) -> Options:
         raise ConfigError(f"--recipe {recipe} and --config {file}: give one of them")
     default = None
     if recipe is not None:
-        default = kind(**vars(from_yaml(spec, recipe_file(recipe))))
+        default = kind(**vars(from_yaml(spec, recipe_file(recipe, task))))
     elif file is not None:
         default = kind(**vars(from_yaml(spec, Path(file))))
     return parse(kind, words, program=f"anaphor train {task}", default=default)

@@ -149,7 +149,7 @@ class StudySpec:
         kind = TASKS[self.task]
         given = {**self.base, **said}
         recipe = given.pop("recipe", None)
-        values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe)))))
+        values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe), self.task))))
         check_fields(kind, given)
         if any(given.get(name) is not None for name in BUDGETS):
             values |= dict.fromkeys(BUDGETS)  # a budget takes the place of the recipe's, whatever its unit
