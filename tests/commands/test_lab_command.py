@@ -66,6 +66,7 @@ def test_inputs_can_be_changed_until_the_claim_fails(capsys):
         (["unroll", "--radius", "2"], "did you mean '--radii'?"),
         (["masking", "--hidden", "9"], "hidden=9: the positions are 0 to 5"),
         (["backprop", "--x", "half"], "x='half' is no number: write 2, 0.25 or 1/4"),
+        (["complexity", "--out", __file__], f"out={__file__} cannot be written to: File exists"),
     ],
 )
 def test_bad_input_gets_one_line(capsys, words, message):

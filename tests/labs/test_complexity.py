@@ -33,7 +33,7 @@ def test_a_time_out_of_bounds_is_taken_again_and_told(monkeypatch):
         "exponents",
         lambda spec, times: power | {"attention, explicit": next(found, Power(2.0, 2.0, 2.0))},
     )
-    outcome = complexity.run(ComplexitySpec(**{**vars(SMALL), "attempts": 3}))
+    outcome = complexity.run(ComplexitySpec(**{**vars(SMALL), "attempts": 3, "lengths": (16, 32, 64), "large": 16}))
     assert outcome.numbers["attempts at the times"] == 2
     assert outcome.numbers["attempt 1, out of bounds"]["attention, explicit"] == 1.5
     assert outcome.holds

@@ -16,7 +16,10 @@ from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, equal, true
 from anaphor.labs.powers import fitted
 from anaphor.labs.table import LABS
 
-QUICK = {"low-rank": specs.LowRankLabSpec(train=0, lengths=(64, 128, 256))}  # nothing is trained, little is timed
+QUICK = {
+    "low-rank": specs.LowRankLabSpec(train=0, lengths=(64, 128, 256)),  # nothing is trained, little is timed
+    "scaling": specs.ScalingSpec(samples=4000),
+}
 DOCS = Path(__file__).parents[2] / "docs"
 LABS_HERE = [name for name in LABS if name != "complexity"]
 
@@ -68,6 +71,19 @@ def test_backprop_holds_for_other_fractions_and_a_dead_unit():
     assert outcome.holds
     assert outcome.numbers["values"]["z5"] == "1/7"
     assert outcome.numbers["gradients of z6"]["x"] == "1"
+
+
+@pytest.mark.parametrize("given", [{"x": "3.14159265"}, {"w1": "123457/1000003"}, {"x": "1e9", "w1": "999999999/7"}])
+def test_backprop_holds_for_numbers_that_nobody_would_write_as_fractions(given):
+    large = {"vector_x": (1e6, 1e-3), "vector_w": (1e5, 7.7, 0.1, 0.3)}
+    assert [check.what for check in backprop.run(specs.BackpropSpec(**given, **large)).checks if not check.kept] == []
+
+
+def test_labs_end_in_a_verdict_where_numbers_grow_large():
+    swelling = bptt.run(specs.BpttSpec(steps=12, hidden=256, inputs=256))
+    assert max(swelling.numbers["losses"]) > 745  # where a share rounds to zero
+    assert [check.what for check in swelling.checks if not check.kept] == []
+    assert not scaling.run(specs.ScalingSpec(mean=1000.0, samples=100, queries=100)).holds
 
 
 def test_a_wrong_gradient_would_be_seen(monkeypatch):
@@ -223,6 +239,27 @@ def test_an_exponent_is_read_off_a_line_with_its_interval():
         (lambda: specs.MaskingSpec(heads=3), "heads=3"),
         (lambda: specs.ConceptsSpec(question=17), "question=17"),
         (lambda: specs.SelectionSpec(width=5), "width=5"),
+        (lambda: specs.BackpropSpec(x="1e400"), "x='1e400' is too long"),
+        (lambda: specs.BackpropSpec(x="1e999999999"), "x='1e999999999' is too long"),
+        (lambda: specs.BackpropSpec(w1="1/10000000000"), "is too long: up to 1,000,000,000 above and below the line"),
+        (lambda: specs.BackpropSpec(vector_x=(math.nan, 1)), "vector_x=(nan, 1): it must be a finite number"),
+        (lambda: specs.BackpropSpec(seed=2**64), "seed=18446744073709551616: it must be 0 to"),
+        (lambda: specs.BackpropSpec(seed=-1), "seed=-1: it must be 0 to"),
+        (lambda: specs.KroneckerSpec(sharpness=math.inf), "sharpness=inf: it must be a finite number"),
+        (lambda: specs.KroneckerSpec(inputs=10**8), "inputs=100000000: it must be at most 100,000"),
+        (lambda: specs.UnrollSpec(clip=math.nan), "clip=nan"),
+        (lambda: specs.UnrollSpec(radii=(1e-300,)), "radii=(1e-300,)"),
+        (lambda: specs.UnrollSpec(radii=(0.5, 2.0), steps=1000), "beyond what numbers can hold"),
+        (lambda: specs.UnrollSpec(hidden=3000), "hidden=3000: it must be at most 64"),
+        (lambda: specs.BpttSpec(steps=300), "steps=300: it must be at most 100"),
+        (lambda: specs.ScalingSpec(mean=1e200), "mean=1e+200: it must be at most 1,000"),
+        (lambda: specs.ScalingSpec(mean=-1e200), "mean=-1e+200: it must be at least -1000"),
+        (lambda: specs.ScalingSpec(deviation=1e-300), "deviation=1e-300: it must be at least 0.001"),
+        (lambda: specs.MaskingSpec(tokens=3000), "tokens=3000: it must be at most 64"),
+        (lambda: specs.MaskingSpec(tokens=64, width=32), "tokens=64 × width=32 is more than 1,024"),
+        (lambda: specs.LowRankLabSpec(width=10**5), "width=100000: it must be at most 512"),
+        (lambda: specs.ComplexitySpec(rank=10**5), "rank=100000: it must be at most 1,024"),
+        (lambda: specs.ComplexitySpec(threads=10**5), "threads=100000: it must be at most 256"),
     ],
 )
 def test_inputs_that_cannot_be_meant_are_refused(make, told):

@@ -74,14 +74,14 @@ def matrices(draw):
 
 
 @given(matrices())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_key_is_selected_or_a_mean_of_the_others(keys):
     for index in range(len(keys)):
         check(keys, [index], select(keys, index))
 
 
 @given(matrices(), st.data())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_subset_is_averaged_or_its_flat_meets_the_hull_of_the_others(keys, data):
     wanted = data.draw(st.lists(st.integers(0, len(keys) - 1), min_size=1, unique=True))
     check(keys, wanted, average(keys, wanted))
@@ -94,7 +94,7 @@ def test_all_keys_are_averaged_exactly(keys):
 
 
 @given(matrices())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_the_identity_exists_exactly_when_every_key_can_be_selected(keys):
     each, together = [select(keys, index) for index in range(len(keys))], identity(keys)
     missing = [answer for answer in each if isinstance(answer, Impossible)]
@@ -205,7 +205,7 @@ def test_a_free_key_is_the_nearest_that_will_do():
 
 
 @given(matrices(), st.data())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_replaced_key_does_it_or_no_allowed_score_would(keys, data):
     count, width = keys.shape
     index = data.draw(st.integers(0, count - 1))

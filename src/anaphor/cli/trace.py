@@ -76,8 +76,9 @@ def run(words: Sequence[str]) -> int:
 
 
 def _plain(graph: Graph, check: Check | None, written: Sequence[Path]) -> dict[str, Any]:
+    """The graph, and what was asked for besides."""
     return {
         **graph.plain(),
-        "check": None if check is None else check.plain(),
-        "written": [str(path) for path in written],
+        **({} if check is None else {"check": check.plain()}),
+        **({"written": [str(path) for path in written]} if written else {}),
     }

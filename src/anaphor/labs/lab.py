@@ -22,8 +22,7 @@ class Check:
     kept: bool
 
     def to_plain(self) -> dict[str, Any]:
-        value = self.value if isinstance(self.value, str) or math.isfinite(self.value) else str(self.value)
-        return {"what": self.what, "value": value, "allowed": self.allowed, "kept": self.kept}
+        return {"what": self.what, "value": _finite(self.value), "allowed": self.allowed, "kept": self.kept}
 
 
 def at_most(what: str, value: float, bound: float) -> Check:
@@ -65,8 +64,17 @@ class Outcome:
             "lab": self.lab,
             "claim": self.claim,
             "holds": self.holds,
-            "numbers": {**self.numbers, "checks": checks},
+            "numbers": _finite({**self.numbers, "checks": checks}),
         }
+
+
+def _finite(value: Any) -> Any:
+    """The same, with a word for what is not a finite number: JSON has none."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 Draw = Callable[[Outcome, Path], list[Path]]

@@ -28,6 +28,11 @@ class Ledger(TorchDispatchMode):
         self._holders: dict[int, int] = {}
         self._depths: dict[int, int] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here, so the compiler need not be kept out, which costs as much as the counting."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = list(_tensors((args, kwargs or {})))
         before = max((self._depths.get(_key(tensor), 0) for tensor in given), default=0)

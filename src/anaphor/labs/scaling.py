@@ -34,18 +34,28 @@ def exact(spec: ScalingSpec, width: int) -> tuple[float, float]:
     return width * mu**2, width * (sigma**4 + 2 * mu**2 * sigma**2)
 
 
+def exact_among_keys(spec: ScalingSpec, width: int) -> float:
+    """h(σ⁴ + μ²σ²): what is left of the variance for one query. The rest moves all its scores alike."""
+    return width * (spec.deviation**4 + spec.mean**2 * spec.deviation**2)
+
+
 def drawn(spec: ScalingSpec, *shape: int) -> Tensor:
     return spec.mean + spec.deviation * torch.randn(*shape, dtype=torch.float64)
 
 
 def moments(spec: ScalingSpec, width: int) -> dict[str, float]:
     """Mean and variance over many pairs, beside the exact ones, with their standard errors."""
-    products = (drawn(spec, spec.samples, width) * drawn(spec, spec.samples, width)).sum(1)
+    q, k = drawn(spec, spec.samples, width), drawn(spec, spec.samples, width)
+    products = (q * k).sum(1)
     off = products - products.mean()
     variance = float(off.square().mean())
     mean_error = math.sqrt(variance / spec.samples)
     variance_error = math.sqrt(float(off.pow(4).mean() - variance**2) / spec.samples)
     mean, spread = exact(spec, width)
+    # Two scores of one query differ by what its keys make of them, and twice over.
+    apart = (products - (q * k.roll(1, 0)).sum(1)).square() / 2
+    among_error = float(apart.std()) / math.sqrt(spec.samples)
+    among = exact_among_keys(spec, width)
     return {
         "mean": float(products.mean()),
         "hμ²": mean,
@@ -53,15 +63,19 @@ def moments(spec: ScalingSpec, width: int) -> dict[str, float]:
         "h(σ⁴ + 2μ²σ²)": spread,
         "mean off, in standard errors": abs(float(products.mean()) - mean) / mean_error,
         "variance off, in standard errors": abs(variance - spread) / variance_error,
+        "variance, one query": float(apart.mean()),
+        "h(σ⁴ + μ²σ²)": among,
+        "the same, one query": abs(float(apart.mean()) - among) / among_error,
     }
 
 
 def sharpness(spec: ScalingSpec, score: Score, q: Tensor, k: Tensor) -> tuple[float, float]:
-    """The entropy of the softmax, as a share of the largest, and the size of its Jacobian diag(p) − p pᵀ."""
+    """The entropy of the softmax, as a share of the largest, and the size of its Jacobian diag(p) − p pᵀ, whose squares
+    sum up to Σp² − 2Σp³ + (Σp²)²."""
     p = torch.softmax(score(q[None, None], k[None, None])[0, 0], dim=-1)  # [queries, keys]
     entropy = -(p * p.clamp(min=1e-300).log()).sum(-1).mean() / math.log(spec.keys)
-    jacobian = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
-    return float(entropy), float(jacobian.flatten(1).norm(dim=1).mean())
+    squares = p.square().sum(-1)
+    return float(entropy), float((squares - 2 * p.pow(3).sum(-1) + squares.square()).clamp(min=0).sqrt().mean())
 
 
 def run(spec: ScalingSpec) -> Outcome:
@@ -94,17 +108,23 @@ def run(spec: ScalingSpec) -> Outcome:
             max(row["variance off, in standard errors"] for row in table.values()),
             ERRORS,
         ),
+        at_most(
+            "variances for one query off, in standard errors",
+            max(row["the same, one query"] for row in table.values()),
+            ERRORS,
+        ),
         at_most("entropy with √h moves by", max(scaled) - min(scaled), STEADY),
-        at_most("entropy without √h, last over first", plain[-1] / plain[0], FALLEN),
-        at_most("gradient without √h, last over first", slope[-1] / slope[0], FALLEN),
-        at_least("gradient with √h, last over first", steady[-1] / steady[0], FALLEN),
+        at_most("entropy without √h, last over first", _left(plain), FALLEN),
+        at_most("gradient without √h, last over first", _left(slope), FALLEN),
+        at_least("gradient with √h, last over first", _left(steady), FALLEN),
     )
     numbers = {
         "E[q·k]": str(mean).replace("**", "^"),
         "Var[q·k]": str(variance).replace("**", "^"),
-        "dot products": table,
+        "dot products": {name: {key: row[key] for key in list(row)[:6]} for name, row in table.items()},
         "softmax over keys": {
             f"h = {width}": {
+                **{key: table[f"h = {width}"][key] for key in ("variance, one query", "h(σ⁴ + μ²σ²)")},
                 "entropy, q·k": plain[place],
                 "entropy, q·k / √h": scaled[place],
                 "gradient, q·k": slope[place],
@@ -115,6 +135,11 @@ def run(spec: ScalingSpec) -> Outcome:
         CURVES: {"widths": widths, **curves},
     }
     return Outcome("scaling", LABS["scaling"].claim, checks, numbers)
+
+
+def _left(values: list[float]) -> float:
+    """The last as a share of the first; what is nothing from the start does not fall."""
+    return values[-1] / values[0] if values[0] else 1.0
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:

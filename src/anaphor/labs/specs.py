@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
@@ -11,22 +13,38 @@ from anaphor.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class LabSpec:
-    """The inputs of a lab."""
+    """The inputs of a lab. Their bounds keep it within half a minute and within what numbers can hold."""
 
     def __post_init__(self) -> None:
         check_types(self)
+        for name in vars(self):
+            if any(isinstance(one, float) and not math.isfinite(one) for one in self._each(name)):
+                raise ConfigError(f"{name}={getattr(self, name)}: it must be a finite number")
+        if not 0 <= getattr(self, "seed", 0) < 2**63:
+            raise ConfigError(f"seed={getattr(self, 'seed', 0)}: it must be 0 to {2**63 - 1:,}")
 
     def at_least(self, least: float, *names: str) -> None:
         for name in names:
-            given = getattr(self, name)
-            if any(one < least for one in (given if isinstance(given, tuple) else (given,))):
-                raise ConfigError(f"{name}={given}: it must be at least {least:g}")
+            if any(one < least for one in self._each(name)):
+                raise ConfigError(f"{name}={getattr(self, name)}: it must be at least {least:g}")
+
+    def at_most(self, most: int, *names: str) -> None:
+        for name in names:
+            if any(one > most for one in self._each(name)):
+                raise ConfigError(f"{name}={getattr(self, name)}: it must be at most {most:,}")
+
+    def _each(self, name: str) -> tuple[Any, ...]:
+        given = getattr(self, name)
+        return given if isinstance(given, tuple) else (given,)
 
     def several(self, least: int, *names: str) -> None:
         for name in names:
             given = getattr(self, name)
             if len(set(given)) < least:
                 raise ConfigError(f"{name}={given}: give at least {least} different numbers")
+
+
+LONGEST = 10**9  # of numbers in the lab on backpropagation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +81,19 @@ class BackpropSpec(LabSpec):
         for name, count in (("vector_x", 2), ("vector_w", 4), ("vector_b1", 2), ("vector_u", 2)):
             if len(getattr(self, name)) != count:
                 raise ConfigError(f"{name} has {len(getattr(self, name))} numbers, but it needs {count}")
+        self.at_least(-LONGEST, "vector_x", "vector_w", "vector_b1", "vector_u", "vector_b2")
+        self.at_most(LONGEST, "vector_x", "vector_w", "vector_b1", "vector_u", "vector_b2")
 
     def fraction(self, name: str) -> Fraction:
         given = getattr(self, name)
         try:
-            return Fraction(given)
+            # An exponent of nine digits would be written out before anybody could say that it is too large.
+            value = Fraction(given) if len(given) <= 40 and len(given.lower().partition("e")[2]) <= 3 else None
         except (ValueError, ZeroDivisionError):
             raise ConfigError(f"{name}={given!r} is no number: write 2, 0.25 or 1/4") from None
+        if value is None or max(abs(value.numerator), value.denominator) > LONGEST:
+            raise ConfigError(f"{name}={given!r} is too long: up to {LONGEST:,} above and below the line")
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +118,7 @@ class KroneckerSpec(LabSpec):
         self.at_least(2, "tokens", "width")
         self.at_least(0, "sharpness")
         self.at_least(1, "few")
+        self.at_most(100_000, "inputs")
         if self.tokens * self.width > 64:
             raise ConfigError(
                 f"tokens={self.tokens} × width={self.width} is more than 64: the matrix would not be read"
@@ -104,6 +129,7 @@ class KroneckerSpec(LabSpec):
             raise ConfigError(f"inputs={self.inputs}: a fit needs 4 × tokens × width = {4 * self.tokens * self.width}")
 
 
+FARTHEST = 140  # digits that a power may have: its square must fit as well
 MATRICES = {"orthogonal": "a rotation times the radius", "gaussian": "random numbers, scaled to the radius"}
 
 
@@ -136,10 +162,13 @@ class UnrollSpec(LabSpec):
         self.at_least(1, "inputs", "hidden", "outputs")
         self.at_least(4, "steps")
         self.at_least(3, "symbolic")
-        if not all(0 < radius <= 2 for radius in self.radii) or not self.radii:
-            raise ConfigError(f"radii={self.radii}: name spectral radii above 0 and up to 2")
+        self.at_most(64, "inputs", "hidden", "outputs")
+        if not all(0.001 <= radius <= 2 for radius in self.radii) or not self.radii:
+            raise ConfigError(f"radii={self.radii}: name spectral radii from 0.001 to 2")
         if self.steps > 1000 or self.symbolic > 20:
             raise ConfigError(f"steps={self.steps}, symbolic={self.symbolic}: at most 1,000 and 20")
+        if any(self.steps * abs(math.log10(radius)) > FARTHEST for radius in self.radii):
+            raise ConfigError(f"radii={self.radii} to the power of steps={self.steps} is beyond what numbers can hold")
         if self.clip <= 0:
             raise ConfigError(f"clip={self.clip}: it must be above 0")
 
@@ -165,6 +194,8 @@ class BpttSpec(LabSpec):
         super().__post_init__()
         self.at_least(1, "steps", "inputs", "hidden")
         self.at_least(2, "outputs")
+        self.at_most(100, "steps")
+        self.at_most(256, "inputs", "hidden", "outputs")
         if self.reach is not None and self.reach < 1:
             raise ConfigError(f"reach={self.reach}: look back at least 1 step")
 
@@ -202,6 +233,9 @@ class ComplexitySpec(LabSpec):
         self.at_least(4, "width", "widths")
         self.at_least(1, "rank", "chunk", "repeats", "attempts", "threads")
         self.several(3, "widths")
+        self.at_most(1024, "rank", "chunk")
+        self.at_most(20, "repeats", "attempts")
+        self.at_most(256, "threads")
         if len({length for length in self.lengths if length >= self.large}) < 3:
             raise ConfigError(f"large={self.large}: an exponent needs at least 3 different lengths from there on")
         if max(*self.lengths, self.length) > 16_384 or max(*self.widths, self.width) > 2048:
@@ -231,6 +265,8 @@ class LowRankLabSpec(LabSpec):
         self.at_least(1, "width", "rank")
         self.at_least(0, "train")
         self.several(3, "lengths")
+        self.at_most(512, "width")
+        self.at_most(2000, "train")
         if self.rank > min(self.width, self.tokens) // 2:
             most = min(self.width, self.tokens) // 2
             raise ConfigError(f"rank={self.rank}: low is at most half the width and the length, {most} here")
@@ -263,8 +299,9 @@ class ScalingSpec(LabSpec):
         self.at_least(100, "samples", "queries")
         self.at_least(2, "keys")
         self.several(2, "widths")
-        if self.deviation <= 0:
-            raise ConfigError(f"deviation={self.deviation}: it must be above 0")
+        self.at_least(-1000, "mean")
+        self.at_least(0.001, "deviation")
+        self.at_most(1000, "mean", "deviation")
         if self.samples * max(self.widths) > 50_000_000 or self.queries * self.keys * max(self.widths) > 50_000_000:
             raise ConfigError("these samples would not fit into memory: draw fewer, or take smaller widths")
 
@@ -290,6 +327,10 @@ class MaskingSpec(LabSpec):
         super().__post_init__()
         self.at_least(3, "tokens")
         self.at_least(1, "width", "heads", "padding")
+        self.at_most(64, "tokens")
+        self.at_most(512, "width")
+        if self.tokens * self.width > 1024:
+            raise ConfigError(f"tokens={self.tokens} × width={self.width} is more than 1,024: that would take minutes")
         if not 0 <= self.hidden < self.tokens:
             raise ConfigError(f"hidden={self.hidden}: the positions are 0 to {self.tokens - 1}")
         if self.padding >= self.tokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.inspect.graph import numbers
 from anaphor.inspect.graph.graph import Graph, Node
 from anaphor.inspect.graph.program import Program
 
@@ -18,6 +20,8 @@ CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}
 FEW = 1000
 """Numbers in a graph that are all checked; in larger ones, some of every node."""
 OF_EACH = 2
+LONG = 200_000
+"""Calls that are run again, over all checks. In graphs that need more, some nodes stand for the others."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,9 @@ class Check:
     numbers: int
     """How many numbers were changed."""
     nodes: int
+    """At how many nodes."""
+    of: int
+    """Nodes that have a gradient."""
     worst: float
     where: str
     """The node that is off the most."""
@@ -38,13 +45,13 @@ class Check:
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""
-        kinks, left_out = list(self.kinks), list(self.left_out)
-        return {**vars(self), "kinks": kinks, "left_out": left_out}
+        kinks, left_out, worst = list(self.kinks), list(self.left_out), numbers.finite(self.worst)
+        return {**vars(self), "worst": worst, "kinks": kinks, "left_out": left_out}
 
     def __str__(self) -> str:
         verdict = "agree" if self.agrees else "DO NOT agree"
         told = (
-            f"finite differences {verdict}: {self.numbers} numbers at {self.nodes} nodes, "
+            f"finite differences {verdict}: {self.numbers} numbers at {self._share()} nodes, "
             f"largest difference {self.worst:.1e}" + (f" at {self.where}" if self.where else "")
         )
         if self.kinks:
@@ -53,12 +60,17 @@ class Check:
             told += f"; not checked: {', '.join(self.left_out)}"
         return told
 
+    def _share(self) -> str:
+        return f"{self.nodes}" if self.nodes + len(self.left_out) == self.of else f"{self.nodes} of {self.of:,}"
+
 
 def checked(graph: Graph) -> Check:
-    """Every node that has a gradient is checked, in some of its numbers where there are many."""
+    """Every node that has a gradient is checked, in some of its numbers where there are many; in very long graphs only
+    some nodes are, spread over all, the first and the last among them."""
     source = graph.source
     nodes = [node for node in graph.nodes if node.gradient is not None and node.value.numel()]
-    many = sum(node.value.numel() for node in nodes) > FEW
+    of, many = len(nodes), sum(node.value.numel() for node in nodes) > FEW
+    nodes = _some(nodes, len(source.program.calls))
     worst, where, count, agrees = 0.0, "", 0, True
     kinks: dict[str, None] = {}
     left_out: list[str] = []
@@ -72,7 +84,7 @@ def checked(graph: Graph) -> Check:
         for place in _places(node, many):
             try:
                 left, middle, right = _slopes(source.program, node, place, calls, source.of)
-            except NotImplementedError:
+            except (NotImplementedError, RuntimeError):  # also what differentiates inside
                 left_out.append(node.name)
                 break
             count += 1
@@ -83,19 +95,29 @@ def checked(graph: Graph) -> Check:
                 kinks[node.name] = None
                 continue
             # What is not a number differs from everything, and is told as such.
-            if not off <= worst:
+            if not off <= worst and not math.isnan(worst):
                 worst, where = off, node.name
             agrees = agrees and off <= close
-    return Check(count, len(nodes) - len(left_out), worst, where, tuple(kinks), tuple(left_out), agrees)
+    return Check(count, len(nodes) - len(left_out), of, worst, where, tuple(kinks), tuple(left_out), agrees)
+
+
+def _some(nodes: list[Node], calls: int) -> list[Node]:
+    """So many of them that about LONG calls are run: three times all that follow, half of them on average."""
+    most = max(2, LONG * 2 // (3 * OF_EACH * max(1, calls)))
+    if len(nodes) <= most:
+        return nodes
+    return [nodes[round(place * (len(nodes) - 1) / (most - 1))] for place in range(most)]
 
 
 def _places(node: Node, many: bool) -> Sequence[int]:
-    length = node.value.numel()
-    if not many or length <= OF_EACH:
-        return range(length)
+    """Numbers to change. A masked score is infinite, and more or less of that is the same."""
     assert node.gradient is not None, "asked for such only"
+    finite: list[int] = torch.nonzero(~node.value.flatten().isinf()).flatten().tolist()
+    if not many or len(finite) <= OF_EACH:
+        return finite
     # The largest gradient says most, and the middle one is any other.
-    return sorted({int(node.gradient.abs().argmax()), length // 2})
+    sizes = node.gradient.flatten().abs()[finite]
+    return sorted({finite[int(sizes.argmax())], finite[len(finite) // 2]})
 
 
 def _following(program: Program, number: int, of: Sequence[int]) -> list[int]:

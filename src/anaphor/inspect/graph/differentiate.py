@@ -64,7 +64,7 @@ def local(
     try:
         with torch.enable_grad():
             made = program.replay(calls, given, keep=inputs)[number]
-    except NotImplementedError:
+    except (NotImplementedError, RuntimeError):  # it has a backward of its own, or differentiates inside
         return None
     if not made.requires_grad:
         return None

@@ -36,7 +36,7 @@ class Exact:
 
     def jacobian(self, number: int, by: int, calls: Sequence[int], inputs: Iterable[int]) -> Array | None:
         """[numbers of the tensor, numbers of the input] of the calls between them."""
-        if number not in self.values or by not in self.values:
+        if number not in self.values or by not in self.values or not self.values[number].size:
             return None
         shape, stops, found = self.values[number].shape, set(inputs), []
         for place in range(self.values[number].size):

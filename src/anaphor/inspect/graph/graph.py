@@ -115,15 +115,14 @@ class Graph:
         return at_level(self.source, self.level, modules)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it; `output` is the id of a node."""
+        """As JSON holds it: `nodes`, and as `output` the id of one. A function that returns several tensors has their
+        ids as `outputs` too, and in words what is differentiated as `gradients_of`; `notes` are there if any are."""
+        several = len(self.outputs) > 1
         return {
-            "function": self.name,
-            "level": self.level,
             "nodes": [node.plain() for node in self.nodes],
             "output": self.output.id,
-            "outputs": list(self.outputs),
-            "gradients_of": self.differentiated,
-            "notes": list(self.notes),
+            **({"outputs": list(self.outputs), "gradients_of": self.differentiated} if several else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
     def text(self) -> str:

@@ -127,7 +127,7 @@ def _contents(node: Node, frames: Collection[str]) -> Box:
 
 def picture_height(node: Node) -> float:
     """Points that the thumbnail of a large tensor takes; nothing where all numbers are written."""
-    if numbers.is_small(node.value) or not node.value.numel():
+    if numbers.is_small(node.value) or not node.value.numel() or not node.value.ndim:
         return 0.0
     rows = node.value.numel() // node.value.shape[-1]
     return min(PICTURE, 12.0 + 3.0 * rows)

@@ -76,7 +76,7 @@ def _default_outputs(program: Program) -> tuple[int, ...]:
 
 def _differentiated_in_words(source: Differentiated, names: dict[int, tuple[str, bool]]) -> str:
     if not source.gradients:
-        return "nothing: no floating-point input reaches the output"
+        return "nothing: no gradient leads from it to an input"
     written = [names[number][0] for number in source.of]
     if all(source.program.held[number].tensor.numel() == 1 for number in source.of):
         return " + ".join(written)

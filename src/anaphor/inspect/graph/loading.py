@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from anaphor.config import nearest
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.inspect.graph.graph import Graph
@@ -28,16 +26,14 @@ def traced_file(path: Path, name: str, *, level: str = "operations", output: str
             return trace(function_of(path, name), level=level, output=output)()
     except AnaphorError:
         raise
-    except Exception as error:  # noqa: BLE001  # whatever the function raises is the user's, and is told as such
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it raises is the user's, and is told as such
         raise ConfigError(f"{name} fails{_line_in(error, path)}: {_told(error)}{_hint(error)}") from None
 
 
 def function_of(path: Path, name: str) -> Callable[..., Any]:
     """A function with a default for every parameter."""
     known = {key: value for key, value in vars(_loaded(path)).items() if not key.startswith("__")}
-    functions = {
-        key: value for key, value in known.items() if inspect.isfunction(value) or isinstance(value, nn.Module)
-    }
+    functions = {key: value for key, value in known.items() if callable(value) and not inspect.isclass(value)}
     if name in known and name not in functions:
         kind = "a class" if inspect.isclass(known[name]) else f"a {type(known[name]).__name__}"
         raise ConfigError(f"{name} in {path} is {kind}, not a function{_among(functions)}")
@@ -62,6 +58,8 @@ def _among(functions: dict[str, Any]) -> str:
 
 
 def _loaded(path: Path) -> Any:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, not a file")
     if not path.is_file():
         near = nearest(path.name, (one.name for one in path.parent.glob("*.py"))) if path.parent.is_dir() else ""
         raise DataError(f"no file at {path}{near}")
@@ -103,6 +101,6 @@ def _told(error: BaseException) -> str:
 
 
 def _hint(error: BaseException) -> str:
-    if isinstance(error, TypeError) and any(word in str(error) for word in ("integer", "int", "index")):
+    if isinstance(error, TypeError) and any(word in str(error) for word in ("integer", "int", "index", "Number")):
         return "; a parameter that counts stays a whole number when it is written `n: int = 3`"
     return ""

@@ -60,6 +60,11 @@ def in_custom_function(frame: FrameType) -> bool:
     return any(one.f_code.co_filename == _FUNCTIONS and one.f_code.co_name == "apply" for one in outward(frame))
 
 
+def in_transform() -> bool:
+    """Whether a function is being mapped or differentiated by `torch.func`: tensors in there are none outside."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def module_frames(frame: FrameType) -> list[FrameType]:
     """Frames of module calls, outermost first."""
     found = [one for one in outward(frame) if one.f_code.co_name == "_call_impl" and one.f_code.co_filename == _MODULES]

@@ -22,10 +22,10 @@ LARGEST_DENOMINATOR = 99_999
 def plain(tensor: Tensor, exact: Any = None) -> Any:
     """A number, nested lists of numbers, or shape and norm where there are too many. Fractions are text: "1/12"."""
     if tensor.numel() > FULL or tensor.is_complex():
-        return {"shape": list(tensor.shape), "norm": _finite(norm(tensor))}
+        return {"shape": list(tensor.shape), "norm": finite(norm(tensor))}
     if exact is not None and is_short(exact):
         return _mapped(exact.tolist(), _fraction)
-    return _mapped(tensor.tolist(), _finite)
+    return _mapped(tensor.tolist(), finite)
 
 
 def is_short(exact: Any) -> bool:
@@ -41,7 +41,7 @@ def _fraction(value: Fraction) -> int | str:
     return int(value) if value.denominator == 1 else str(value)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no name for what is not a finite number."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -55,7 +55,7 @@ def written(value: Any) -> str:
     if isinstance(value, int):
         return str(value).replace("-", "−")
     if value == int(value) if math.isfinite(value) else False:
-        return (f"{value:.0f}" if abs(value) < 1e5 else f"{value:.4g}").replace("-", "−")
+        return (f"{value:z.0f}" if abs(value) < 1e5 else f"{value:.4g}").replace("-", "−")
     return f"{value:.4g}".replace("-", "−")
 
 

@@ -74,9 +74,12 @@ def is_random(name: str, keywords: dict[str, Any]) -> bool:
 
 
 def passes_on(call: Call) -> bool:
-    """Whether it hands its input on with nothing done: dropout while it is switched off, a factor of one."""
-    if canonical(call.op) in ("mul", "div"):
-        return call.op not in TURNED and any(isinstance(one, int | float) and one == 1 for one in call.arguments[1:])
+    """Whether it hands its input on with nothing done: dropout while it is switched off, a factor of one, and the zero
+    that Python's `sum` begins with."""
+    nothing = {"mul": 1, "div": 1, "add": 0, "sub": 0}.get(canonical(call.op))
+    if nothing is not None:
+        plain = [one for one in call.arguments[1:] if isinstance(one, int | float)]
+        return call.op not in TURNED and any(one == nothing for one in plain)
     if "dropout" not in call.op:
         return False
     named = dict(zip(("p", "training"), call.arguments[1:], strict=False)) | call.keywords
@@ -106,7 +109,9 @@ def _written(operand: Any, number_of: Callable[[int], str | None]) -> str | None
     if isinstance(operand, Ref):
         return number_of(operand.number)
     if isinstance(operand, float):
-        return f"{operand:.4g}"
+        short = f"{operand:.4g}"
+        # What is nearly a whole number is not to be read as one.
+        return short if operand == float(short) or not float(short).is_integer() else f"{operand:.9g}"
     return str(operand) if isinstance(operand, int) else None
 
 

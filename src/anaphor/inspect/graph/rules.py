@@ -20,8 +20,8 @@ Pull = Callable[[Array], list[Array]]
 """From the gradient of a result to those of the tensors that a call reads, in the order in which it reads them."""
 Done = tuple[Array, Pull]
 
-JOINING = ("cat", "stack", "hstack", "vstack", "flip", "roll", "repeat", "tile", "diagonal")
-MOVING = operations.ARRANGING | operations.PICKING | frozenset(JOINING)
+JOINING = ("cat", "stack", "hstack", "vstack", "flip", "roll", "repeat", "tile", "diagonal", "gather", "embedding")
+MOVING = operations.ARRANGING | operations.PICKING | frozenset((*JOINING, "where"))
 """Every number of the result is a number of an input."""
 
 
@@ -35,11 +35,15 @@ def of_fractions(values: Any) -> Array:
 
 def done_exactly(call: Call, values: Mapping[int, Array], sources: Sequence[Tensor]) -> list[Done | None] | None:
     """A result and a pull for each of its results; None where there is no rule or an input is not exact."""
-    if any(number not in values for number in call.sources):
-        return None
     name = operations.canonical(call.op)
-    if name in MOVING or operations.passes_on(call):
-        return _moved(call, values, sources)
+    moving = name in MOVING or operations.passes_on(call)
+    # What says where numbers go, a mask or an index, need not be exact itself.
+    needed = [n for n, tensor in zip(call.sources, sources, strict=True) if not moving or tensor.is_floating_point()]
+    if any(number not in values for number in needed):
+        return None
+    if moving:
+        plain = name == "where" and not all(isinstance(one, Ref) for one in call.arguments[1:])
+        return None if plain else _moved(call, values, sources)
     rule = _RULES.get(name)
     if rule is None:
         return None
@@ -52,16 +56,22 @@ def done_exactly(call: Call, values: Mapping[int, Array], sources: Sequence[Tens
 
 def _moved(call: Call, values: Mapping[int, Array], sources: Sequence[Tensor]) -> list[Done | None] | None:
     """Run the call on the places of numbers in place of the numbers, and see where they go."""
-    offsets, flat, start = [], [], 0
+    offsets, flat, shapes, start = [], [], [], 0
     places: dict[int, Tensor] = {}
     for number, tensor in zip(call.sources, sources, strict=True):
-        if number not in places:
-            places[number] = torch.arange(start, start + tensor.numel(), dtype=torch.float64).view(tensor.shape)
+        if number in places:
+            return None  # the same tensor twice, where places would not tell which
+        shapes.append(tuple(tensor.shape))
         offsets.append(start)
-        flat.append(values[number].ravel())
+        if not tensor.is_floating_point():
+            places[number] = tensor
+            flat.append(of_fractions(np.zeros(tensor.numel(), dtype=int)))
+        else:
+            places[number] = torch.arange(start, start + tensor.numel(), dtype=torch.float64).view(tensor.shape)
+            flat.append(values[number].ravel())
         start += tensor.numel()
-    if len(places) != len(call.sources) or not all(tensor.is_floating_point() for tensor in sources):
-        return None  # the same tensor twice, where places would not tell which; or an index
+    if not any(tensor.is_floating_point() for tensor in sources):
+        return None
     arguments, keywords = substituted((call.arguments, call.keywords), places.__getitem__)
     try:
         made = tensors_in(run_again(call, arguments, keywords))
@@ -73,12 +83,7 @@ def _moved(call: Call, values: Mapping[int, Array], sources: Sequence[Tensor]) -
     done: list[Done | None] = []
     for one in made:
         index = one.long().numpy(force=True)
-        done.append(
-            (
-                of_fractions(everything[index]),
-                _scattering(index, offsets, [values[number].shape for number in call.sources]),
-            )
-        )
+        done.append((of_fractions(everything[index]), _scattering(index, offsets, shapes)))
     return done
 
 
@@ -169,7 +174,7 @@ def _sum(call: Call, values: Mapping[int, Array]) -> Done | None:
     axes = tuple(range(a.ndim)) if dims is None else (dims,) if isinstance(dims, int) else tuple(dims)
     axes = tuple(axis % a.ndim for axis in axes) if a.ndim else ()
     count = int(np.prod([a.shape[axis] for axis in axes])) if call.op == "mean" else 1
-    kept = of_fractions(a.sum(axis=axes, keepdims=True)) / Fraction(count)
+    kept = of_fractions(of_fractions(a.sum(axis=axes, keepdims=True)) / Fraction(count))
     value = kept if named.get("keepdim") else kept.reshape([n for place, n in enumerate(a.shape) if place not in axes])
 
     def pull(gradient: Array) -> list[Array]:
@@ -218,6 +223,39 @@ def _linear(call: Call, values: Mapping[int, Array]) -> Done | None:
     return (value if bias is None else of_fractions(value + bias)), pulled
 
 
+def _einsum(call: Call, values: Mapping[int, Array]) -> Done | None:
+    """A gradient goes back along the same letters. Letters that one operand has alone are summed there, so that each of
+    its numbers along them gets the same."""
+    equation, *refs = call.arguments
+    if not isinstance(equation, str) or "." in equation or call.keywords:
+        return None
+    operands = [values[ref.number] for ref in (refs[0] if len(refs) == 1 and isinstance(refs[0], list) else refs)]
+    left, _, right = equation.replace(" ", "").partition("->")
+    if "->" not in equation:
+        right = "".join(sorted(letter for letter in set(left) if letter.isalpha() and left.count(letter) == 1))
+    letters = left.split(",")
+    if any(len(set(one)) < len(one) for one in (*letters, right)):
+        return None  # a diagonal
+    lengths = {
+        letter: n for one, a in zip(letters, operands, strict=True) for letter, n in zip(one, a.shape, strict=True)
+    }
+
+    def pull(gradient: Array) -> list[Array]:
+        found = []
+        for place, one in enumerate(letters):
+            others = [(a, other) for at, (a, other) in enumerate(zip(operands, letters, strict=True)) if at != place]
+            known = "".join(
+                letter for letter in one if any(letter in part for part in (right, *(o for _, o in others)))
+            )
+            inner = ",".join((right, *(other for _, other in others)))
+            back = of_fractions(np.einsum(f"{inner}->{known}", gradient, *(a for a, _ in others)))
+            wide = [lengths[letter] if letter in known else 1 for letter in one]
+            found.append(of_fractions(np.broadcast_to(back.reshape(wide), [lengths[letter] for letter in one])))
+        return found
+
+    return of_fractions(np.einsum(f"{left}->{right}", *operands)), pull
+
+
 def _chosen(larger: bool) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
     """Gradients of the larger (or smaller) of two; equal ones share it, as they do in torch."""
 
@@ -245,6 +283,8 @@ _RULES: dict[str, Callable[[Call, Mapping[int, Array]], Done | None]] = {
     "sub": _two(lambda a, b: a - b, lambda g, a, b: (g, -g)),
     "mul": _two(lambda a, b: a * b, lambda g, a, b: (g * b, g * a)),
     "div": _two(lambda a, b: a / b, lambda g, a, b: (g / b, -g * a / b / b)),
+    "outer": _two(np.multiply.outer, lambda g, a, b: (g @ b, g.T @ a)),
+    "reciprocal": _one(lambda a: 1 / a, lambda a: -1 / a**2),
     "neg": _one(lambda a: -a, lambda a: -1),
     "abs": _one(abs, lambda a: (a > 0) - (a < 0)),
     "relu": _one(lambda a: max(a, Fraction(0)), lambda a: a > 0),
@@ -256,6 +296,7 @@ _RULES: dict[str, Callable[[Call, Mapping[int, Array]], Done | None]] = {
     "matmul": _matmul,
     "dot": _matmul,
     "linear": _linear,
+    "einsum": _einsum,
     "maximum": _extreme(True),
     "max": _extreme(True),
     "minimum": _extreme(False),

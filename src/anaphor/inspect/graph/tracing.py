@@ -6,6 +6,7 @@ one node however it is made. Gradients come from the framework too: it is asked 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import sys
@@ -35,6 +36,10 @@ def trace(function: Callable[..., Any], *, level: str = "operations", output: st
     """
     if not callable(function):
         raise ConfigError(f"only a function can be traced, not a {type(function).__name__}")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise ConfigError(
+            f"{name_of(function)} does not run when it is called: only what returns tensors can be traced"
+        )
     return Traced(function, level, output)
 
 
@@ -98,7 +103,7 @@ class Tracer(TorchFunctionMode):
         keywords = kwargs or {}
         frame = sys._getframe(1)
         name = plain_name(func)
-        if naming.in_custom_function(frame):
+        if naming.in_custom_function(frame) or naming.in_transform():
             return func(*args, **keywords)
         self.root = self.root or naming.root_of(frame, self.code)
         if name == "backward":
@@ -186,7 +191,7 @@ class Tracer(TorchFunctionMode):
     def _adopt(self, tensor: Tensor) -> int:
         """Something with a backward of its own made this tensor. Autograd knows from what."""
         sources = [Ref(number) for number in dict.fromkeys(self._roots(tensor.grad_fn))]
-        name = type(tensor.grad_fn).__name__.removesuffix("Backward")
+        name = type(tensor.grad_fn).__name__.rstrip("0123456789").removesuffix("Backward")
         number = self.hold(tensor, "result", call=len(self.program.calls), varies=True)
         self._used.update(ref.number for ref in sources)
         self.program.calls.append(Call(None, name, tuple(sources), {}, results=(number,)))
@@ -272,7 +277,8 @@ class Tracer(TorchFunctionMode):
             self.program.notes.append(f"{where}: {names} {does}; no gradient passes there")
         if not self.program.outputs:
             what = f"something of type {type(result).__name__}" if result is not None else "nothing"
-            raise ConfigError(f"{self.program.name} returns {what}, but no tensor that is made from its inputs")
+            why = "".join(f"; {note}" for note in self.program.notes[:1])
+            raise ConfigError(f"{self.program.name} returns {what}, but no tensor that is made from its inputs{why}")
         self.root = None
         self._modules.clear()
 
@@ -282,6 +288,8 @@ def _outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(result, Tensor):
         yield "", result
         return
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        result = {one.name: getattr(result, one.name) for one in dataclasses.fields(result)}
     found = list(naming.tensors_by_name({"": result}))
     surface = [one for one in found if "]" not in one[0][:-1] and one[0].count(".") <= 1]
     outputs = surface or found
