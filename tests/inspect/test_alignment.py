@@ -1,7 +1,6 @@
 """Which words of a source a translation looked at: the weights themselves, and how people are shown them."""
 
 import json
-import shutil
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -27,7 +26,6 @@ HOSTILE = "<script>alert(1)</script>"
 SOURCE = f"the cat </script><!-- saw {HOSTILE} @data@"
 WORDS = PairTokenizers(Word.train(SOURCE), Word.train("die Katze sah ein Skript"))
 HAND = Alignment(("a", "b", "c"), ("c", "<eos>"), torch.tensor([[0.1, 0.5, 0.4], [0.0, 0.0, 1.0]]))
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def model_of(name, tokenizers=WORDS, **options):
@@ -171,33 +169,28 @@ def test_the_page_is_one_file_whose_data_stays_data():
     assert "unsafe" not in policy
 
 
-def test_a_browser_shows_each_weight_and_runs_nothing_of_the_text(tmp_path):
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium to open the page with: apt-get install chromium")
+def test_a_browser_shows_each_weight_and_runs_nothing_of_the_text(browser, tmp_path):
     found, path, wrong, asked = hostile(), tmp_path / "page.html", [], []
     path.write_text(alignment_page(found), encoding="utf-8")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1000, "height": 800})
-        tab.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
-        tab.on("pageerror", lambda error: wrong.append(str(error)))
-        tab.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        tab.on("request", lambda request: asked.append(request.url))
-        tab.goto(path.as_uri())
-        tab.wait_for_selector("html[data-ready=yes]", state="attached")
-        tab.wait_for_selector("#matrix canvas[data-wide]")
-        assert HOSTILE in tab.locator("#facts").inner_text()
-        assert tab.locator("script").count() == 2
-        assert tab.locator("#words li").count() == len(found.target)
-        place = tab.locator("#matrix canvas").evaluate("canvas => ({...canvas.dataset})")
-        for row, column in ((0, 0), (2, 4), (5, 3)):
-            x = float(place["left"]) + (column + 0.5) * float(place["wide"])
-            y = float(place["top"]) + (row + 0.5) * float(place["high"])
-            tab.locator("#matrix canvas").hover(position={"x": x, "y": y})
-            told = tab.locator("#matrix .tip").inner_text()
-            assert told.startswith(f"{found.target[row]} looks at {found.source[column]}\n")
-            assert float(told.split("\n")[-1]) == pytest.approx(float(found.weights[row, column]), rel=0.01)
-        browser.close()
+    tab = browser.new_page(viewport={"width": 1000, "height": 800})
+    tab.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("html[data-ready=yes]", state="attached")
+    tab.wait_for_selector("#matrix canvas[data-wide]")
+    assert HOSTILE in tab.locator("#facts").inner_text()
+    assert tab.locator("script").count() == 2
+    assert tab.locator("#words li").count() == len(found.target)
+    place = tab.locator("#matrix canvas").evaluate("canvas => ({...canvas.dataset})")
+    for row, column in ((0, 0), (2, 4), (5, 3)):
+        x = float(place["left"]) + (column + 0.5) * float(place["wide"])
+        y = float(place["top"]) + (row + 0.5) * float(place["high"])
+        tab.locator("#matrix canvas").hover(position={"x": x, "y": y})
+        told = tab.locator("#matrix .tip").inner_text()
+        assert told.startswith(f"{found.target[row]} looks at {found.source[column]}\n")
+        assert float(told.split("\n")[-1]) == pytest.approx(float(found.weights[row, column]), rel=0.01)
+    tab.close()
     assert wrong == []
     assert [address for address in asked if not address.startswith("data:")] == [path.as_uri()]

@@ -5,7 +5,6 @@ Playwright drives Debian's Chromium; where one of them is missing there is nothi
 
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -17,7 +16,6 @@ from anaphor.models import LanguageModelSpec, build
 
 HOSTILE = "<script>alert(1)</script>"
 SENTENCE = f"the cat </script><!-- saw {HOSTILE} on the @script@"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def look_in(name="hybrid", text=SENTENCE, seed=0, **options):
@@ -104,17 +102,6 @@ def test_six_by_six_heads_on_a_thousand_tokens_stay_below_fifteen_megabytes():
 
 
 # ---- in the browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium to open the page with: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture

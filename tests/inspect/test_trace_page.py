@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import time
 import xml.etree.ElementTree as ElementTree
 
@@ -15,7 +14,6 @@ from anaphor.inspect import trace
 from anaphor.inspect.graph.layout import laid_out
 from anaphor.models import build
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
@@ -92,17 +90,6 @@ def test_what_names_hold_stays_data(tmp_path):
     assert "unsafe" not in text.split("</head>")[0]
     assert "http" not in text.replace("http-equiv", "").replace('"http:" + "//www.w3.org/2000/svg"', "")
     assert f"{HOSTILE}  ×" in written_in(trace(hostile)().draw(tmp_path / "graph.svg")[0])
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium to open the page with: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture

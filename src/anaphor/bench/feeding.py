@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from anaphor.bench.finding import Finding
-from anaphor.bench.timing import in_turns, ratio
+from anaphor.bench.timing import in_turns, ratio, several
 from anaphor.bench.training import OurLoop
 from anaphor.data.byte import Byte
 from anaphor.data.pair_batches import PairBatch, PairBatches
@@ -117,16 +117,11 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
     ours, theirs, targets = loops(device)
     count, least = STEPS[device.type], LEAST[device.type]
 
-    def several(step: Callable[[], object]) -> None:
-        for _ in range(count):
-            step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
     if device.type == "cuda":  # so that every shape of batch is met often enough to be captured
         for _ in range(100):
             ours.step()
-    times = in_turns(partial(several, ours.step), partial(several, theirs.step), pairs, partial(tick, "feeding"))
+    first, second = (partial(several, step, count, device.type == "cuda") for step in (ours.step, theirs.step))
+    times = in_turns(first, second, pairs, partial(tick, "feeding"))
     found = ratio(times)
     speeds = [targets * count * len(times) / sum(pair[which] for pair in times) for which in (0, 1)]
     return [

@@ -51,6 +51,16 @@ def in_turns(
     return found
 
 
+def several(step: Callable[[], object], count: int, on_gpu: bool) -> None:
+    """So many steps, timed as one: on a GPU the host runs ahead of the device, and single ones would not tell."""
+    for _ in range(count):
+        step()
+    if on_gpu:
+        import torch
+
+        torch.cuda.synchronize()
+
+
 def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
     """Seconds of the second over seconds of the first: above one, the first is the faster."""
     from scipy import stats

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.bench.finding import Finding
-from anaphor.bench.timing import in_turns, ratio
+from anaphor.bench.timing import in_turns, ratio, several
 from anaphor.config import from_yaml
 from anaphor.data.byte import Byte
 from anaphor.data.text import Stream
@@ -159,13 +159,8 @@ def _compared(name: str, device: torch.device, dtype: str, pairs: int, tick: Cal
     ours, theirs = loops(name, device, dtype)
     count, least = STEPS[device.type], LEAST[device.type]
 
-    def several(step: Callable[[], object]) -> None:
-        for _ in range(count):
-            step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
-    times = in_turns(partial(several, ours.step), partial(several, theirs.step), pairs, partial(tick, name))
+    first, second = (partial(several, step, count, device.type == "cuda") for step in (ours.step, theirs.step))
+    times = in_turns(first, second, pairs, partial(tick, name))
     found = ratio(times)
     spec = recipe(name)
     tokens = spec.batch_size * spec.bptt * count
