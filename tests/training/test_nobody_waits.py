@@ -37,19 +37,26 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch):
+@pytest.mark.parametrize("name", [*RUNS, "padded"])
+def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     # As on a GPU: tokens and lengths lie on the device, so they are not checked, and nothing is packed.
     monkeypatch.setattr(base, "check_lengths", lambda lengths, rows, count: None)
     monkeypatch.setattr(Trunk, "_check", lambda self, tokens, state, lengths: None)
     monkeypatch.setattr(Recurrent, "_packed", Recurrent._through_padding)
-    made = prepare(RUNS[name])
+    made = prepare(RUNS[name] if name in RUNS else padded_run(tmp_path))
     made.model.train()
     batch, carry = made.task.batches(0)[0], made.task.empty_carry(made.model)
     with NoReads():
         loss, _ = made.task.loss(made.model, batch, carry)
         (loss.total / batch.amount).backward()
+        assert batch.count > 0
     assert torch.isfinite(loss.total)
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in made.model.parameters())
     with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
         loss.total.item()
+
+
+def padded_run(folder):
+    dialogues = [f"A: {'well ' * size}said.\nB: thanks." for size in range(1, 25)]
+    (folder / "dialogues.txt").write_text("\n\n".join(dialogues), encoding="utf-8")
+    return dataclasses.replace(TEXT, data=str(folder / "dialogues.txt"), batching="padded", model="lstm", layers=2)

@@ -35,6 +35,8 @@ class Batch:
     """[B]: how many tokens of each row are real; None means all of them."""
     restarts: bool = True
     """The rows begin here: whatever state there was does not belong to them."""
+    real: int | None = None
+    """The sum of the lengths, where the host knows it and need not ask the device."""
 
     @property
     def input_mask(self) -> Tensor:
@@ -56,7 +58,9 @@ class Batch:
     @property
     def count(self) -> int:
         """How many targets there are."""
-        return self.targets.numel() if self.lengths is None else int(self.lengths.sum())
+        if self.lengths is None:
+            return self.targets.numel()
+        return int(self.lengths.sum()) if self.real is None else self.real
 
 
 class Ordered(Sequence[Item]):
@@ -225,4 +229,5 @@ class Padded(Batches):
         real = steps < lengths[:, None]  # [B, T]
         places = self._starts[chosen.to(device)][:, None] + torch.minimum(steps, lengths[:, None] - 1)
         inputs = self._flat[places].masked_fill(~real, self.pad)
-        return Batch(inputs, self._flat[places + 1].masked_fill(~real, IGNORED), lengths)
+        targets = self._flat[places + 1].masked_fill(~real, IGNORED)
+        return Batch(inputs, targets, lengths, real=int(self._sizes[chosen].sum()))
