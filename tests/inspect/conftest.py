@@ -1,6 +1,7 @@
 """Two small runs on a text that holds what a careless page would execute, and a browser to open pages with."""
 
 import shutil
+from html.parser import HTMLParser
 
 import pytest
 import torch
@@ -44,3 +45,27 @@ def browser():
         running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()
+
+
+class Parts(HTMLParser):
+    """Elements of the page, and the text of its scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data):
+        if self.scripts and self.tags[-1][0] == "script":
+            self.scripts[-1] += data
+
+
+@pytest.fixture
+def parts_of():
+    """From the text of a page to its elements."""
+    return Parts

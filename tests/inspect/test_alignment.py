@@ -1,7 +1,6 @@
 """Which words of a source a translation looked at: the weights themselves, and how people are shown them."""
 
 import json
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
@@ -130,32 +129,14 @@ def test_the_figures_are_a_picture_and_a_drawing(tmp_path):
 # ---- the page
 
 
-class Parts(HTMLParser):
-    """Elements of the page, and the text of its scripts."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.scripts = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data):
-        if self.scripts and self.tags[-1][0] == "script":
-            self.scripts[-1] += data
-
-
 def hostile():
     return alignment(model_of("luong"), WORDS, SOURCE, target_of("die Katze sah ein Skript"))
 
 
-def test_the_page_is_one_file_whose_data_stays_data():
+def test_the_page_is_one_file_whose_data_stays_data(parts_of):
     found = hostile()
     text = alignment_page(found)
-    parts = Parts(text)
+    parts = parts_of(text)
     assert [attributes.get("type") for tag, attributes in parts.tags if tag == "script"] == ["application/json", None]
     assert not [tag for tag, attributes in parts.tags if "src" in attributes]
     assert [attributes["href"] for _, attributes in parts.tags if "href" in attributes] == ["data:,"]

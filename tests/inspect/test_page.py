@@ -5,7 +5,6 @@ Playwright drives Debian's Chromium; where one of them is missing there is nothi
 
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 import torch
@@ -33,28 +32,10 @@ def written(path, looks, **more):
 # ---- what the file says, without a browser
 
 
-class Parts(HTMLParser):
-    """Elements of the page, and the text of its scripts."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.scripts = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data):
-        if self.scripts and self.tags[-1][0] == "script":
-            self.scripts[-1] += data
-
-
-def test_the_page_is_one_file_whose_data_stays_data():
+def test_the_page_is_one_file_whose_data_stays_data(parts_of):
     text, left_out = page.page_of({"run <b>": look_in()})
     assert left_out == ()
-    found = Parts(text)
+    found = parts_of(text)
     assert [attributes.get("type") for tag, attributes in found.tags if tag == "script"] == ["application/json", None]
     assert not [tag for tag, attributes in found.tags if "src" in attributes]
     assert [attributes["href"] for tag, attributes in found.tags if "href" in attributes] == ["data:,", "#attention"]
@@ -68,7 +49,7 @@ def test_the_page_is_one_file_whose_data_stays_data():
     assert "unsafe" not in policy
 
 
-def test_a_page_that_would_be_too_large_is_rounded_then_cut_and_says_so(monkeypatch):
+def test_a_page_that_would_be_too_large_is_rounded_then_cut_and_says_so(parts_of, monkeypatch):
     look = look_in("transformer", " ".join(["the cat saw a dog"] * 12))
     whole, _ = page.page_of({"run": look})
 
@@ -82,7 +63,7 @@ def test_a_page_that_would_be_too_large_is_rounded_then_cut_and_says_so(monkeypa
     monkeypatch.setattr(page, "LARGEST", max(lengths(page.STEPS[-1])))
     text, notes = page.page_of({"run": look})
     assert notes[-1] == "Layer 1 of run is left out, for the page would be too large."
-    data = json.loads(Parts(text).scripts[0])
+    data = json.loads(parts_of(text).scripts[0])
     assert [layer["place"] for layer in data["runs"][0]["layers"]] == ["0"]
     assert data["runs"][0]["notes"][-1] == notes[-1]
     assert data["first"]["name"] == "layers.0.mixer.weights"

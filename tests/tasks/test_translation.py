@@ -48,7 +48,7 @@ def trained(task, model, steps):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _, batch in zip(range(steps), task.batches(0), strict=False):
         loss, _ = task.loss(model, batch, None)
-        (loss.total / loss.count).backward()
+        (loss.total / batch.count).backward()
         optimizer.step()
         optimizer.zero_grad()
     return model

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from anaphor.inspect.graph.program import tensors_in
 
 
 class Ledger(TorchDispatchMode):
@@ -34,11 +35,11 @@ class Ledger(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = list(_tensors((args, kwargs or {})))
+        given = tensors_in((args, kwargs or {}))
         before = max((self._depths.get(_key(tensor), 0) for tensor in given), default=0)
         known = {_key(tensor) for tensor in given}
         result = function(*args, **(kwargs or {}))
-        for tensor in _tensors(result):
+        for tensor in tensors_in(result):
             key = _key(tensor)
             fresh = key not in known
             if fresh and key not in self._sizes:
@@ -65,13 +66,3 @@ class Ledger(TorchDispatchMode):
 def _key(tensor: Tensor) -> int:
     """The memory a tensor stands on, shared by its views."""
     return int(tensor.untyped_storage()._cdata)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

@@ -13,10 +13,9 @@ from anaphor.metrics.perplexity import Score
 
 @dataclass(frozen=True)
 class Loss:
-    """A sum and a count, never a mean: batches differ in size, and means of means would weigh them wrongly."""
+    """A sum, never a mean: batches differ in size, and means of means would weigh them wrongly. Batches know counts."""
 
     total: Tensor
-    count: int
     penalty: Tensor | None = None
     """What learning adds to the total; no part of what is told."""
 

@@ -151,7 +151,7 @@ class LanguageModelling:
         state = carry if self.carry and not batch.restarts else None
         x, state = model.features(batch.input_ids, state, batch.lengths)
         penalty = self.restraint.of(x, batch.targets)
-        loss = Loss(chunked(x, model.head, batch.targets), batch.count, penalty)
+        loss = Loss(chunked(x, model.head, batch.targets), penalty)
         return loss, detach(state) if self.carry else None
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
@@ -202,7 +202,7 @@ class ExampleModelling:
     def loss(self, model: LanguageModel, batch: Batch, carry: None) -> tuple[Loss, None]:
         x, _ = model.features(batch.input_ids, None, batch.lengths)
         penalty = self.restraint.of(x, batch.targets)
-        return Loss(chunked(x, model.head, batch.targets), batch.count, penalty), None
+        return Loss(chunked(x, model.head, batch.targets), penalty), None
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         batches = self.examples(split)

@@ -59,7 +59,7 @@ class Translation:
 
     def loss(self, model: Seq2Seq, batch: PairBatch, carry: None) -> tuple[Loss, None]:
         x = features(model, batch)
-        return Loss(smoothed(x, model.head, batch.targets, self.smoothing), batch.count), None
+        return Loss(smoothed(x, model.head, batch.targets, self.smoothing)), None
 
     def evaluate(self, model: Seq2Seq, split: str) -> Score:
         """The loss of the given targets; the BLEU of greedy translations too, where the best is chosen by it."""
