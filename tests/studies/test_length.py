@@ -153,7 +153,7 @@ def test_a_recurrent_model_that_needs_the_past_is_flat_when_carried_and_falls_wh
         for batch in task.batches(0):
             loss, carry = task.loss(model, batch, carry)
             optimizer.zero_grad()
-            (loss.total / loss.count).backward()
+            (loss.total / batch.count).backward()
             optimizer.step()
     carried = [total.loss for total in scored(task, model, 10, True).positions[1:]]
     restarted = [total.loss for total in scored(task, model, 10, False).positions]
