@@ -93,10 +93,19 @@ def test_locked_dropout_takes_the_same_features_from_all_tokens_of_a_row():
 
 def test_words_are_left_out_wherever_they_stand():
     tokens = torch.randint(0, 200, (20, 50))
-    x = words(torch.ones(20, 50, 3), tokens, RATE, 200)
+    x = words(torch.ones(20, 50, 3), tokens, RATE, 200, instead=torch.zeros(3))
     for word in tokens.unique():
         assert len(x[tokens == word].unique()) == 1
     assert share_of_zeros(x) == pytest.approx(RATE, abs=0.12)
+
+
+@pytest.mark.parametrize("name", ["transformer-xl", "hybrid", "lstm"])
+def test_gradients_stay_small_where_a_deep_stack_begins_with_a_word_that_is_left_out(name):
+    """Its residual stream must not be zero: each of sixteen norms would multiply the gradient by three hundred."""
+    model = build(name, vocabulary=4, width=16, layers=8, word_dropout=0.99)
+    model(torch.randint(0, 4, (8, 3)))[0].logsumexp(-1).sum().backward()
+    assert max(weight.grad.abs().max() for weight in model.parameters()) < 1e3
+    assert model.left_out.weight.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize("option", ["output_dropout", "word_dropout", "input_dropout"])
@@ -104,7 +113,7 @@ def test_words_are_left_out_wherever_they_stand():
 def test_every_place_drops_in_training_and_nowhere_else(option, kind):
     model = build("lstm", vocabulary=9, width=16, dropout_kind=kind, **{option: 0.5})
     plain = build("lstm", vocabulary=9, width=16)
-    plain.load_state_dict(model.state_dict())
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if "left_out" not in name})
     tokens = torch.randint(0, 9, (3, 6))
     assert not torch.equal(model(tokens)[0], model(tokens)[0])
     assert torch.equal(model.eval()(tokens)[0], plain(tokens)[0])

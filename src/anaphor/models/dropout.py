@@ -25,10 +25,12 @@ def locked(x: Tensor, share: float) -> Tensor:
     return x * F.dropout(x.new_ones(x.shape[0], 1, x.shape[2]), share)
 
 
-def words(x: Tensor, tokens: Tensor, share: float, vocabulary: int) -> Tensor:
-    """Whole words, each wherever it stands in the batch. [B, T, D], [B, T] -> [B, T, D]"""
-    kept = F.dropout(torch.ones(vocabulary, dtype=x.dtype, device=x.device), share)
-    return x * kept[tokens][..., None]
+def words(x: Tensor, tokens: Tensor, share: float, vocabulary: int, instead: Tensor) -> Tensor:
+    """Whole words, each wherever it stands in the batch. They become `instead` [D] rather than zero: where a row begins
+    with a word that is left out all layers would see zero, and the gradient of a norm is without bound there.
+    [B, T, D], [B, T] -> [B, T, D]"""
+    left_out = torch.rand(vocabulary, device=x.device) < share
+    return torch.where(left_out[tokens][..., None], instead.to(x.dtype), x)
 
 
 DROPOUTS: dict[str, Callable[[Tensor, float], Tensor]] = {"each": each, "locked": locked}

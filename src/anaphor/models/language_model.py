@@ -67,7 +67,8 @@ class LanguageModelSpec:
     output_dropout: float = 0.0
     """Share of what the head reads set to zero in training, beside the last layer's dropout."""
     word_dropout: float = 0.0
-    """Share of the words that are left out in training, each wherever it stands in a batch."""
+    """Share of the words that are left out in training, each wherever it stands in a batch; one learned vector stands
+    for all of them."""
     dropout_kind: str = "each"
     """What dropout sets to zero: each value by itself, or the same features for all tokens of a row (locked)."""
     weight_drop: float | None = None
@@ -260,6 +261,7 @@ class Trunk(nn.Module):
             self.embed = nn.Embedding(spec.vocabulary, width)
         else:
             self.__dict__["embed"] = embed  # no part of this one: it exists once, in every copy, file and device
+        self.left_out = nn.Embedding(1, width) if spec.word_dropout else None
         scheme = POSITIONS[spec.position if spec.enters_by_embedding else "none"]
         self.position = scheme(Sizes(width, heads=1, head_width=width, limit=spec.positions))
         self.input_dropout = spec.dropout if spec.input_dropout is None else spec.input_dropout
@@ -312,9 +314,10 @@ class Trunk(nn.Module):
         if state is None:
             state = self.initial_state(len(tokens))
         span = Span.after(state.seen, tokens.shape[1], lengths)
-        x = self.embedding_scale * self.embed(tokens)
-        if self.training and self.spec.word_dropout:
-            x = words(x, tokens, self.spec.word_dropout, self.spec.vocabulary)
+        x = self.embed(tokens)
+        if self.training and self.left_out is not None:
+            x = words(x, tokens, self.spec.word_dropout, self.spec.vocabulary, self.left_out.weight[0])
+        x = self.embedding_scale * x
         place = self.position.embed(span.positions)
         if place is not None:
             x = x + place.to(x.dtype)

@@ -133,6 +133,8 @@ class LanguageRunSpec(RunSpec):
     """What the squares of its changes from token to token cost in training, on average."""
     norm: str | None = None
     """Where the norm of a layer stands: before, after or none."""
+    residual: bool | None = None
+    """Whether a layer's input is added to its output."""
     activation: str | None = None
     """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
     initial: str | None = None
@@ -145,6 +147,12 @@ class LanguageRunSpec(RunSpec):
     """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
     positions: int | None = None
     """How many positions a learned table covers."""
+    score: str | None = None
+    """How a key of attention answers a query: scaled-dot, dot, bilinear, additive or cosine."""
+    normalise: str | None = None
+    """From scores to weights: softmax, sigmoid or sparsemax."""
+    combine: str | None = None
+    """What a head hands on: what it found (context), or that plus its query (query)."""
     merge: str | None = None
     """How heads become one vector: concatenate, shuffle, shift or reweight."""
     causal: bool = True
@@ -174,7 +182,7 @@ class LanguageRunSpec(RunSpec):
     def model_options(self) -> dict[str, Any]:
         """What was said of the model, as overrides of its preset."""
         names = ("width", "layers", "heads", "feedforward", "embedding", "dropout", "tied", "position", "positions",
-                 "merge", "memory", "input_dropout", "norm", "activation", "initial", "head_bias",
+                 "score", "normalise", "combine", "merge", "memory", "input_dropout", "norm", "residual", "activation", "initial", "head_bias",
                  "output_dropout", "word_dropout", "dropout_kind", "weight_drop", "causal")  # fmt: skip
         options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return options | {name: given for name in ("mixers", "widths") if (given := getattr(self, name))}
