@@ -2,6 +2,7 @@
 
 from anaphor.models.block import Block, BlockSpec, Stack
 from anaphor.models.language_model import LanguageModel, LanguageModelSpec, ModelState
+from anaphor.models.options import StackOptions
 from anaphor.models.presets import PRESETS, SEQ2SEQ_PRESETS, build, build_seq2seq, preset, seq2seq_preset
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 from anaphor.models.textbook import (
@@ -29,6 +30,7 @@ __all__ = [
     "Seq2Seq",
     "Seq2SeqSpec",
     "Stack",
+    "StackOptions",
     "Transformer",
     "build",
     "build_seq2seq",

@@ -18,6 +18,7 @@ from anaphor.mixers.attention.sizes import Sizes
 from anaphor.models.block import BlockSpec, Stack
 from anaphor.models.dropout import DROPOUTS, check_share, words
 from anaphor.models.initialise import INITIALISERS
+from anaphor.models.options import OF_SOME_LAYERS, StackOptions
 
 
 class ModelState(NamedTuple):
@@ -30,79 +31,26 @@ class ModelState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelSpec:
-    """A language model, whole. Fields that are None are left to the mixers; those no layer understands are refused."""
+class LanguageModelSpec(StackOptions):
+    """A language model, whole. Options that no layer understands are refused."""
 
-    vocabulary: int
-    """How many different tokens there are."""
     mixers: tuple[str, ...] = ("attention",)
     """What the layers are, from the first to the last; the last one named is repeated up to `layers`."""
-    layers: int | None = None
-    """How many layers there are; None means as many as are named."""
-    width: int = 256
-    """Size of a token vector between the layers."""
     widths: tuple[int, ...] = ()
     """Size of each layer's output, where they differ; empty means `width` for all."""
-    embedding: int | None = None
-    """Size of a word vector; None means the width of the first layer."""
     causal: bool = True
     """Whether layers that see later tokens are refused. Admitted, they see what is to be predicted, and no number of
     the model is a perplexity."""
     tied: bool = True
     """Whether the output uses the word vectors again."""
-    head_bias: bool = False
-    """Whether the output adds a constant for each token of the vocabulary."""
-    norm: str = "before"
-    """Where the norm of a layer stands: before, after or none."""
-    residual: bool = True
-    """Whether a layer's input is added to its output."""
-    feedforward: int | None = None
-    """Hidden width of each layer's feed-forward network; None means four times the layer's width, 0 means none."""
-    activation: str = "gelu"
-    """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
-    dropout: float = 0.0
-    """Share of values set to zero in training: in and after every layer, and of the word vectors."""
-    input_dropout: float | None = None
-    """Share of the word vectors' values set to zero in training; None means the same as `dropout`."""
-    output_dropout: float = 0.0
-    """Share of what the head reads set to zero in training, beside the last layer's dropout."""
-    word_dropout: float = 0.0
-    """Share of the words that are left out in training, each wherever it stands in a batch; one learned vector stands
-    for all of them."""
-    dropout_kind: str = "each"
-    """What dropout sets to zero: each value by itself, or the same features for all tokens of a row (locked)."""
-    weight_drop: float | None = None
-    """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
-    initial: str = "normal"
-    """How the first weights are drawn: normal or uniform."""
-    position: str = "none"
-    """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
-    positions: int = 1024
-    """How many positions a learned table covers."""
-    heads: int | None = None
-    """Parallel heads of an attention layer; must divide its width."""
-    head_width: int | None = None
-    """Size of a query, key and value in one head; None means its share of the width."""
-    bias: bool | None = None
-    """Whether the projections of an attention layer add a constant."""
     window: int | None = None
     """How many tokens a token may see, itself included."""
     memory: int | None = None
     """How many past tokens a carried state keeps, and so how far back a token may see."""
     mask: str | None = None
     """Who may see whom: causal, window(n), hidden(i, …), joined by & and |; must be causal."""
-    score: str | None = None
-    """How a key answers a query: scaled-dot, dot, bilinear, additive or cosine."""
-    normalise: str | None = None
-    """From scores to weights: softmax, sigmoid or sparsemax."""
-    merge: str | None = None
-    """How heads become one vector: concatenate, shuffle, shift, reweight or reweight-matrix."""
     merge_evaluation: str | None = None
     """What the merge does when evaluated: same or concatenate."""
-    combine: str | None = None
-    """What a head hands on: what it found (context), or that plus its query (query)."""
-    feature_map: str | None = None
-    """What makes queries and keys of linear attention positive: elu, relu or softmax."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -194,21 +142,7 @@ class LanguageModelSpec:
         return LanguageModel(self)
 
 
-_LAYER_OPTIONS = (
-    "heads",
-    "head_width",
-    "bias",
-    "window",
-    "memory",
-    "mask",
-    "score",
-    "normalise",
-    "merge",
-    "merge_evaluation",
-    "combine",
-    "feature_map",
-    "weight_drop",
-)
+_LAYER_OPTIONS = (*sorted(OF_SOME_LAYERS), "window", "memory", "mask", "merge_evaluation")
 
 
 def _refuse_unless_causal(name: str, mixer: MixerSpec) -> None:

@@ -23,6 +23,7 @@ from anaphor.mixers.recurrent import RecurrentSpec
 from anaphor.models.block import BlockSpec
 from anaphor.models.encoder import Encoder, Start
 from anaphor.models.language_model import Head, LanguageModel, LanguageModelSpec, ModelState
+from anaphor.models.options import OF_ALL_LAYERS, OF_SOME_LAYERS, StackOptions
 
 CONDITIONS = {
     "none": "the source is not read",
@@ -66,20 +67,23 @@ class DecoderSpec(LanguageModelSpec):
         blocks = super().blocks()
         if self.source_width is None:
             return blocks
-        options = {name: getattr(self, name) for name in CROSS & OPTIONS if getattr(self, name) is not None}
+        options = {name: getattr(self, name) for name in CROSS & OF_SOME_LAYERS if getattr(self, name) is not None}
         cross = CrossAttentionSpec(width=self.width, source_width=self.source_width, dropout=self.dropout, **options)
         return [dataclasses.replace(block, cross=cross) for block in blocks]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqSpec:
-    """A conditional language model, whole. Options that are None are left to the mixers; those that mean nothing to
-    encoder and decoder are refused."""
+class Seq2SeqSpec(StackOptions):
+    """A conditional language model, whole. Options that mean nothing to encoder and decoder are refused."""
 
-    source_vocabulary: int
-    """How many different tokens the source has."""
     vocabulary: int
     """How many different tokens the target has."""
+    layers: int | None = None
+    """How many layers the decoder has; None means as many as are named."""
+    position: str = "none"
+    """How a token's place gets in, on a side that is not recurrent throughout: none, learned, sinusoidal, rotary, …"""
+    source_vocabulary: int
+    """How many different tokens the source has."""
     encoder: tuple[str, ...] = ("attention",)
     """What the encoder's layers are, from the first to the last; the last one named is repeated. Attention looks both
     ways there."""
@@ -90,60 +94,10 @@ class Seq2SeqSpec:
     input_feeding: bool | None = None
     """Whether what attention found is read again with the next token; None means if all layers are lstm or all gru.
     The layers are then one, with one attention above them (Luong et al., 2015)."""
-    layers: int | None = None
-    """How many layers the decoder has; None means as many as are named."""
     encoder_layers: int | None = None
     """How many layers the encoder has; None means as many as `layers` says."""
-    width: int = 256
-    """Size of a token vector between the layers."""
-    embedding: int | None = None
-    """Size of a word vector; None means the width."""
     tied: str = "target"
     """Which word vectors are one matrix: all (source, target and output), target (and output) or none."""
-    head_bias: bool = False
-    """Whether the output adds a constant for each token of the vocabulary."""
-    norm: str = "before"
-    """Where the norm of a layer stands: before, after or none."""
-    residual: bool = True
-    """Whether a layer's input is added to its output."""
-    feedforward: int | None = None
-    """Hidden width of each layer's feed-forward network; None means four times the width, 0 means none."""
-    activation: str = "gelu"
-    """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
-    dropout: float = 0.0
-    """Share of values set to zero in training: in and after every layer, and of the word vectors."""
-    input_dropout: float | None = None
-    """Share of the word vectors' values set to zero in training; None means the same as `dropout`."""
-    output_dropout: float = 0.0
-    """Share of what the head reads set to zero in training, beside the last layer's dropout."""
-    word_dropout: float = 0.0
-    """Share of the words, of source and target, that are left out in training, each wherever it stands in a batch."""
-    dropout_kind: str = "each"
-    """What dropout sets to zero: each value by itself, or the same features for all tokens of a row (locked)."""
-    weight_drop: float | None = None
-    """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
-    initial: str = "normal"
-    """How the first weights are drawn: normal or uniform."""
-    position: str = "none"
-    """How a token's place gets in, on a side that is not recurrent throughout: none, learned, sinusoidal, rotary, …"""
-    positions: int = 1024
-    """How many positions a learned table covers."""
-    heads: int | None = None
-    """Parallel heads of an attention layer; must divide its width."""
-    head_width: int | None = None
-    """Size of a query, key and value in one head; None means its share of the width."""
-    bias: bool | None = None
-    """Whether the projections of an attention layer add a constant."""
-    score: str | None = None
-    """How a key answers a query: scaled-dot, dot, bilinear, additive or cosine."""
-    normalise: str | None = None
-    """From scores to weights: softmax, sigmoid or sparsemax."""
-    merge: str | None = None
-    """How heads become one vector: concatenate, shuffle, shift or reweight."""
-    combine: str | None = None
-    """What a head hands on: what it found (context), or that plus its query (query)."""
-    feature_map: str | None = None
-    """What makes queries and keys of linear attention positive: elu, relu or softmax."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -230,9 +184,9 @@ class Seq2SeqSpec:
 
     def _shared(self, names: tuple[str, ...], understood: frozenset[str]) -> dict[str, Any]:
         """Fields that both sides have; options go where they are understood."""
-        said = {name: getattr(self, name) for name in OPTIONS & understood if getattr(self, name) is not None}
+        said = {name: getattr(self, name) for name in OF_SOME_LAYERS & understood if getattr(self, name) is not None}
         return {
-            **{name: getattr(self, name) for name in SHARED},
+            **{name: getattr(self, name) for name in OF_ALL_LAYERS},
             **said,
             "position": self.position if self._is_placed(names) else "none",
         }
@@ -246,7 +200,7 @@ class Seq2SeqSpec:
     def _refuse_unused(self) -> None:
         look_up(POSITIONS, self.position, "position")
         layers = ", ".join(dict.fromkeys(self.encoder + self.decoder))
-        for name in sorted(OPTIONS - _known(self.encoder) - self._decoder_options):
+        for name in sorted(OF_SOME_LAYERS - _known(self.encoder) - self._decoder_options):
             if getattr(self, name) is not None:
                 raise ConfigError(f"{name}={getattr(self, name)!r} means nothing to the layers {layers}")
         if self.position != "none" and not (self._is_placed(self.encoder) or self._is_placed(self.decoder)):
@@ -257,13 +211,6 @@ class Seq2SeqSpec:
 
 
 CROSS = frozenset(field.name for field in dataclasses.fields(CrossAttentionSpec))
-OPTIONS = frozenset(
-    {"heads", "head_width", "bias", "score", "normalise", "merge", "combine", "feature_map", "weight_drop"}
-)
-SHARED = (
-    "width", "embedding", "norm", "residual", "feedforward", "activation", "dropout", "input_dropout", "word_dropout",
-    "dropout_kind", "initial", "positions",
-)  # fmt: skip
 
 
 def _known(names: tuple[str, ...]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from anaphor.config import check_types, look_up
@@ -84,29 +84,14 @@ class RunSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageRunSpec(RunSpec):
-    """Train a language model. What is None is left to the model, the data or the optimizer."""
+class ModelOptions:
+    """What may be said of a model, whatever it is for. None keeps what the model's name stands for."""
 
-    task = "lm"
+    more_options: ClassVar[tuple[str, ...]] = ()
+    """What one kind of model knows besides."""
 
-    data: str = "python-reference"
-    """A named data set, a folder with train, valid and test, or one text file."""
-    tokenizer: str = "word"
-    """How text becomes tokens: word, treebank, character, byte or bpe."""
-    vocabulary: int | None = None
-    """How many different tokens to keep, for tokenizers that are told."""
-    batching: str = "stream"
-    """How text becomes batches: stream or padded."""
-    limit: int | None = None
-    """Train on so many examples only, to overfit on purpose."""
-    model: str = "lstm"
-    """A model by name; `anaphor models` lists them."""
-    mixers: tuple[str, ...] = ()
-    """The layers spelled out, from first to last, in place of the model's own."""
     width: int | None = None
     """Size of a token vector between the layers."""
-    widths: tuple[int, ...] = ()
-    """Size of each layer's output, where they differ, in place of the width."""
     layers: int | None = None
     """How many layers there are."""
     heads: int | None = None
@@ -127,10 +112,6 @@ class LanguageRunSpec(RunSpec):
     """What dropout sets to zero: each value by itself, or the same features for a whole segment (locked)."""
     weight_drop: float | None = None
     """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
-    size_penalty: float = 0.0
-    """What the squares of what the head reads cost in training, on average."""
-    change_penalty: float = 0.0
-    """What the squares of its changes from token to token cost in training, on average."""
     norm: str | None = None
     """Where the norm of a layer stands: before, after or none."""
     residual: bool | None = None
@@ -141,8 +122,6 @@ class LanguageRunSpec(RunSpec):
     """How the first weights are drawn: normal or uniform."""
     head_bias: bool | None = None
     """Whether the output adds a constant for each token of the vocabulary."""
-    tied: bool | None = None
-    """Whether the output uses the word vectors again."""
     position: str | None = None
     """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
     positions: int | None = None
@@ -155,10 +134,47 @@ class LanguageRunSpec(RunSpec):
     """What a head hands on: what it found (context), or that plus its query (query)."""
     merge: str | None = None
     """How heads become one vector: concatenate, shuffle, shift or reweight."""
+
+    def model_options(self) -> dict[str, Any]:
+        """What was said of the model, as overrides of its preset."""
+        names = [field.name for field in fields(ModelOptions)]
+        said = {name: getattr(self, name) for name in (*names, *self.more_options)}
+        return {name: value for name, value in said.items() if value is not None and value != ()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageRunSpec(ModelOptions, RunSpec):
+    """Train a language model. What is None is left to the model, the data or the optimizer."""
+
+    task = "lm"
+    more_options = ("mixers", "widths", "tied", "causal", "memory")
+
+    data: str = "python-reference"
+    """A named data set, a folder with train, valid and test, or one text file."""
+    model: str = "lstm"
+    """A model by name; `anaphor models` lists them."""
+    tokenizer: str = "word"
+    """How text becomes tokens: word, treebank, character, byte or bpe."""
+    vocabulary: int | None = None
+    """How many different tokens to keep, for tokenizers that are told."""
+    batching: str = "stream"
+    """How text becomes batches: stream or padded."""
+    limit: int | None = None
+    """Train on so many examples only, to overfit on purpose."""
+    mixers: tuple[str, ...] = ()
+    """The layers spelled out, from first to last, in place of the model's own."""
+    widths: tuple[int, ...] = ()
+    """Size of each layer's output, where they differ, in place of the width."""
+    tied: bool | None = None
+    """Whether the output uses the word vectors again."""
     causal: bool = True
     """Whether layers that see later tokens are refused; admitted, nothing is called a perplexity."""
     memory: int | None = None
     """How many past tokens a carried state of attention keeps."""
+    size_penalty: float = 0.0
+    """What the squares of what the head reads cost in training, on average."""
+    change_penalty: float = 0.0
+    """What the squares of its changes from token to token cost in training, on average."""
     bptt: int = 35
     """Tokens of a segment, through which gradient flows."""
     carry: bool | None = None
@@ -179,23 +195,16 @@ class LanguageRunSpec(RunSpec):
         for name in ("bptt", "evaluation_rows", "limit"):
             self.at_least_one(name)
 
-    def model_options(self) -> dict[str, Any]:
-        """What was said of the model, as overrides of its preset."""
-        names = ("width", "layers", "heads", "feedforward", "embedding", "dropout", "tied", "position", "positions",
-                 "score", "normalise", "combine", "merge", "memory", "input_dropout", "norm", "residual", "activation", "initial", "head_bias",
-                 "output_dropout", "word_dropout", "dropout_kind", "weight_drop", "causal")  # fmt: skip
-        options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return options | {name: given for name in ("mixers", "widths") if (given := getattr(self, name))}
-
 
 CHOICES = {"perplexity": "the lowest validation loss", "bleu": "the highest BLEU of greedy translations"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationRunSpec(RunSpec):
+class TranslationRunSpec(ModelOptions, RunSpec):
     """Train a translation model. What is None is left to the model, the data or the optimizer."""
 
     task = "translate"
+    more_options = ("encoder", "decoder", "condition", "input_feeding", "encoder_layers", "tied")
 
     data: str = "echo"
     """Named sentence pairs, a folder with a file for each split and language, or two aligned files, `ONE,OTHER`."""
@@ -223,36 +232,12 @@ class TranslationRunSpec(RunSpec):
     """What the decoder knows of the source: none, state or attention."""
     input_feeding: bool | None = None
     """Whether a recurrent decoder reads what attention found with the next token."""
-    width: int | None = None
-    """Size of a token vector between the layers."""
     layers: int | None = None
     """How many layers the decoder has, and the encoder too unless it is told otherwise."""
     encoder_layers: int | None = None
     """How many layers the encoder has."""
-    heads: int | None = None
-    """Parallel heads of an attention layer."""
-    feedforward: int | None = None
-    """Hidden width of each layer's feed-forward network; 0 means none."""
-    embedding: int | None = None
-    """Size of a word vector."""
-    dropout: float | None = None
-    """Share of values set to zero in training."""
-    input_dropout: float | None = None
-    """Share of the word vectors' values set to zero in training."""
-    output_dropout: float | None = None
-    """Share of what the head reads set to zero in training."""
-    word_dropout: float | None = None
-    """Share of the words that are left out in training."""
-    norm: str | None = None
-    """Where the norm of a layer stands: before, after or none."""
-    activation: str | None = None
-    """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
     tied: str | None = None
     """Which word vectors are one matrix: all (source, target and output), target (and output) or none."""
-    position: str | None = None
-    """How a token's place gets in: none, learned, sinusoidal, rotary, alibi or relative."""
-    positions: int | None = None
-    """How many positions a learned table covers."""
     batch_size: int = 32
     """Pairs of a batch."""
     batch_tokens: int | None = None
@@ -279,11 +264,3 @@ class TranslationRunSpec(RunSpec):
             raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
         if self.length_penalty < 0:
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be 0 or more")
-
-    def model_options(self) -> dict[str, Any]:
-        """What was said of the model, as overrides of its preset."""
-        names = ("condition", "input_feeding", "width", "layers", "encoder_layers", "heads", "feedforward", "embedding",
-                 "dropout", "input_dropout", "output_dropout", "word_dropout", "norm", "activation", "tied", "position",
-                 "positions")  # fmt: skip
-        options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return options | {name: given for name in ("encoder", "decoder") if (given := getattr(self, name))}
