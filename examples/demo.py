@@ -45,7 +45,7 @@ class Told:
 
     def evaluated(self, epoch: float, score: Any, best: bool) -> None:
         self.perplexities.append(score.total.perplexity)
-        print(f"{self.name}: epoch {epoch}, validation perplexity {self.perplexities[-1]:.1f}", file=sys.stderr)
+        print(f"{self.name}: epoch {epoch:g}, validation perplexity {self.perplexities[-1]:.1f}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

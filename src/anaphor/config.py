@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -94,6 +95,17 @@ def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> S
         return _read(kind, words, str(path), default, markers=(tyro.conf.FlagConversionOff,))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def finite(value: Any) -> Any:
+    """The same for JSON, which has no name for numbers that are not finite: they become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: finite(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(child) for child in value]
+    return value
 
 
 def _with_switches(kind: type[Spec]) -> type[Any]:

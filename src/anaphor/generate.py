@@ -32,8 +32,8 @@ class Choice:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.temperature < 0:
-            raise ConfigError(f"temperature={self.temperature}: it must be 0 or more")
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError(f"temperature={self.temperature}: it must be 0 or more, and finite")
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top_k={self.top_k}: there must be at least 1 token to choose from")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -65,7 +65,7 @@ def generate(
     model: LanguageModel, prompt: Sequence[int], tokens: int, choice: Choice, *, seed: int = 0
 ) -> Iterator[int]:
     """New tokens one by one, as they are chosen. The prompt itself is not repeated."""
-    _check_prompt(model, prompt)
+    _check_prompt(model, prompt, tokens)
     was_training = model.training
     model.eval()
     device = model.embed.weight.device
@@ -83,11 +83,17 @@ def generate(
         model.train(was_training)
 
 
-def _check_prompt(model: LanguageModel, prompt: Sequence[int]) -> None:
+def _check_prompt(model: LanguageModel, prompt: Sequence[int], tokens: int) -> None:
     if not model.causal:
         raise ConfigError("a model that sees later tokens cannot write: there are none yet")
     if not len(prompt):
         raise ConfigError("a prompt needs at least one token: begin with the tokenizer's boundary")
+    most = None if model.limit is None else model.limit - len(prompt) + 1  # the last token is written and not read
+    if most is not None and tokens > most:
+        raise ConfigError(
+            f"the model knows {model.limit:,} positions: after a prompt of {len(prompt):,} tokens it can write "
+            f"{max(most, 0):,} more, not {tokens:,}"
+        )
 
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -238,7 +244,7 @@ def together(steps: Sequence[Step]) -> Step:
 def beam_search(model: LanguageModel, prompt: Sequence[int], tokens: int, width: int) -> list[Hypothesis]:
     """The `width` most probable continuations of a prompt that it finds, best first."""
     beam = Beam(width=width, longest=tokens)
-    _check_prompt(model, prompt)
+    _check_prompt(model, prompt, tokens)
     was_training = model.training
     model.eval()
     given = torch.tensor([list(prompt)], device=model.embed.weight.device)

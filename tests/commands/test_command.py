@@ -30,9 +30,11 @@ def children_seconds() -> float:
     "words", [["--help"], ["train", "lm", "--help"], *([verb, "--help"] for verb in VERBS)], ids=" ".join
 )
 def test_help_answers_in_under_half_a_second(words):
-    timed(*words)  # the first call writes the bytecode
-    best, output = min(timed(*words) for _ in range(4))
-    assert best < 0.5, f"{best:.2f} s"
+    for _ in range(5):  # the first call may have to write the bytecode
+        seconds, output = timed(*words)
+        if seconds < 0.5:
+            break
+    assert seconds < 0.5
     assert "usage: anaphor" in output
 
 

@@ -34,6 +34,6 @@ def test_it_prints_a_table_and_samples_and_writes_the_figure(tmp_path, monkeypat
     assert "state:carried" in lines[4]
     for name in models:
         assert f"\n{name} writes:\n" in printed.out
-        assert f"{name}: epoch 0, validation perplexity" in printed.err
+        assert f"{name}: epoch 0.0" in printed.err
     assert printed.out.rstrip().splitlines()[-2] == f"figure: {figure}"
     assert figure.read_bytes().startswith(b"\x89PNG")

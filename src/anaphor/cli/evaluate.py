@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.train import told_overlap
-from anaphor.config import look_up, parse
+from anaphor.config import finite, look_up, parse
 from anaphor.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from anaphor.tasks.neural_cache import Cache
     from anaphor.training.language import PreparedLanguage
     from anaphor.training.prepared import Prepared
+    from anaphor.training.spec import LanguageRunSpec
 
 STATES = {"carried": True, "restarted": False}
 
@@ -49,10 +50,11 @@ class Options:
     """Tell also how the loss goes along a segment, from its first token to its last."""
     out: Path | None = None
     """Folder for figures of perplexity by length and of loss by position."""
-    batch_size: int = 10
-    """Rows that are scored side by side."""
-    protocol: str = "complete"
-    """How it is scored: complete (every token once) or example (as the well-known example script)."""
+    batch_size: int | None = None
+    """Rows that are scored side by side; None means as many as while it was trained."""
+    protocol: str | None = None
+    """How it is scored: complete (every token once) or example (as the well-known example script); None means as while
+    it was trained."""
     cache: tuple[int, ...] = ()
     """Score also with a cache of so many past tokens of each row."""
     cache_weight: tuple[float, ...] = ()
@@ -102,7 +104,8 @@ def run(words: Sequence[str]) -> int:
     from anaphor.training.run import opened
     from anaphor.training.spec import PROTOCOLS
 
-    look_up(PROTOCOLS, options.protocol, "protocol")
+    if options.protocol is not None:
+        look_up(PROTOCOLS, options.protocol, "protocol")
     caches = [
         Cache(window, weight, flatness)
         for window, flatness, weight in product(
@@ -129,7 +132,7 @@ def run(words: Sequence[str]) -> int:
         if options.out is not None:
             figures = _draw(found, options.out, made.spec.bptt)
     if options.json:
-        print(json.dumps(rows))
+        print(json.dumps(finite(rows)))
         return 0
     for line in _refusals(found):
         print(line)
@@ -150,7 +153,7 @@ def tell_whole(made: Prepared, options: Options) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} is for language models; {options.run} is another task's run")
     score = made.score(options.split)
     if options.json:
-        print(json.dumps([score]))
+        print(json.dumps(finite([score])))
         return 0
     print(f"{options.split}: perplexity {score['perplexity']:.2f}, loss {score['loss']:.4f} ({score['signature']})")
     print(f"  BLEU {score['bleu']:.2f} ({score['bleu_signature']})")
@@ -173,7 +176,7 @@ def scores(
         _refuse_segments(options, bool(caches or dynamics))
         yield row_of(None, task.evaluate(model, options.split)), None
         return
-    protocols = _protocols(task, options)
+    protocols = _protocols(made.spec, task, options)
     reasons = [refusal(model, protocol) for protocol in protocols]
     if all(reasons):
         raise ConfigError("; ".join(dict.fromkeys(filter(None, reasons))))
@@ -194,25 +197,24 @@ def scores(
             yield row_of(protocol.bptt, adapted), None
 
 
-def _protocols(task: LanguageModelling, options: Options) -> list[Protocol]:
+def _protocols(spec: LanguageRunSpec, task: LanguageModelling, options: Options) -> list[Protocol]:
     from anaphor.tasks.language_modelling import Protocol
 
     usual = task.carry if options.carry is None else options.carry
     ways = [STATES[name] for name in options.state] or [usual]
-    complete = options.protocol == "complete"
-    return [
-        Protocol(options.batch_size, length, carry, complete)
-        for carry in ways
-        for length in options.bptt or [task.bptt]
-    ]
+    complete = (options.protocol or spec.protocol) == "complete"
+    rows = spec.evaluation_rows if options.batch_size is None else options.batch_size
+    return [Protocol(rows, length, carry, complete) for carry in ways for length in options.bptt or [task.bptt]]
 
 
 def _refuse_segments(options: Options, adapting: bool) -> None:
     reads = f"{options.run} reads padded examples, each by itself"
     if adapting:
         raise ConfigError(f"{reads}: --cache and --dynamic need a text that goes on")
-    if options.state or options.by_position or options.out is not None:
-        raise ConfigError(f"{reads}: --state, --by-position and --out need a text that goes on, cut into segments")
+    usual = Options(run=options.run)
+    for name in ("bptt", "carry", "state", "by_position", "out", "protocol"):
+        if getattr(options, name) != getattr(usual, name):
+            raise ConfigError(f"{reads}: --{name.replace('_', '-')} needs a text that goes on, cut into segments")
 
 
 def row_of(length: int | None, score: Score) -> dict[str, Any]:
@@ -237,7 +239,8 @@ def line_of(row: dict[str, Any], one: LengthScore | None) -> str:
 
     adapted = f", adapted by {row['adaptation']}" if row["adaptation"] else ""
     perplexity = perplexity_in_words(row["perplexity"])
-    line = f"bptt {row['bptt']}{adapted}: {perplexity}, loss {row['loss']:.4f} ({row['signature']})"
+    what = "examples, each by itself" if row["bptt"] is None else f"bptt {row['bptt']}"
+    line = f"{what}{adapted}: {perplexity}, loss {row['loss']:.4f} ({row['signature']})"
     if one is not None and len(one.positions) < one.length:
         line += f"\n  its segments have {len(one.positions):,} tokens, for no row of the text is longer"
     return line

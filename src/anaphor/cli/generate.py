@@ -10,8 +10,10 @@ from typing import Annotated
 
 import tyro
 
+from anaphor.cli.train import warn
 from anaphor.config import parse
 from anaphor.errors import ConfigError
+from anaphor.training.spec import LARGEST_SEED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,12 @@ class Options:
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ConfigError(f"tokens={self.tokens}: write at least 1")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ConfigError(f"seed={self.seed}: it must be from 0 to {LARGEST_SEED}")
+        for name in ("temperature", "top_k", "top_p"):
+            given = getattr(self, name)
+            if self.beam is not None and given != getattr(Options, name):
+                raise ConfigError(f"{name}={given} means nothing to a beam search, which draws no token")
 
 
 def run(words: Sequence[str]) -> int:
@@ -54,6 +62,8 @@ def run(words: Sequence[str]) -> int:
     with opened_language(options.run, options.device) as made:
         tokenizer = made.tokenizer
         prompt = [tokenizer.boundary, *tokenizer.encode_sentence(options.prompt).tolist()]
+        if tokenizer.unknown is not None and (unknown := prompt[1:].count(tokenizer.unknown)):
+            warn(f"the model does not know {unknown} of {len(prompt) - 1} tokens of the prompt: it reads <unk>")
         if options.beam is not None:
             ids = beam_search(made.model, prompt, options.tokens, options.beam)[0].tokens
             if not options.json:

@@ -98,7 +98,8 @@ class Bar:
         self.progress.update(self.task, completed=min(progress, 1.0), note=note)
 
     def evaluated(self, epoch: float, score: Score, best: bool) -> None:
-        line = f"epoch {epoch}: valid loss {score.total.loss:.4f}, {perplexity_in_words(score.total.perplexity)}"
+        reached = f"{epoch:.2f}".rstrip("0").rstrip(".")
+        line = f"epoch {reached}: valid loss {score.total.loss:.4f}, {perplexity_in_words(score.total.perplexity)}"
         line += " (best so far)" if best else ""
         if self.pace is not None:
             self.pace.evaluated(time.perf_counter())

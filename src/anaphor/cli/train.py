@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import from_yaml, look_up, parse
+from anaphor.config import finite, from_yaml, look_up, parse
 from anaphor.errors import ConfigError
 from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
@@ -67,6 +67,8 @@ def run(words: Sequence[str]) -> int:
     _, kind = look_up(TASKS, words[0], "task")
     options = read(words[0], words[1:])
     spec = kind(**{field.name: getattr(options, field.name) for field in dataclasses.fields(kind)})
+    if options.resume and options.out is None:
+        raise ConfigError("--resume needs --out: the folder of the run to go on with")
     out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
     if options.dry_run:
         return tell(spec, out, options)
@@ -140,9 +142,9 @@ def told_overlap(found: dict[str, Any]) -> str:
 
 def show(result: dict[str, Any], options: Options) -> None:
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps(finite(result)))
         return
-    if result["status"] != "finished":
+    if result["status"] == "stopped":
         print(f"stopped; go on with `anaphor train {options.task} --resume --out {result['run']} …`")
         return
     from anaphor.metrics.perplexity import perplexity_in_words
@@ -166,4 +168,6 @@ def show(result: dict[str, Any], options: Options) -> None:
     )
     for figure in result["figures"]:
         print(f"figure: {figure}")
+    if result["status"] == "interrupted":
+        print(f"interrupted after {result['steps']:,} steps; --resume goes on")
     print(f"run: {result['run']}")

@@ -29,7 +29,7 @@ from anaphor.tasks.language_modelling import (
 )
 from anaphor.tasks.restraint import Restraint
 from anaphor.training.device import choose_device
-from anaphor.training.prepared import Prepared
+from anaphor.training.prepared import Prepared, check_splits
 from anaphor.training.spec import LanguageRunSpec
 
 
@@ -50,8 +50,7 @@ class PreparedLanguage(Prepared):
         }
 
     def check(self, test: bool) -> None:
-        for split in ("valid", "test") if test else ("valid",):
-            self.source.check(split)
+        check_splits(self.source, test)
         task = self.task
         if isinstance(task, LanguageModelling):
             task.protocol.batches(task.splits("valid").tokens, task.tokenizer.boundary)

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from anaphor.errors import DataError
 from anaphor.tasks.base import Task
 from anaphor.training.spec import RunSpec
+
+
+class Splits(Protocol):
+    """Data, as far as it is cut into splits."""
+
+    def check(self, split: str) -> str: ...
+
+
+def check_splits(source: Splits, test: bool) -> None:
+    """Refuse data that lack a split which will be scored."""
+    source.check("valid")
+    if test:
+        try:
+            source.check("test")
+        except DataError as error:
+            raise DataError(f"{error}; --no-test does without") from None
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def execute(
         made.check(test)
         trainer = _trainer(made, rundir, watcher, interruption)
         if resume:
-            _resume(trainer, rundir, force, warn)
+            _resume(trainer, rundir, spec, force, warn)
         else:
             rundir.begin(described(spec), force=force)
         if tensorboard:
@@ -79,7 +79,8 @@ def execute(
             trainer.events.close()
         if interruption.signal == signal.SIGTERM:
             return {"status": "stopped", "run": str(out)}, 143
-        result = _result(made, trainer, rundir, test)
+        status = "finished" if trainer.over() else "interrupted"
+        result = {"status": status, "run": str(out), **_result(made, trainer, rundir, test)}
         rundir.write_result(result)
         return result, 130 if interruption.signal == signal.SIGINT else 0
 
@@ -134,26 +135,35 @@ def _trainer(made: Prepared, rundir: RunDir, watcher: Watcher, interruption: Int
 def _facts(made: Prepared) -> dict[str, Any]:
     """What must not change between the parts of a run, for then it would be another run."""
     return {
-        "spec": {key: list(value) if isinstance(value, tuple) else value for key, value in vars(made.spec).items()},
+        "spec": _plain(made.spec),
         **made.facts(),
         "threads": torch.get_num_threads(),
     }
 
 
-def _resume(trainer: Trainer, rundir: RunDir, force: bool, warn: Callable[[str], None]) -> None:
+def _plain(spec: RunSpec) -> dict[str, Any]:
+    """As a checkpoint keeps it, which knows no tuples."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(spec).items()}
+
+
+def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: Callable[[str], None]) -> None:
     rundir.require()
     path, warnings = checkpoint.newest(rundir.checkpoints)
     for line in warnings:
         warn(line)
-    if path is None:
-        rundir.begin(rundir.spec.read_text(encoding="utf-8"), force=True)  # it ended before its first checkpoint
-        return
-    saved = checkpoint.read(path)
-    changed = list(_differences(saved.facts, trainer.facts))
+    # A run that ended before its first checkpoint has nothing but its spec to be compared with.
+    saved = None if path is None else checkpoint.read(path)
+    facts = trainer.facts | {"spec": _plain(read_spec(rundir.spec))} if saved is None else saved.facts
+    changed = list(_differences(facts, trainer.facts))
     if changed and not force:
         raise ConfigError(f"{rundir.folder} was begun otherwise: {'; '.join(changed)}; --force goes on all the same")
+    if saved is None:
+        rundir.begin(described(spec), force=True)
+        return
     trainer.load(saved)
     rundir.go_back(saved.step)
+    if changed:
+        rundir.change(described(spec))
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
@@ -177,8 +187,6 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir, test: bool) -> dic
         valid = made.score("valid")
         tested = made.score("test") if test else None
     return {
-        "status": "finished",
-        "run": str(rundir.folder),
         "parameters": made.model.count_parameters(),
         "padding_share": made.padding_share(),
         "steps": progress.step,

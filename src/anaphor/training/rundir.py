@@ -8,14 +8,14 @@ model wrote on the way, `checkpoints/` its weights, `result.json` the scores and
 from __future__ import annotations
 
 import json
-import math
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from anaphor.config import finite
 from anaphor.errors import ConfigError, DataError
 from anaphor.training.durable import append_file, replace_file
 from anaphor.training.lock import locked
@@ -46,6 +46,7 @@ class RunDir:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Be the only process that writes here. Refused at once if another is, or if nothing can be written."""
+        mine = not self.folder.exists()
         with ExitStack() as held:
             try:
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,18 @@ class RunDir:
             except OSError as error:
                 reason = error.strerror or error
                 raise ConfigError(f"cannot write to {self.folder}: {reason}; choose another --out") from None
+            held.callback(self._leave_nothing, mine)
             yield
+
+    def _leave_nothing(self, mine: bool) -> None:
+        """Where no run was begun, because it was refused, nothing of it stays behind."""
+        if self.exists:
+            return
+        with suppress(OSError):  # something else stands there, and stays
+            (self.folder / ".lock").unlink(missing_ok=True)
+            self.checkpoints.rmdir()
+            if mine:
+                self.folder.rmdir()
 
     def begin(self, spec: str, *, force: bool = False) -> None:
         """Start a run from its spec. One that is here already is kept, unless it is to be deleted by `force`."""
@@ -88,6 +100,11 @@ class RunDir:
                 text = text[: text.rfind("\n") + 1]
                 later = (match.start() for match in _SAMPLE.finditer(text) if int(match[1]) > step)
                 replace_file(self.samples, text[: next(later, len(text))].encode())
+
+    def change(self, spec: str) -> None:
+        """Go on with other settings than those it was begun with."""
+        with _writing(self.spec):
+            replace_file(self.spec, spec.encode())
 
     def _forget_the_end(self) -> None:
         for path in (self.result, *self.curves):
@@ -129,7 +146,7 @@ class RunDir:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         with _writing(self.result):
-            replace_file(self.result, json.dumps(_finite(result), indent=2, ensure_ascii=False).encode() + b"\n")
+            replace_file(self.result, json.dumps(finite(result), indent=2, ensure_ascii=False).encode() + b"\n")
 
     def read_result(self) -> dict[str, Any]:
         """The scores of a finished run."""
@@ -156,14 +173,4 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(_finite(values), ensure_ascii=False).encode() + b"\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(child) for key, child in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(child) for child in value]
-    return value
+    return json.dumps(finite(values), ensure_ascii=False).encode() + b"\n"

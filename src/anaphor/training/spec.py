@@ -11,6 +11,7 @@ from anaphor.errors import ConfigError
 BATCHINGS = {"stream": "one text in rows, segment after segment", "padded": "separate examples"}
 PROTOCOLS = {"complete": "every token once", "example": "as the well-known example script"}
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
+LARGEST_SEED = 2**63 - 1
 AVERAGES = {"none": "no average", "ema": "an average that forgets", "tail": "the mean of the last part"}
 
 
@@ -74,8 +75,10 @@ class RunSpec:
                 raise ConfigError(f"{name}={given}: it must be above 0")
         if sum(given is not None for given in (self.epochs, self.steps, self.minutes)) > 1:
             raise ConfigError(f"epochs={self.epochs}, steps={self.steps}, minutes={self.minutes}: give one budget")
-        if self.clip < 0:
-            raise ConfigError(f"clip={self.clip}: it must be 0 or more")
+        if not 0 <= self.clip < float("inf"):
+            raise ConfigError(f"clip={self.clip}: it must be 0 or more, and finite")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ConfigError(f"seed={self.seed}: it must be from 0 to {LARGEST_SEED}")
 
     def at_least_one(self, name: str) -> None:
         given = getattr(self, name)

@@ -139,17 +139,19 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
     carry: Any = None
     pending: deque[Pending] = field(default_factory=deque)
+    batches: int = 1
+    """How many this epoch has."""
 
     def fit(self) -> None:
         """Train to the end of the budget. The last state is saved whatever ends it but a kill."""
         self.model.train()
         groups = self._groups()
-        while not self._over():
+        while not self.over():
             began = time.perf_counter()
             self._learn(next(groups))
             self._settle(keep=self.step.lag)
             self.progress.took(time.perf_counter() - began)
-            if self._due() or self._over():
+            if self._due() or self.over():
                 self._validate()
             if self.stop():
                 break
@@ -160,7 +162,8 @@ class Trainer:
     def _spent(self) -> float:
         return self.budget.spent(self.progress.step, self.progress.seconds)
 
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether the budget is spent, or patience at its end."""
         patience = self.settings.patience
         return self._spent() >= 1 or (patience is not None and self.progress.fruitless >= patience)
 
@@ -172,6 +175,7 @@ class Trainer:
         """The batches of one update at a time."""
         while True:
             batches = self.task.batches(self.progress.epoch)
+            self.batches = len(batches)
             while self.progress.batch < len(batches):
                 take = min(self.settings.accumulate, len(batches) - self.progress.batch)
                 group = [batches[self.progress.batch + place] for place in range(take)]
@@ -205,10 +209,14 @@ class Trainer:
                 raise Diverged(
                     f"training diverged at step {pending.step}: loss {reading.loss:.4g}, gradient norm "
                     f"{reading.norm:.4g}, first bad gradient in {reading.first_bad or 'none'}, learning rate "
-                    f"{pending.lr:.4g}; the last good checkpoint is kept"
+                    f"{pending.lr:.4g}; {self._what_is_left()}"
                 )
             self.progress.lost(reading.loss, pending.tokens)
             self.watcher.stepped(self._spent(), reading.loss, self.progress.tokens)
+
+    def _what_is_left(self) -> str:
+        kept = any(self.rundir.checkpoints.glob("step-*"))
+        return "the last good checkpoint is kept" if kept else "there was no checkpoint yet"
 
     def scored(self) -> AbstractContextManager[None]:
         """The weights that are scored and kept: the average where there is one."""
@@ -234,7 +242,7 @@ class Trainer:
         # Before the checkpoint, so that whoever goes on from it need not tell this again.
         self.events.add(self.progress.step, line, sample)
         self.save()
-        self.watcher.evaluated(self.progress.epoch, score, better)
+        self.watcher.evaluated(self.progress.epoch + self.progress.batch / self.batches, score, better)
 
     def save(self) -> None:
         """Write all that going on needs. The newest two and the best are kept."""

@@ -18,7 +18,7 @@ from anaphor.models.presets import seq2seq_preset
 from anaphor.models.seq2seq import Seq2Seq
 from anaphor.tasks.translation import GREEDY, PairSplit, Translation
 from anaphor.training.device import choose_device
-from anaphor.training.prepared import Prepared
+from anaphor.training.prepared import Prepared, check_splits
 from anaphor.training.spec import TranslationRunSpec
 
 
@@ -39,8 +39,7 @@ class PreparedTranslation(Prepared):
         }
 
     def check(self, test: bool) -> None:
-        for split in ("valid", "test") if test else ("valid",):
-            self.source.check(split)
+        check_splits(self.source, test)
         for split in ("train", "valid"):
             self.task.splits(split)
 

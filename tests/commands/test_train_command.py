@@ -1,0 +1,170 @@
+"""`train`, `evaluate` and `generate`: what is refused, what is told, and what a folder holds afterwards."""
+
+import json
+import math
+
+import pytest
+
+from anaphor.cli.main import main
+from anaphor.config import read_mapping
+from anaphor.training.interruption import Interruption
+
+TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def text(tmp_path, monkeypatch):
+    """A folder with train and valid, where commands are given."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / "text" / f"{split}.txt").write_text("the cat sat on the mat\na dog sat on a log\n" * 20)
+
+
+def train(*more, code=0):
+    assert main(["train", "lm", "--data", "text", "--no-test", *TINY, *more]) == code
+
+
+def refused(capsys, words, message):
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def test_an_interrupted_run_says_so_and_is_scored(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Interruption, "asked", lambda self: True)
+    train("--steps", "9", "--out", "run", "--json")
+    result = json.loads(capsys.readouterr().out)
+    assert (result["status"], result["steps"]) == ("interrupted", 1)
+    assert result["valid"]["loss"] > 0
+    monkeypatch.setattr(Interruption, "asked", lambda self: False)
+    train("--steps", "9", "--out", "run", "--resume")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
+
+
+def test_people_are_told_how_to_go_on_after_an_interruption(capsys, monkeypatch):
+    monkeypatch.setattr(Interruption, "asked", lambda self: True)
+    train("--steps", "9", "--out", "run")
+    assert "interrupted after 1 steps; --resume goes on" in capsys.readouterr().out
+
+
+def test_going_on_with_other_settings_changes_the_spec_too(tmp_path, capsys):
+    train("--steps", "2", "--out", "run")
+    train("--steps", "4", "--lr", "0.02", "--out", "run", "--resume", "--force")
+    spec = read_mapping(tmp_path / "run" / "spec.yaml")
+    assert (spec["steps"], spec["lr"]) == (4, 0.02)
+    train("--steps", "4", "--lr", "0.02", "--out", "run", "--resume")
+
+
+def test_without_a_checkpoint_another_config_is_refused_as_well(tmp_path, capsys):
+    train("--steps", "2", "--out", "run")
+    for path in sorted((tmp_path / "run" / "checkpoints").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    capsys.readouterr()
+    train("--steps", "3", "--out", "run", "--resume", code=2)
+    assert "steps was 2 and is 3" in capsys.readouterr().err
+    train("--steps", "3", "--out", "run", "--resume", "--force")
+    assert read_mapping(tmp_path / "run" / "spec.yaml")["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "foo"], "unknown model 'foo'"),
+        (["--clip", "nan"], "clip=nan: it must be 0 or more, and finite"),
+        (["--seed", "99999999999999999999999"], "seed=99999999999999999999999: it must be"),
+        (["--seed", "-1"], "seed=-1: it must be from 0"),
+        (["--batch-size", "100000"], "too short for 100000 rows"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_leaves_nothing_behind(tmp_path, capsys, words, message):
+    refused(capsys, ["train", "lm", "--data", "text", "--no-test", *TINY, "--out", "run", *words], message)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_was_there_stays_and_so_does_what_it_holds(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    refused(capsys, ["train", "lm", "--data", "text", "--out", "run", "--model", "foo"], "unknown model 'foo'")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+def test_going_on_needs_a_folder(tmp_path, capsys):
+    refused(capsys, ["train", "lm", "--resume"], "--resume needs --out")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_without_a_test_split_are_told_how_to_do_without(capsys):
+    words = ["train", "lm", "--data", "text", *TINY, "--out", "run"]
+    refused(capsys, words, "no test split (it has: train, valid); --no-test does without")
+
+
+def test_divergence_before_the_first_checkpoint_claims_none(tmp_path, capsys):
+    train("--model", "rnn-relu", "--lr", "1e9", "--clip", "0", "--steps", "30", "--out", "run", code=3)
+    assert "there was no checkpoint yet" in capsys.readouterr().err
+
+
+def test_validations_within_an_epoch_tell_how_far_it_is(capsys):
+    train("--steps", "4", "--evaluate-every", "2", "--out", "run")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
+    places = [float(line.split()[1].rstrip(":")) for line in lines]
+    assert len(places) == 2
+    assert 0 < places[0] < places[1] < 1
+
+
+def test_scores_are_taken_as_while_it_was_trained(capsys):
+    train("--steps", "4", "--protocol", "example", "--evaluation-rows", "3", "--out", "run", "--json")
+    trained = json.loads(capsys.readouterr().out)["valid"]
+    assert main(["evaluate", "run", "--json", "--device", "cpu"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["loss"], row["signature"]) == (trained["loss"], trained["signature"])
+
+
+def test_json_has_no_infinity(capsys, monkeypatch):
+    train("--steps", "1", "--out", "run")
+    capsys.readouterr()
+    monkeypatch.setattr("anaphor.metrics.perplexity.math.exp", lambda loss: math.inf)
+    assert main(["evaluate", "run", "--json", "--device", "cpu"]) == 0
+    (row,) = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert row["perplexity"] is None
+
+
+@pytest.mark.parametrize("words", [["--bptt", "5"], ["--protocol", "example"], ["--no-carry"], ["--state", "carried"]])
+def test_examples_by_themselves_have_no_segments(capsys, words):
+    train("--batching", "padded", "--limit", "4", "--steps", "1", "--out", "run")
+    capsys.readouterr()
+    refused(capsys, ["evaluate", "run", "--device", "cpu", *words], f"{words[0].replace('--no-', '--')} needs a text")
+    assert main(["evaluate", "run", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.startswith("examples, each by itself: perplexity")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--temperature", "nan"], "temperature=nan: it must be 0 or more, and finite"),
+        (["--seed", "99999999999999999999999"], "seed=99999999999999999999999"),
+        (["--beam", "2", "--top-k", "1"], "top_k=1 means nothing to a beam search"),
+        (["--tokens", "20"], "the model knows 16 positions: after a prompt of 1 tokens it can write 16 more, not 20"),
+    ],
+)
+def test_writing_is_refused_before_the_first_token(capsys, words, message):
+    train("--model", "gpt-nano", "--heads", "2", "--positions", "16", "--steps", "1", "--out", "run")
+    capsys.readouterr()
+    refused(capsys, ["generate", "run", "--device", "cpu", *words], message)
+
+
+def test_as_many_tokens_as_there_are_positions_can_be_written(capsys):
+    train("--model", "gpt-nano", "--heads", "2", "--positions", "16", "--steps", "1", "--out", "run")
+    capsys.readouterr()
+    assert main(["generate", "run", "--tokens", "16", "--json", "--device", "cpu"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["tokens"]) == 16
+
+
+def test_unknown_words_of_a_prompt_are_told(capsys):
+    train("--steps", "1", "--out", "run")
+    capsys.readouterr()
+    assert main(["generate", "run", "--prompt", "the zzz", "--tokens", "1", "--device", "cpu"]) == 0
+    assert "does not know 1 of 2 tokens of the prompt" in capsys.readouterr().err
