@@ -53,11 +53,38 @@ def test_a_beam_as_wide_as_all_texts_equals_exhaustive_search(seed, longest, pen
     for row, found in enumerate(search(step, first, state, beam)):
         truth = every_text(step, int(first[row]), longest)
         ranked = sorted(truth, key=lambda text: -truth[text] / (len(text) + 1) ** penalty)
-        assert all(one.finished for one in found)
+        assert all(one.finished for one in found if len(one.tokens) < longest)
         assert tuple(found[0].tokens) == ranked[0]
         assert found[0].log_probability == pytest.approx(truth[ranked[0]])
         assert len(found) == len(truth)
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+@given(
+    seed=st.integers(0, 10**6), longest=st.lists(st.integers(1, 6), min_size=1, max_size=5), width=st.integers(1, 3)
+)
+def test_each_row_has_a_bound_of_its_own_and_does_not_depend_on_its_neighbours(seed, longest, width):
+    step, (first, state) = chain(seed), start(len(longest))
+    together = search(step, first, state, Beam(width=width, longest=None, end=END), longest)
+    for row, most in enumerate(longest):
+        alone, own = first[row : row + 1], (torch.zeros(1, dtype=torch.long),)
+        (found,) = search(step, alone, own, Beam(width=width, longest=most, end=END))
+        assert [one.tokens for one in together[row]] == [one.tokens for one in found]
+        assert [one.score for one in together[row]] == pytest.approx([one.score for one in found])
+
+
+def test_an_end_that_only_came_because_nothing_else_fitted_is_no_end():
+    odds = torch.tensor([[0.1, 0.2, 0.7]]).log()
+    (((cut),),) = search(lambda tokens, state: (odds, state), torch.tensor([1]), (), Beam(longest=3, end=END))
+    assert (cut.tokens, cut.finished) == ([2, 2, 2], False)
+    odds = torch.tensor([[0.7, 0.2, 0.1]]).log()
+    (((whole),),) = search(lambda tokens, state: (odds, state), torch.tensor([1]), (), Beam(longest=3, end=END))
+    assert (whole.tokens, whole.finished) == ([], True)
+
+
+def test_a_search_must_know_how_long_texts_may_be():
+    with pytest.raises(ConfigError, match="how long may a text be"):
+        search(chain(0), *start(1), Beam(longest=None, end=END))
 
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(1, 5))

@@ -106,8 +106,8 @@ class Beam:
 
     width: int = 1
     """How many texts are kept while they grow; 1 is greedy."""
-    longest: int = 100
-    """How many tokens a text has at most, its end not counted."""
+    longest: int | None = 100
+    """How many tokens a text has at most, its end not counted; None means that each row has a bound of its own."""
     end: int | None = None
     """The token that ends a text; None means that none does."""
     length_penalty: float = 0.0
@@ -117,7 +117,7 @@ class Beam:
         check_types(self)
         if self.width < 1:
             raise ConfigError(f"beam={self.width}: there must be at least 1")
-        if self.longest < 1:
+        if self.longest is not None and self.longest < 1:
             raise ConfigError(f"longest={self.longest}: there must be room for at least 1 token")
         if self.length_penalty < 0:
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be 0 or more")
@@ -136,24 +136,30 @@ class Hypothesis:
     score: float
     """By what it is ranked."""
     finished: bool
-    """Whether it came to its end; else it was cut at the longest length."""
+    """Whether it came to its end by itself; else it was cut where it was as long as it may be."""
 
 
 @torch.inference_mode()
-def search(step: Step, first: Tensor, state: Any, beam: Beam) -> list[list[Hypothesis]]:
+def search(
+    step: Step, first: Tensor, state: Any, beam: Beam, longest: Sequence[int] | None = None
+) -> list[list[Hypothesis]]:
     """For each row the texts found after its first token [B], best first, at most as many as the beam is wide.
 
-    All rows are searched at once. The greedy text is always among those compared, so that a wider beam never gives a
-    worse one than greedy does.
+    All rows are searched at once, and none depends on its neighbours: where the beam has no bound, `longest` has one
+    for each. The greedy text is always among those compared, so that a wider beam never gives a worse one than greedy.
     """
-    found = _search(step, first, state, beam)
+    if beam.longest is not None:
+        longest = [beam.longest] * len(first)
+    if longest is None:
+        raise ConfigError("how long may a text be? Neither the beam says it for all rows, nor `longest` for each")
+    found = _search(step, first, state, beam, longest)
     if beam.width == 1:
         return found
-    greedy = _search(step, first, state, replace(beam, width=1))
+    greedy = _search(step, first, state, replace(beam, width=1), longest)
     return [_ranked([*more, *one], beam.width) for more, one in zip(found, greedy, strict=True)]
 
 
-def _search(step: Step, first: Tensor, state: Any, beam: Beam) -> list[list[Hypothesis]]:
+def _search(step: Step, first: Tensor, state: Any, beam: Beam, limits: Sequence[int]) -> list[list[Hypothesis]]:
     rows, width = len(first), beam.width
     over: list[list[Hypothesis]] = [[] for _ in range(rows)]
     origin = torch.arange(rows, device=first.device)[:, None] * width  # where the texts of each row begin
@@ -163,13 +169,17 @@ def _search(step: Step, first: Tensor, state: Any, beam: Beam) -> list[list[Hypo
     scores[:, 0] = 0
     written = first.new_zeros(rows, width, 0)
     tokens = first.repeat_interleave(width)
-    for place in range(beam.longest + (beam.end is not None)):
+    for place in range(max(limits, default=0) + (beam.end is not None)):
         odds, state = step(tokens, state)
         vocabulary = odds.shape[-1]
         odds = scores[..., None] + odds.double().view(rows, width, vocabulary)
-        if place == beam.longest:  # only the end fits now
-            _cut(over, written, scores, odds[..., beam.end], beam)
-            break
+        if beam.end is not None and place in limits:  # in these rows only the end fits now
+            full = torch.tensor([limit == place for limit in limits], device=first.device)[:, None]
+            ended = odds[..., beam.end]
+            _cut(over, written, scores.masked_fill(~full, -torch.inf), ended, ended >= odds.amax(-1), beam)
+            scores, odds = scores.masked_fill(full, -torch.inf), odds.masked_fill(full[..., None], -torch.inf)
+            if bool(torch.isneginf(scores).all()):
+                break
         # Each text has one end, so that among twice as many there are enough that go on.
         best, places = odds.flatten(1).topk(min(2 * width, width * vocabulary))  # [B, 2 W]
         parents, chosen = places // vocabulary, places % vocabulary
@@ -187,7 +197,8 @@ def _search(step: Step, first: Tensor, state: Any, beam: Beam) -> list[list[Hypo
             break
         tokens, state = chosen.flatten(), select_rows(state, (origin + parents).flatten())
     else:
-        _cut(over, written, scores, torch.full_like(scores, -torch.inf), beam)
+        never = torch.full_like(scores, -torch.inf)
+        _cut(over, written, scores, never, torch.zeros_like(scores, dtype=torch.bool), beam)
     return [_ranked(one, width) for one in over]
 
 
@@ -203,14 +214,18 @@ def _finish(
             over[row].append(Hypothesis(text, score, beam.score(score, len(text) + 1), finished=True))
 
 
-def _cut(over: list[list[Hypothesis]], written: Tensor, scores: Tensor, ended: Tensor, beam: Beam) -> None:
-    """Texts that are as long as they may be. The end is added where there is one; it costs what it costs."""
+def _cut(
+    over: list[list[Hypothesis]], written: Tensor, scores: Tensor, ended: Tensor, likely: Tensor, beam: Beam
+) -> None:
+    """Texts that are as long as they may be. The end is added where there is one, and costs what it costs; whether it
+    would have come anyway, being the likeliest, is told."""
     for row, rank in (~torch.isneginf(scores)).nonzero().tolist():
         if len(over[row]) >= beam.width:
             continue
-        text, finished = written[row, rank].tolist(), not bool(torch.isneginf(ended[row, rank]))
-        score = float(ended[row, rank] if finished else scores[row, rank])
-        over[row].append(Hypothesis(text, score, beam.score(score, len(text) + finished), finished))
+        text, has_end = written[row, rank].tolist(), not bool(torch.isneginf(ended[row, rank]))
+        score = float(ended[row, rank] if has_end else scores[row, rank])
+        finished = has_end and bool(likely[row, rank])
+        over[row].append(Hypothesis(text, score, beam.score(score, len(text) + has_end), finished))
 
 
 def _ranked(found: Sequence[Hypothesis], count: int) -> list[Hypothesis]:

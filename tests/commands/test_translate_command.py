@@ -172,7 +172,7 @@ def test_layers_can_be_chosen(runs, capsys):
         (["{copy}"], "translate sentences or a file: write sentences behind the run, or name one with --file"),
         (["{copy}", "a", "--file", "f"], "translate sentences or a file"),
         (["{copy}", "a", "--n-best", "6"], "n_best=6: it must be at least 1, and a beam of 5 finds no more"),
-        (["{copy}", "a", "--beam", "0", "--n-best", "1"], "a beam of 0 finds no more"),
+        (["{copy}", "a", "--beam", "0", "--n-best", "1"], "beam=0: there must be at least 1"),
         (["{copy}", "a", "--length-penalty", "-1"], "length_penalty=-1.0: it must be 0 or more"),
         (["{copy}", "a", "--longest", "0"], "longest=0"),
         (["{copy}", "a", "--ensemble", "{copy}"], "is the run itself"),
@@ -207,3 +207,60 @@ def test_a_place_that_cannot_be_written_is_told(runs, tmp_path, capsys):
     assert main(["translate", str(runs["copy"]), "a", "--device", "cpu", "--out", str(tmp_path / "file")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"out={tmp_path / 'file'} cannot be written to" in line
+
+
+@pytest.fixture
+def little(runs, tmp_path, capsys):
+    """A run that learnt five of its pairs, and one with long targets; the first has no sentence of test in common."""
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for split, lines in (("train", "abcdefghij"), ("valid", "ab"), ("test", "ij")):
+        for language in ("en", "de"):
+            (folder / f"{split}.{language}").write_text("".join(f"{line} {line}\n" for line in lines))
+    words = ["train", "translate", "--data", str(folder), "--source", "en", "--width", "8", "--steps", "1"]
+    assert main([*words, "--limit", "5", "--device", "cpu", "--json", "--out", str(tmp_path / "run")]) == 0
+    return tmp_path / "run", json.loads(capsys.readouterr().out)
+
+
+def test_what_was_trained_on_can_be_scored_where_pairs_were_left_out(little, capsys):
+    run, _ = little
+    assert main(["evaluate", str(run), "--split", "train", "--device", "cpu", "--json"]) == 0
+    (score,) = json.loads(capsys.readouterr().out)
+    assert score["tokens"] == 5 * 3
+    assert main(["evaluate", str(run), "--device", "cpu", "--batch-size", "3"]) == 2
+
+
+def test_pairs_that_were_left_out_were_not_learnt(little):
+    _, result = little
+    assert result["test"]["overlap"] == {"unit": "pairs", "test": 2, "in_train": 0}
+
+
+def test_a_translation_does_not_depend_on_its_neighbours(runs, capsys):
+    alone = told(capsys, runs["other"], "a b").out.splitlines()
+    beside = told(capsys, runs["other"], "a b", "a b c d e " * 9).out.splitlines()
+    assert alone[0] == beside[0]
+
+
+def test_a_translation_that_was_cut_says_so(runs, capsys):
+    found = told(capsys, runs["copy"], "a b c d", "--longest", "2", "--json")
+    (one,) = json.loads(found.out)
+    assert not one["translations"][0]["finished"]
+    assert "was cut at the longest length" in found.err
+    found = told(capsys, runs["copy"], "a b c d", "--json")
+    assert json.loads(found.out)[0]["translations"][0]["finished"]
+    assert "cut" not in found.err
+
+
+def test_a_bound_that_is_asked_for_holds_for_short_sources_too(runs, capsys):
+    (one,) = json.loads(told(capsys, runs["other"], "a", "--longest", "60", "--beam", "1", "--json").out)
+    assert len(one["translations"][0]["tokens"]) == 60, "an untrained model does not stop"
+
+
+def test_scores_tell_how_many_translations_were_cut(little):
+    _, result = little
+    assert "|cut:2" in result["valid"]["signature"]
+
+
+def test_without_a_source_an_encoder_is_refused(capsys):
+    assert main(["train", "translate", "--condition", "none", "--encoder", "gru"]) == 2
+    assert "condition='none' leaves the source unread" in capsys.readouterr().err

@@ -251,13 +251,14 @@ def test_nothing_but_the_split_that_is_asked_for_is_opened(tmp_path, monkeypatch
         encoded_pairs(pairs, "valid", made)
     pairs.digest("valid")
     assert opened == {"train.en", "train.de", "val.en", "val.de"}
-    assert pair_overlap(pairs).parts == 1
+    assert pair_overlap(pairs, pairs.pairs("train")).parts == 1
     assert {"test.en", "test.de"} < opened
 
 
 def test_pairs_of_test_that_stand_in_train_are_counted(tmp_path):
     test = {"test_en": "a dog\na dog\na cat\n", "test_de": "ein Hund\neine Hündin\neine Katze\n"}
-    found = pair_overlap(little(tmp_path, **test))
+    pairs = little(tmp_path, **test)
+    found = pair_overlap(pairs, pairs.pairs("train"))
     assert (found.parts, found.in_train) == (3, 2)
 
 

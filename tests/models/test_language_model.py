@@ -346,3 +346,10 @@ def test_a_layer_that_sees_later_tokens_is_admitted_on_demand_only():
         build("transformer", vocabulary=5, merge="reweight-matrix")
     assert not build("transformer", vocabulary=5, width=8, merge="reweight-matrix", causal=False).causal
     assert build("transformer", vocabulary=5, width=8, causal=False).causal, "what is admitted need not be there"
+
+
+def test_what_only_a_preset_says_is_dropped_where_other_layers_took_the_place_of_its_own():
+    spec = preset("transformer-xl", vocabulary=9, mixers=("lstm", "gru"))
+    assert (spec.memory, spec.position, spec.layers) == (None, "none", None)
+    with pytest.raises(ConfigError, match="memory=4 means nothing to the layers lstm"):
+        preset("transformer-xl", vocabulary=9, mixers=("lstm",), memory=4)

@@ -372,3 +372,20 @@ def test_the_courses_attention_is_that_of_the_decoder():
     y, state = mixer(x, mixer.initial_state(source, lengths), Span.whole(x))
     expected, _ = attention(state.hidden, source, lengths)
     torch.testing.assert_close(y, expected, **TIGHT)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "unheard"),
+    [
+        ("transformer-translation", {"encoder": ("lstm",), "decoder": ("lstm", "lstm")}, {"heads": None}),
+        ("mixed", {"decoder": ("lstm", "lstm")}, {"position": "none"}),
+    ],
+)
+def test_what_only_a_preset_says_is_dropped_where_other_layers_took_the_place_of_its_own(name, options, unheard):
+    spec = seq2seq_preset(name, source_vocabulary=9, vocabulary=9, **options)
+    assert {option: getattr(spec, option) for option in unheard} == unheard
+
+
+def test_what_a_person_says_is_refused_all_the_same():
+    with pytest.raises(ConfigError, match="heads=2 means nothing to the layers lstm"):
+        seq2seq_preset("luong", source_vocabulary=9, vocabulary=9, heads=2)

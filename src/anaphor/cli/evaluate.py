@@ -148,7 +148,7 @@ def run(words: Sequence[str]) -> int:
 def tell_whole(made: Prepared, options: Options) -> int:
     """The score of a task that has no segments, and so none of the choices about them."""
     usual = Options(run=options.run)
-    for name in ("bptt", "state", "carry", "by_position", "cache", "dynamic", "out"):
+    for name in ("bptt", "state", "carry", "by_position", "cache", "dynamic", "out", "batch_size", "protocol"):
         if hasattr(options, name) and getattr(options, name) != getattr(usual, name):
             raise ConfigError(f"--{name.replace('_', '-')} is for language models; {options.run} is another task's run")
     score = made.score(options.split)

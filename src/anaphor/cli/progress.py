@@ -100,6 +100,7 @@ class Bar:
     def evaluated(self, epoch: float, score: Score, best: bool) -> None:
         reached = f"{epoch:.2f}".rstrip("0").rstrip(".")
         line = f"epoch {reached}: valid loss {score.total.loss:.4f}, {perplexity_in_words(score.total.perplexity)}"
+        line += "".join(f", {name.upper()} {value:.2f}" for name, value in score.others.items())
         line += " (best so far)" if best else ""
         if self.pace is not None:
             self.pace.evaluated(time.perf_counter())

@@ -40,8 +40,8 @@ class Options:
     """Translations are ranked by log-probability over length to this power: 0 favours short ones."""
     n_best: int = 1
     """How many translations of each sentence are told, best first, with their scores if more than one."""
-    longest: int = 100
-    """How many tokens a translation has at most."""
+    longest: int | None = None
+    """How many tokens a translation has at most; None means twice as many as its source, and 20."""
     ensemble: tuple[Path, ...] = ()
     """Further runs with the same tokenizers; the mean of all probabilities decides."""
     align: bool = False
@@ -58,6 +58,8 @@ class Options:
     def __post_init__(self) -> None:
         if bool(self.texts) == (self.file is not None):
             raise ConfigError("translate sentences or a file: write sentences behind the run, or name one with --file")
+        if self.beam < 1:
+            raise ConfigError(f"beam={self.beam}: there must be at least 1")
         if not 1 <= self.n_best <= self.beam:
             raise ConfigError(f"n_best={self.n_best}: it must be at least 1, and a beam of {self.beam} finds no more")
         if self.run.resolve() in (folder.resolve() for folder in self.ensemble):
@@ -83,7 +85,7 @@ def run(words: Sequence[str]) -> int:
         read = _read(texts, members, options.file)
         found = _translated(members, texts, read, beam)
         aligned = _aligned(members[0], texts, found, options)
-    _warn(texts, read, found, members, beam)
+    _warn(texts, read, found, members[0].tokenizers.source)
     target = members[0].tokenizers.target
     if options.json:
         print(json.dumps(_plain(texts, found, aligned, target, options.n_best), allow_nan=False))
@@ -210,13 +212,11 @@ def _warn(
     texts: Sequence[str],
     read: Sequence[list[int]],
     found: Sequence[list[Hypothesis]],
-    members: Sequence[PreparedTranslation],
-    beam: Beam,
+    tokenizer: Tokenizer,
 ) -> None:
     """One line for all words that nobody knows, and one for all translations that had to stop."""
     from anaphor.data.tokenizer import UNKNOWN
 
-    tokenizer = members[0].tokenizers.source
     unknown = dict.fromkeys(
         word
         for text, ids in zip(texts, read, strict=True)
@@ -226,21 +226,11 @@ def _warn(
     )
     if unknown:
         print(f"anaphor: read as {UNKNOWN}: {_some(list(unknown))}", file=sys.stderr)
-    cut = [
-        str(place)
-        for place, (ids, several) in enumerate(zip(read, found, strict=True), 1)
-        if several and _was_cut(several[0], len(ids), members, beam)
-    ]
+    cut = [str(place) for place, several in enumerate(found, 1) if several and not several[0].finished]
     if cut:
         told = f"the translation of sentence {cut[0]} was" if len(cut) == 1 else "translations were"
         which = "" if len(cut) == 1 else f": of the sentences {_some(cut)}"
         print(f"anaphor: {told} cut at the longest length{which}", file=sys.stderr)
-
-
-def _was_cut(one: Hypothesis, source: int, members: Sequence[PreparedTranslation], beam: Beam) -> bool:
-    """An end that only came because nothing else fitted is no end."""
-    limits = [made.model.limit - 1 for made in members if made.model.limit is not None]
-    return not one.finished or len(one.tokens) >= min([beam.longest, 2 * source + 20, *limits])
 
 
 def _some(words: Sequence[str]) -> str:

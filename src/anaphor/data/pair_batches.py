@@ -60,6 +60,7 @@ class Padding(NamedTuple):
 
     source: float
     target: float
+    both: float
 
 
 class PairBatches(Ordered[PairBatch]):
@@ -107,8 +108,9 @@ class PairBatches(Ordered[PairBatch]):
     def padding(self) -> Padding:
         """How much of the work is for nothing, on each side."""
         held = np.array([len(batch) * np.array(self._buckets.widths(batch)) for batch in self.batches]).sum(0)
-        target, source = 1 - self._sizes.sum(0) / held
-        return Padding(float(source), float(target))
+        real = self._sizes.sum(0)
+        target, source = 1 - real / held
+        return Padding(float(source), float(target), both=float(1 - real.sum() / held.sum()))
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -6,12 +6,12 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anaphor.config import look_up
 from anaphor.data.reading import text_of
-from anaphor.data.source import SPLITS, TEST, TRAIN, File, known_split
+from anaphor.data.source import SPLITS, TEST, File, known_split
 from anaphor.data.sources import Overlap
 from anaphor.errors import DataError
 
@@ -193,10 +193,10 @@ class MadePairs(PairSource):
         return "".join(f"{pair[place]}\n" for pair in self.made(self.check(split))).encode()
 
 
-def pair_overlap(source: PairSource) -> Overlap:
-    """How many pairs of test stand in train as well, word for word. It reads the test split."""
+def pair_overlap(source: PairSource, trained: Sequence[tuple[str, str]]) -> Overlap:
+    """How many pairs of test stand among those that were trained on as well, word for word. It reads the test split."""
     tested = Counter(source.pairs(TEST))
-    found = tested.keys() & set(source.pairs(TRAIN))
+    found = tested.keys() & set(trained)
     return Overlap(tested.total(), sum(tested[pair] for pair in found))
 
 

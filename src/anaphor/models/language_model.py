@@ -129,6 +129,12 @@ class LanguageModelSpec(StackOptions):
         """Which options mean something to at least one layer."""
         return frozenset().union(*(options_of(name) for name in self.layer_mixers))
 
+    def hears(self, name: str, value: Any) -> bool:
+        """Whether an option would mean something to its layers."""
+        if name == "position" and POSITIONS[value].door in ("embed", None):
+            return True
+        return name in self.understood
+
     def _refuse_unused(self, options: dict[str, Any]) -> None:
         for name, value in options.items():
             if name not in self.understood:

@@ -6,10 +6,13 @@ from typing import Any
 
 from anaphor.config import check_fields, look_up
 from anaphor.models.language_model import LanguageModel, LanguageModelSpec
+from anaphor.models.options import OF_SOME_LAYERS
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 
 # The textbook's stack: layer on layer, with nothing round them.
 _PLAIN = {"norm": "none", "residual": False, "feedforward": 0, "tied": False, "head_bias": True, "initial": "uniform"}
+# What a preset may say to layers of its own, and others need not understand.
+FOR_SOME = OF_SOME_LAYERS | {"position", "memory"}
 _GPT = {"mixers": ("attention",), "position": "learned", "activation": "gelu-tanh"}
 
 
@@ -49,7 +52,14 @@ def preset(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModelSpec
     check_fields(LanguageModelSpec, fields)
     if "mixers" in overrides and "layers" not in overrides:
         fields["layers"] = None  # as many as are named now
-    return LanguageModelSpec(**fields)
+    return LanguageModelSpec(**_heard(LanguageModelSpec, fields, overrides))
+
+
+def _heard(kind: type[LanguageModelSpec] | type[Seq2SeqSpec], fields: dict[str, Any], said: dict[str, Any]) -> Any:
+    """Fields without what only the preset says, where layers that took the place of its own cannot understand it."""
+    asked = {name: value for name, value in fields.items() if name in said or name not in FOR_SOME}
+    bare = kind(**asked)
+    return asked | {name: value for name, value in fields.items() if name in FOR_SOME and bare.hears(name, value)}
 
 
 def build(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModel:
@@ -93,7 +103,8 @@ def seq2seq_preset(name: str, *, source_vocabulary: int, vocabulary: int, **over
     check_fields(Seq2SeqSpec, fields)
     if "layers" not in overrides and "decoder" in overrides:
         fields["layers"] = max(fields["layers"], len(fields["decoder"]))  # at least as many as are named now
-    return Seq2SeqSpec(source_vocabulary=source_vocabulary, vocabulary=vocabulary, **fields)
+    fields |= {"source_vocabulary": source_vocabulary, "vocabulary": vocabulary}
+    return Seq2SeqSpec(**_heard(Seq2SeqSpec, fields, overrides))
 
 
 def build_seq2seq(name: str, *, source_vocabulary: int, vocabulary: int, **overrides: Any) -> Seq2Seq:

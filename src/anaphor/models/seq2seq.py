@@ -188,14 +188,14 @@ class Seq2SeqSpec(StackOptions):
         return {
             **{name: getattr(self, name) for name in OF_ALL_LAYERS},
             **said,
-            "position": self.position if self._is_placed(names) else "none",
+            "position": self.position if _is_placed(names, self.position) else "none",
         }
 
-    def _is_placed(self, names: tuple[str, ...]) -> bool:
-        """Whether a side is told where its tokens stand. A recurrent one counts by itself."""
-        if POSITIONS[self.position].door in ("embed", None):
-            return any(name.removeprefix("bidirectional-") not in RECURRENT for name in names)
-        return "position" in _known(names)
+    def hears(self, name: str, value: Any) -> bool:
+        """Whether an option would mean something to one of its sides."""
+        if name == "position":
+            return _is_placed(self.encoder, value) or _is_placed(self.decoder, value)
+        return name in _known(self.encoder) | self._decoder_options
 
     def _refuse_unused(self) -> None:
         look_up(POSITIONS, self.position, "position")
@@ -203,7 +203,7 @@ class Seq2SeqSpec(StackOptions):
         for name in sorted(OF_SOME_LAYERS - _known(self.encoder) - self._decoder_options):
             if getattr(self, name) is not None:
                 raise ConfigError(f"{name}={getattr(self, name)!r} means nothing to the layers {layers}")
-        if self.position != "none" and not (self._is_placed(self.encoder) or self._is_placed(self.decoder)):
+        if self.position != "none" and not self.hears("position", self.position):
             raise ConfigError(f"position={self.position!r} means nothing to the layers {layers}")
 
     def build(self) -> Seq2Seq:
@@ -211,6 +211,13 @@ class Seq2SeqSpec(StackOptions):
 
 
 CROSS = frozenset(field.name for field in dataclasses.fields(CrossAttentionSpec))
+
+
+def _is_placed(names: tuple[str, ...], position: str) -> bool:
+    """Whether layers are told where their tokens stand. Recurrent ones count by themselves."""
+    if POSITIONS[position].door in ("embed", None):
+        return any(name.removeprefix("bidirectional-") not in RECURRENT for name in names)
+    return "position" in _known(names)
 
 
 def _known(names: tuple[str, ...]) -> frozenset[str]:

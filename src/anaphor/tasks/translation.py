@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from anaphor.models.seq2seq import Seq2Seq
 from anaphor.tasks.base import Loss
 
 SHOWN = 3  # translations that a person sees while it trains
-GREEDY = Beam(width=1, longest=100)
+GREEDY = Beam(width=1, longest=None)
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,26 @@ class Translation:
         """Corpus BLEU of the model's own translations of a split."""
         return self.bleu_of(self.written(model, split, beam), split)
 
-    def written(self, model: Seq2Seq, split: str, beam: Beam) -> list[str]:
-        """The model's own translations of a split, as text."""
+    def written(self, model: Seq2Seq, split: str, beam: Beam) -> list[Hypothesis]:
+        """The model's own translations of a split."""
         found = self.splits(split)
         best = self.translated([model], found.batches, beam)
-        return [self.tokenizers.target.decode(best[place][0].tokens) for place in range(len(found.texts))]
+        return [best[place][0] for place in found.pairs.places.tolist()]
 
-    def bleu_of(self, written: Sequence[str], split: str) -> BleuScore:
+    def bleu_of(self, written: Sequence[Hypothesis], split: str) -> BleuScore:
         """Corpus BLEU of translations of a whole split, against its targets."""
-        return corpus_bleu(written, [self._targets(split)], tokenize=self.tokenize)
+        return corpus_bleu(self._texts(written), [self._targets(split)], tokenize=self.tokenize)
 
-    def chrf_of(self, written: Sequence[str], split: str) -> ChrfScore:
+    def chrf_of(self, written: Sequence[Hypothesis], split: str) -> ChrfScore:
         """The same by characters."""
-        return chrf(written, [self._targets(split)])
+        return chrf(self._texts(written), [self._targets(split)])
+
+    def _texts(self, written: Sequence[Hypothesis]) -> list[str]:
+        return [self.tokenizers.target.decode(one.tokens) for one in written]
 
     def _targets(self, split: str) -> list[str]:
-        return [target for _, target in self.splits(split).texts]
+        found = self.splits(split)
+        return [found.texts[place][1] for place in found.pairs.places.tolist()]
 
     def translate(
         self, models: Sequence[Seq2Seq], sentences: Sequence[str], beam: Beam, rows: int = 64
@@ -117,20 +121,22 @@ class Translation:
         return [found[place] for place in range(len(sentences))]
 
     def translated(self, models: Sequence[Seq2Seq], batches: PairBatches, beam: Beam) -> dict[int, list[Hypothesis]]:
-        """What is found for each pair, by its place. Long sources may become longer targets, within reason."""
+        """What is found for each pair, by its place. Where the beam sets no bound, a translation may be twice as long
+        as its source, and twenty tokens longer: within reason, whatever stands beside it."""
         end = self.tokenizers.target.boundary
         found: dict[int, list[Hypothesis]] = {}
         step = together([stepper(model) for model in models])
+        chosen = replace(beam, longest=None, end=end)
         with evaluating(*models):
             for batch in batches.by_length():
-                longest = min(beam.longest, 2 * batch.source_ids.shape[1] + 20)
+                bounds = [
+                    2 * size + 20 if beam.longest is None else beam.longest for size in batch.source_lengths.tolist()
+                ]
                 limits = [model.limit - 1 for model in models if model.limit is not None]
-                chosen = Beam(
-                    width=beam.width, longest=min([longest, *limits]), end=end, length_penalty=beam.length_penalty
-                )
+                longest = [min([bound, *limits]) for bound in bounds]
                 state = tuple(model.encode(batch.source_ids, batch.source_lengths) for model in models)
                 first = batch.source_ids.new_full((len(batch.source_ids),), end)
-                found.update(zip(batch.places, search(step, first, state, chosen), strict=True))
+                found.update(zip(batch.places, search(step, first, state, chosen, longest), strict=True))
         return found
 
     def sample(self, model: Seq2Seq, seed: int) -> str:

@@ -80,7 +80,11 @@ def execute(
         if interruption.signal == signal.SIGTERM:
             return {"status": "stopped", "run": str(out)}, 143
         status = "finished" if trainer.over() else "interrupted"
-        result = {"status": status, "run": str(out), **_result(made, trainer, rundir, test)}
+        result = {"status": status, "run": str(out), **_result(made, trainer, rundir)}
+        if test:
+            rundir.write_result(result)  # what is known, should the test split turn out to be beyond the model
+            with trainer.scored():
+                result["test"] = made.score("test")
         rundir.write_result(result)
         return result, 130 if interruption.signal == signal.SIGINT else 0
 
@@ -178,14 +182,13 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
         yield f"threads were {before.get('threads')} and are {now['threads']}"
 
 
-def _result(made: Prepared, trainer: Trainer, rundir: RunDir, test: bool) -> dict[str, Any]:
-    """Score the best weights. The test split is read here and not before."""
+def _result(made: Prepared, trainer: Trainer, rundir: RunDir) -> dict[str, Any]:
+    """Take the best weights and score them. Of the test split nothing is known yet."""
     progress = trainer.progress
     if progress.best_step is not None:
         _take_best(trainer, rundir)
     with trainer.scored():
         valid = made.score("valid")
-        tested = made.score("test") if test else None
     return {
         "parameters": made.model.count_parameters(),
         "padding_share": made.padding_share(),
@@ -194,7 +197,7 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir, test: bool) -> dic
         "seconds": progress.seconds,
         "tokens_per_second": progress.tokens / progress.seconds if progress.seconds else None,
         "valid": valid,
-        "test": tested,
+        "test": None,
         "figures": [str(path) for path in draw_curves(rundir)],
     }
 

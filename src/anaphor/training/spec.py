@@ -263,6 +263,8 @@ class TranslationRunSpec(ModelOptions, RunSpec):
         look_up(CHOICES, self.select, "choice of the best")
         for name in ("batch_tokens", "pad_to", "limit", "longest", "beam"):
             self.at_least_one(name)
+        if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
+            raise ConfigError("condition='none' leaves the source unread: an encoder means nothing to it")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
         if self.length_penalty < 0:

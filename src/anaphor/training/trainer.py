@@ -159,6 +159,10 @@ class Trainer:
         if self.progress.step and not (self.rundir.checkpoints / f"step-{self.progress.step}").exists():
             self.save()
 
+    def _reached(self) -> float:
+        """How often the data was read, and how far the last time; a whole number at the end of an epoch."""
+        return self.progress.epoch + (round(self.progress.batch / self.batches, 4) if self.progress.batch else 0)
+
     def _spent(self) -> float:
         return self.budget.spent(self.progress.step, self.progress.seconds)
 
@@ -234,7 +238,7 @@ class Trainer:
         lr = float(self.step.optimizer.param_groups[0]["lr"])
         self.schedule.report(score.cost)
         line = {
-            "epoch": self.progress.epoch, "tokens": self.progress.tokens, "seconds": round(self.progress.seconds, 3),
+            "epoch": self._reached(), "tokens": self.progress.tokens, "seconds": round(self.progress.seconds, 3),
             **self.progress.take_recent(), "lr": lr, "valid": score.to_plain(),
         }  # fmt: skip
         self.rundir.log(self.progress.step, **line)
@@ -242,7 +246,7 @@ class Trainer:
         # Before the checkpoint, so that whoever goes on from it need not tell this again.
         self.events.add(self.progress.step, line, sample)
         self.save()
-        self.watcher.evaluated(self.progress.epoch + self.progress.batch / self.batches, score, better)
+        self.watcher.evaluated(self._reached(), score, better)
 
     def save(self) -> None:
         """Write all that going on needs. The newest two and the best are kept."""

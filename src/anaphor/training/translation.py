@@ -16,7 +16,7 @@ from anaphor.errors import ConfigError
 from anaphor.generate import Beam
 from anaphor.models.presets import seq2seq_preset
 from anaphor.models.seq2seq import Seq2Seq
-from anaphor.tasks.translation import GREEDY, PairSplit, Translation
+from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.device import choose_device
 from anaphor.training.prepared import Prepared, check_splits
 from anaphor.training.spec import TranslationRunSpec
@@ -46,10 +46,12 @@ class PreparedTranslation(Prepared):
     def score(self, split: str) -> dict[str, Any]:
         """Loss and perplexity of the targets; BLEU and chrF of what the model writes itself."""
         total = self.task.total(self.model, split)
-        beam = Beam(width=self.spec.beam, longest=GREEDY.longest, length_penalty=self.spec.length_penalty)
+        beam = Beam(width=self.spec.beam, longest=None, length_penalty=self.spec.length_penalty)
         written = self.task.written(self.model, split, beam)
         bleu, characters = self.task.bleu_of(written, split), self.task.chrf_of(written, split)
         facts = {**self.task.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
+        if cut := sum(not one.finished for one in written):
+            facts["cut"] = cut
         score: dict[str, Any] = {
             "loss": total.loss,
             "perplexity": total.perplexity,
@@ -62,13 +64,18 @@ class PreparedTranslation(Prepared):
             "signature": "|".join(f"{key}:{value}" for key, value in facts.items()),
         }
         if split == "test":
-            found = pair_overlap(self.source)
+            found = pair_overlap(self.source, self._trained())
             score["overlap"] = {"unit": "pairs", "test": found.parts, "in_train": found.in_train}
         return score
 
+    def _trained(self) -> list[tuple[str, str]]:
+        """The pairs it was trained on: not those that were too many or too long."""
+        train = self.task.splits("train")
+        return [train.texts[place] for place in train.pairs.places.tolist()]
+
     def padding_share(self) -> float | None:
-        """Of the targets; what a source is padded with costs the encoder only."""
-        return self.task.splits("train").batches.padding.target
+        """Of both sides together."""
+        return self.task.splits("train").batches.padding.both
 
 
 def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None = None) -> PreparedTranslation:
@@ -100,7 +107,7 @@ def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None =
         _splits(spec, source, tokenizers, model, device),
         smoothing=spec.label_smoothing,
         select=spec.select,
-        facts={"data": "fit"} if source.fit else {},
+        facts={"data": "fit"} if source.fit and spec.limit is None and spec.longest is None else {},
     )
     return PreparedTranslation(spec, model, task, device, source, tokenizers)
 
