@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -168,3 +169,9 @@ def test_unknown_words_of_a_prompt_are_told(capsys):
     capsys.readouterr()
     assert main(["generate", "run", "--prompt", "the zzz", "--tokens", "1", "--device", "cpu"]) == 0
     assert "does not know 1 of 2 tokens of the prompt" in capsys.readouterr().err
+
+
+def test_patience_that_ended_a_run_is_told(capsys):
+    train("--steps", "40", "--evaluate-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
+    assert "stopped early, after" in capsys.readouterr().out
+    assert json.loads(Path("run/result.json").read_text())["stopped_early"]

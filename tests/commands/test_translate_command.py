@@ -1,6 +1,7 @@
 """`anaphor translate`: what it prints, what it writes, what it keeps and what it refuses."""
 
 import gzip
+import io
 import json
 import random
 from xml.etree import ElementTree
@@ -106,7 +107,7 @@ def test_lines_of_a_file_stay_in_their_places_empty_ones_too(runs, tmp_path, cap
 def test_several_translations_come_with_their_scores(runs, capsys):
     captured = told(capsys, runs["copy"], "a b c", "", "d e", "--n-best", 3)
     lines = [line.split("\t") for line in captured.out.splitlines()]
-    assert [line[0] for line in lines] == ["1", "1", "1", "", "3", "3", "3"]
+    assert [line[0] for line in lines] == ["1", "1", "1", "2", "3", "3", "3"]
     assert lines[0][2] == "A B C"
     assert float(lines[0][1]) > float(lines[1][1]) > float(lines[2][1])
 
@@ -175,7 +176,7 @@ def test_layers_can_be_chosen(runs, capsys):
         (["{copy}", "a", "--beam", "0", "--n-best", "1"], "beam=0: there must be at least 1"),
         (["{copy}", "a", "--length-penalty", "-1"], "length_penalty=-1.0: it must be 0 or more"),
         (["{copy}", "a", "--longest", "0"], "longest=0"),
-        (["{copy}", "a", "--ensemble", "{copy}"], "is the run itself"),
+        (["{copy}", "a", "--ensemble", "{copy}"], "votes already: a run has one vote"),
         (["{copy}", "a", "--ensemble", "{letters}"], "have different tokenizers: they cannot vote on a token"),
         (["{copy}", "a", "--align", "--layer", "1"], "layer=1: the source is looked at by layer 0 only"),
         (["{copy}", "a b <eos> c"], "sentence 1 holds '<eos>', which marks the end of a sentence"),
@@ -264,3 +265,8 @@ def test_scores_tell_how_many_translations_were_cut(little):
 def test_without_a_source_an_encoder_is_refused(capsys):
     assert main(["train", "translate", "--condition", "none", "--encoder", "gru"]) == 2
     assert "condition='none' leaves the source unread" in capsys.readouterr().err
+
+
+def test_sentences_may_come_from_standard_input(runs, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a b\nc\n")))
+    assert told(capsys, runs["copy"], "--file", "-").out.splitlines() == ["A B", "C"]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from anaphor.cli.train import warn
+from anaphor.cli.train import warn_of_unknown
 from anaphor.config import parse
 from anaphor.errors import ConfigError
 from anaphor.training.spec import LARGEST_SEED
@@ -62,8 +62,7 @@ def run(words: Sequence[str]) -> int:
     with opened_language(options.run, options.device) as made:
         tokenizer = made.tokenizer
         prompt = [tokenizer.boundary, *tokenizer.encode_sentence(options.prompt).tolist()]
-        if tokenizer.unknown is not None and (unknown := prompt[1:].count(tokenizer.unknown)):
-            warn(f"the model does not know {unknown} of {len(prompt) - 1} tokens of the prompt: it reads <unk>")
+        warn_of_unknown(prompt.count(tokenizer.unknown), len(prompt) - 1, "prompt")
         if options.beam is not None:
             ids = beam_search(made.model, prompt, options.tokens, options.beam)[0].tokens
             if not options.json:

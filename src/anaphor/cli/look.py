@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.cli.train import warn_of_unknown
 from anaphor.config import parse
+from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -99,7 +101,9 @@ def _look(folder: Path, options: Options) -> Look:
     from anaphor.training.run import opened_language
 
     with opened_language(folder, options.device) as made:
-        return look_at(made.model, made.tokenizer, _text(made, options), options.layers)
+        look = look_at(made.model, made.tokenizer, _text(made, options), options.layers)
+    warn_of_unknown(look.tokens.count(UNKNOWN), len(look.tokens), "text")
+    return look
 
 
 def _text(made: PreparedLanguage, options: Options) -> str:
@@ -187,7 +191,7 @@ def _tell(looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequence
         found = differences(one.scored, other.scored)
         better = sum(value < 0 for value in found)
         mean = sum(found) / len(found)
-        print(f"{second} less {first}: {mean:+.4f} nats a token; better on {better} of {len(found)} tokens")
+        print(f"{second} less {first}: {mean:+.4f} nats a token; {second} is better on {better} of {len(found)} tokens")
     for line in left_out:
         print(line)
     for path in written:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import finite, from_yaml, look_up, parse
+from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError
 from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
@@ -136,6 +137,12 @@ def warn(line: str) -> None:
     print(f"anaphor: {line}", file=sys.stderr)
 
 
+def warn_of_unknown(unknown: int, tokens: int, what: str) -> None:
+    """Tell that words are read as `<unk>`: whatever follows is not about them."""
+    if unknown:
+        warn(f"the model does not know {unknown} of {tokens} tokens of the {what}: it reads {UNKNOWN}")
+
+
 def told_overlap(found: dict[str, Any]) -> str:
     return f"{found['in_train']:,} of {found['test']:,} {found['unit']} of test stand in train as well"
 
@@ -168,6 +175,8 @@ def show(result: dict[str, Any], options: Options) -> None:
     )
     for figure in result["figures"]:
         print(f"figure: {figure}")
+    if result["stopped_early"]:
+        print(f"stopped early, after {result['steps']:,} steps: validation did not get better any more")
     if result["status"] == "interrupted":
         print(f"interrupted after {result['steps']:,} steps; --resume goes on")
     print(f"run: {result['run']}")

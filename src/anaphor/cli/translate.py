@@ -33,7 +33,8 @@ class Options:
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Sentences to translate."""
     file: Path | None = None
-    """A file with a sentence on each line, instead; .gz is decompressed. Empty lines stay where they are."""
+    """A file with a sentence on each line, instead; .gz is decompressed, - is standard input. Empty lines stay where
+    they are."""
     beam: int = 5
     """How many translations are kept while they grow; 1 is greedy."""
     length_penalty: float = 1.0
@@ -62,8 +63,10 @@ class Options:
             raise ConfigError(f"beam={self.beam}: there must be at least 1")
         if not 1 <= self.n_best <= self.beam:
             raise ConfigError(f"n_best={self.n_best}: it must be at least 1, and a beam of {self.beam} finds no more")
-        if self.run.resolve() in (folder.resolve() for folder in self.ensemble):
-            raise ConfigError(f"ensemble={self.run} is the run itself")
+        members = [self.run.resolve(), *(folder.resolve() for folder in self.ensemble)]
+        for place, folder in enumerate(self.ensemble, start=1):
+            if members[place] in members[:place]:
+                raise ConfigError(f"ensemble={folder} votes already: a run has one vote")
 
 
 def run(words: Sequence[str]) -> int:
@@ -101,7 +104,8 @@ def _lines(path: Path) -> list[str]:
     from anaphor.data.reading import text_of
     from anaphor.data.stored import StoredFile
 
-    return lines_of(text_of(StoredFile(path).read(), str(path), cure="convert it to UTF-8"))
+    raw = sys.stdin.buffer.read() if str(path) == "-" else StoredFile(path).read()
+    return lines_of(text_of(raw, str(path), cure="convert it to UTF-8"))
 
 
 def _read(texts: Sequence[str], members: Sequence[PreparedTranslation], file: Path | None) -> list[list[int]]:
@@ -184,8 +188,10 @@ def _tell(found: Sequence[list[Hypothesis]], aligned: dict[int, Alignment], targ
     from anaphor.inspect.alignment import as_text
 
     for place, several in enumerate(found):
-        if count == 1 or not several:
+        if count == 1:
             print(target.decode(several[0].tokens) if several else "")
+        elif not several:
+            print(f"{place + 1}\t\t")  # an empty line has its place, and nothing to be said of it
         for one in several[:count] if count > 1 else ():
             print(f"{place + 1}\t{one.score:z.4f}\t{target.decode(one.tokens)}")
         if place in aligned:

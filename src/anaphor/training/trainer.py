@@ -168,8 +168,12 @@ class Trainer:
 
     def over(self) -> bool:
         """Whether the budget is spent, or patience at its end."""
+        return self._spent() >= 1 or self.patience_is_over()
+
+    def patience_is_over(self) -> bool:
+        """Whether validation has not got better for as long as one is willing to wait."""
         patience = self.settings.patience
-        return self._spent() >= 1 or (patience is not None and self.progress.fruitless >= patience)
+        return patience is not None and self.progress.fruitless >= patience
 
     def _due(self) -> bool:
         every = self.settings.evaluate_every
