@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
+from anaphor.cli.study import Options, chosen
 from anaphor.cli.study_table import score_of
 from anaphor.studies.axes import plain_axis
 from anaphor.studies.cell import Cell, measures_of
@@ -81,7 +82,10 @@ def test_one_command_gives_cells_choice_findings_and_figures(file, engine, tmp_p
     for name in files:
         assert (folder / name).stat().st_size > 0
     header = (folder / "table.csv").read_text().splitlines()[0]
-    assert all(name in header for name in ("model", "train", "cat", "2 long lines", "test"))
+    assert all(name in header for name in ("model", "parameters", "train", "cat", "2 long lines", "test", "test ±"))
+    row = dict(zip(header.split(","), (folder / "table.csv").read_text().splitlines()[1].split(","), strict=True))
+    assert int(row["parameters"]) > 100
+    assert all(float(row[name]) >= 0 for name in ("train", "train ±", "cat"))
 
 
 def test_the_same_command_again_runs_nothing_and_says_the_same(file, engine, capsys):
@@ -91,12 +95,49 @@ def test_the_same_command_again_runs_nothing_and_says_the_same(file, engine, cap
     assert len(engine.jobs) == jobs
 
 
-def test_more_cells_after_the_choice_are_refused_without_force(file, engine, capsys):
+def refused(capsys, *words):
+    """One line on stderr, nothing else, and code two."""
+    assert main(["study", *map(str, words), "--device", "cpu"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+def test_a_changed_study_is_refused_before_anything_is_trained_or_written(file, engine, tmp_path, capsys):
     told(capsys, file)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stderr", __import__("io").StringIO())
-        assert main(["study", str(file), "--seeds", "3", "--device", "cpu"]) == 2
+    engine.jobs.clear()
+    folder = tmp_path / "studies" / "gates"
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    for change in ("--seeds 3", "--seeds 1", "--set steps=3", "--threads 2", "--seeds 3 --dry-run"):
+        assert "has made its choice among other cells" in refused(capsys, file, *change.split())
+    assert engine.jobs == []
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert after == before
+    assert told(capsys, file, "--seeds", "3", "--force", "--dry-run")[0] == 0
+
+
+def test_more_cells_after_the_choice_are_run_with_force(file, engine, capsys):
+    told(capsys, file)
     assert told(capsys, file, "--seeds", "3", "--force")[0] == 0
+    assert len(engine.jobs) == 4 + 2 + 2 + 3  # four cells and two tests, then two more cells and three tests
+
+
+def test_a_search_that_is_changed_after_its_choice_is_refused_at_once(file, engine, tmp_path, capsys):
+    pytest.importorskip("optuna")
+    file.write_text(file.read_text() + "method: random\ntrials: 1\n")
+    told(capsys, file, "--seeds", "1")
+    engine.jobs.clear()
+    assert "has made its choice among other cells" in refused(capsys, file, "--seeds", "1", "--set", "steps=3")
+    assert engine.jobs == []
+    assert told(capsys, file, "--seeds", "1")[0] == 0
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(file, engine, tmp_path, capsys):
+    (tmp_path / "one.txt").write_text("mine")
+    for out in (tmp_path / "one.txt", tmp_path / "one.txt" / "below", "/proc/anaphor"):
+        assert f"cannot write to {out}: " in refused(capsys, file, "--out", out)
+    assert (tmp_path / "one.txt").read_text() == "mine"
 
 
 def test_a_study_that_finished_in_part_ends_with_four(file, engine, capsys):
@@ -144,6 +185,26 @@ def test_a_question_about_a_finished_study_trains_nothing(file, engine, tmp_path
     assert len((tmp_path / "length" / "lengths" / "table.md").read_text().splitlines()) > 8
 
 
+def test_a_run_that_kept_off_test_is_asked_on_validation(file, engine, tmp_path, capsys):
+    words = f"train lm --data {tmp_path}/text.txt --layers 1 --batch-size 2 --bptt 4 --steps 2 --out one --device cpu"
+    assert main([*words.split(), "--no-test", "--json"]) == 0
+    capsys.readouterr()
+    code, result = told(capsys, "length", "--of", "one", "--out", "length")
+    assert (code, engine.jobs[0][0], len(engine.jobs)) == (0, "train", 1)
+    assert not [line for line in result["findings"] if "test" in line]
+    code, result = told(capsys, "length", "--of", "one", "--out", "length", "--test", "best")
+    assert len(engine.jobs) == 2
+    further = [line for line in result["findings"] if line.startswith("By length: ")]
+    assert further[0] == "By length: these are test scores, and nothing is chosen by them."
+    assert all("test PPL" in line for line in further if "PPL" in line)
+    assert not [line for line in further if "est of" in line]
+
+
+def test_a_budget_of_another_unit_takes_the_place_of_the_studys():
+    runs = [setting.run for setting in chosen(Options(study="bptt", set=("steps=3",))).settings()]
+    assert {(run.steps, run.epochs) for run in runs} == {(3, None)}
+
+
 def test_presets_are_listed(capsys):
     assert main(["study", "list"]) == 0
     printed = capsys.readouterr().out
@@ -161,9 +222,19 @@ def test_presets_are_listed(capsys):
         (["bptt", "--address", "here"], "means nothing without --engine ray"),
         (["bptt", "--seeds", "0"], "at least 1"),
         (["bptt", "--test", "some"], "choice of test scores"),
-        (["bptt", "--of", "nowhere"], "neither a run nor a study"),
+        (["length", "--of", "nowhere"], "neither a run nor a study"),
         (["bptt", "--data", "wikitex-2"], "did you mean 'wikitext-2'"),
         (["bptt", "--workers", "0"], "at least 1"),
+        (["bptt", "--threads", "0"], "threads=0: it must be at least 1"),
+        (["bptt", "--threads", "-1", "--dry-run"], "threads=-1: it must be at least 1"),
+        (["bptt", "--per-device", "0", "--engine", "ray"], "per_device=0: it must be at least 1"),
+        (["bptt", "--set", "bptt=5", "--dry-run"], "bptt is what this study varies (5, 10, 20, 40, 80)"),
+        (["grid", "--set", "width=16", "--dry-run"], "width is what this study varies (32, 64, 128)"),
+        (["optimizers", "--set", "lr=1", "--dry-run"], "lr is set along optimizer, which this study varies (sgd, "),
+        (["bptt", "--set", "seed=3", "--dry-run"], "seeds are given by --seeds"),
+        (["bptt", "--set", "device=cpu", "--dry-run"], "give it as --device"),
+        (["bptt", "--of", "somewhere"], "--of is for studies that measure more of each model (heads-and-positions, "),
+        (["length", "--of", "somewhere", "--set", "width=8"], "leave --data, --seeds and --set away"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_two(words, message, capsys):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from anaphor.errors import ConfigError
-from anaphor.studies.comparisons import along
-from anaphor.studies.findings import findings
+from anaphor.studies.comparisons import along, told_of_text
+from anaphor.studies.findings import described, findings
 from anaphor.studies.groups import Group, Metric, told, varied
+from anaphor.studies.statistics import Difference, TextDifference
 
 PPL = Metric("validation perplexity", "PPL")
 ACCURACY = Metric("validation accuracy", "accuracy", goal="maximize")
@@ -181,3 +182,75 @@ def test_values_are_told_as_people_write_them():
     assert str(Group({"width": 64, "tied": False}, (), ())) == "width 64, tied no"
     with pytest.raises(ConfigError, match="goal='least'"):
         Metric("loss", "nats", goal="least")
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3, 5])
+def test_rounding_noise_is_no_finding(seeds):
+    """A carried state makes a model equal at all lengths, but for the order of sums."""
+    axes = {"state": ["carried", "restarted"], "length": [5, 10, 80]}
+    random = np.random.default_rng(0)
+    groups = [
+        Group(
+            {"state": state, "length": length},
+            tuple(range(seeds)),
+            tuple(3262.5 + 10 * seed + 1e-4 * random.normal() + (100 / length if state == "restarted" else 0)
+                  for seed in range(seeds)),
+        )
+        for state, length in product(*axes.values())
+    ]  # fmt: skip
+    sentences = findings(groups, axes, PPL)
+    assert said(sentences, "With state carried, PPL is the same at every length (32")
+    assert said(sentences, "The same to the digits shown: ").count("state carried, length") == 2
+    assert "restarted, length 80, differs from it by 1.2" in said(sentences, "The next, ")
+    assert not [sentence for sentence in sentences if "0.0000" in sentence]
+
+
+def test_names_that_are_equal_are_not_told_apart():
+    axes = {"merge": ["one", "two", "three"]}
+    values = {"one": (50.0, 51.0, 52.0), "two": (50.00001, 51.00001, 52.00001), "three": (80.0, 81.0, 82.5)}
+    groups = [Group({"merge": name}, (0, 1, 2), values[name]) for name in axes["merge"]]
+    sentences = findings(groups, axes, PPL)
+    assert said(sentences, "The same to the digits shown: ") == "The same to the digits shown: one and two."
+    assert "one and two" not in said(sentences, "Differences beyond noise")
+
+
+def test_an_equal_mean_of_unlike_seeds_is_noise_and_not_equality():
+    axes = {"width": [1, 2]}
+    groups = [Group({"width": 1}, (0, 1, 2), (90.0, 100.0, 110.0)), Group({"width": 2}, (0, 1, 2), (100, 90, 110.0))]
+    assert said(findings(groups, axes, PPL), "No effect of width on PPL can be told from noise")
+
+
+def test_scores_that_nothing_may_be_chosen_by_are_described_and_not_ranked_first():
+    axes = {"model": ["lstm", "gru"], "bptt": [5, 10]}
+    sentences = described(study(axes, lambda model, bptt: 100 + 50 * bptt), axes, Metric("test perplexity", "test PPL"))
+    assert said(sentences, "With model gru, test PPL rises with bptt")
+    assert not [sentence for sentence in sentences if "est of" in sentence or "The next" in sentence]
+
+
+def on_text(mean, half, p, over="seeds and text"):
+    found = Difference(mean, mean - half, mean + half, 1, p)
+    return TextDifference(found, found, over, 8, 1.0)
+
+
+def test_the_two_best_are_compared_on_the_same_tokens():
+    names = ("model lstm", "model gru")
+    assert told_of_text(names, on_text(-0.2, 0.1, 0.0000004), 3) == (
+        "on the same tokens model lstm loses 0.200 ± 0.100 nats less than model gru (block bootstrap over seeds and "
+        "text, p < 0.001), so the order is not an accident of this text."
+    )
+    assert "loses 0.010 ± 0.100 nats more than model gru" in told_of_text(names, on_text(0.01, 0.1, 0.8), 3)
+    assert told_of_text(names, on_text(-1e-9, 1e-9, 0.01), 3) == (
+        "on the same tokens model lstm and model gru lose the same."
+    )
+
+
+def test_few_seeds_are_compared_on_text_alone_and_the_words_say_so():
+    names = ("model lstm", "model gru")
+    assert told_of_text(names, on_text(-0.2, 0.3, 0.23, "text"), 2) == (
+        "on the same tokens these very 2 runs of model lstm lose 0.200 ± 0.300 nats less than those of model gru "
+        "(block bootstrap over text, p = 0.23), so their order may change on other text; of other seeds this "
+        "says nothing."
+    )
+    one = told_of_text(names, on_text(-0.2, 0.1, 0.01, "text"), 1)
+    assert one.startswith("on the same tokens this very run of model lstm loses 0.200 ± 0.100 nats less than that of ")
+    assert one.endswith("so their order is not an accident of this text; of other seeds this says nothing.")

@@ -11,7 +11,7 @@ from anaphor.errors import DataError
 from anaphor.studies.figures import draw_study
 from anaphor.studies.groups import Group, Metric
 
-PPL = Metric("validation perplexity", "PPL")
+PPL = Metric("validation perplexity", "PPL", least=1.0)
 BPTT = [5, 10, 35, 140]
 LSTM, TRANSFORMER = "lstm", "transformer, which has a long name: $x_1$ & 100 %"
 
@@ -80,6 +80,59 @@ def test_the_band_is_the_interval(figures, tmp_path):
     heights = figures[0].axes[0].collections[0].get_paths()[0].vertices[:, 1]
     half = 4.302653 / math.sqrt(3)  # Student's quantile for two degrees of freedom
     assert (heights.min(), heights.max()) == pytest.approx((100 - half, 100 + half))
+
+
+@pytest.mark.parametrize("axis", [{"bptt": [5, 6, 7]}, {"variant": ["a", "b", "c"]}])
+def test_no_band_goes_below_what_the_metric_can_be(figures, tmp_path, axis):
+    """Two seeds make wide intervals; a perplexity is never below 1."""
+    ((name, values),) = axis.items()
+    groups = [Group({name: value}, (1, 2), (2000.0, 4000.0)) for value in values]
+    drawn(groups, axis, tmp_path)
+    (one,) = figures[0].axes
+    ends = one.get_ylim() if name == "bptt" else one.get_xlim()
+    assert min(ends) > -1000
+    places = [path.vertices[:, int(name == "bptt")].min() for shape in one.collections for path in shape.get_paths()]
+    assert min(places) == 1.0
+    assert figures[0].get_supxlabel() == "intervals are cut off at 1, the least that there can be"
+
+
+def test_test_scores_of_all_settings_have_a_panel_of_their_own(figures, tmp_path):
+    axes = {"model": [LSTM, TRANSFORMER], "bptt": BPTT}
+    groups = study(axes, lambda model, bptt: 100 + 50 / bptt)
+    tested = study(axes, lambda model, bptt: 130 + 50 / bptt)
+    assert [path.name for path in draw_study(groups, axes, PPL, tmp_path, tested)] == ["study.png", "study.svg"]
+    first, second = figures[0].axes
+    assert (first.get_title(), second.get_title()) == ("validation", "test")
+    assert first.get_ylabel().startswith("perplexity\n")
+    for one, all_of in ((first, groups), (second, tested)):
+        lines = [line for line in one.get_lines() if len(line.get_xdata()) == len(BPTT)]
+        means = [group.mean for group in all_of]
+        assert [value for line in lines for value in line.get_ydata()] == pytest.approx(means)
+    assert len(figures[0].legends[0].get_texts()) == 2
+
+
+def test_test_scores_have_maps_of_their_own_and_the_choice_is_still_validations(figures, tmp_path):
+    axes = {"model": [LSTM, "gru"], "width": [64, 128], "layers": [1, 2]}
+    groups = study(axes, lambda model, width, layers: 100 + width + layers + len(model), seeds=1)
+    tested = study(axes, lambda model, width, layers: 500 - width - layers - len(model), seeds=1)
+    draw_study(groups, axes, PPL, tmp_path, tested)
+    *panels, bar = figures[0].axes
+    titles = ["model lstm, validation", "model lstm, test", "model gru, validation", "model gru, test"]
+    assert [one.get_title() for one in panels] == titles
+    assert [len(one.patches) for one in panels] == [0, 0, 1, 1]
+    assert panels[2].patches[0].get_xy() == panels[3].patches[0].get_xy()
+    assert bar.get_ylabel() == "perplexity"
+
+
+def test_test_scores_of_names_stand_below_those_they_belong_to(figures, tmp_path):
+    groups = [Group({"model": name}, (0,), (value,)) for name, value in {"lstm": 50.0, "gru": 40.0}.items()]
+    tested = [Group({"model": name}, (0,), (value,)) for name, value in {"lstm": 30.0, "gru": 60.0}.items()]
+    draw_study(groups, {"model": ["lstm", "gru"]}, PPL, tmp_path, tested)
+    (one,) = figures[0].axes
+    names = [label.get_text() for label in one.get_yticklabels()]
+    assert names == ["gru, validation", "gru, test", "lstm, validation", "lstm, test"]
+    means = [line.get_xdata()[0] for line in one.get_lines() if line.get_marker() == "D"]
+    assert means == [40.0, 60.0, 50.0, 30.0]
 
 
 def test_one_seed_has_no_band(figures, tmp_path):

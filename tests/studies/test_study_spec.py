@@ -76,6 +76,35 @@ def test_a_budget_takes_the_place_of_a_recipes_whatever_its_unit(tmp_path):
     assert (run.steps, run.epochs) == (7, None)
 
 
+def test_a_budget_takes_the_place_of_the_bases_whatever_its_unit(tmp_path):
+    text = "base: {epochs: 2}\nparameters: {width: {values: [8]}}\nwith_data: {wikitext-2: {base: {minutes: 3}}}\n"
+    spec = read(tmp_path, text)
+
+    def budget(spec):
+        run = spec.settings()[0].run
+        return run.epochs, run.steps, run.minutes
+
+    assert budget(spec) == (2, None, None)
+    assert budget(spec.with_base(steps=7)) == (None, 7, None)
+    assert budget(spec.with_base(width=9)) == (2, None, None)
+    assert budget(read(tmp_path, text, data="wikitext-2")) == (None, None, 3)
+    assert budget(read(tmp_path, "base: {epochs: 2}\nparameters: {steps: {values: [5]}}\n")) == (None, 5, None)
+    with pytest.raises(ConfigError, match="budget"):
+        spec.with_base(steps=7, minutes=3.0).settings()
+
+
+def test_what_every_place_sets_is_known_and_what_some_set_is_not(tmp_path):
+    spec = read(
+        tmp_path,
+        "parameters: {kind: {settings: {one: {lr: 1.0, heads: 2}, two: {lr: 2.0}}}, steps: {values: [5, 6]}}\n",
+    )
+    assert spec.varied_by("lr") == "kind"
+    assert spec.varied_by("heads") is None
+    assert spec.varied_by("epochs") == spec.varied_by("steps") == "steps"
+    listed = read(tmp_path, "method: list\nparameters: [{width: 8, lr: 1.0}, {width: 9}]\n")
+    assert (listed.varied_by("width"), listed.varied_by("lr")) == ("width", None)
+
+
 def test_seeds_are_a_list_or_how_many(tmp_path):
     body = "parameters: {width: {values: [8]}}\n"
     assert read(tmp_path, body).seeds == (0, 1, 2)

@@ -8,6 +8,7 @@ import pytest
 
 from anaphor.errors import DataError
 from anaphor.studies.groups import Group, Metric
+from anaphor.studies.statistics import Interval
 from anaphor.studies.tables import write_tables
 
 PPL = Metric("validation perplexity", "PPL")
@@ -18,10 +19,12 @@ GROUPS = [
     Group({"variant": NASTY, "width": 128}, (1,), (120.123456789,), note="sees\nmore | less", failed=2),
 ]
 
+EXTRA = {"parameters": [1234567, 89], "test": [Interval(97.0, 96.0, 98.0, 3), None]}
+
 
 @pytest.fixture
 def written(tmp_path):
-    shown = write_tables(GROUPS, AXES, PPL, {"test": ["97.0 ± 1.0", ""]}, tmp_path / "new")
+    shown = write_tables(GROUPS, AXES, PPL, EXTRA, tmp_path / "new")
     return shown, tmp_path / "new"
 
 
@@ -35,10 +38,10 @@ def test_markdown_has_a_row_for_each_group_and_what_is_shown_is_what_is_written(
     shown, folder = written
     assert shown == (folder / "table.md").read_text(encoding="utf-8")
     header, rule, first, second = map(cells_of, shown.splitlines())
-    assert header == ["variant", "width", "validation perplexity", "±", "seeds", "test", "note"]
-    assert [cell.endswith(":") for cell in rule] == [False, True, True, True, True, True, False]
-    assert first == ["plain", "64", "98.20", "0.50", "3", "97.0 ± 1.0", ""]
-    assert second[1:] == ["128", "120.12", "", "1 of 3", "", r"sees<br>more \| less"]
+    assert header == ["variant", "width", "validation perplexity", "±", "seeds", "parameters", "test", "note"]
+    assert [cell.endswith(":") for cell in rule] == [False, True, True, True, True, True, True, False]
+    assert first == ["plain", "64", "98.20", "0.50", "3", "1,234,567", "97.0 ± 1.0", ""]
+    assert second[1:] == ["128", "120.12", "", "1 of 3", "89", "", r"sees<br>more \| less"]
 
 
 def test_special_characters_survive_markdown(written):
@@ -53,9 +56,16 @@ def test_special_characters_and_all_digits_survive_csv(written):
     assert float(rows[1]["validation perplexity"]) == pytest.approx(120.123456789, abs=1e-6)
 
 
+def test_csv_has_a_number_in_every_column_of_numbers(written):
+    rows = list(csv.DictReader(io.StringIO((written[1] / "table.csv").read_text(encoding="utf-8"))))
+    assert [(row["test"], row["test ±"]) for row in rows] == [("97", "1"), ("", "")]
+    assert [row["parameters"] for row in rows] == ["1234567", "89"]
+    assert "parameters ±" not in rows[0]
+
+
 def test_special_characters_survive_latex(written):
     text = (written[1] / "table.tex").read_text(encoding="utf-8")
-    assert text.startswith("\\begin{tabular}{lrrrrrl}\n")
+    assert text.startswith("\\begin{tabular}{lrrrrrrl}\n")
     line = next(line for line in text.splitlines() if line.startswith("a"))
     name = re.split(r"(?<!\\)&", line.removesuffix(r" \\"))[0].strip()
     names = {"textbackslash": "\\", "textasciitilde": "~", "textasciicircum": "^", "textless": "<", "textgreater": ">",

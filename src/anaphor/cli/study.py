@@ -81,6 +81,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.studies.study import Study, holding
 
     settings = None if spec.searches else spec.settings()  # refused before anything is started
+    refuse_another(spec, folder, options)
     with holding(folder), engine_for(options) as engine, table_for(spec, settings, engine.slots) as table:
         study = Study(spec, folder, engine, table, options.threads)
         if options.of is not None:
@@ -95,18 +96,34 @@ def run(words: Sequence[str]) -> int:
     return PARTIAL if any(cell["status"] in ("failed", "diverged") for cell in result["cells"]) else 0
 
 
+def refuse_another(spec: StudySpec, folder: Path, options: Options) -> None:
+    """A changed study of a folder that has made its choice is refused before anything is written or run."""
+    from anaphor.studies.study import require_same_choice
+
+    if not options.force:
+        require_same_choice(spec, folder, options.threads)
+
+
 def chosen(options: Options) -> StudySpec:
     """The study with what the command line says over it."""
+    for name, count in (("threads", options.threads), ("per_device", options.per_device)):
+        if count < 1:
+            raise ConfigError(f"{name}={count}: it must be at least 1")
     if options.of is not None:
         from anaphor.studies.adoption import study_of
 
-        if options.data is not None or options.seeds is not None:
-            raise ConfigError(f"of={options.of} brings its own data and seeds: leave --data and --seeds away")
+        if options.data is not None or options.seeds is not None or options.set:
+            raise ConfigError(
+                f"of={options.of} brings its own data, seeds and settings: leave --data, --seeds and --set away"
+            )
         spec = study_of(options.of, read_study(study_file(options.study)))
     else:
         spec = read_study(study_file(options.study), data=options.data)
-    base = dict(assignment(word) for word in options.set)
-    spec = spec.with_base(**base, device=options.device)
+        given = dict(assignment(word) for word in options.set)
+        for name in [*given, *(["data"] if options.data is not None else [])]:
+            require_free(spec, name, options.study)
+        spec = spec.with_base(**given)
+    spec = spec.with_base(device=options.device)
     changes: dict[str, Any] = {}
     if options.seeds is not None:
         if options.seeds < 1:
@@ -118,6 +135,26 @@ def chosen(options: Options) -> StudySpec:
     if options.stop_hopeless:
         changes["stop_hopeless"] = True
     return dataclasses.replace(spec, **changes)
+
+
+def require_free(spec: StudySpec, name: str, study: str) -> None:
+    """Refuse to set what the study sets itself at every place, for it would count for nothing."""
+    if name == "seed":
+        raise ConfigError("--set seed: seeds are given by --seeds, or as a list in the study's file")
+    if name == "device":
+        raise ConfigError("--set device: give it as --device")
+    axis = spec.varied_by(name)
+    if axis is None:
+        return
+    from anaphor.studies.groups import told
+
+    flag = "--data" if name == "data" else f"--set {name}"
+    along = "is what" if axis == name else f"is set along {axis}, which"
+    values = f" ({', '.join(map(told, spec.axes[axis]))})" if axis in spec.axes else ""
+    raise ConfigError(
+        f"{flag}: {name} {along} this study varies{values}; for other values change `parameters` in a copy of "
+        f"{study_file(study)} and give that file"
+    )
 
 
 def assignment(word: str) -> tuple[str, Any]:
@@ -172,6 +209,7 @@ def tell_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     from anaphor.studies.study import OVER
 
     settings = spec.settings()
+    refuse_another(spec, folder, options)
     with engine_for(options) as engine:
         slots = engine.slots
     rows: list[dict[str, Any]] = []

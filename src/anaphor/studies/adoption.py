@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from anaphor.config import from_yaml
+from anaphor.config import from_yaml, read_mapping
 from anaphor.errors import ConfigError, DataError
 from anaphor.studies.axes import Axis
 from anaphor.studies.cell import JOB, MEASURES, TEST, Cell, make_cell
+from anaphor.studies.presets import presets
 from anaphor.studies.spec import TASKS, StudySpec
 from anaphor.training.rundir import RunDir
 
@@ -29,7 +32,13 @@ def runs_of(folder: Path) -> list[Path]:
 
 
 def study_of(folder: Path, asked: StudySpec) -> StudySpec:
-    """What a study asks, of those runs alone."""
+    """What a study asks, of those runs alone. A run that kept off the test split is not scored there either."""
+    if not takes_runs(vars(asked)):
+        known = ", ".join(name for name, path in presets().items() if takes_runs(read_mapping(path)))
+        raise ConfigError(
+            f"study {asked.name!r} compares settings, and one run has only one: --of is for studies that measure more "
+            f"of each model ({known})"
+        )
     specs = [from_yaml(TASKS[asked.task], RunDir(run).spec) for run in runs_of(folder)]
     base = {name: value for name, value in vars(specs[0]).items() if name != "seed"}
     only = Axis("model", (specs[0].model,), ({},))
@@ -40,7 +49,18 @@ def study_of(folder: Path, asked: StudySpec) -> StudySpec:
         listed=(),
         parameters=(only,),
         seeds=tuple(sorted(spec.seed for spec in specs)),
+        test=asked.test if was_tested(folder) else "none",
     )
+
+
+def takes_runs(study: Mapping[str, Any]) -> bool:
+    """Whether it asks something that the run itself did not measure."""
+    return any(study.get(name) for name in ("lengths", "samples", "long_lines", "train_score"))
+
+
+def was_tested(folder: Path) -> bool:
+    """Whether the test split was read already, for this run or for what this study chose."""
+    return not RunDir(folder).exists or RunDir(folder).read_result().get("test") is not None
 
 
 def adopt(study: StudySpec, cells_folder: Path, folder: Path, threads: int) -> list[Cell]:

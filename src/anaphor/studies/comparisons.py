@@ -8,7 +8,15 @@ from statistics import fmean
 from typing import Any
 
 from anaphor.studies.groups import Axes, Group, Metric, label
-from anaphor.studies.statistics import ENOUGH, Difference, holm, paired_difference, with_half
+from anaphor.studies.statistics import (
+    ENOUGH,
+    Difference,
+    TextDifference,
+    alike,
+    holm,
+    paired_difference,
+    with_half,
+)
 
 ALPHA = 0.05
 
@@ -45,6 +53,34 @@ def compare(pairs: Iterable[tuple[Group, Group]]) -> list[Comparison]:
 def p_told(p: float) -> str:
     """No more digits than matter."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.{3 if p < 0.1 else 2}f}"
+
+
+def same(one: Group, other: Group) -> bool:
+    """Whether two groups are equal to the digits shown, seed by seed."""
+    return one.seeds == other.seeds and alike(one.values, other.values)
+
+
+def told_of_text(names: tuple[str, str], text: TextDifference, runs: int) -> str:
+    """What the losses of two settings on the same tokens say; nothing where they cannot be judged.
+
+    With too few seeds the comparison is of the very runs that there are, and the sentence says so.
+    """
+    found = text.loss
+    if found.half is None or found.p is None:
+        return ""
+    if max(abs(found.mean), found.half) < 0.0005:
+        return f"on the same tokens {names[0]} and {names[1]} lose the same."
+    size = f"{abs(found.mean):.3f} ± {found.half:.3f} nats {'less' if found.mean < 0 else 'more'}"
+    how = f"(block bootstrap over {text.over}, {p_told(found.p)})"
+    order = "may change on other text" if found.p > ALPHA else "is not an accident of this text"
+    if runs >= ENOUGH:
+        return f"on the same tokens {names[0]} loses {size} than {names[1]} {how}, so the order {order}."
+    which = "this very run" if runs == 1 else f"these very {runs} runs"
+    return (
+        f"on the same tokens {which} of {names[0]} {'loses' if runs == 1 else 'lose'} {size} than "
+        f"{'that' if runs == 1 else 'those'} of {names[1]} {how}, so their order {order}; of other seeds this says "
+        f"nothing."
+    )
 
 
 def _difference(one: Group, other: Group) -> Difference | None:

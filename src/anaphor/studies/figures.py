@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,13 @@ SPREAD = 4  # times as far as the best is from the middle: beyond it colours end
 NAMED = 3  # so many settings are named below a figure; more are counted
 
 
-def draw_study(groups: Sequence[Group], axes: Axes, metric: Metric, folder: Path) -> list[Path]:
-    """`study.png` and `.svg`, or a pair for each axis of a search. None where no two groups can be compared."""
+def draw_study(
+    groups: Sequence[Group], axes: Axes, metric: Metric, folder: Path, tested: Sequence[Group] = ()
+) -> list[Path]:
+    """`study.png` and `.svg`, or a pair for each axis of a search. None where no two groups can be compared.
+
+    `tested` are the same settings with their test scores, which are drawn beside the others, but for a search.
+    """
     free = varied(groups, axes)
     scales = {name: values for name, values in free.items() if is_numeric(values)}
     names = {name: values for name, values in free.items() if name not in scales}
@@ -31,39 +37,45 @@ def draw_study(groups: Sequence[Group], axes: Axes, metric: Metric, folder: Path
         return []
     try:
         if not scales:
-            return _dots(groups, names, metric, folder)
+            return _dots(groups, tested, names, metric, folder)
         if len(scales) > 1 and len(groups) < math.prod(map(len, free.values())) / 2:
             return [path for name in scales for path in _cloud(groups, name, names, metric, folder)]
         # A third scale is treated like names: the one with the fewest values.
         for name in sorted(scales, key=lambda name: len(scales[name]))[: len(scales) - 2]:
             names[name] = scales.pop(name)
-        return (_lines if len(scales) == 1 else _maps)(groups, scales, names, metric, folder)
+        return (_lines if len(scales) == 1 else _maps)(groups, tested, scales, names, metric, folder)
     except OSError as error:
         raise DataError(f"cannot write the figures to {folder}: {error.strerror or error}") from None
 
 
-def _lines(groups: Sequence[Group], scales: Axes, names: Axes, metric: Metric, folder: Path) -> list[Path]:
-    """A line for each value of the axis with most names, and a panel for each value of any others."""
+def _lines(
+    groups: Sequence[Group], tested: Sequence[Group], scales: Axes, names: Axes, metric: Metric, folder: Path
+) -> list[Path]:
+    """A line for each value of the axis with most names, and a panel for each value of any others.
+
+    Where there are test scores, each panel has one for them to its right.
+    """
     ((scale, values),) = scales.items()
     most = max(names, key=lambda name: len(names[name]), default="")
+    both, kind = _splits(groups, tested, metric)
     panels: dict[str, list[Line]] = {}
-    for where in _places({name: names[name] for name in names if name != most}):
+    for where, part in product(_places({name: names[name] for name in names if name != most}), both):
         for name in names.get(most, [None]):
-            of = {group.parameters[scale]: group for group in _at(groups, where | ({most: name} if most else {}))}
+            of = {group.parameters[scale]: group for group in _at(both[part], where | ({most: name} if most else {}))}
             if of:
-                line = _line(told(name), values, [of.get(value) for value in values])
-                panels.setdefault(label(where) if where else "", []).append(line)
+                line = _line(told(name), values, [of.get(value) for value in values], metric)
+                panels.setdefault(_title(where, part), []).append(line)
     paths = _paths(folder, "study")
     bands(
-        panels, paths, x_label=scale, y_label=_y_label(groups, metric), remark=_left_out(groups), log_x=_wide(values),
-        log_y=_steep(groups),
+        panels, paths, x_label=scale, y_label=_y_label(groups, replace(metric, name=kind)),
+        remark=_remark([*groups, *tested], metric), log_x=_wide(values), log_y=_steep([*groups, *tested]),
     )  # fmt: skip
     return paths
 
 
-def _line(name: str, x: Sequence[float], groups: Sequence[Group | None]) -> Line:
+def _line(name: str, x: Sequence[float], groups: Sequence[Group | None], metric: Metric) -> Line:
     """What has no result leaves a gap."""
-    ends = [(math.nan,) * 3 if group is None else _ends(group) for group in groups]
+    ends = [(math.nan,) * 3 if group is None else _ends(group, metric) for group in groups]
     several = [(place, group) for place, group in zip(x, groups, strict=True) if group and len(group.values) > 1]
     singles = [(place, value) for place, group in several for value in group.values]
     middle, low, high = zip(*ends, strict=True)
@@ -77,53 +89,75 @@ def _cloud(groups: Sequence[Group], scale: str, names: Axes, metric: Metric, fol
         here = sorted(_at(groups, where), key=lambda group: group.parameters[scale])
         if here:
             x = [group.parameters[scale] for group in here]
-            middle, low, high = zip(*map(_ends, here), strict=True)
+            middle, low, high = zip(*(_ends(group, metric) for group in here), strict=True)
             lines.append(Line(label(where), x, middle, low, high, joined=False))
     tried = sorted(place for line in lines for place in line.x)
     paths = _paths(folder, f"study-{scale}")
     bands(
-        {"": lines}, paths, x_label=scale, y_label=_y_label(groups, metric), remark=_left_out(groups),
+        {"": lines}, paths, x_label=scale, y_label=_y_label(groups, metric), remark=_remark(groups, metric),
         log_x=_wide(tried) and tried[len(tried) // 2] < tried[-1] / 3, log_y=_steep(groups),
     )  # fmt: skip
     return paths
 
 
-def _maps(groups: Sequence[Group], scales: Axes, names: Axes, metric: Metric, folder: Path) -> list[Path]:
-    """The first scale to the right, the second upwards, and a panel for each name. The best cell has a frame."""
+def _maps(
+    groups: Sequence[Group], tested: Sequence[Group], scales: Axes, names: Axes, metric: Metric, folder: Path
+) -> list[Path]:
+    """The first scale to the right, the second upwards, and a panel for each name. The best cell has a frame.
+
+    Test scores have the colours of the others, and a frame around what was chosen without them.
+    """
     (right, columns), (up, rows) = scales.items()
     rows = rows[::-1]
-    (low, high), written, best = _colours(groups, metric), places(groups), best_of(groups, metric)
+    (low, high), written, best = _colours([*groups, *tested], metric), places(groups), best_of(groups, metric)
+    both, kind = _splits(groups, tested, metric)
     panels = []
-    for where in _places(names):
+    for where, part in product(_places(names), both):
         values, framed = np.full((len(rows), len(columns)), math.nan), None
         texts = [["–"] * len(columns) for _ in rows]
-        for group in _at(groups, where):
+        for group in _at(both[part], where):
             row, column = rows.index(group.parameters[up]), columns.index(group.parameters[right])
             half = interval(group.values).half
             values[row, column] = group.mean
             texts[row][column] = format(group.mean, written) + ("" if half is None else f"\n± {half:{written}}")
-            framed = (row, column) if group is best else framed
+            framed = (row, column) if best and group.parameters == best.parameters else framed
         if not np.isnan(values).all():
-            panels.append(Written(label(where) if where else "", values, low, high, texts, framed))
+            panels.append(Written(_title(where, part), values, low, high, texts, framed))
     paths = _paths(folder, "study")
     written_maps(
         panels, paths, rows=[*map(told, rows)], columns=[*map(told, columns)], x_label=right, y_label=up,
-        label=metric.name, remark="; ".join(filter(None, [_meant(groups), _left_out(groups)])),
+        label=kind, remark="; ".join(filter(None, [_meant(groups), _left_out(groups)])),
     )  # fmt: skip
     return paths
 
 
-def _dots(groups: Sequence[Group], names: Axes, metric: Metric, folder: Path) -> list[Path]:
-    """The best on top."""
+def _dots(groups: Sequence[Group], tested: Sequence[Group], names: Axes, metric: Metric, folder: Path) -> list[Path]:
+    """The best on top, each with its test score below it, if there is one."""
     ranked = sorted((group for group in groups if group.ranked), key=lambda group: metric.cost(group.mean))
+    both, kind = _splits(groups, tested, metric)
     rows = []
-    for group in ranked:
-        of = {name: group.parameters[name] for name in names}
-        name = told(*of.values()) if len(of) == 1 else label(of)
-        rows.append(Dot(name, *_ends(group), group.values if len(group.values) > 1 else ()))
+    for best, part in product(ranked, both):
+        of = {name: best.parameters[name] for name in names}
+        name = ", ".join(filter(None, [told(*of.values()) if len(of) == 1 else label(of), part]))
+        for group in _at(both[part], best.parameters):
+            rows.append(Dot(name, *_ends(group, metric), group.values if len(group.values) > 1 else ()))
     paths = _paths(folder, "study")
-    dots(rows, paths, x_label=_y_label(groups, metric), remark=_left_out(groups), log_x=_steep(groups))
+    shown = [*groups, *tested]
+    dots(
+        rows, paths, x_label=_y_label(groups, replace(metric, name=kind)), remark=_remark(shown, metric),
+        log_x=_steep(shown),
+    )  # fmt: skip
     return paths
+
+
+def _splits(groups: Sequence[Group], tested: Sequence[Group], metric: Metric) -> tuple[dict[str, Sequence[Group]], str]:
+    """What each split measured by its name, and what that is; a split by itself needs no name of its own."""
+    split, _, kind = metric.name.partition(" ")
+    return ({split: groups, "test": tested}, kind) if tested else ({"": groups}, metric.name)
+
+
+def _title(where: Mapping[str, Any], split: str) -> str:
+    return ", ".join(filter(None, [label(where) if where else "", split]))
 
 
 def _places(axes: Axes) -> list[dict[str, Any]]:
@@ -134,10 +168,11 @@ def _at(groups: Sequence[Group], where: Mapping[str, Any]) -> list[Group]:
     return [group for group in groups if group.ranked and all(group.parameters[name] == where[name] for name in where)]
 
 
-def _ends(group: Group) -> tuple[float, float, float]:
-    """Mean and interval, not a number where there is none."""
+def _ends(group: Group, metric: Metric) -> tuple[float, float, float]:
+    """Mean and interval, not a number where there is none. An interval ends where the metric does."""
     of = interval(group.values)
-    return of.mean, math.nan if of.low is None else of.low, math.nan if of.high is None else of.high
+    low = math.nan if of.low is None else max(of.low, metric.least)
+    return of.mean, low, math.nan if of.high is None else of.high
 
 
 def _wide(values: Sequence[float]) -> bool:
@@ -166,9 +201,16 @@ def _meant(groups: Sequence[Group]) -> str:
     return "mean and 95 % interval over seeds" if several else "one seed"
 
 
+def _remark(groups: Sequence[Group], metric: Metric) -> str:
+    """What is not drawn as it is."""
+    lows = [low for group in groups if group.ranked and (low := interval(group.values).low) is not None]
+    cut = f"intervals are cut off at {metric.least:g}, the least that there can be"
+    return "; ".join(filter(None, [_left_out(groups), cut if min(lows, default=math.inf) < metric.least else ""]))
+
+
 def _left_out(groups: Sequence[Group]) -> str:
     """A remark on what is not drawn."""
-    left = [f"{group} ({group.note or 'no result'})" for group in groups if not group.ranked]
+    left = [*dict.fromkeys(f"{group} ({group.note or 'no result'})" for group in groups if not group.ranked)]
     named = "; ".join(left) if len(left) <= NAMED else f"{len(left)} settings that cannot be ranked"
     return f"not drawn: {named}" if left else ""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 from typing import Any
 
-from anaphor.studies.comparisons import Comparison, Slice, along, compare, p_told
+from anaphor.studies.comparisons import Comparison, Slice, along, compare, p_told, same
 from anaphor.studies.groups import Axes, Group, Metric, best_of, is_numeric, told, varied
 from anaphor.studies.statistics import interval, warn_of_few, with_half
 from anaphor.studies.trends import trend
@@ -20,19 +20,35 @@ def findings(groups: Sequence[Group], axes: Axes, metric: Metric) -> list[str]:
     """Sentences: the best, what cannot be told apart from it, trends and rankings along each axis, and what failed."""
     ranked = sorted((group for group in groups if group.ranked), key=lambda group: metric.cost(group.mean))
     free = varied(groups, axes)
+    found = [*_best(ranked, metric), _few(ranked)]
+    if len(free) > 1 or any(map(is_numeric, free.values())):  # else the ranking says it all
+        found += _ahead(ranked, metric)
+    return _written([*found, *_along_axes(groups, free, metric), *_failed(groups), *_unranked(groups)])
+
+
+def described(groups: Sequence[Group], axes: Axes, metric: Metric) -> list[str]:
+    """Trends and rankings alone, for scores by which nothing may be chosen."""
+    few = _few([group for group in groups if group.ranked])
+    along_axes = _along_axes(groups, varied(groups, axes), metric)
+    return _written([few, *along_axes, *_failed(groups), *_unranked(groups)])
+
+
+def _written(found: Sequence[str]) -> list[str]:
+    return [f"{sentence[0].upper()}{sentence[1:]}" for sentence in found if sentence]
+
+
+def _few(ranked: Sequence[Group]) -> str:
+    return warn_of_few(max(len(group.seeds) for group in ranked)) if len(ranked) > 1 else ""
+
+
+def _along_axes(groups: Sequence[Group], free: Axes, metric: Metric) -> Iterator[str]:
     scales = [name for name, values in free.items() if is_numeric(values)]
     names = [name for name in free if name not in scales]
-    found = [*_best(ranked, metric)]
-    if len(ranked) > 1:
-        found.append(warn_of_few(max(len(group.seeds) for group in ranked)))
-    if scales or len(names) > 1:  # else the ranking says it all
-        found += _ahead(ranked, metric)
     for name in scales:
-        found += [trend(along(groups, free, name, where), metric) for where in _lines(free, names)]
+        for where in _lines(free, names):
+            yield trend(along(groups, free, name, where), metric)
     for name in names:
-        found += _ranking(along(groups, free, name, {}), metric)
-    found += [*_failed(groups), *_unranked(groups)]
-    return [f"{sentence[0].upper()}{sentence[1:]}" for sentence in found if sentence]
+        yield from _ranking(along(groups, free, name, {}), metric)
 
 
 def _lines(free: Axes, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -57,7 +73,13 @@ def _ahead(ranked: Sequence[Group], metric: Metric) -> Iterator[str]:
     others = [group for group in ranked if group is not best]
     if best is None or not others:
         return
-    compared = compare((best, other) for other in others)
+    equal = [group for group in others if same(best, group)]
+    if equal:
+        names = "; ".join(map(str, equal)) if len(equal) <= NAMED else f"{len(equal)} others"
+        yield f"the same to the digits shown: {names}."
+    compared = compare((best, other) for other in others if other not in equal)
+    if not compared:
+        return
     judged = [one for one in compared if one.p is not None]
     following = compared[0]
     if following.difference is not None:
@@ -67,12 +89,12 @@ def _ahead(ranked: Sequence[Group], metric: Metric) -> Iterator[str]:
             noise = "beyond" if following.apart else "within"
             verdict = f", {noise} noise ({p_told(following.p)}{times})"
         yield f"the next, {following.other}, differs from it by {following.size(metric)}{verdict}."
-    same = [one.other for one in judged if not one.apart]
+    close = [one.other for one in judged if not one.apart]
     if len(judged) < 2:
         return
-    if same:
-        names = f": {'; '.join(map(str, same))}" if len(same) <= NAMED else ""
-        yield f"{len(same)} of the {len(judged)} others cannot be told apart from it{names}."
+    if close:
+        names = f": {'; '.join(map(str, close))}" if len(close) <= NAMED else ""
+        yield f"{len(close)} of the {len(judged)} others cannot be told apart from it{names}."
     else:
         yield f"it can be told apart from all {len(judged)} others."
 
@@ -84,14 +106,20 @@ def _ranking(found: Slice, metric: Metric) -> Iterator[str]:
         return
     names = ", ".join(f"{told(group.parameters[found.name])} {with_half(group.mean, None)}" for group in ordered)
     yield f"by {found.name}, best first: {names} {metric.short}{found.described}."
-    compared = [one for one in compare(combinations(ordered, 2)) if one.p is not None]
-    apart, same = [one for one in compared if one.apart], [one for one in compared if not one.apart]
+    pairs = list(combinations(ordered, 2))
+    equal = [pair for pair in pairs if same(*pair)]
+    if equal and len(ordered) > 2:  # of two the ranking shows it
+        names = "; ".join(" and ".join(told(group.parameters[found.name]) for group in pair) for pair in equal[:NAMED])
+        more = f"; and {len(equal) - NAMED} more pairs" if len(equal) > NAMED else ""
+        yield f"the same to the digits shown: {names}{more}."
+    compared = [one for one in compare(pair for pair in pairs if pair not in equal) if one.p is not None]
+    apart, close = [one for one in compared if one.apart], [one for one in compared if not one.apart]
     times = f" (p corrected for {len(compared)} comparisons)" if len(compared) > 1 else ""
-    for pairs, noise in ((apart, "beyond noise"), (same, "within noise")):
-        if len(pairs) > NAMED:
-            yield f"{len(pairs)} of {len(compared)} pairs differ {noise}{times}."
-        elif pairs:
-            yield f"differences {noise}{times}: {'; '.join(_pair(found, pair, metric) for pair in pairs)}."
+    for these, noise in ((apart, "beyond noise"), (close, "within noise")):
+        if len(these) > NAMED:
+            yield f"{len(these)} of {len(compared)} pairs differ {noise}{times}."
+        elif these:
+            yield f"differences {noise}{times}: {'; '.join(_pair(found, pair, metric) for pair in these)}."
 
 
 def _pair(found: Slice, pair: Comparison, metric: Metric) -> str:

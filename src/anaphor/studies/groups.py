@@ -23,6 +23,8 @@ class Metric:
     """Used in sentences, such as `PPL`."""
     goal: str = "minimize"
     """Or `maximize`."""
+    least: float = -math.inf
+    """No value can be below this."""
 
     def __post_init__(self) -> None:
         if self.goal not in GOALS:

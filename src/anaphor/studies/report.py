@@ -13,23 +13,25 @@ import numpy as np
 
 from anaphor.errors import DataError
 from anaphor.studies.cell import MEASURES, TEST, Cell
+from anaphor.studies.comparisons import told_of_text
 from anaphor.studies.figures import draw_study
-from anaphor.studies.findings import findings
+from anaphor.studies.findings import described, findings
 from anaphor.studies.groups import Group, Metric, label
 from anaphor.studies.measures import read_losses
 from anaphor.studies.spec import Setting, StudySpec
-from anaphor.studies.statistics import interval, paired_blocks
+from anaphor.studies.statistics import ENOUGH, Interval, interval, paired_blocks
 from anaphor.studies.study import Study
 from anaphor.studies.tables import write_tables
 from anaphor.training.durable import replace_file
 from anaphor.training.rundir import RunDir
 
 NAMES = {
-    "loss": ("loss", "nats"),
-    "perplexity": ("perplexity", "PPL"),
-    "bits_per_byte": ("bits per byte", "bits"),
-    "bleu": ("BLEU", "BLEU"),
+    "loss": ("loss", "nats", 0.0),
+    "perplexity": ("perplexity", "PPL", 1.0),
+    "bits_per_byte": ("bits per byte", "bits", 0.0),
+    "bleu": ("BLEU", "BLEU", 0.0),
 }
+"""Names, units, and the least that each can be."""
 SEEN = "sees later tokens: exp(loss), not a perplexity"
 
 
@@ -48,22 +50,22 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
         finished = [cell for cell in study.cells if cell.status(spec) == "finished"]
         study.test([cell for cell in finished if spec.test == "all" or cell.setting is chosen])
     axes = axes_of(spec, settings)
-    told = [*findings(groups, axes, metric), *compared(study, settings, groups, ranked)]
+    found = [*findings(groups, axes, metric), *compared(study, settings, groups, ranked)]
     extra = further_columns(study, settings)
     table = write_tables(groups, axes, metric, extra, study.folder)
-    figures = draw_study(groups, axes, metric, study.folder)
+    figures = draw_study(groups, axes, metric, study.folder, tested_groups(study, settings))
     if spec.lengths:
         further, drawn = by_length(study, settings, axes)
-        told, figures = told + further, figures + drawn
+        found, figures = found + further, figures + drawn
     result = {
         "study": str(study.folder),
         "cells": [cell_result(study, cell) for cell in study.cells],
         "best": None if best is None or chosen is None else best_result(study, groups[best], chosen),
-        "findings": told,
+        "findings": found,
         "figures": [str(path) for path in figures],
         "table": table,
     }
-    replace_file(study.folder / "findings.txt", ("\n".join(told) + "\n").encode())
+    replace_file(study.folder / "findings.txt", ("\n".join(found) + "\n").encode())
     replace_file(study.folder / "result.json", json.dumps(result, indent=2, ensure_ascii=False).encode() + b"\n")
     return result
 
@@ -83,8 +85,8 @@ def axes_of(spec: StudySpec, settings: Sequence[Setting]) -> dict[str, list[Any]
 
 def metric_of(spec: StudySpec) -> Metric:
     split, name = spec.metric.split(".")
-    long, short = NAMES[name]
-    return Metric(f"{'validation' if split == 'valid' else split} {long}", short, spec.goal)
+    long, short, least = NAMES[name]
+    return Metric(f"{'validation' if split == 'valid' else split} {long}", short, spec.goal, least)
 
 
 def cells_of(study: Study, setting: Setting) -> list[Cell]:
@@ -98,9 +100,28 @@ def group_of(study: Study, setting: Setting) -> Group:
         setting.parameters,
         tuple(values),
         tuple(values.values()),
-        note="" if getattr(setting.run, "causal", True) else SEEN,
+        note=note_of(setting),
         failed=len(cells) - len(values),
     )
+
+
+def note_of(setting: Setting) -> str:
+    return "" if getattr(setting.run, "causal", True) else SEEN
+
+
+def tested_groups(study: Study, settings: Sequence[Setting]) -> list[Group]:
+    """The same settings with their test scores; none unless every finished cell has one."""
+    name = study.spec.metric.split(".")[1]
+    groups = []
+    for setting in settings:
+        cells = cells_of(study, setting)
+        finished = [cell for cell in cells if cell.status(study.spec) == "finished"]
+        values = {cell.seed: value for cell in finished if (value := _named(cell.read(TEST), name)) is not None}
+        if len(values) < len(finished):
+            return []
+        left = len(cells) - len(values)
+        groups.append(Group(setting.parameters, tuple(values), tuple(values.values()), note_of(setting), left))
+    return groups
 
 
 def cell_result(study: Study, cell: Cell) -> dict[str, Any]:
@@ -146,32 +167,30 @@ def compared(
         lines = rows[0][1] if rows[0] is not None else None
     if lines is None or losses[0].shape != losses[1].shape:
         return []  # other tokens: another tokenizer, or another text
+    runs = len(losses[0])
+    if runs < ENOUGH:  # hardly anything is known of other seeds, but these runs can be compared on other text
+        losses = [of.mean(0) for of in losses]
     try:
         text = paired_blocks(losses[0], losses[1], lines)
     except DataError:  # a text of too few lines, or a loss that is not finite: nothing can be said
         return []
-    found = text.loss
-    if found.half is None or found.p is None:
-        return []
-    names = [label(groups[place].parameters) for place in places]
-    verdict = (
-        "so the order may change on other text" if found.p > 0.05 else "so the order is not an accident of this text"
-    )
-    return [
-        f"On the same tokens {names[0]} loses {-found.mean:.3f} ± {found.half:.3f} nats less than {names[1]} "
-        f"(block bootstrap over {text.over}, p = {found.p:.3f}), {verdict}."
-    ]
+    first, second = (label(groups[place].parameters) for place in places)
+    sentence = told_of_text((first, second), text, runs)
+    return [f"{sentence[0].upper()}{sentence[1:]}"] if sentence else []
 
 
-def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[str]]:
-    """What else was measured, a column each: mean over seeds and interval."""
-    columns: dict[str, list[str]] = {}
+def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[Interval | int | None]]:
+    """What else was measured, a column each: mean over seeds and interval. Sizes are told where they differ."""
+    columns: dict[str, list[Interval | int | None]] = {}
 
     def add(name: str, values: list[list[float | None]]) -> None:
         if any(value is not None for row in values for value in row):
-            columns[name] = [told(row) for row in values]
+            columns[name] = [over_seeds(row) for row in values]
 
     cells = [cells_of(study, setting) for setting in settings]
+    sizes = [_size(row) for row in cells]
+    if len({size for size in sizes if size is not None}) > 1:
+        columns["parameters"] = [*sizes]
     exponential = [[cell.read(MEASURES) for cell in row] for row in cells]
     add("train", [[_exp(found.get("train")) for found in row] for row in exponential])
     name = study.spec.metric.split(".")[1]
@@ -201,9 +220,15 @@ def _mean_exp(scores: list[dict[str, Any]]) -> float | None:
     return float(np.exp(sum(score["loss"] * score["tokens"] for score in scores) / tokens)) if tokens else None
 
 
-def told(values: Sequence[float | None]) -> str:
+def _size(cells: Sequence[Cell]) -> int | None:
+    """How many numbers a model of this setting learns, which is the same for all seeds."""
+    found = (cell.read(RunDir(cell.folder).result.name).get("parameters") for cell in cells)
+    return next((size for size in found if isinstance(size, int)), None)
+
+
+def over_seeds(values: Sequence[float | None]) -> Interval | None:
     there = [value for value in values if value is not None]
-    return str(interval(there)) if there else ""
+    return interval(there) if there else None
 
 
 def by_length(study: Study, settings: Sequence[Setting], axes: dict[str, list[Any]]) -> tuple[list[str], list[Path]]:
@@ -223,10 +248,12 @@ def by_length(study: Study, settings: Sequence[Setting], axes: dict[str, list[An
             if scores:
                 parameters = {**setting.parameters, "state": state, "length": length}
                 groups.append(Group(parameters, tuple(scores), tuple(scores.values())))
-    metric = Metric(f"{'test' if tested else 'validation'} perplexity", "PPL")
+    split, short = ("test", "test PPL") if tested else ("validation", "PPL")
+    metric = Metric(f"{split} perplexity", short, least=1.0)
     along = {**axes, "state": ["carried", "restarted"], "length": list(study.spec.lengths)}
     folder = study.folder / "lengths"
     folder.mkdir(exist_ok=True)
     write_tables(groups, along, metric, {}, folder)
-    told = [f"By length: {line}" for line in findings(groups, along, metric)]
-    return told, draw_study(groups, along, metric, folder)
+    chosen = "these are test scores, and nothing is chosen by them."
+    found = [chosen, *described(groups, along, metric)] if tested else findings(groups, along, metric)
+    return [f"By length: {line}" for line in found], draw_study(groups, along, metric, folder)

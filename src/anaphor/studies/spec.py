@@ -147,7 +147,7 @@ class StudySpec:
     def setting(self, parameters: Mapping[str, Any], said: Mapping[str, Any]) -> Setting:
         """The run of one place: a recipe, over it the base, over that what the place says."""
         kind = TASKS[self.task]
-        given = {**self.base, **said}
+        given = laid_over(self.base, said)
         recipe = given.pop("recipe", None)
         values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe), self.task))))
         check_fields(kind, given)
@@ -183,7 +183,21 @@ class StudySpec:
 
     def with_base(self, **settings: Any) -> StudySpec:
         """The same study of another base."""
-        return replace(self, base={**self.base, **settings})
+        return replace(self, base=laid_over(self.base, settings))
+
+    def varied_by(self, name: str) -> str | None:
+        """The axis that sets this everywhere, so that what the base says of it counts for nothing; None if none does.
+
+        One budget takes the place of another, whatever their units.
+        """
+        also = BUDGETS if name in BUDGETS else (name,)
+        if self.listed:
+            return next((one for one in also if all(one in setting for setting in self.listed)), None)
+        for axis in self.parameters:
+            places = axis.settings if isinstance(axis, Axis) else ({axis.name: None},)
+            if all(any(one in settings for one in also) for settings in places):
+                return axis.name
+        return None
 
 
 def _followed(name: str, value: Any, values: Mapping[str, Any]) -> Any:
@@ -200,6 +214,13 @@ def _followed(name: str, value: Any, values: Mapping[str, Any]) -> Any:
 BUDGETS = ("epochs", "steps", "minutes")
 
 
+def laid_over(base: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said, and the base where nothing is. A budget takes the place of the base's, whatever its unit."""
+    if any(said.get(name) is not None for name in BUDGETS):
+        base = {name: value for name, value in base.items() if name not in BUDGETS}
+    return {**base, **said}
+
+
 def read_study(path: Path, name: str | None = None, data: str | None = None) -> StudySpec:
     """A study from its file. What the file has for that data set under `with_data` is laid over the rest."""
     values = read_mapping(path)
@@ -207,7 +228,7 @@ def read_study(path: Path, name: str | None = None, data: str | None = None) -> 
     if not isinstance(given, dict) or not all(isinstance(part, dict) for part in given.values()):
         raise ConfigError(f"{path}: with_data holds a data set's name and, under it, what is different there")
     special = given.get(data if data is not None else str(_mapping(values, "base", path).get("data", "")), {})
-    base = {**_mapping(values, "base", path), **_mapping(special, "base", path)}
+    base = laid_over(_mapping(values, "base", path), _mapping(special, "base", path))
     if data is not None:
         base["data"] = data
     return _study(path, name or path.stem, {**values, **special, "base": base})

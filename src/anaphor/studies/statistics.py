@@ -76,6 +76,14 @@ def decimals(mean: float, half: float | None) -> int:
     return min(max(digits - math.floor(math.log10(size)), 0), 6) if size and math.isfinite(size) else 2
 
 
+def alike(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether numbers agree, one by one, to the digits that are shown of them: what is left is rounding."""
+    return len(first) == len(second) and all(
+        with_half(one, None) == with_half(other, None) or 2 * abs(one - other) < 10.0 ** -decimals(one, None)
+        for one, other in zip(first, second, strict=True)
+    )
+
+
 def warn_of_few(seeds: int) -> str:
     """A sentence where seeds are too few to judge by; else nothing."""
     if seeds >= ENOUGH:
@@ -83,7 +91,8 @@ def warn_of_few(seeds: int) -> str:
     if seeds < 2:
         return "One seed only: differences cannot be judged, for another seed might have turned them round."
     return (
-        f"Only {seeds} seeds: the spread between them is hardly known, so no p-values are given; use {ENOUGH} or more."
+        f"Only {seeds} seeds: the spread between them is hardly known, so no p-values over seeds are given; "
+        f"use {ENOUGH} or more."
     )
 
 

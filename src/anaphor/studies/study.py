@@ -11,13 +11,16 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 
+from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.studies.cell import ENDED, JOB, STOP, TEST, Cell, make_cell
 from anaphor.studies.engines import Ended, Engine, Job
@@ -27,6 +30,8 @@ from anaphor.training.durable import append_file, replace_file
 from anaphor.training.lock import locked
 from anaphor.training.rundir import RunDir
 
+SEAL, DESCRIBED = "seal.json", "study.yaml"
+CHOOSING = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # parts that decide a search
 KILLS = 5  # times that a cell is begun again after a signal ended it: then it is the cell's own fault
 OVER = ("finished", "diverged", "stopped")  # states in which a cell stays when the study is run again
 COMPANY = 3  # cells that must have come as far before one can be called hopeless
@@ -58,7 +63,7 @@ class Study:
     def run(self) -> None:
         """Train every cell that is missing."""
         described = yaml.safe_dump(self.spec.to_plain(), sort_keys=False, allow_unicode=True)
-        replace_file(self.folder / "study.yaml", described.encode())
+        replace_file(self.folder / DESCRIBED, described.encode())
         plan = proposals(self.spec, self.folder)
         self._drive(
             lambda: self._next(plan), self._submit, lambda cell, ended: self._over(plan, cell, ended),
@@ -189,7 +194,7 @@ class Study:
 
     def seal(self, chosen: Setting | None, *, force: bool = False) -> None:
         """Write down what was chosen and from what, before the test split is opened. A choice is made once."""
-        path = self.folder / "seal.json"
+        path = self.folder / SEAL
         cells = {cell.key: self.value(cell) for cell in self.cells}
         choice: dict[str, Any] = {"metric": self.spec.metric, "chosen": None, "cells": cells}
         choice["chosen"] = None if chosen is None else dict(chosen.parameters)
@@ -198,10 +203,7 @@ class Study:
             if {key: before.get(key) for key in choice} == choice:
                 return
             if not force:
-                raise ConfigError(
-                    f"{self.folder} has made its choice among other cells and may have read test since: choose another "
-                    f"--out, or choose again by --force (the log keeps both)"
-                )
+                raise another_choice(self.folder)
             for cell in self.cells:
                 (cell.folder / TEST).unlink(missing_ok=True)
         replace_file(path, json.dumps({"at": now(), **choice}, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -209,7 +211,7 @@ class Study:
 
     def test(self, cells: list[Cell]) -> None:
         """Score them on test, each once, after the seal."""
-        if not (self.folder / "seal.json").is_file():
+        if not (self.folder / SEAL).is_file():
             raise ConfigError(f"{self.folder}: the test split is read after the choice is sealed, not before")
         waiting = deque(cell for cell in cells if not cell.read(TEST))
         self._drive(lambda: waiting.popleft() if waiting else None, self._submit_test, self._tested)
@@ -256,7 +258,35 @@ def best_until(losses: Mapping[int, float], step: int) -> float:
     return min((loss for at, loss in losses.items() if at <= step), default=math.inf)
 
 
-def holding(folder: Path) -> Any:
+@contextmanager
+def holding(folder: Path) -> Iterator[None]:
     """Be the only process that runs the study of this folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return locked(folder / ".lock", str(folder))
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(folder / ".lock", str(folder)))
+        except OSError as error:
+            raise ConfigError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from None
+        yield
+
+
+def require_same_choice(spec: StudySpec, folder: Path, threads: int) -> None:
+    """Refuse a study that would choose among other cells than those it was sealed with, before one of them is run."""
+    if spec.test == "none" or not (folder / SEAL).is_file():
+        return
+    sealed = json.loads((folder / SEAL).read_bytes())
+    if spec.searches:  # where it went is not known beforehand, but what it was told is
+        before = read_mapping(folder / DESCRIBED)
+        same = all(before.get(key) == value for key, value in spec.to_plain().items() if key in CHOOSING)
+    else:
+        made = [make_cell(*of, folder / "cells", spec.task, threads) for of in product(spec.settings(), spec.seeds)]
+        same = {cell.key for cell in made} == set(sealed["cells"])
+    if not same or sealed["metric"] != spec.metric:
+        raise another_choice(folder)
+
+
+def another_choice(folder: Path) -> ConfigError:
+    return ConfigError(
+        f"{folder} has made its choice among other cells (settings, seeds, data or version of the program) and may "
+        f"have read test since: choose another --out, or choose again by --force (the log keeps both)"
+    )

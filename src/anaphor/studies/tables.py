@@ -10,10 +10,10 @@ from statistics import median_low
 
 from anaphor.errors import DataError
 from anaphor.studies.groups import Axes, Group, Metric, is_numeric, told
-from anaphor.studies.statistics import decimals, interval
+from anaphor.studies.statistics import Interval, decimals, interval
 from anaphor.training.durable import replace_file
 
-Columns = Mapping[str, Sequence[str]]
+Columns = Mapping[str, Sequence[Interval | int | None]]
 Row = Sequence[str]
 
 EXACT = ".10g"
@@ -30,11 +30,11 @@ TEX = str.maketrans(
 
 def write_tables(groups: Sequence[Group], axes: Axes, metric: Metric, columns: Columns, folder: Path) -> str:
     """`table.md`, `table.csv` and `table.tex` in a folder; gives the one in Markdown."""
-    header, rows = table(groups, axes, metric, columns, places(groups))
+    header, rows = table(groups, axes, metric, shown(columns), places(groups))
     right = [is_numeric(values) for values in axes.values()] + [True] * (3 + len(columns))
     made = {
         "md": markdown(header, rows, right),
-        "csv": comma_separated(*table(groups, axes, metric, columns, EXACT)),
+        "csv": comma_separated(*table(groups, axes, metric, exact(columns), EXACT)),
         "tex": latex(header, rows, right),
     }
     for ending, text in made.items():
@@ -48,7 +48,7 @@ def write_tables(groups: Sequence[Group], axes: Axes, metric: Metric, columns: C
 
 
 def table(
-    groups: Sequence[Group], axes: Axes, metric: Metric, columns: Columns, written: str
+    groups: Sequence[Group], axes: Axes, metric: Metric, columns: Mapping[str, Row], written: str
 ) -> tuple[list[str], list[list[str]]]:
     """Names of columns, and a row for each group: axes, mean, half-width of its interval, seeds, what else is given.
 
@@ -68,6 +68,27 @@ def table(
         for row, group in zip(rows, groups, strict=True):
             row.append(group.note)
     return header, rows
+
+
+def shown(columns: Columns) -> dict[str, Row]:
+    """As people read them: an interval in one cell, a count with its thousands apart."""
+    return {
+        name: ["" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells]
+        for name, cells in columns.items()
+    }
+
+
+def exact(columns: Columns) -> dict[str, Row]:
+    """As programs read them: one number in each cell, so that a mean's half-width has a column of its own."""
+    made: dict[str, Row] = {}
+    for name, cells in columns.items():
+        made[name] = [
+            "" if cell is None else str(cell) if isinstance(cell, int) else format(cell.mean, EXACT) for cell in cells
+        ]
+        if any(isinstance(cell, Interval) for cell in cells):
+            halves = [cell.half if isinstance(cell, Interval) else None for cell in cells]
+            made[f"{name} ±"] = ["" if half is None else format(half, EXACT) for half in halves]
+    return made
 
 
 def places(groups: Sequence[Group]) -> str:

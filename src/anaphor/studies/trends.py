@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from anaphor.studies.comparisons import Comparison, Slice, compare
+from anaphor.studies.comparisons import Comparison, Slice, compare, same
 from anaphor.studies.groups import Group, Metric, told
-from anaphor.studies.statistics import with_half
+from anaphor.studies.statistics import alike, with_half
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,10 @@ def trend(found: Slice, metric: Metric) -> str:
         return ""
     best = min(groups, key=lambda group: metric.cost(group.mean))
     compared = compare((best, other) for other in groups if other is not best)
-    if any(one.p is None for one in compared):
+    few = any(one.p is None for one in compared)
+    if all(alike([best.mean], [group.mean]) if few else same(best, group) for group in groups):
+        said = f"{metric.short} is the same at every {found.name} ({_mean(best)})"
+    elif few:
         said = _ends(groups, best, metric)
     elif not any(one.apart for one in compared):
         said = f"no effect of {found.name} on {metric.short} can be told from noise{_within(compared, metric)}"
