@@ -60,9 +60,7 @@ def test_a_beam_as_wide_as_all_texts_equals_exhaustive_search(seed, longest, pen
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
-@given(
-    seed=st.integers(0, 10**6), longest=st.lists(st.integers(1, 6), min_size=1, max_size=5), width=st.integers(1, 3)
-)
+@given(seed=st.integers(0, 10**6), longest=st.lists(st.integers(1, 6), min_size=1, max_size=5), width=st.integers(1, 3))
 def test_each_row_has_a_bound_of_its_own_and_does_not_depend_on_its_neighbours(seed, longest, width):
     step, (first, state) = chain(seed), start(len(longest))
     together = search(step, first, state, Beam(width=width, longest=None, end=END), longest)
