@@ -43,7 +43,7 @@ class Told:
     def stepped(self, progress: float, loss: float, tokens: int) -> None:
         pass
 
-    def evaluated(self, epoch: float, score: Any, best: bool) -> None:
+    def evaluated(self, epoch: float, trained: float | None, score: Any, best: bool) -> None:
         self.perplexities.append(score.total.perplexity)
         print(f"{self.name}: epoch {epoch:g}, validation perplexity {self.perplexities[-1]:.1f}", file=sys.stderr)
 

@@ -26,7 +26,7 @@ class Watched:
         if len(self.losses) == self.until:
             raise SystemError("killed")
 
-    def evaluated(self, epoch, score, best):
+    def evaluated(self, epoch, trained, score, best):
         pass
 
 
@@ -189,10 +189,10 @@ def test_without_a_terminal_each_validation_tells_speed_and_time_left(capsys, mo
     with Bar("training") as bar:
         bar.stepped(0.1, 3.0, 100)
         bar.stepped(0.2, 3.0, 300)
-        bar.evaluated(1, score, best=True)
+        bar.evaluated(1, 3.0, score, best=True)
         bar.stepped(1.0, 3.0, 700)
-        bar.evaluated(2, score, best=False)
+        bar.evaluated(2, None, score, best=False)
     assert capsys.readouterr().err.splitlines() == [
-        "epoch 1: valid loss 2.0000, perplexity 7.39 (best so far); 100 tokens/s, 24 s left",
+        "epoch 1: training loss 3.0000, valid loss 2.0000, perplexity 7.39 (best so far); 100 tokens/s, 24 s left",
         "epoch 2: valid loss 2.0000, perplexity 7.39; 150 tokens/s",
     ]

@@ -24,7 +24,7 @@ class Nobody:
     def stepped(self, progress, loss, tokens):
         pass
 
-    def evaluated(self, epoch, score, best):
+    def evaluated(self, epoch, trained, score, best):
         self.lives -= 1
         if not self.lives:
             raise SystemError("killed")

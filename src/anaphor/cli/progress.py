@@ -97,9 +97,12 @@ class Bar:
         note = f"loss {self.mean:.3f} · {exponential} · {self.pace.speed:,.0f} tokens/s"
         self.progress.update(self.task, completed=min(progress, 1.0), note=note)
 
-    def evaluated(self, epoch: float, score: Score, best: bool) -> None:
+    def evaluated(self, epoch: float, trained: float | None, score: Score, best: bool) -> None:
         reached = f"{epoch:.2f}".rstrip("0").rstrip(".")
-        line = f"epoch {reached}: valid loss {score.total.loss:.4f}, {perplexity_in_words(score.total.perplexity)}"
+        learnt = "" if trained is None else f"training loss {trained:.4f}, "
+        line = (
+            f"epoch {reached}: {learnt}valid loss {score.total.loss:.4f}, {perplexity_in_words(score.total.perplexity)}"
+        )
         line += "".join(f", {name.upper()} {value:.2f}" for name, value in score.others.items())
         line += " (best so far)" if best else ""
         if self.pace is not None:

@@ -31,11 +31,12 @@ from anaphor.training.tree import flatten, unflatten
 
 
 class Watcher(Protocol):
-    """Somebody who is told how training goes: a progress bar, or nobody."""
+    """Somebody who is told how training goes: a progress bar, or nobody. `trained` is the mean loss of training since
+    the last validation."""
 
     def stepped(self, progress: float, loss: float, tokens: int) -> None: ...
 
-    def evaluated(self, epoch: float, score: Score, best: bool) -> None: ...
+    def evaluated(self, epoch: float, trained: float | None, score: Score, best: bool) -> None: ...
 
 
 class Nobody:
@@ -44,7 +45,7 @@ class Nobody:
     def stepped(self, progress: float, loss: float, tokens: int) -> None:
         pass
 
-    def evaluated(self, epoch: float, score: Score, best: bool) -> None:
+    def evaluated(self, epoch: float, trained: float | None, score: Score, best: bool) -> None:
         pass
 
 
@@ -241,16 +242,17 @@ class Trainer:
         self.progress.fruitless = 0 if better else self.progress.fruitless + 1
         lr = float(self.step.optimizer.param_groups[0]["lr"])
         self.schedule.report(score.cost)
+        recent = self.progress.take_recent()
         line = {
             "epoch": self._reached(), "tokens": self.progress.tokens, "seconds": round(self.progress.seconds, 3),
-            **self.progress.take_recent(), "lr": lr, "valid": score.to_plain(),
+            **recent, "lr": lr, "valid": score.to_plain(),
         }  # fmt: skip
         self.rundir.log(self.progress.step, **line)
         self.rundir.add_sample(self.progress.step, sample)
         # Before the checkpoint, so that whoever goes on from it need not tell this again.
         self.events.add(self.progress.step, line, sample)
         self.save()
-        self.watcher.evaluated(self._reached(), score, better)
+        self.watcher.evaluated(self._reached(), recent["train_loss"], score, better)
 
     def save(self) -> None:
         """Write all that going on needs. The newest two and the best are kept."""
