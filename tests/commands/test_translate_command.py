@@ -231,6 +231,17 @@ def test_what_was_trained_on_can_be_scored_where_pairs_were_left_out(little, cap
     assert main(["evaluate", str(run), "--device", "cpu", "--batch-size", "3"]) == 2
 
 
+def test_a_run_can_be_scored_by_another_search(runs, capsys):
+    found = []
+    for words in ([], ["--beam", "3", "--length-penalty", "2"]):
+        assert main(["evaluate", str(runs["copy"]), *words, "--device", "cpu", "--json"]) == 0
+        found += json.loads(capsys.readouterr().out)
+    assert found[0]["loss"] == found[1]["loss"]
+    assert ("beam:1|penalty:1" in found[0]["signature"], "beam:3|penalty:2" in found[1]["signature"]) == (True, True)
+    assert main(["evaluate", str(runs["language"]), "--beam", "3", "--device", "cpu"]) == 2
+    assert "--beam is for translations" in capsys.readouterr().err
+
+
 def test_pairs_that_were_left_out_were_not_learnt(little):
     _, result = little
     assert result["test"]["overlap"] == {"unit": "pairs", "test": 2, "in_train": 0}

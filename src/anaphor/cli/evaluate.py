@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anaphor.training.spec import LanguageRunSpec
 
 STATES = {"carried": True, "restarted": False}
+SEARCHES = ("beam", "length_penalty")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,10 @@ class Options:
     """Share of the way back to the trained weights that each of its steps goes; none given means 0."""
     dynamic_rule: str = "sgd"
     """How long its steps are: sgd (the same for all weights) or rms (shorter where training had large gradients)."""
+    beam: int | None = None
+    """Width of the beam that writes translations; None means as while it was trained."""
+    length_penalty: float | None = None
+    """Power of the length by which their log-probabilities are divided; None means as while it was trained."""
     device: str = "auto"
     """Where it runs: auto, cpu or cuda."""
     json: bool = False
@@ -120,6 +125,11 @@ def run(words: Sequence[str]) -> int:
     with opened(options.run, options.device) as made:
         if not isinstance(made, PreparedLanguage):
             return tell_whole(made, options)
+        for name in SEARCHES:
+            if getattr(options, name) is not None:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} is for translations; {options.run} is a language model's run"
+                )
         if options.out is not None:
             _make(options.out)
         shared = {"overlap": made.shared_with_train()} if options.split == "test" else {}
@@ -151,7 +161,8 @@ def tell_whole(made: Prepared, options: Options) -> int:
     for name in ("bptt", "state", "carry", "by_position", "cache", "dynamic", "out", "batch_size", "protocol"):
         if hasattr(options, name) and getattr(options, name) != getattr(usual, name):
             raise ConfigError(f"--{name.replace('_', '-')} is for language models; {options.run} is another task's run")
-    score = made.score(options.split)
+    said = {name: getattr(options, name) for name in SEARCHES if getattr(options, name) is not None}
+    score = replace(made, spec=replace(made.spec, **said)).score(options.split)
     if options.json:
         print(json.dumps(finite([score])))
         return 0
