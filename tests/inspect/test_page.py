@@ -235,7 +235,7 @@ def test_colours_follow_the_reader_from_light_to_dark(tab, tmp_path):
     address = open_in(tab, path)
 
     def colour(what, element):
-        found = tab.locator(element).first.evaluate(f"element => getComputedStyle(element).{what}")
+        found = tab.evaluate(f"getComputedStyle(document.querySelector({element!r})).{what}")
         return sum(map(int, re.findall(r"\d+", found)[:3]))
 
     tab.locator("#tokens .token").nth(1).click()

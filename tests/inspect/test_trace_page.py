@@ -186,7 +186,8 @@ def test_the_page_is_readable_in_the_dark_and_has_levels(opened):
     tab.emulate_media(color_scheme="dark")
 
     def bright(selector, what):
-        found = tab.locator(selector).first.evaluate(f"element => getComputedStyle(element).{what}")
+        # In one go: the page may draw its nodes anew between finding an element and asking for its style.
+        found = tab.evaluate(f"getComputedStyle(document.querySelector({selector!r})).{what}")
         return sum(map(int, re.findall(r"\d+", found)[:3])) / 3
 
     assert bright(".node:not(.input) rect", "fill") < 80
