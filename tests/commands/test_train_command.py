@@ -171,6 +171,11 @@ def test_unknown_words_of_a_prompt_are_told(capsys):
     assert "does not know 1 of 2 tokens of the prompt" in capsys.readouterr().err
 
 
+def test_a_budget_that_was_spent_is_no_early_stop(capsys):
+    train("--steps", "2", "--evaluate-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
+    assert "stopped early" not in capsys.readouterr().out
+
+
 def test_patience_that_ended_a_run_is_told(capsys):
     train("--steps", "40", "--evaluate-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
     assert "stopped early, after" in capsys.readouterr().out

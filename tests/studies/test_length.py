@@ -385,7 +385,7 @@ def test_evaluate_says_when_rows_are_shorter_than_the_segments_asked_for(runs, c
         ("learned", ["--bptt", "9"], "bptt=9 is longer than the 8 positions that the model knows"),
         ("learned", ["--bptt", "9", "--state", "carried", "restarted"], "a carried state never ends"),
         ("learned", ["--carry"], "a carried state never ends"),
-        ("padded", ["--by-position"], "reads padded examples, each by itself: --by-position needs"),
+        ("padded", ["--by-position"], "--by-position needs a text that goes on, cut into segments, and"),
         ("padded", ["--state", "restarted"], "reads padded examples, each by itself"),
     ],
 )

@@ -125,11 +125,7 @@ def run(words: Sequence[str]) -> int:
     with opened(options.run, options.device) as made:
         if not isinstance(made, PreparedLanguage):
             return tell_whole(made, options)
-        for name in SEARCHES:
-            if getattr(options, name) is not None:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} is for translations; {options.run} is a language model's run"
-                )
+        _refuse(options, SEARCHES, f"is for translations; {options.run} is a language model's run")
         if options.out is not None:
             _make(options.out)
         shared = {"overlap": made.shared_with_train()} if options.split == "test" else {}
@@ -157,10 +153,8 @@ def run(words: Sequence[str]) -> int:
 
 def tell_whole(made: Prepared, options: Options) -> int:
     """The score of a task that has no segments, and so none of the choices about them."""
-    usual = Options(run=options.run)
-    for name in ("bptt", "state", "carry", "by_position", "cache", "dynamic", "out", "batch_size", "protocol"):
-        if hasattr(options, name) and getattr(options, name) != getattr(usual, name):
-            raise ConfigError(f"--{name.replace('_', '-')} is for language models; {options.run} is another task's run")
+    segments = ("bptt", "state", "carry", "by_position", "cache", "dynamic", "out", "batch_size", "protocol")
+    _refuse(options, segments, f"is for language models; {options.run} is another task's run")
     said = {name: getattr(options, name) for name in SEARCHES if getattr(options, name) is not None}
     score = replace(made, spec=replace(made.spec, **said)).score(options.split)
     if options.json:
@@ -222,10 +216,15 @@ def _refuse_segments(options: Options, adapting: bool) -> None:
     reads = f"{options.run} reads padded examples, each by itself"
     if adapting:
         raise ConfigError(f"{reads}: --cache and --dynamic need a text that goes on")
-    usual = Options(run=options.run)
-    for name in ("bptt", "carry", "state", "by_position", "out", "protocol"):
-        if getattr(options, name) != getattr(usual, name):
-            raise ConfigError(f"{reads}: --{name.replace('_', '-')} needs a text that goes on, cut into segments")
+    segments = ("bptt", "carry", "state", "by_position", "out", "protocol")
+    _refuse(options, segments, f"needs a text that goes on, cut into segments, and {reads}")
+
+
+def _refuse(options: Options, names: Sequence[str], why: str) -> None:
+    """An error for the first of these options that was given."""
+    for name in names:
+        if getattr(options, name) != getattr(Options, name):
+            raise ConfigError(f"--{name.replace('_', '-')} {why}")
 
 
 def row_of(length: int | None, score: Score) -> dict[str, Any]:

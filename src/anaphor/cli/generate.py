@@ -13,7 +13,7 @@ import tyro
 from anaphor.cli.train import warn_of_unknown
 from anaphor.config import parse
 from anaphor.errors import ConfigError
-from anaphor.training.spec import LARGEST_SEED
+from anaphor.training.spec import check_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ConfigError(f"tokens={self.tokens}: write at least 1")
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise ConfigError(f"seed={self.seed}: it must be from 0 to {LARGEST_SEED}")
+        check_seed(self.seed)
         for name in ("temperature", "top_k", "top_p"):
             given = getattr(self, name)
             if self.beam is not None and given != getattr(Options, name):

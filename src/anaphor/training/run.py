@@ -193,7 +193,7 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir) -> dict[str, Any]:
         "parameters": made.model.count_parameters(),
         "padding_share": made.padding_share(),
         "steps": progress.step,
-        "stopped_early": trainer.patience_is_over(),
+        "stopped_early": trainer.stopped_early(),
         "best_step": progress.best_step,
         "seconds": progress.seconds,
         "tokens_per_second": progress.tokens / progress.seconds if progress.seconds else None,

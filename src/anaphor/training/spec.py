@@ -15,6 +15,12 @@ LARGEST_SEED = 2**63 - 1
 AVERAGES = {"none": "no average", "ema": "an average that forgets", "tail": "the mean of the last part"}
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed that the random generators cannot take."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ConfigError(f"seed={seed}: it must be from 0 to {LARGEST_SEED}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What every training run has, whatever is trained: a budget, an optimizer, a seed, a place."""
@@ -77,8 +83,7 @@ class RunSpec:
             raise ConfigError(f"epochs={self.epochs}, steps={self.steps}, minutes={self.minutes}: give one budget")
         if not 0 <= self.clip < float("inf"):
             raise ConfigError(f"clip={self.clip}: it must be 0 or more, and finite")
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise ConfigError(f"seed={self.seed}: it must be from 0 to {LARGEST_SEED}")
+        check_seed(self.seed)
 
     def at_least_one(self, name: str) -> None:
         given = getattr(self, name)

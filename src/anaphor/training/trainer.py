@@ -169,12 +169,12 @@ class Trainer:
 
     def over(self) -> bool:
         """Whether the budget is spent, or patience at its end."""
-        return self._spent() >= 1 or self.patience_is_over()
+        return self._spent() >= 1 or self.stopped_early()
 
-    def patience_is_over(self) -> bool:
-        """Whether validation has not got better for as long as one is willing to wait."""
+    def stopped_early(self) -> bool:
+        """Whether validation did not get better for as long as one is willing to wait, with budget left."""
         patience = self.settings.patience
-        return patience is not None and self.progress.fruitless >= patience
+        return patience is not None and self.progress.fruitless >= patience and self._spent() < 1
 
     def _due(self) -> bool:
         every = self.settings.evaluate_every
