@@ -348,6 +348,10 @@ def test_a_layer_that_sees_later_tokens_is_admitted_on_demand_only():
     assert build("transformer", vocabulary=5, width=8, causal=False).causal, "what is admitted need not be there"
 
 
+def test_a_presets_own_heads_count_when_its_width_is_changed():
+    assert preset("gpt-nano", vocabulary=9, width=54).heads == 3
+
+
 def test_what_only_a_preset_says_is_dropped_where_other_layers_took_the_place_of_its_own():
     spec = preset("transformer-xl", vocabulary=9, mixers=("lstm", "gru"))
     assert (spec.memory, spec.position, spec.layers) == (None, "none", None)

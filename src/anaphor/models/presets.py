@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anaphor.config import check_fields, look_up
+from anaphor.mixers import MIXERS, options_of
 from anaphor.models.language_model import LanguageModel, LanguageModelSpec
 from anaphor.models.options import OF_SOME_LAYERS
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
@@ -57,7 +58,9 @@ def preset(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModelSpec
 
 def _heard(kind: type[LanguageModelSpec] | type[Seq2SeqSpec], fields: dict[str, Any], said: dict[str, Any]) -> Any:
     """Fields without what only the preset says, where layers that took the place of its own cannot understand it."""
-    asked = {name: value for name, value in fields.items() if name in said or name not in FOR_SOME}
+    layers = [name for part in ("mixers", "encoder", "decoder") for name in fields.get(part) or ()]
+    known = frozenset().union(*(options_of(name) for name in layers if name in MIXERS))
+    asked = {name: value for name, value in fields.items() if name in said or name in known or name not in FOR_SOME}
     bare = kind(**asked)
     return asked | {name: value for name, value in fields.items() if name in FOR_SOME and bare.hears(name, value)}
 
