@@ -33,7 +33,7 @@ class OptimizerSpec:
     """How strongly matrices are pulled to zero; constants and norms are not."""
     decay_embeddings: bool = True
     """Whether word vectors are pulled to zero, too."""
-    betas: tuple[float, float] | None = None
+    betas: tuple[float, ...] | None = None
     """How slowly adamw's averages of gradients and of their squares move; None means 0.9 and 0.95."""
     momentum: float | None = None
     """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
@@ -105,7 +105,8 @@ class Request:
 
     @property
     def betas(self) -> tuple[float, float]:
-        return self.spec.betas or (0.9, 0.95)
+        first, second = self.spec.betas or (0.9, 0.95)
+        return first, second
 
     def group(self, weights: list[nn.Parameter], decay: float) -> list[dict[str, Any]]:
         """Weights with their settings; nothing where there are none."""

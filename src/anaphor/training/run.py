@@ -100,7 +100,13 @@ def read_spec(path: Path) -> RunSpec:
 
 
 def optimizer_spec(spec: RunSpec) -> OptimizerSpec:
-    return OptimizerSpec(optimizer=spec.optimizer, lr=spec.lr, weight_decay=spec.weight_decay)
+    return OptimizerSpec(
+        optimizer=spec.optimizer,
+        lr=spec.lr,
+        weight_decay=spec.weight_decay,
+        betas=spec.betas or None,
+        momentum=spec.momentum,
+    )
 
 
 def build_step(spec: RunSpec, model: nn.Module, task: Task, device: torch.device) -> Step:

@@ -46,6 +46,10 @@ class RunSpec:
     """Learning rate at its highest; None means the optimizer's usual one."""
     weight_decay: float = 0.0
     """How strongly matrices are pulled to zero."""
+    betas: tuple[float, ...] = ()
+    """How slowly adamw's averages of gradients and of their squares move; none given means 0.9 and 0.95."""
+    momentum: float | None = None
+    """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
     schedule: str = "cosine"
     """How the learning rate moves: constant, linear, cosine or plateau."""
     warmup: float = 0.0
@@ -70,6 +74,7 @@ class RunSpec:
     """Whether a GPU records a step once and replays it; the same numbers, sooner."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "betas", tuple(self.betas))  # a list is welcome
         check_types(self)
         look_up(DTYPES, self.dtype, "number type")
         look_up(AVERAGES, self.average, "average")
