@@ -34,6 +34,7 @@ RUNS = {
     "translator": dataclasses.replace(PAIRS, model="transformer-translation", layers=2, feedforward=32),
     "mixed": dataclasses.replace(PAIRS, model="mixed", heads=2),
     "state": dataclasses.replace(PAIRS, model="luong", condition="state"),
+    "agreeing": dataclasses.replace(PAIRS, model="mixed", heads=2, disagreement_penalty=5.0),
 }
 
 
@@ -48,7 +49,7 @@ def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     batch, carry = made.task.batches(0)[0], made.task.empty_carry(made.model)
     with NoReads():
         loss, _ = made.task.loss(made.model, batch, carry)
-        (loss.total / batch.amount).backward()
+        (loss.objective / batch.amount).backward()
         assert batch.count > 0
     assert torch.isfinite(loss.total)
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in made.model.parameters())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +53,12 @@ class PairBatch:
     def input_mask(self) -> Tensor:
         """[B, T]: True where a token is real."""
         return _real(self.lengths, self.input_ids.shape[1])
+
+    def twice(self) -> PairBatch:
+        """All rows, and after the last one all rows again."""
+        named = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        doubled = {name: torch.cat((value, value)) for name, value in named.items()}
+        return replace(self, **doubled, places=self.places * 2, count=self.count * 2)
 
 
 class Padding(NamedTuple):

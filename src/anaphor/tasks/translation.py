@@ -18,9 +18,11 @@ from anaphor.metrics.sacre import ChrfScore, chrf
 from anaphor.models.cross_entropy import smoothed, token_losses
 from anaphor.models.seq2seq import Seq2Seq
 from anaphor.tasks.base import Loss
+from anaphor.tasks.disagreement import Disagreement
 
 SHOWN = 3  # translations that a person sees while it trains
 GREEDY = Beam(width=1, longest=None)
+FREE = Disagreement()
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Translation:
         splits: Callable[[str], PairSplit],
         *,
         smoothing: float = 0.0,
+        disagreement: Disagreement = FREE,
         select: str = "perplexity",
         tokenize: str = "13a",
         facts: dict[str, Any] | None = None,
@@ -48,7 +51,8 @@ class Translation:
         """`splits` opens a split when it is asked for one; `tokenize` is how BLEU reads words; `facts` join every
         signature."""
         self.tokenizers, self.splits = tokenizers, splits
-        self.smoothing, self.select, self.tokenize = smoothing, select, tokenize
+        self.smoothing, self.disagreement = smoothing, disagreement
+        self.select, self.tokenize = select, tokenize
         self.facts = facts or {}
 
     def batches(self, epoch: int) -> PairBatches:
@@ -58,8 +62,18 @@ class Translation:
         return None
 
     def loss(self, model: Seq2Seq, batch: PairBatch, carry: None) -> tuple[Loss, None]:
+        if self.disagreement.price:
+            return self._loss_of_two(model, batch), None
         x = features(model, batch)
         return Loss(smoothed(x, model.head, batch.targets, self.smoothing)), None
+
+    def _loss_of_two(self, model: Seq2Seq, batch: PairBatch) -> Loss:
+        """The mean loss of two readings, and what it costs that they differ. Both are rows of one batch: dropout draws
+        for every row, and one call of the model costs less than two."""
+        twice = batch.twice()
+        x = features(model, twice)
+        total = smoothed(x, model.head, twice.targets, self.smoothing) / 2
+        return Loss(total, self.disagreement.of(x, model.head, batch.targets))
 
     def evaluate(self, model: Seq2Seq, split: str) -> Score:
         """The loss of the given targets; the BLEU of greedy translations too, where the best is chosen by it."""

@@ -259,6 +259,8 @@ class TranslationRunSpec(ModelOptions, RunSpec):
     """Lengths are padded to a multiple of this, so that there are few shapes."""
     label_smoothing: float = 0.0
     """Share of every target's probability that is given to all tokens alike in training."""
+    disagreement_penalty: float = 0.0
+    """What it costs in training that two readings with different dropout differ; every batch is then read twice."""
     select: str = "perplexity"
     """What the best model is chosen by while it trains: perplexity or bleu."""
     beam: int = 5

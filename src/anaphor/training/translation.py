@@ -16,6 +16,7 @@ from anaphor.errors import ConfigError
 from anaphor.generate import Beam
 from anaphor.models.presets import seq2seq_preset
 from anaphor.models.seq2seq import Seq2Seq
+from anaphor.tasks.disagreement import Disagreement
 from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.device import choose_device
 from anaphor.training.prepared import Prepared, check_splits
@@ -106,10 +107,22 @@ def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None =
         tokenizers,
         _splits(spec, source, tokenizers, model, device),
         smoothing=spec.label_smoothing,
+        disagreement=_disagreement(spec, model),
         select=spec.select,
         facts={"data": "fit"} if source.fit and spec.limit is None and spec.longest is None else {},
     )
     return PreparedTranslation(spec, model, task, device, source, tokenizers)
+
+
+def _disagreement(spec: TranslationRunSpec, model: Seq2Seq) -> Disagreement:
+    """Refused where both readings would be the same: words and weights are left out of a whole batch, not of a row."""
+    made, shares = Disagreement(spec.disagreement_penalty), model.spec
+    if made.price and not (shares.dropout or shares.input_dropout or shares.output_dropout):
+        raise ConfigError(
+            f"disagreement_penalty={made.price} compares two readings that would be the same: "
+            f"--dropout, --input-dropout or --output-dropout makes them differ"
+        )
+    return made
 
 
 def _splits(

@@ -1,0 +1,210 @@
+"""What disagreement costs is what its authors say, learning pays it, and without it nothing is another way."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from anaphor.cli.main import main
+from anaphor.config import read_mapping
+from anaphor.errors import ConfigError
+from anaphor.models import SEQ2SEQ_PRESETS
+from anaphor.models.cross_entropy import NO_TARGET, smoothed
+from anaphor.models.language_model import Head
+from anaphor.tasks.disagreement import Disagreement
+from anaphor.tasks.translation import features
+from anaphor.training.run import execute, opened_translation, prepare
+from anaphor.training.spec import TranslationRunSpec
+from anaphor.training.trainer import Nobody
+
+SPEC = TranslationRunSpec(
+    data="reverse", width=16, layers=2, dropout=0.3, batch_size=5, label_smoothing=0.1, steps=6, beam=1, device="cpu"
+)
+PRICE = 3.0
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
+
+
+def prepared(**settings):
+    """A model in training, and a batch that has something to pad."""
+    made = prepare(dataclasses.replace(SPEC, limit=5, **settings))
+    batch = made.task.batches(0)[0]
+    assert (batch.targets == NO_TARGET).any()
+    return made.task, made.model.train(), batch
+
+
+def gradients(model, objective):
+    return torch.autograd.grad(objective, list(model.parameters()))
+
+
+def random_head():
+    head = Head(6, 11, True, None)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    return head
+
+
+def some_targets():
+    targets = torch.randint(0, 11, (3, 5))
+    targets[1, 3:] = targets[2, 1:] = NO_TARGET
+    return targets
+
+
+# ---- the cost
+
+
+def test_the_cost_is_that_of_a_loop_over_tokens():
+    head, x, targets = random_head(), torch.randn(6, 5, 6), some_targets()
+    expected = 0.0
+    for row in range(3):
+        for time in range(5):
+            if targets[row, time] != NO_TARGET:
+                p, q = (head(x[place, time]).softmax(-1) for place in (row, row + 3))
+                expected += PRICE / 4 * ((p * (p / q).log()).sum() + (q * (q / p).log()).sum())
+    torch.testing.assert_close(Disagreement(PRICE).of(x, head, targets), expected, rtol=1e-12, atol=1e-12)
+    assert Disagreement().of(x, head, targets) is None
+
+
+def test_where_there_is_no_target_nothing_costs_and_nothing_is_learnt():
+    head, x, targets = random_head(), torch.randn(6, 5, 6, requires_grad=True), some_targets()
+    cost = Disagreement(PRICE).of(x, head, targets)
+    (by_features,) = torch.autograd.grad(cost, x)
+    padded = (targets == NO_TARGET).repeat(2, 1)
+    assert by_features[padded].eq(0).all()
+    assert by_features[~padded].ne(0).all()
+    other = torch.where(padded[..., None], 7.0 * torch.randn_like(x), x)
+    assert torch.equal(Disagreement(PRICE).of(other, head, targets), cost)
+
+
+def test_narrow_numbers_are_compared_in_single_precision():
+    head, x, targets = random_head().bfloat16(), torch.randn(6, 5, 6).bfloat16(), some_targets()
+    cost = Disagreement(PRICE).of(x, head, targets)
+    assert cost.dtype == torch.float32
+    logits = head(x).double()
+    exact = Disagreement(PRICE).of(logits, torch.nn.Identity(), targets)
+    assert cost.item() == pytest.approx(exact.item(), rel=1e-5)
+
+
+# ---- the loss
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+@pytest.mark.parametrize("model", SEQ2SEQ_PRESETS)
+def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, share):
+    task, model, batch = prepared(model=model, label_smoothing=share, disagreement_penalty=PRICE)
+    torch.manual_seed(1)
+    ours, _ = task.loss(model, batch, None)
+    mine = gradients(model, ours.objective)
+
+    torch.manual_seed(1)
+    first, second = model.head(features(model, batch.twice())).chunk(2)
+    real = batch.targets != NO_TARGET
+    p, q, targets = first[real], second[real], batch.targets[real]
+    assert not torch.equal(p, q), "each reading has its own dropout"
+    entropies = [F.cross_entropy(each, targets, reduction="sum", label_smoothing=share) for each in (p, q)]
+    divergences = [
+        F.kl_div(one.log_softmax(-1), other.log_softmax(-1), reduction="sum", log_target=True)
+        for one, other in ((p, q), (q, p))
+    ]
+    theirs = sum(entropies) + PRICE * sum(divergences) / 2
+    torch.testing.assert_close(ours.objective, theirs / 2, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(ours.total, sum(entropies) / 2, rtol=1e-10, atol=1e-10)
+    for one, other in zip(mine, gradients(model, theirs / 2), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
+def test_two_readings_that_agree_cost_nothing_and_lose_what_one_does():
+    task, model, batch = prepared(disagreement_penalty=PRICE)
+    model.eval()  # without dropout
+    loss, _ = task.loss(model, batch, None)
+    alone = smoothed(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
+    assert loss.penalty.item() == pytest.approx(0, abs=1e-12)
+    torch.testing.assert_close(loss.total, alone, rtol=1e-12, atol=1e-12)
+    for one, other in zip(gradients(model, loss.objective), gradients(model, alone), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("model", SEQ2SEQ_PRESETS)
+def test_without_a_price_a_batch_is_read_once_and_to_the_bit_as_ever(model):
+    task, model, batch = prepared(model=model)
+    torch.manual_seed(1)
+    loss, _ = task.loss(model, batch, None)
+    mine, drawn = gradients(model, loss.objective), torch.get_rng_state()
+    torch.manual_seed(1)
+    plain = smoothed(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
+    assert torch.equal(drawn, torch.get_rng_state())
+    assert loss.penalty is None
+    assert torch.equal(loss.total, plain)
+    assert all(map(torch.equal, mine, gradients(model, plain)))
+
+
+# ---- training
+
+
+def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    free, dear = (_run(tmp_path / str(price), price) for price in (0.0, 1000.0))
+    assert dear["train_loss"] < 10, "the penalty is no part of what is told"
+    assert dear["disagreement"] < 0.5 * free["disagreement"]
+    assert dear["tokens"] == free["tokens"], "a token that is read twice counts once"
+
+
+class Counting(Nobody):
+    """Remembers how many tokens it was told of."""
+
+    tokens = 0
+
+    def stepped(self, progress, loss, tokens):
+        self.tokens = tokens
+
+
+def _run(out, price):
+    spec = dataclasses.replace(SPEC, disagreement_penalty=price, steps=40, lr=0.01, limit=200)
+    watcher = Counting()
+    execute(spec, out, watcher, test=False)
+    told = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    with opened_translation(out, "cpu") as made, torch.no_grad():
+        batch = made.task.batches(0)[0]
+        torch.manual_seed(3)
+        cost = Disagreement(1.0).of(features(made.model.train(), batch.twice()), made.model.head, batch.targets)
+    return {"train_loss": told["train_loss"], "disagreement": cost.item(), "tokens": watcher.tokens}
+
+
+def test_a_run_from_the_command_line_remembers_its_price(tmp_path, capsys):
+    torch.set_default_dtype(torch.float32)
+    words = "train translate --data reverse --width 16 --steps 3 --dropout 0.1 --disagreement-penalty 5 --no-test"
+    assert main([*words.split(), "--beam", "1", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["status"], result["steps"]) == ("finished", 3)
+    assert math.isfinite(result["valid"]["loss"])
+    assert read_mapping(tmp_path / "run" / "spec.yaml")["disagreement_penalty"] == 5.0
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("price", [-1.0, math.inf, math.nan])
+def test_what_is_no_price_is_refused_by_name(price):
+    with pytest.raises(ConfigError, match=f"^disagreement_penalty={price} is no price: it must be at least 0$"):
+        prepare(dataclasses.replace(SPEC, disagreement_penalty=price))
+
+
+@pytest.mark.parametrize("others", [{}, {"word_dropout": 0.1}, {"weight_drop": 0.1, "condition": "state"}])
+def test_two_readings_that_cannot_differ_are_refused(others):
+    silent = dataclasses.replace(SPEC, dropout=0.0, disagreement_penalty=PRICE, **others)
+    with pytest.raises(ConfigError, match=r"^disagreement_penalty=3\.0 compares two readings that would be the same"):
+        prepare(silent)
+
+
+@pytest.mark.parametrize("share", ["dropout", "input_dropout", "output_dropout"])
+def test_any_dropout_of_rows_makes_them_differ(share):
+    task, model, batch = prepared(**{"dropout": 0.0, share: 0.2}, disagreement_penalty=PRICE)
+    loss, _ = task.loss(model, batch, None)
+    assert loss.penalty > 0
