@@ -200,6 +200,18 @@ def test_a_run_that_kept_off_test_is_asked_on_validation(file, engine, tmp_path,
     assert not [line for line in further if "est of" in line]
 
 
+def test_a_run_is_asked_what_the_study_asks_for_its_data(engine, tmp_path, capsys):
+    words = "train lm --data grammar --layers 1 --width 8 --batch-size 2 --bptt 4 --steps 2 --out one --device cpu"
+    assert main([*words.split(), "--no-test", "--json"]) == 0
+    capsys.readouterr()
+    asked = tmp_path / "asked.yaml"
+    lengths = "lengths: [5]\nwith_data: {grammar: {lengths: [3, 9]}}\n"
+    asked.write_text("base: {data: python-reference}\nparameters: {width: {values: [8]}}\n" + lengths)
+    told(capsys, asked, "--of", "one", "--out", "answer")
+    table = (tmp_path / "answer" / "lengths" / "table.csv").read_text()
+    assert [line.split(",")[2] for line in table.splitlines()[1:]] == ["3", "9"] * 2, table
+
+
 def test_a_budget_of_another_unit_takes_the_place_of_the_studys():
     runs = [setting.run for setting in chosen(Options(study="bptt", set=("steps=3",))).settings()]
     assert {(run.steps, run.epochs) for run in runs} == {(3, None)}

@@ -116,7 +116,7 @@ def chosen(options: Options) -> StudySpec:
             raise ConfigError(
                 f"of={options.of} brings its own data, seeds and settings: leave --data, --seeds and --set away"
             )
-        spec = study_of(options.of, read_study(study_file(options.study)))
+        spec = study_of(options.of, study_file(options.study))
     else:
         spec = read_study(study_file(options.study), data=options.data)
         given = dict(assignment(word) for word in options.set)

@@ -14,7 +14,7 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.studies.axes import Axis
 from anaphor.studies.cell import JOB, MEASURES, TEST, Cell, make_cell
 from anaphor.studies.presets import presets
-from anaphor.studies.spec import TASKS, StudySpec
+from anaphor.studies.spec import TASKS, StudySpec, read_study
 from anaphor.training.rundir import RunDir
 
 
@@ -31,8 +31,10 @@ def runs_of(folder: Path) -> list[Path]:
     return [Path(cell["run"]) for cell in result["cells"] if cell["parameters"] == best["parameters"]]
 
 
-def study_of(folder: Path, asked: StudySpec) -> StudySpec:
-    """What a study asks, of those runs alone. A run that kept off the test split is not scored there either."""
+def study_of(folder: Path, path: Path) -> StudySpec:
+    """What the study of that file asks, of those runs alone and for their data. A run that kept off the test split is
+    not scored there either."""
+    asked = read_study(path)
     if not takes_runs(vars(asked)):
         known = ", ".join(name for name, path in presets().items() if takes_runs(read_mapping(path)))
         raise ConfigError(
@@ -40,6 +42,7 @@ def study_of(folder: Path, asked: StudySpec) -> StudySpec:
             f"of each model ({known})"
         )
     specs = [from_yaml(TASKS[asked.task], RunDir(run).spec) for run in runs_of(folder)]
+    asked = read_study(path, data=specs[0].data)
     base = {name: value for name, value in vars(specs[0]).items() if name != "seed"}
     only = Axis("model", (specs[0].model,), ({},))
     return replace(
