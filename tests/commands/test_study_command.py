@@ -212,6 +212,12 @@ def test_a_run_is_asked_what_the_study_asks_for_its_data(engine, tmp_path, capsy
     assert [line.split(",")[2] for line in table.splitlines()[1:]] == ["3", "9"] * 2, table
 
 
+def test_an_engine_that_is_not_known_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "bptt", "--engine", "rya", "--device", "cpu"]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_budget_of_another_unit_takes_the_place_of_the_studys():
     runs = [setting.run for setting in chosen(Options(study="bptt", set=("steps=3",))).settings()]
     assert {(run.steps, run.epochs) for run in runs} == {(3, None)}

@@ -247,6 +247,19 @@ def test_pairs_that_were_left_out_were_not_learnt(little):
     assert result["test"]["overlap"] == {"unit": "pairs", "test": 2, "in_train": 0}
 
 
+def test_it_is_told_how_many_pairs_are_too_long(runs, tmp_path, capsys):
+    folder = runs["copy"].parent
+    longer = sum(len(line.split()) > 3 for line in (folder / "train.en").read_text().splitlines())
+    words = (
+        f"train translate --data {folder} --source en --longest 3 --steps 1 --out {tmp_path}/short {SETTINGS}".split()
+    )
+    capsys.readouterr()
+    assert main([*words, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == longer > 0
+    assert main([*words, "--width", "8"]) == 0
+    assert f"left out: {longer} pairs that are too long\n" in capsys.readouterr().out
+
+
 def test_a_translation_does_not_depend_on_its_neighbours(runs, capsys):
     alone = told(capsys, runs["other"], "a b").out.splitlines()
     beside = told(capsys, runs["other"], "a b", "a b c d e " * 9).out.splitlines()

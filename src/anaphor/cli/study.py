@@ -82,7 +82,7 @@ def run(words: Sequence[str]) -> int:
 
     settings = None if spec.searches else spec.settings()  # refused before anything is started
     refuse_another(spec, folder, options)
-    with holding(folder), engine_for(options) as engine, table_for(spec, settings, engine.slots) as table:
+    with engine_for(options) as engine, holding(folder), table_for(spec, settings, engine.slots) as table:
         study = Study(spec, folder, engine, table, options.threads)
         if options.of is not None:
             adopt(spec, study.cells_folder, options.of, options.threads)

@@ -120,13 +120,14 @@ def tell(spec: RunSpec, out: Path, options: Options) -> int:
     from anaphor.training.run import prepare
 
     made = prepare(spec)
-    padding = made.padding_share()
+    padding, left_out = made.padding_share(), made.left_out()
     facts = {
         "run": str(out),
         "parameters": made.model.count_parameters(),
         "vocabulary": made.model.head.out_features,
         "batches_per_epoch": len(made.task.batches(0)),
         **({} if padding is None else {"padding_share": round(padding, 4)}),
+        **({"left_out": left_out} if left_out else {}),
         "device": str(made.device),
     }
     print(json.dumps(facts) if options.json else "\n".join(f"{key}: {value}" for key, value in facts.items()))
@@ -170,6 +171,8 @@ def show(result: dict[str, Any], options: Options) -> None:
                 print(f"  {told_overlap(score['overlap'])}")
     if result["padding_share"] is not None:
         print(f"padding: {result['padding_share']:.1%} of all positions")
+    if result.get("left_out"):  # runs from before it was counted have none
+        print(f"left out: {result['left_out']:,} pairs that are too long")
     print(
         f"{result['parameters']:,} parameters, {result['tokens_per_second']:,.0f} tokens/s, {result['seconds']:.0f} s"
     )

@@ -54,3 +54,7 @@ class Prepared(ABC):
     def padding_share(self) -> float | None:
         """The part of all positions of training that is padding; None where there is none."""
         return None
+
+    def left_out(self) -> int:
+        """Examples of training that are too long to be trained on."""
+        return 0

@@ -198,6 +198,7 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir) -> dict[str, Any]:
     return {
         "parameters": made.model.count_parameters(),
         "padding_share": made.padding_share(),
+        "left_out": made.left_out(),
         "steps": progress.step,
         "stopped_early": trainer.stopped_early(),
         "best_step": progress.best_step,

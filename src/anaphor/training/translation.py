@@ -78,6 +78,9 @@ class PreparedTranslation(Prepared):
         """Of both sides together."""
         return self.task.splits("train").batches.padding.both
 
+    def left_out(self) -> int:
+        return self.task.splits("train").pairs.dropped
+
 
 def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None = None) -> PreparedTranslation:
     """Open the pairs and build the model. A run that exists brings its own tokenizers, among its `known` facts."""
