@@ -187,8 +187,9 @@ def test_every_family_is_searched_in_batches_as_alone(name):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"width": 0}, "beam=0"), ({"longest": 0}, "longest=0"), ({"length_penalty": -1.0}, "length_penalty=-1.0")],
-)
+    [({"width": 0}, "beam=0"), ({"longest": 0}, "longest=0"), ({"length_penalty": -1.0}, "length_penalty=-1.0"),
+     ({"length_penalty": float("nan")}, "length_penalty=nan"), ({"length_penalty": 1000.0}, "from 0 to 10")],
+)  # fmt: skip
 def test_impossible_beams_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         Beam(**options)

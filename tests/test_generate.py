@@ -94,6 +94,13 @@ def test_choices_that_cannot_be_are_refused(options, message):
         Choice(**options)
 
 
+@pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.9}])
+def test_the_lower_the_temperature_the_more_it_is_greedy(more):
+    logits = torch.tensor([[0.1, 2.0, -1.0, 1.9], [5.0, -800.0, 4.9, 0.0]])
+    chosen = Choice(temperature=1e-320, **more)(logits, torch.Generator().manual_seed(0))
+    assert chosen.tolist() == logits.argmax(-1).tolist()
+
+
 def test_a_prompt_has_a_token():
     with pytest.raises(ConfigError, match="at least one token"):
         next(generate(model_of("lstm"), [], 1, Choice()))

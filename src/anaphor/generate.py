@@ -48,10 +48,11 @@ class Choice:
 
     def kept(self, logits: Tensor) -> Tensor:
         """Logits divided by the temperature, -inf where a token is out of the question."""
-        logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             least = logits.topk(self.top_k, dim=-1).values[..., -1:]
             logits = logits.masked_fill(logits < least, -torch.inf)
+        # Less the largest, or a temperature near zero would make infinities that cannot be told apart.
+        logits = (logits - logits.max(-1, keepdim=True).values) / self.temperature
         if self.top_p is not None:
             ordered, places = logits.sort(dim=-1, descending=True)
             before = torch.softmax(ordered, -1).cumsum(-1) - torch.softmax(ordered, -1)
@@ -119,8 +120,8 @@ class Beam:
             raise ConfigError(f"beam={self.width}: there must be at least 1")
         if self.longest is not None and self.longest < 1:
             raise ConfigError(f"longest={self.longest}: there must be room for at least 1 token")
-        if self.length_penalty < 0:
-            raise ConfigError(f"length_penalty={self.length_penalty}: it must be 0 or more")
+        if not 0 <= self.length_penalty <= 10:  # beyond it a power of the length is no number any more
+            raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
 
     def score(self, log_probability: float, tokens: int) -> float:
         return float(log_probability / max(tokens, 1) ** self.length_penalty)

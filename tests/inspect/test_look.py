@@ -1,6 +1,7 @@
 """`anaphor look`: what it prints, what it writes and what it refuses."""
 
 import json
+import math
 from xml.etree import ElementTree
 
 import pytest
@@ -211,3 +212,14 @@ def test_a_layer_that_is_not_there_is_named():
     found = look_at(build("gru", vocabulary=len(tokenizer), width=8), tokenizer, "a b")
     with pytest.raises(ConfigError, match="layer 1 has no attention map: no layer has one"):
         found.heads_of(1)
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_perplexity_beyond_all_numbers_is_no_number_in_json_nor_on_the_page(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("anaphor.metrics.perplexity.math.exp", lambda loss: math.inf)
+    told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path / "out")
+    assert told["runs"][0]["perplexity"] is None
+    assert '"perplexity":null' in (tmp_path / "out" / "attention.html").read_text(encoding="utf-8")
+    assert main(["score", str(runs["hybrid"]), TEXT, "--device", "cpu", "--json"]) == 0
+    (scored,) = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert scored["perplexity"] is None

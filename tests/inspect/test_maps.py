@@ -9,7 +9,7 @@ from anaphor.errors import ConfigError
 from anaphor.inspect import attention_maps, head_average, maps_of, ranked, recorded, rollout, summarise
 from anaphor.inspect.attention import shares, sums_to_one
 from anaphor.mixers import CrossAttentionSpec, MixerSpec, Span, mixer_spec
-from anaphor.models import BlockSpec, LanguageModelSpec, Stack, build
+from anaphor.models import BlockSpec, LanguageModelSpec, Stack, build, build_seq2seq
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-11}
 WIDTH, HEADS = 16, 4
@@ -291,3 +291,9 @@ def test_heads_that_continue_come_first_and_even_ones_last():
     assert heads[-1].induction > 0.1, "by looking everywhere"
     unrepeated = ranked(summarise({"layers.0.x": torch.stack([even, previous])}, range(6)))
     assert [head.head for head in unrepeated] == [1, 0]
+
+
+def test_what_looks_at_another_text_is_no_map_of_this_one():
+    model = build_seq2seq("luong", source_vocabulary=7, vocabulary=7, width=8)
+    state = model.encode(torch.randint(7, (1, 5)))
+    assert attention_maps(model.decoder, torch.randint(7, (1, 4)), state) == {}

@@ -206,7 +206,9 @@ def slow_dynamic(model, batches, carry, dynamic, strengths):
     return torch.cat(losses, -1)
 
 
-@pytest.mark.parametrize("dynamic", [Dynamic(0.5), Dynamic(0.5, 0.2), Dynamic(0.1, 0.6, "rms")], ids=str)
+@pytest.mark.parametrize(
+    "dynamic", [Dynamic(0.5), Dynamic(0.5, 0.2), Dynamic(0.5, 1), Dynamic(0.1, 0.6, "rms")], ids=str
+)
 @pytest.mark.parametrize("carry", [True, False])
 def test_dynamic_evaluation_is_what_the_slow_twin_does(dynamic, carry):
     model, batches = model_of(), Complete(tokens_of(), 0, 1, 6)
@@ -405,3 +407,12 @@ def test_padded_examples_have_nothing_to_adapt_to(run, capsys):
     assert main(["evaluate", folder, "--device", "cpu", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["adaptation"] is None
+
+
+@pytest.mark.parametrize("words", [["--batch-size", "1"], ["--out", "curves"]])
+def test_padded_examples_have_no_rows_and_no_curves_either(run, tmp_path, capsys, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    folder = run("--batching", "padded")
+    assert main(["evaluate", folder, "--device", "cpu", *words]) == 2
+    assert f"{words[0]} needs a text that goes on" in capsys.readouterr().err
+    assert not (tmp_path / "curves").exists()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from anaphor.cli.writing import make, writing
 from anaphor.config import look_up, parse
 from anaphor.errors import ConfigError
 
@@ -64,6 +65,8 @@ def run(words: Sequence[str]) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     device = choose_device(options.device)
+    if options.out is not None:
+        make(options.out)
     sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
     sizes |= {"recording": 2 * options.pairs, "training": training.comparisons(device) * options.pairs}
     sizes |= {"feeding": options.pairs, "bleu": options.pairs, "packing": packing.ticks(device)}
@@ -103,21 +106,21 @@ def run(words: Sequence[str]) -> int:
     rows = {"machine": made_on, "findings": [dataclasses.asdict(finding) for finding in findings]}
     written: list[Path] = []
     if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        figure = None
-        if times:
-            figure = curves(
-                {name: smoothed(seconds) for name, seconds in times.items()},
-                options.out / "generation.png",
-                x_label="tokens written so far",
-                y_label="ms for the next token",
-                title="With carried state the past is never read again",
-                log_y=True,
-            )
-        command = " ".join(["anaphor bench", *words])
-        (options.out / "speed.md").write_text(record.page(findings, made_on, command, figure), encoding="utf-8")
-        (options.out / "speed.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        written = [*([figure] if figure else []), options.out / "speed.md", options.out / "speed.json"]
+        with writing(options.out):
+            figure = None
+            if times:
+                figure = curves(
+                    {name: smoothed(seconds) for name, seconds in times.items()},
+                    options.out / "generation.png",
+                    x_label="tokens written so far",
+                    y_label="ms for the next token",
+                    title="With carried state the past is never read again",
+                    log_y=True,
+                )
+            command = " ".join(["anaphor bench", *words])
+            (options.out / "speed.md").write_text(record.page(findings, made_on, command, figure), encoding="utf-8")
+            (options.out / "speed.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            written = [*([figure] if figure else []), options.out / "speed.md", options.out / "speed.json"]
     if options.json:
         print(json.dumps({**rows, "files": [str(path) for path in written]}))
         return exit_code

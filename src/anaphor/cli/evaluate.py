@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.train import told_overlap
+from anaphor.cli.writing import make, writing
 from anaphor.config import finite, look_up, parse
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError
 
 if TYPE_CHECKING:
     from anaphor.metrics.perplexity import Score
@@ -104,6 +105,7 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor evaluate")
 
     from anaphor.tasks.dynamic_evaluation import Dynamic
+    from anaphor.tasks.language_modelling import LanguageModelling
     from anaphor.tasks.neural_cache import Cache
     from anaphor.training.language import PreparedLanguage
     from anaphor.training.run import opened
@@ -126,8 +128,10 @@ def run(words: Sequence[str]) -> int:
         if not isinstance(made, PreparedLanguage):
             return tell_whole(made, options)
         _refuse(options, SEARCHES, f"is for translations; {options.run} is a language model's run")
+        if not isinstance(made.task, LanguageModelling):
+            _refuse_segments(options, bool(caches or dynamics))
         if options.out is not None:
-            _make(options.out)
+            make(options.out)
         shared = {"overlap": made.shared_with_train()} if options.split == "test" else {}
         for row, one in scores(made, options, caches, dynamics):
             rows.append({**row, **shared})
@@ -178,7 +182,6 @@ def scores(
 
     task, model = made.task, made.model
     if not isinstance(task, LanguageModelling):
-        _refuse_segments(options, bool(caches or dynamics))
         yield row_of(None, task.evaluate(model, options.split)), None
         return
     protocols = _protocols(made.spec, task, options)
@@ -216,7 +219,7 @@ def _refuse_segments(options: Options, adapting: bool) -> None:
     reads = f"{options.run} reads padded examples, each by itself"
     if adapting:
         raise ConfigError(f"{reads}: --cache and --dynamic need a text that goes on")
-    segments = ("bptt", "carry", "state", "by_position", "out", "protocol")
+    segments = ("bptt", "carry", "state", "by_position", "out", "batch_size", "protocol")
     _refuse(options, segments, f"needs a text that goes on, cut into segments, and {reads}")
 
 
@@ -284,22 +287,8 @@ def _print_positions(found: Sequence[LengthScore]) -> None:
     Console(highlight=False).print(table)
 
 
-def _make(folder: Path) -> None:
-    """Before anything is scored: a folder that cannot be written to is refused at once."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-
-
 def _draw(found: Sequence[LengthScore], folder: Path, trained: int) -> list[Path]:
     from anaphor.studies.length import draw_lengths
 
-    try:
+    with writing(folder):
         return draw_lengths(found, folder, trained)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-
-
-def _unwritable(folder: Path, error: OSError) -> DataError:
-    return DataError(f"out={folder} cannot be written to: {error.strerror or error}")

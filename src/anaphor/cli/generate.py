@@ -45,7 +45,7 @@ class Options:
         if self.tokens < 1:
             raise ConfigError(f"tokens={self.tokens}: write at least 1")
         check_seed(self.seed)
-        for name in ("temperature", "top_k", "top_p"):
+        for name in ("temperature", "top_k", "top_p", "seed"):
             given = getattr(self, name)
             if self.beam is not None and given != getattr(Options, name):
                 raise ConfigError(f"{name}={given} means nothing to a beam search, which draws no token")

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from anaphor.cli.writing import make
 from anaphor.config import look_up, parse
-from anaphor.errors import DataError
 from anaphor.labs.lab import CURVES, Check, Outcome
 from anaphor.labs.table import LABS
 
@@ -62,10 +62,7 @@ def run(words: Sequence[str]) -> int:
     options: Any = parse(kind, rest, program=f"anaphor lab {name}")
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(lab.spec)}
     if options.out is not None:
-        try:  # before the lab takes its seconds
-            options.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"out={options.out} cannot be written to: {error.strerror}") from None
+        make(options.out)  # before the lab takes its seconds
     with waiting(f"running {name}"):
         outcome = lab.run(lab.spec(**given))
     written = [] if options.out is None else lab.draw(outcome, options.out)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.train import warn_of_unknown
-from anaphor.config import parse
+from anaphor.cli.writing import writing
+from anaphor.config import finite, parse
 from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError, DataError
 
@@ -82,15 +83,12 @@ def run(words: Sequence[str]) -> int:
         first = (name, None if others else head)
     page, left_out = page_of(looks, first)
     written = [options.out / "attention.html"]
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
+    with writing(options.out):
         replace_file(written[0], page.encode())
         written += draw_attention(look, options.out, options.layer, options.head)
         written += draw_units(look, options.out)
-    except OSError as error:
-        raise DataError(f"out={options.out} cannot be written to: {error.strerror}") from None
     if options.json:
-        print(json.dumps(_plain(looks, options, written, left_out), allow_nan=False))
+        print(json.dumps(finite(_plain(looks, options, written, left_out)), allow_nan=False))
     else:
         _tell(looks, written, left_out)
     return 0

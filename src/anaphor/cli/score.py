@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from anaphor.config import parse
+from anaphor.config import finite, parse
 from anaphor.errors import ConfigError
 
 
@@ -43,18 +43,20 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         print(
             json.dumps(
-                [
-                    {
-                        "text": one.text,
-                        "loss": one.total.loss,
-                        "perplexity": one.total.perplexity,
-                        "tokens": [
-                            {"token": token, "loss": loss, "unknown": unknown}
-                            for token, loss, unknown in zip(one.tokens, one.losses, one.unknown, strict=True)
-                        ],
-                    }
-                    for one in found
-                ]
+                finite(
+                    [
+                        {
+                            "text": one.text,
+                            "loss": one.total.loss,
+                            "perplexity": one.total.perplexity,
+                            "tokens": [
+                                {"token": token, "loss": loss, "unknown": unknown}
+                                for token, loss, unknown in zip(one.tokens, one.losses, one.unknown, strict=True)
+                            ],
+                        }
+                        for one in found
+                    ]
+                )
             )
         )
         return 0

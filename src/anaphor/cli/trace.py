@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.cli.writing import writing
 from anaphor.config import parse
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError
 
 if TYPE_CHECKING:
     from anaphor.inspect import Graph
@@ -62,10 +63,8 @@ def run(words: Sequence[str]) -> int:
     check = graph.check() if options.check else None
     written: list[Path] = []
     if options.out is not None:
-        try:
+        with writing(options.out):
             written = list(graph.draw(*(options.out / f"graph.{ending}" for ending in ("svg", "png", "html"))))
-        except OSError as error:
-            raise DataError(f"out={options.out} cannot be written to: {error.strerror}") from None
     if options.json:
         print(json.dumps(_plain(graph, check, written), allow_nan=False))
     else:

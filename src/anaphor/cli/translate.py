@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.cli.writing import writing
 from anaphor.config import parse
 from anaphor.errors import ConfigError, DataError
 
@@ -63,6 +64,8 @@ class Options:
             raise ConfigError(f"beam={self.beam}: there must be at least 1")
         if not 1 <= self.n_best <= self.beam:
             raise ConfigError(f"n_best={self.n_best}: it must be at least 1, and a beam of {self.beam} finds no more")
+        if self.layer is not None and not (self.align or self.out is not None or self.json):
+            raise ConfigError(f"layer={self.layer} tells whose attention is shown: say --align, --out or --json, too")
         members = [self.run.resolve(), *(folder.resolve() for folder in self.ensemble)]
         for place, folder in enumerate(self.ensemble, start=1):
             if members[place] in members[:place]:
@@ -143,7 +146,7 @@ def _aligned(
     """The alignment of each best translation, by the place of its text. With --json where there is one anyway."""
     from anaphor.inspect.alignment import alignment, looking_layers
 
-    asked = options.align or options.out is not None or options.layer is not None
+    asked = options.align or options.out is not None
     if not asked and not (options.json and looking_layers(made.model)):
         return {}
     return {
@@ -202,14 +205,11 @@ def _write(aligned: dict[int, Alignment], folder: Path) -> None:
     from anaphor.inspect.alignment import alignment_page, draw_alignment
     from anaphor.training.durable import replace_file
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
         for place, one in aligned.items():
             stem = folder / f"alignment-{place + 1}"
             replace_file(stem.with_suffix(".html"), alignment_page(one).encode())
             draw_alignment(one, stem)
-    except OSError as error:
-        raise DataError(f"out={folder} cannot be written to: {error.strerror}") from None
     count = f"{len(aligned):,} alignment{'' if len(aligned) == 1 else 's'}"
     print(f"anaphor: {count} in {folder}, each as PNG, SVG and HTML", file=sys.stderr)
 

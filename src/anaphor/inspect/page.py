@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.config import finite
 from anaphor.inspect.look import Look, place_of
 from anaphor.inspect.recurrence import UnitMap
 from anaphor.inspect.tokens import differences
@@ -59,7 +60,7 @@ def one_file(
         f"base-uri 'none'; form-action 'none'"
     )
     # In a script element the data could end it, or begin a comment, by nothing but this letter.
-    data = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(finite(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {"policy": policy, "style": style, "script": script, "data": data}
     # In one go: what is put in may look like a place to put something.
     return re.sub(r"@(policy|style|script|data)@", lambda found: parts[found[1]], read[markup])

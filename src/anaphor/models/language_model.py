@@ -278,6 +278,8 @@ class Trunk(nn.Module):
             raise ConfigError(f"a model's state is a ModelState, but was given {type(state).__name__}")
         if state is not None and len(state.seen) != len(tokens):
             raise ConfigError(f"state has {len(state.seen)} rows, but there are {len(tokens)} rows of tokens")
+        if state is None and self.position.bounded:  # padding counts, for it is given positions, too
+            check_limit(tokens.shape[1], self.spec.positions)
         # What follows reads values, which would stall a device: there the embedding itself refuses.
         if tokens.device.type != "cpu" or not tokens.numel() or torch.compiler.is_compiling():
             return
@@ -285,10 +287,9 @@ class Trunk(nn.Module):
         if least < 0 or largest >= self.spec.vocabulary:
             wrong = least if least < 0 else largest
             raise ConfigError(f"token {wrong} is outside the vocabulary of {self.spec.vocabulary:,}")
-        if self.limit is not None:
-            seen = 0 if state is None else state.seen
-            reached = int(torch.as_tensor(seen + (tokens.shape[1] if lengths is None else lengths)).max())
-            check_limit(reached, self.limit)
+        if state is not None and self.position.bounded:  # layers with limits of their own see to them
+            reached = int((state.seen + (tokens.shape[1] if lengths is None else lengths)).max())
+            check_limit(reached, self.spec.positions)
 
 
 class LanguageModel(Trunk):

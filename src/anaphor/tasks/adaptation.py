@@ -31,7 +31,7 @@ def with_caches(
 ) -> list[Score]:
     """The score with each cache, a row seeing its own only; `plain` is the one without, under the same protocol."""
     batches = protocol.batches(task.splits(split).tokens, task.tokenizer.boundary)
-    tallies = [Tally() for _ in caches]
+    tallies = [Tally(causal=model.causal) for _ in caches]
     for batch, losses in cached_losses(model, batches, protocol.carry, caches, tick):
         for tally, total in zip(tallies, losses.double().sum((1, 2)), strict=True):
             tally.add(total, batch.count)
@@ -54,7 +54,7 @@ def with_dynamic(
     """
     protocol = replace(protocol, rows=1)
     batches = protocol.batches(task.splits(split).tokens, task.tokenizer.boundary)
-    tally = Tally()
+    tally = Tally(causal=model.causal)
     for batch, losses in dynamic_losses(model, batches, protocol.carry, dynamic, strengths, tick):
         tally.add(losses.double().sum(), batch.count)
     score = _labelled(tally, plain, protocol, dynamic)

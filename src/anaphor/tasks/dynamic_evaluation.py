@@ -69,7 +69,7 @@ def dynamic_losses(
         own = [weight.detach().clone() for weight in weights]
         steps = [dynamic.lr] * len(own) if strengths is None else [dynamic.lr / (one + FLOOR) for one in strengths]
         # A pull of more than the whole way would overshoot.
-        pulls = dynamic.decay if strengths is None else [(dynamic.decay * one).clamp(max=1) for one in strengths]
+        pulls = float(dynamic.decay) if strengths is None else [(dynamic.decay * one).clamp(max=1) for one in strengths]
         try:
             for batch in batches:
                 state = state if carry and not batch.restarts else None
