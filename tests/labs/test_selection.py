@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
 from anaphor.labs.selection import (
-    EXAMPLE,
     Impossible,
     Replacement,
     Selection,
@@ -22,6 +21,9 @@ from anaphor.labs.selection import (
     run,
     select,
 )
+from anaphor.labs.specs import SelectionSpec
+
+EXAMPLE = np.array(SelectionSpec().keys).reshape(-1, 3)
 
 
 def weights_of(keys, query):

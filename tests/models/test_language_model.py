@@ -83,6 +83,23 @@ def test_widths_may_differ_everywhere(name, embedding, tied):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+def test_a_layer_may_be_added_to_a_stack_that_adds_nothing_else():
+    plain = small("lstm", layers=2)
+    model = small(
+        "lstm", mixers=("lstm", "attention", "lstm"), norms=("none", "before", "none"), residuals=(False, True, False)
+    )
+    frames = [(block.spec.norm, block.spec.residual) for block in model.layers.blocks]
+    assert frames == [("none", False), ("before", True), ("none", False)]
+    same = {"embed": model.embed, "head": model.head, "layers.0": model.layers[0], "layers.1": model.layers[2]}
+    for name, part in same.items():
+        part.load_state_dict(plain.get_submodule(name).state_dict())
+    tokens = torch.randint(0, 20, (2, 7))
+    assert not torch.equal(model(tokens)[0], plain(tokens)[0])
+    torch.nn.init.zeros_(model.layers[1].mixer.out.weight)
+    torch.nn.init.zeros_(model.layers[1].mixer.out.bias)
+    torch.testing.assert_close(model(tokens)[0], plain(tokens)[0], **TIGHT)
+
+
 def test_tied_weights_count_once():
     tied, untied = small("lstm", tied=True, head_bias=False), small("lstm", tied=False, head_bias=False)
     assert untied.count_parameters() - tied.count_parameters() == 20 * 24
@@ -176,6 +193,8 @@ REFUSED = {
     ),
     "no mixers": (lambda: LanguageModelSpec(vocabulary=5, mixers=()), "mixers is empty"),
     "widths": (lambda: build("lstm", vocabulary=5, widths=(3,)), "1 widths are given for 2 layers"),
+    "norms": (lambda: build("lstm", vocabulary=5, norms=("none", "befor")), "unknown norm 'befor'; did you mean"),
+    "residuals": (lambda: build("lstm", vocabulary=5, residuals=(True,)), "1 residuals are given for 2 layers"),
     "norm": (lambda: build("lstm", vocabulary=5, norm="befor"), "unknown norm 'befor'; did you mean 'before'"),
     "activation": (lambda: build("gpt2", vocabulary=5, activation="gelo"), "unknown activation 'gelo'; did you mean"),
     "initial": (lambda: build("lstm", vocabulary=5, initial="norml"), "unknown initialisation 'norml'; did you mean"),

@@ -289,6 +289,7 @@ REFUSED = {
     "empty": (lambda: Seq2SeqSpec(**SIZES, decoder=()), "decoder is empty"),
     "mixer": (lambda: Seq2SeqSpec(**SIZES, encoder=("lstn",)), "unknown mixer 'lstn'; did you mean 'lstm'"),
     "vocabulary": (lambda: Seq2SeqSpec(source_vocabulary=0, vocabulary=3), "source_vocabulary=0"),
+    "no encoder": (lambda: Seq2SeqSpec(**SIZES, encoder_layers=0), "encoder_layers=0: it must be at least 1"),
     "width": (lambda: Seq2SeqSpec(**SIZES, width=0), "width=0: it must be at least 1"),
 }
 

@@ -37,8 +37,6 @@ NEGLIGIBLE = 1e-6  # a margin that counts as none where the weights do not show 
 ROUNDING = float(np.finfo(float).eps)
 LARGEST, SMALLEST = 1e100, 1e-50  # squares and quotients of numbers between these are finite; smaller ones are zero
 
-EXAMPLE = np.array([[0.7, 0.3, 0.1], [0.6, -0.2, 0.4], [-0.5, 0.4, -0.3], [0.5, -0.3, -0.6]])
-
 
 @dataclass(frozen=True, eq=False)
 class Selection:

@@ -38,6 +38,10 @@ class LanguageModelSpec(StackOptions):
     """What the layers are, from the first to the last; the last one named is repeated up to `layers`."""
     widths: tuple[int, ...] = ()
     """Size of each layer's output, where they differ; empty means `width` for all."""
+    norms: tuple[str, ...] = ()
+    """Where the norm of each layer stands, where they differ; empty means `norm` for all."""
+    residuals: tuple[bool, ...] = ()
+    """Whether each layer's input is added to its output, where they differ; empty means `residual` for all."""
     causal: bool = True
     """Whether layers that see later tokens are refused. Admitted, they see what is to be predicted, and no number of
     the model is a perplexity."""
@@ -56,8 +60,8 @@ class LanguageModelSpec(StackOptions):
         check_types(self)
         if isinstance(self.mixers, str) or self.mixers is None:
             raise ConfigError(f"mixers={self.mixers!r} is no list of names: write mixers=({self.mixers!r},)")
-        object.__setattr__(self, "mixers", tuple(self.mixers))  # a list is welcome
-        object.__setattr__(self, "widths", tuple(self.widths))
+        for name in ("mixers", *_EACH):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # a list is welcome
         for name in ("vocabulary", "width", "positions", "embedding"):
             size = getattr(self, name)
             if size is not None and size < 1:
@@ -70,8 +74,10 @@ class LanguageModelSpec(StackOptions):
             raise ConfigError(f"mixers is empty: name at least one of {', '.join(sorted(MIXERS))}")
         if self.layers is not None and self.layers < len(self.mixers):
             raise ConfigError(f"layers={self.layers} is less than the {len(self.mixers)} mixers named")
-        if self.widths and len(self.widths) != len(self.layer_mixers):
-            raise ConfigError(f"{len(self.widths)} widths are given for {len(self.layer_mixers)} layers")
+        for name in _EACH:
+            given = getattr(self, name)
+            if given and len(given) != len(self.layer_mixers):
+                raise ConfigError(f"{len(given)} {name} are given for {len(self.layer_mixers)} layers")
         self.blocks()
 
     @property
@@ -83,6 +89,14 @@ class LanguageModelSpec(StackOptions):
     @property
     def layer_widths(self) -> tuple[int, ...]:
         return self.widths or (self.width,) * len(self.layer_mixers)
+
+    @property
+    def layer_norms(self) -> tuple[str, ...]:
+        return self.norms or (self.norm,) * len(self.layer_mixers)
+
+    @property
+    def layer_residuals(self) -> tuple[bool, ...]:
+        return self.residuals or (self.residual,) * len(self.layer_mixers)
 
     @property
     def embedding_width(self) -> int:
@@ -100,24 +114,25 @@ class LanguageModelSpec(StackOptions):
             options["position"] = self.position
         self._refuse_unused(options)
         blocks, width_in = [], self.embedding_width
-        for name, width in zip(self.layer_mixers, self.layer_widths, strict=True):
+        frames = zip(self.layer_norms, self.layer_residuals, strict=True)
+        for name, width, (norm, residual) in zip(self.layer_mixers, self.layer_widths, frames, strict=True):
             # With a residual, a layer works at one width throughout; without, the mixer goes from one to the other.
-            entering = width if self.residual else width_in
+            entering = width if residual else width_in
             understood = {key: value for key, value in options.items() if key in options_of(name)}
             if "dropout" in options_of(name):
                 understood["dropout"] = self.dropout
             mixer = mixer_spec(name, width=entering, width_out=width, **understood)
             if self.causal:
                 _refuse_unless_causal(name, mixer)
-            blocks.append(self._block(mixer))
+            blocks.append(self._block(mixer, norm, residual))
             width_in = width
         return blocks
 
-    def _block(self, mixer: MixerSpec) -> BlockSpec:
+    def _block(self, mixer: MixerSpec, norm: str, residual: bool) -> BlockSpec:
         return BlockSpec(
             mixer=mixer,
-            norm=self.norm,
-            residual=self.residual,
+            norm=norm,
+            residual=residual,
             feedforward=4 * mixer.out if self.feedforward is None else self.feedforward or None,
             activation=self.activation,
             dropout=self.dropout,
@@ -148,6 +163,7 @@ class LanguageModelSpec(StackOptions):
         return LanguageModel(self)
 
 
+_EACH = ("widths", "norms", "residuals")  # what may be said of every layer by itself
 _LAYER_OPTIONS = (*sorted(OF_SOME_LAYERS), "window", "memory", "mask", "merge_evaluation")
 
 

@@ -63,7 +63,7 @@ class DecoderSpec(LanguageModelSpec):
                 source_width=self.source_width,
                 dropout=self.dropout,
             )
-            return [self._block(mixer)]
+            return [self._block(mixer, self.norm, self.residual)]
         blocks = super().blocks()
         if self.source_width is None:
             return blocks
@@ -112,6 +112,8 @@ class Seq2SeqSpec(StackOptions):
         look_up(TIES, self.tied, "tie")
         if self.source_vocabulary < 1:
             raise ConfigError(f"source_vocabulary={self.source_vocabulary}: it must be at least 1")
+        if self.encoder_layers is not None and self.encoder_layers < 1:
+            raise ConfigError(f"encoder_layers={self.encoder_layers}: it must be at least 1")
         if self.tied == "all" and self.source_vocabulary != self.vocabulary:
             raise ConfigError(
                 f"tied='all' needs one vocabulary for both sides, but the source has {self.source_vocabulary:,} tokens "
@@ -151,7 +153,7 @@ class Seq2SeqSpec(StackOptions):
         return LanguageModelSpec(
             vocabulary=self.source_vocabulary,
             mixers=self.encoder,
-            layers=self._depth(self.encoder, self.encoder_layers or self.layers),
+            layers=self._depth(self.encoder),
             causal=False,
             tied=False,
             mask=looks,
@@ -178,9 +180,11 @@ class Seq2SeqSpec(StackOptions):
             return frozenset()
         return _known(self.decoder) | (CROSS if self.condition == "attention" else frozenset())
 
-    def _depth(self, names: tuple[str, ...], layers: int | None) -> int | None:
+    def _depth(self, names: tuple[str, ...]) -> int | None:
         """The decoder's number of layers need not fit the encoder's names, unless it was meant for them."""
-        return layers if layers is None or self.encoder_layers is not None else max(layers, len(names))
+        if self.encoder_layers is not None:
+            return self.encoder_layers
+        return None if self.layers is None else max(self.layers, len(names))
 
     def _shared(self, names: tuple[str, ...], understood: frozenset[str]) -> dict[str, Any]:
         """Fields that both sides have; options go where they are understood."""

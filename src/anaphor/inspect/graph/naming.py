@@ -32,8 +32,6 @@ class Naming:
 
     names: tuple[str, ...] = ()
     central: bool = False
-    returned: bool = False
-    """Whether the traced function hands the result on as its own."""
 
 
 def outward(frame: FrameType | None) -> Iterator[FrameType]:
@@ -90,7 +88,7 @@ def naming(frame: FrameType, root: FrameType | None) -> Naming:
             return Naming(central=one is root)
         if following[0] == "return":
             if one is root:
-                return Naming(returned=True)
+                return Naming()
             continue
         if is_foreign(one):
             return Naming()
