@@ -1,6 +1,7 @@
 """`anaphor study`: one command from a file to a table, a figure and findings. Cells are run in this process here."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ import torch
 from anaphor.cli.main import main
 from anaphor.cli.study import Options, chosen
 from anaphor.cli.study_table import score_of
+from anaphor.studies import worker
 from anaphor.studies.axes import plain_axis
-from anaphor.studies.cell import Cell, measures_of
+from anaphor.studies.cell import MEASURES, Cell, measures_of
 from anaphor.studies.engines import Ended
 from anaphor.studies.spec import StudySpec
 from studies.here import Here
@@ -58,7 +60,7 @@ def engine(monkeypatch):
 
 def told(capsys, *words):
     code = main(["study", *map(str, words), "--device", "cpu", "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return code, json.loads(capsys.readouterr().out, parse_constant=no_constant)
 
 
 def test_one_command_gives_cells_choice_findings_and_figures(file, engine, tmp_path, capsys):
@@ -146,6 +148,82 @@ def test_a_study_that_finished_in_part_ends_with_four(file, engine, capsys):
     assert code == 4
     assert [cell["status"] for cell in result["cells"]].count("failed") == 1
     assert result["cells"][0]["reason"] == "no room"
+
+
+def test_a_cell_that_was_trained_and_could_not_be_measured_has_failed(file, engine, capsys):
+    def unmeasured(job, count):
+        engine.work(job)
+        (job.folder / MEASURES).unlink()
+        return Ended(2, "no tokens to score")
+
+    engine.instead = unmeasured
+    code, result = told(capsys, file, "--seeds", "1")
+    assert code == 4
+    assert [(cell["status"], cell["reason"]) for cell in result["cells"]] == [("failed", "no tokens to score")] * 2
+    engine.instead = lambda job, count: None
+    assert told(capsys, file, "--seeds", "1")[0] == 0, "a failure is tried again next time"
+
+
+def test_a_choice_that_could_not_be_tested_ends_with_four_and_says_why(file, engine, capsys):
+    engine.instead = lambda job, count: Ended(1, "no room") if job.what == "test" else None
+    code, result = told(capsys, file, "--seeds", "1")
+    assert code == 4
+    untested = {json.dumps(cell["parameters"]): cell["untested"] for cell in result["cells"] if "untested" in cell}
+    assert untested == {json.dumps(result["best"]["parameters"]): "no room"}
+    engine.instead = lambda job, count: None
+    code, result = told(capsys, file, "--seeds", "1")
+    assert code == 0
+    assert "test" in result["best"]
+    assert not any("untested" in cell for cell in result["cells"])
+
+
+def test_a_cell_that_failed_before_the_choice_is_not_trained_again_for_nothing(file, engine, capsys):
+    one = ("--seeds", "1")
+    engine.instead = lambda job, count: Ended(1, "no room") if job.folder.name == engine.jobs[0][1] else None
+    told(capsys, file, *one)
+    engine.instead, before = lambda job, count: None, len(engine.jobs)
+    assert "made its choice without 1 cell that failed" in refused(capsys, file, *one)
+    assert len(engine.jobs) == before
+    code, result = told(capsys, file, *one, "--force")
+    assert code == 0
+    assert {cell["status"] for cell in result["cells"]} == {"finished"}
+    assert told(capsys, file, *one)[0] == 0
+
+
+def no_constant(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+def test_numbers_beyond_all_bounds_are_null_in_every_file(file, engine, tmp_path, capsys):
+    def beyond(job, count):
+        """A model so bad that its perplexity is no number any more, and one of its losses neither."""
+        code = engine.work(job)
+        if job.what == "train" and json.loads((job.folder / "job.json").read_text())["spec"]["model"] == "gru":
+            result = json.loads((job.folder / "result.json").read_text())
+            result["valid"] |= {"loss": 800.0, "perplexity": None}
+            (job.folder / "result.json").write_text(json.dumps(result))
+            found = json.loads((job.folder / MEASURES).read_text())
+            found["train"] |= {"loss": 800.0, "perplexity": math.inf}
+            found["long_lines"][0]["loss"] = math.inf
+            worker.write(job.folder / MEASURES, found)
+        return Ended(code)
+
+    engine.instead = beyond
+    first = told(capsys, file)
+    assert first[0] == 0
+    folder = tmp_path / "studies" / "gates"
+    files = [path for path in folder.rglob("*.json*") if path.is_file()]
+    assert {"seal.json", "result.json", "log.jsonl", "measures.json", "test.json"} <= {path.name for path in files}
+    for path in files:
+        for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+            json.loads(text, parse_constant=no_constant)
+    assert first[1]["best"]["parameters"] == {"model": "lstm"}
+    table = (folder / "table.csv").read_text().splitlines()
+    row = dict(zip(table[0].split(","), table[2].split(","), strict=True))
+    assert (row["model"], row["validation perplexity"], row["train"], row["2 long lines"]) == ("gru", "inf", "inf", "")
+    jobs = len(engine.jobs)
+    assert told(capsys, file) == first
+    assert len(engine.jobs) == jobs
 
 
 def test_people_get_a_table_and_sentences(file, engine, capsys):
@@ -253,6 +331,15 @@ def test_presets_are_listed(capsys):
         (["bptt", "--set", "device=cpu", "--dry-run"], "give it as --device"),
         (["bptt", "--of", "somewhere"], "--of is for studies that measure more of each model (heads-and-positions, "),
         (["length", "--of", "somewhere", "--set", "width=8"], "leave --data, --seeds and --set away"),
+        (["bptt", "--set", "lr=2020-13-45"], "'2020-13-45' is neither a number, a name nor a list of them"),
+        (["bptt", "--set", f"lr={'[' * 5000}"], "is neither a number, a name nor a list of them"),
+        (["grid", "--device", "cdua"], "unknown device 'cdua'; did you mean 'cuda'"),
+        (["grid", "--set", "optimizer=adamx"], "at model lstm, width 32, layers 1: unknown optimizer 'adamx'; did you"),
+        (["grid", "--set", "schedule=cosin", "--dry-run"], "unknown schedule 'cosin'; did you mean 'cosine'"),
+        (["optimizers", "--set", "model=lsmt"], "unknown model 'lsmt'; did you mean 'lstm'"),
+        (["bptt", "--set", "tokenizer=words"], "unknown tokenizer 'words'; did you mean 'word'"),
+        (["bptt", "--set", "norm=befor"], "unknown norm 'befor'; did you mean 'before'"),
+        (["bptt", "--set", "lr=-1"], "lr=-1: a learning rate must be above 0"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_two(words, message, capsys):

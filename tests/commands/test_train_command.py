@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from anaphor.cli.main import main
+from anaphor.cli.train import read
 from anaphor.config import read_mapping
+from anaphor.errors import ConfigError
 from anaphor.training.interruption import Interruption
 
 TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]
@@ -103,6 +105,18 @@ def test_data_without_a_test_split_are_told_how_to_do_without(capsys):
     refused(capsys, words, "no test split (it has: train, valid); --no-test does without")
 
 
+@pytest.mark.parametrize("form", [["--steps", "5"], ["--steps=5"]])
+def test_a_budget_takes_the_place_of_the_one_in_the_file(tmp_path, form):
+    (tmp_path / "mine.yaml").write_text("model: lstm\nepochs: 4.0\n")
+    for file in (["--recipe", "word-language-model-lstm"], ["--config", "mine.yaml"]):
+        found = read("lm", [*file, *form])
+        assert (found.epochs, found.steps, found.minutes) == (None, 5, None)
+        kept = read("lm", [*file, "--lr", "0.1", "--steps", "None"])
+        assert (kept.epochs > 3, kept.steps) == (True, None)
+        with pytest.raises(ConfigError, match=r"epochs=None, steps=5, minutes=1\.0: give one budget"):
+            read("lm", [*file, *form, "--minutes", "1"])
+
+
 def test_divergence_before_the_first_checkpoint_claims_none(tmp_path, capsys):
     train("--model", "rnn-relu", "--lr", "1e9", "--clip", "0", "--steps", "30", "--out", "run", code=3)
     assert "there was no checkpoint yet" in capsys.readouterr().err
@@ -148,6 +162,7 @@ def test_examples_by_themselves_have_no_segments(capsys, words):
         (["--temperature", "nan"], "temperature=nan: it must be 0 or more, and finite"),
         (["--seed", "99999999999999999999999"], "seed=99999999999999999999999"),
         (["--beam", "2", "--top-k", "1"], "top_k=1 means nothing to a beam search"),
+        (["--beam", "2", "--seed", "7"], "seed=7 means nothing to a beam search"),
         (["--tokens", "20"], "the model knows 16 positions: after a prompt of 1 tokens it can write 16 more, not 20"),
     ],
 )

@@ -1,5 +1,6 @@
 """The local engine: devices are shared out evenly, the service for sharing them is started once and stopped."""
 
+import io
 import os
 import subprocess
 from collections import Counter
@@ -99,6 +100,27 @@ def test_a_closed_engine_starts_nothing_more(started, tmp_path):
     assert engine.submit(Job("train", tmp_path)).result().code == 143
     engine.close()
     assert started == []
+
+
+def test_a_process_that_was_just_being_started_is_asked_to_end_as_well(tmp_path, monkeypatch):
+    engine = LocalEngine(slots=1)
+
+    class Started(Process):
+        stdin = io.BytesIO()
+
+        def wait(self):
+            assert self.stdin.closed, "it would run to its end while everybody waits for it"
+            return 143
+
+    def start(job, environment):
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._pool, "shutdown", lambda **options: None)  # it would wait for this very thread
+            engine.close()
+        return Started(environment)
+
+    monkeypatch.setattr(engines, "start", start)
+    assert engine.submit(Job("train", tmp_path)).result().code == 143
+    engine.close()
 
 
 def test_impossible_numbers_are_refused():

@@ -1,6 +1,7 @@
 """A study runs what is missing, chooses by validation, seals the choice, and only then reads test."""
 
 import json
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -166,6 +167,24 @@ def test_a_cell_that_fails_tells_its_last_line(tmp_path, text):
     healed = study(tmp_path, text, Here())
     healed.run()
     assert {cell.status(healed.spec) for cell in healed.cells} == {"finished"}, "a failure is tried again next time"
+
+
+def test_an_engine_that_breaks_fails_a_cell_and_not_the_study(tmp_path, text):
+    made = study(tmp_path, text, engine := Here())
+    submit = engine.submit
+
+    def broken(job):
+        if engine.jobs:
+            return submit(job)
+        engine.jobs.append(job)
+        promise = Future()
+        promise.set_exception(OSError(12, "Cannot allocate memory\nat all"))
+        return promise
+
+    engine.submit = broken
+    made.run()
+    assert [cell.status(made.spec) for cell in made.cells] == ["failed", "finished", "finished", "finished"]
+    assert made.reason(made.cells[0], "failed") == "OSError: [Errno 12] Cannot allocate memory at all"
 
 
 def test_a_diverged_cell_says_so_and_is_not_run_again(tmp_path, text):

@@ -81,6 +81,31 @@ def test_a_failed_setting_is_told_and_the_search_goes_on(tmp_path):
     assert search.next() is not None
 
 
+def test_a_search_that_is_over_stays_over_and_gives_again_what_failed(tmp_path):
+    search, tried = searched(tmp_path), []
+    while (setting := search.next()) is not None:
+        search.report(setting, None if len(tried) % 3 == 0 else badness(setting))
+        tried.append(setting)
+    again = explored(searched(tmp_path))
+    assert [dict(one.parameters) for one in again] == [dict(one.parameters) for one in tried]
+
+
+def test_a_search_killed_while_it_hears_of_a_failure_counts_it_once(tmp_path, monkeypatch):
+    search = searched(tmp_path)
+    failed = search.next()
+
+    def killed(*words, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search.study, "tell", killed)
+    with pytest.raises(KeyboardInterrupt):
+        search.report(failed, None)
+    for _ in range(2):  # the first one mends the journal, the second finds it mended
+        again = searched(tmp_path)
+        assert [dict(one.parameters) for one in again.finished] == [dict(failed.parameters)]
+    assert len(explored(again)) == 25
+
+
 def test_a_list_needs_no_report(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text("parameters: {width: {values: [4, 8]}}\n")

@@ -175,6 +175,16 @@ def test_a_study_written_down_is_the_same_study(name, tmp_path):
         ("method: zip\nparameters: {width: {values: [8]}, layers: {values: [1, 2]}}\n", "as many values on every axis"),
         ("method: bayes\nparameters: {lr: {min: 2, max: 1}}\n", "min must be below max"),
         ("method: bayes\nparameters: {lr: {min: 0, max: 1, distribution: log_uniform}}\n", "must be above 0"),
+        ("method: bayes\nparameters: {lr: {min: 0, max: .inf}}\n", "to inf: both must be finite"),
+        ("trials: many\nparameters: {width: {values: [8]}}\n", "trials='many' is a str, but it must be a whole number"),
+        ("trials: 2.5\nparameters: {width: {values: [8]}}\n", "trials=2.5 is a float, but it must be a whole number"),
+        ("long_lines: three\nparameters: {width: {values: [8]}}\n", "long_lines='three' is a str"),
+        ("stop_hopeless: maybe\nparameters: {width: {values: [8]}}\n", "stop_hopeless='maybe' is a str"),
+        ("parameters: {width: {values: [{a: 1}]}}\n", "width takes numbers, names and lists of them, not {'a': 1}"),
+        ("parameters: {width: {values: [!!set {a}]}}\n", "width takes numbers, names and lists of them, not {'a'}"),
+        ("samples: {one: ''}\nparameters: {width: {values: [8]}}\n", "samples: one is empty"),
+        ("samples: {one: }\nparameters: {width: {values: [8]}}\n", "samples: one is empty"),
+        ("base: {mixers: lstm}\nparameters: {width: {values: [8]}}\n", "mixers='lstm': it must be a list of names"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(tmp_path, text, message):

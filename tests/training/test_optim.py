@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from anaphor.errors import CheckpointError, ConfigError
-from anaphor.models import build
+from anaphor.models import build, build_seq2seq
 from anaphor.training import checkpoint
 from anaphor.training.muon import Muon, orthogonalise
 from anaphor.training.optim import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
@@ -119,6 +119,12 @@ def test_muon_takes_the_matrices_inside_and_adamw_the_rest(tied):
     for name, weight in model.named_parameters():
         inside = name.startswith("layers.") and weight.ndim == 2
         assert fields[name] == ({"momentum_buffer"} if inside else {"step", "exp_avg", "exp_avg_sq"}), name
+
+
+def test_muon_leaves_the_output_of_a_translation_model_alone():
+    model = build_seq2seq("luong", source_vocabulary=7, vocabulary=11, width=8, tied="none")
+    (head,) = Weights.of(model).head
+    assert head is model.head.own
 
 
 def test_every_weight_is_learned_once():

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.training import checkpoint, durable
+from anaphor.training import checkpoint, durable, lock
 from anaphor.training.rundir import RunDir
 
 
@@ -88,6 +88,22 @@ def test_the_lock_of_a_killed_holder_is_free(tmp_path):
         holder.kill()
         holder.wait()
         with RunDir(tmp_path).lock():
+            pass
+
+
+def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_none(tmp_path, monkeypatch):
+    """As when another process was refused a run between the opening of the file and the lock on it."""
+    path, flock, deleted = tmp_path / ".lock", lock.fcntl.flock, []
+
+    def late(handle, operation):
+        if not deleted:
+            deleted.append(path.unlink())
+        flock(handle, operation)
+
+    monkeypatch.setattr(lock.fcntl, "flock", late)
+    with lock.locked(path, "it"):
+        assert deleted
+        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), lock.locked(path, "it"):
             pass
 
 

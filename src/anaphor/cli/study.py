@@ -78,9 +78,11 @@ def run(words: Sequence[str]) -> int:
     from anaphor.cli.study_table import table_for
     from anaphor.studies.adoption import adopt
     from anaphor.studies.report import report
+    from anaphor.studies.soundness import check_study
     from anaphor.studies.study import Study, holding
 
-    settings = None if spec.searches else spec.settings()  # refused before anything is started
+    settings = None if spec.searches else spec.settings()
+    check_study(spec, settings)  # refused before anything is started
     refuse_another(spec, folder, options)
     with engine_for(options) as engine, holding(folder), table_for(spec, settings, engine.slots) as table:
         study = Study(spec, folder, engine, table, options.threads)
@@ -93,7 +95,12 @@ def run(words: Sequence[str]) -> int:
             study.log("interrupted")
             raise
     show(result, options)
-    return PARTIAL if any(cell["status"] in ("failed", "diverged") for cell in result["cells"]) else 0
+    return PARTIAL if any(incomplete(cell) for cell in result["cells"]) else 0
+
+
+def incomplete(cell: dict[str, Any]) -> bool:
+    """Whether something of a cell is not known that the study asks."""
+    return cell["status"] in ("failed", "diverged") or "untested" in cell
 
 
 def refuse_another(spec: StudySpec, folder: Path, options: Options) -> None:
@@ -166,7 +173,7 @@ def assignment(word: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {word}: write name=value, such as epochs=2")
     try:
         return name.replace("-", "_"), yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # a date that is none is a ValueError
         raise ConfigError(f"--set {word}: {value!r} is neither a number, a name nor a list of them") from None
 
 
@@ -206,9 +213,11 @@ def tell_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     from anaphor.studies.cell import make_cell
     from anaphor.studies.estimate import estimate
     from anaphor.studies.groups import label
+    from anaphor.studies.soundness import check_study
     from anaphor.studies.study import OVER
 
     settings = spec.settings()
+    check_study(spec, settings)
     refuse_another(spec, folder, options)
     with engine_for(options) as engine:
         slots = engine.slots

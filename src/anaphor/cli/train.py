@@ -15,6 +15,7 @@ from typing import Any
 from anaphor.config import finite, from_yaml, look_up, parse
 from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError
+from anaphor.training.budget import BUDGETS, without_replaced
 from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
@@ -98,10 +99,17 @@ def read(task: str, words: Sequence[str]) -> Options:
         raise ConfigError(f"--recipe {recipe} and --config {file}: give one of them")
     default = None
     if recipe is not None:
-        default = kind(**vars(from_yaml(spec, recipe_file(recipe, task))))
+        default = kind(**read_file(spec, recipe_file(recipe, task), words))
     elif file is not None:
-        default = kind(**vars(from_yaml(spec, Path(file))))
+        default = kind(**read_file(spec, Path(file), words))
     return parse(kind, words, program=f"anaphor train {task}", default=default)
+
+
+def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str, Any]:
+    """The settings of a file that leave room for the flags: of budgets a spec may have but one."""
+    said = {name: value_of(f"--{name}", words) for name in BUDGETS}
+    given = {name: value for name, value in said.items() if value != "None"}  # which is how one says that there is none
+    return without_replaced(vars(from_yaml(kind, path)), given)
 
 
 def value_of(flag: str, words: Sequence[str]) -> str | None:

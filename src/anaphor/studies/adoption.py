@@ -12,10 +12,12 @@ from typing import Any
 from anaphor.config import from_yaml, read_mapping
 from anaphor.errors import ConfigError, DataError
 from anaphor.studies.axes import Axis
-from anaphor.studies.cell import JOB, MEASURES, TEST, Cell, make_cell
+from anaphor.studies.cell import ENDED, JOB, MEASURES, TEST, Cell, make_cell
 from anaphor.studies.presets import presets
 from anaphor.studies.spec import TASKS, StudySpec, read_study
 from anaphor.training.rundir import RunDir
+
+ASKED = (JOB, MEASURES, TEST, ENDED)  # files of a cell that belong to the study which asked for them
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -77,6 +79,6 @@ def adopt(study: StudySpec, cells_folder: Path, folder: Path, threads: int) -> l
         cell = make_cell(setting, seed, cells_folder, study.task, threads)
         if not RunDir(cell.folder).exists:
             # What the other study asked stays there; this one asks anew.
-            shutil.copytree(run, cell.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(JOB, MEASURES, TEST))
+            shutil.copytree(run, cell.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*ASKED))
         adopted.append(cell)
     return adopted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ class Range:
         look_up(DISTRIBUTIONS, self.distribution, "distribution")
         if not self.low < self.high:
             raise ConfigError(f"{self.name} goes from {self.low} to {self.high}: min must be below max")
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise ConfigError(f"{self.name} goes from {self.low} to {self.high}: both must be finite")
         if self.logarithmic and self.low <= 0:
             raise ConfigError(f"{self.name} begins at {self.low}: on a logarithmic scale it must be above 0")
 
@@ -56,6 +59,10 @@ class Range:
     @property
     def logarithmic(self) -> bool:
         return self.distribution in ("log_uniform", "int_log_uniform")
+
+    @property
+    def middle(self) -> float:
+        return int(self.low + self.high) // 2 if self.whole else (self.low + self.high) / 2
 
     @property
     def whole(self) -> bool:
@@ -93,6 +100,9 @@ def read_axis(name: str, given: Any, path: Path) -> Axis | Range:
 
 def plain_axis(name: str, values: list[Any], path: Path | str = "") -> Axis:
     """An axis called after the setting that it varies; a list among the values is one value."""
+    for value in values:
+        if isinstance(value, dict | set):
+            raise ConfigError(f"{path}: {name} takes numbers, names and lists of them, not {value!r}")
     labels = tuple(" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
     if len(set(labels)) < len(labels):
         raise ConfigError(f"{path}: {name} takes the same value twice: {', '.join(map(str, labels))}")

@@ -57,8 +57,8 @@ class Cell:
     def status(self, study: StudySpec) -> str:
         """finished, diverged, stopped, failed, begun or new."""
         result = self.read(RunDir(self.folder).result.name)
-        if result.get("status") == "finished":
-            return "finished" if self.read(MEASURES).get("wanted") == measures_of(study) else "begun"
+        if result.get("status") == "finished" and self.read(MEASURES).get("wanted") == measures_of(study):
+            return "finished"
         if result.get("status") == "diverged":
             return "diverged"
         return str(self.read(ENDED).get("status", "begun" if RunDir(self.folder).exists else "new"))
@@ -74,16 +74,20 @@ class Cell:
         return math.exp(score["loss"]) if score["loss"] is not None and score["loss"] < 700 else math.inf
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file of the folder; nothing where there is none, or where it is damaged: then it is made again."""
-        try:
-            found = json.loads((self.folder / name).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return read_json(self.folder / name)
 
     def end(self, status: str, reason: str) -> None:
         """Remember why there is no result."""
         replace_file(self.folder / ENDED, json.dumps({"status": status, "reason": reason}).encode() + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a cell; nothing where there is none, or where it is damaged: then it is made again."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def measures_of(study: StudySpec) -> dict[str, Any]:

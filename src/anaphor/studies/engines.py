@@ -90,6 +90,8 @@ class LocalEngine:
             process = start(job, {**self._environment, **own})
             with process:
                 self._running.add(process)
+                if self._closed:  # while it was being started
+                    let_go(process)
                 code = process.wait()
                 self._running.discard(process)
             return Ended(code, last_line(job.folder))
@@ -100,8 +102,7 @@ class LocalEngine:
     def close(self) -> None:
         self._closed = True
         for process in list(self._running):
-            assert process.stdin is not None
-            process.stdin.close()
+            let_go(process)
         self._pool.shutdown(cancel_futures=True)
         self._held.close()
 
@@ -189,6 +190,12 @@ def start(job: Job, environment: dict[str, str]) -> subprocess.Popen[bytes]:
             env={**os.environ, **threads, **environment},
             start_new_session=True,
         )
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """Ask a worker to save and to end."""
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def last_line(folder: Path) -> str:

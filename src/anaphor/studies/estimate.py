@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import torch
 
@@ -34,9 +33,3 @@ def estimate(setting: Setting) -> float:
     budget = make_budget(epochs=spec.epochs, steps=spec.steps, minutes=None, steps_per_epoch=steps_per_epoch)
     assert budget.steps is not None, "epochs have become steps"
     return STARTING + budget.steps * spec.accumulate * seconds
-
-
-def estimate_all(settings: Sequence[Setting], seeds: int, slots: int) -> tuple[list[float], float]:
-    """Seconds of one cell of each setting, and of the whole study when so many run side by side."""
-    each = [estimate(setting) for setting in settings]
-    return each, seeds * sum(each) / slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from anaphor.data.pair_source import lines_of
 from anaphor.metrics.perplexity import Score
 from anaphor.studies.length import losses_by_length
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order
@@ -84,12 +86,12 @@ def one_by_one(made: PreparedLanguage, texts: Mapping[str, str]) -> dict[str, di
 
 
 def longest_lines(made: PreparedLanguage, split: str, count: int) -> list[str]:
-    """The longest lines that the model can read whole, longest first."""
+    """The longest lines with anything in them that the model can read whole, longest first."""
     if not count:
         return []
-    lines = sorted({line.strip() for line in made.source.text(split).splitlines()}, key=lambda line: (-len(line), line))
-    limit = made.model.limit
-    fitting = (line for line in lines if limit is None or len(made.tokenizer.encode_sentence(line)) <= limit)
+    lines = sorted({line.strip() for line in lines_of(made.source.text(split))}, key=lambda line: (-len(line), line))
+    limit = math.inf if made.model.limit is None else made.model.limit
+    fitting = (line for line in lines if 0 < len(made.tokenizer.encode_sentence(line)) <= limit)
     return list(islice(fitting, count))
 
 

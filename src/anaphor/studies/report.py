@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from anaphor.config import finite
 from anaphor.errors import DataError
+from anaphor.metrics.perplexity import LossTotal
 from anaphor.studies.cell import MEASURES, TEST, Cell
 from anaphor.studies.comparisons import told_of_text
 from anaphor.studies.figures import draw_study
@@ -45,10 +47,11 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     ]
     best = min(ranked)[1] if ranked else None
     chosen = None if best is None else settings[best]
+    untested: dict[str, str] = {}
     if spec.test != "none" and chosen is not None:
         study.seal(chosen, force=force)
         finished = [cell for cell in study.cells if cell.status(spec) == "finished"]
-        study.test([cell for cell in finished if spec.test == "all" or cell.setting is chosen])
+        untested = study.test([cell for cell in finished if spec.test == "all" or cell.setting is chosen])
     axes = axes_of(spec, settings)
     found = [*findings(groups, axes, metric), *compared(study, settings, groups, ranked)]
     extra = further_columns(study, settings)
@@ -57,14 +60,15 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     if spec.lengths:
         further, drawn = by_length(study, settings, axes)
         found, figures = found + further, figures + drawn
-    result = {
+    result: dict[str, Any] = {
         "study": str(study.folder),
-        "cells": [cell_result(study, cell) for cell in study.cells],
+        "cells": [cell_result(study, cell, untested.get(cell.key, "")) for cell in study.cells],
         "best": None if best is None or chosen is None else best_result(study, groups[best], chosen),
         "findings": found,
         "figures": [str(path) for path in figures],
         "table": table,
     }
+    result = finite(result)
     replace_file(study.folder / "findings.txt", ("\n".join(found) + "\n").encode())
     replace_file(study.folder / "result.json", json.dumps(result, indent=2, ensure_ascii=False).encode() + b"\n")
     return result
@@ -124,7 +128,7 @@ def tested_groups(study: Study, settings: Sequence[Setting]) -> list[Group]:
     return groups
 
 
-def cell_result(study: Study, cell: Cell) -> dict[str, Any]:
+def cell_result(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
     status = cell.status(study.spec)
     result = cell.read(RunDir(cell.folder).result.name)
     found = {
@@ -139,6 +143,8 @@ def cell_result(study: Study, cell: Cell) -> dict[str, Any]:
         found["test"] = {key: value for key, value in tested.items() if key != "lengths"}
     if reason := study.reason(cell, status):
         found["reason"] = reason
+    if untested:
+        found["untested"] = untested
     return found
 
 
@@ -206,7 +212,7 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
 
 
 def _exp(score: dict[str, Any] | None) -> float | None:
-    return float(np.exp(score["loss"])) if score and score.get("loss") is not None else None
+    return LossTotal(score["loss"], 1).perplexity if score and score.get("loss") is not None else None
 
 
 def _named(score: dict[str, Any], name: str) -> float | None:
@@ -216,8 +222,10 @@ def _named(score: dict[str, Any], name: str) -> float | None:
 
 def _mean_exp(scores: list[dict[str, Any]]) -> float | None:
     """The perplexity of several texts together, each token counted once."""
-    tokens = sum(score["tokens"] for score in scores)
-    return float(np.exp(sum(score["loss"] * score["tokens"] for score in scores) / tokens)) if tokens else None
+    if not scores or any(score["loss"] is None for score in scores):
+        return None
+    total = sum(score["loss"] * score["tokens"] for score in scores)
+    return LossTotal(total, sum(score["tokens"] for score in scores)).perplexity
 
 
 def _size(cells: Sequence[Cell]) -> int | None:

@@ -13,6 +13,8 @@ from anaphor.errors import ConfigError
 from anaphor.studies.axes import Axis
 from anaphor.studies.spec import Setting, StudySpec
 
+OVER = "over"  # what a trial is called that failed because its setting has no value, not because it was interrupted
+
 
 class Proposals(Protocol):
     """Settings to be tried, one after the other."""
@@ -64,12 +66,14 @@ class Searched:
         self._again: deque[Any] = deque()
         states = optuna.trial.TrialState
         for trial in self.study.get_trials(states=(states.RUNNING,)):
-            self._again.append(trial.params)  # its process was killed: the same setting once more
+            if OVER not in trial.user_attrs:
+                self._again.append(trial.params)  # its process was killed: the same setting once more
             self.study.tell(trial.number, state=states.FAIL)
-        self._left = spec.trials - len(self.study.get_trials(states=(states.COMPLETE,)))
-        self.finished = [
-            self._setting(dict(trial.params)) for trial in self.study.get_trials(states=(states.COMPLETE,))
+        over = [
+            trial for trial in self.study.get_trials() if trial.state == states.COMPLETE or OVER in trial.user_attrs
         ]
+        self._left = spec.trials - len(over)
+        self.finished = [spec.at(dict(trial.params)) for trial in over]
 
     def next(self) -> Setting | None:
         if self.finished:
@@ -81,7 +85,7 @@ class Searched:
             self.study.enqueue_trial(self._again.popleft())
         trial = self.study.ask()
         chosen = {axis.name: self._suggest(trial, axis) for axis in self.spec.parameters}
-        setting = self._setting(chosen)
+        setting = self.spec.at(chosen)
         self._open.append((setting, trial))
         return setting
 
@@ -89,6 +93,8 @@ class Searched:
         for place, (asked, trial) in enumerate(self._open):
             if asked is setting:
                 state = self._optuna.trial.TrialState
+                if value is None:
+                    trial.set_user_attr(OVER, True)
                 self.study.tell(trial, value, state=state.FAIL if value is None else state.COMPLETE)
                 del self._open[place]
                 return
@@ -99,13 +105,6 @@ class Searched:
         if axis.whole:
             return trial.suggest_int(axis.name, int(axis.low), int(axis.high), log=axis.logarithmic)
         return trial.suggest_float(axis.name, axis.low, axis.high, log=axis.logarithmic)
-
-    def _setting(self, chosen: dict[str, Any]) -> Setting:
-        said: dict[str, Any] = {}
-        for axis in self.spec.parameters:
-            value = chosen[axis.name]
-            said |= axis.settings[axis.values.index(value)] if isinstance(axis, Axis) else {axis.name: value}
-        return self.spec.setting(chosen, said)
 
 
 def proposals(spec: StudySpec, folder: Path) -> Proposals:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, from_yaml, look_up, nearest, read_mapping
+from anaphor.config import check_fields, check_types, from_yaml, look_up, nearest, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.studies.axes import Axis, Range, read_axis
+from anaphor.training.budget import BUDGETS, laid_over, without_replaced
 from anaphor.training.recipes import recipe_file
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
 
@@ -83,6 +84,7 @@ class StudySpec:
         look_up(GOALS, self.goal, "goal")
         look_up(TESTS, self.test, "choice of test scores")
         look_up(METRICS, self.metric, "metric")
+        check_types(self)
         if self.metric == "valid.bleu" and self.task != "translate":
             raise ConfigError(f"metric={self.metric} is for the task translate, not for {self.task}")
         if self.task != "lm" and (self.lengths or self.samples or self.long_lines or self.train_score):
@@ -91,6 +93,9 @@ class StudySpec:
             raise ConfigError(f"seeds={list(self.seeds)}: give at least one, and each only once")
         if any(length < 1 for length in self.lengths):
             raise ConfigError(f"lengths={list(self.lengths)}: a segment has at least 1 token")
+        for name, text in self.samples.items():
+            if not text.strip():
+                raise ConfigError(f"samples: {name} is empty, and there is nothing to score")
         if self.long_lines < 0:
             raise ConfigError(f"long_lines={self.long_lines}: it must be 0 or more")
         if self.trials < 1:
@@ -151,15 +156,32 @@ class StudySpec:
         recipe = given.pop("recipe", None)
         values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe), self.task))))
         check_fields(kind, given)
-        if any(given.get(name) is not None for name in BUDGETS):
-            values |= dict.fromkeys(BUDGETS)  # a budget takes the place of the recipe's, whatever its unit
+        values = without_replaced(values, given)
         values |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         try:
             values = {name: _followed(name, value, values) for name, value in values.items()}
             return Setting(dict(parameters), kind(**values))
         except ConfigError as error:
-            told = ", ".join(f"{name} {value}" for name, value in parameters.items())
-            raise ConfigError(f"study {self.name!r} at {told}: {error}") from None
+            raise self.refusal(parameters, error) from None
+
+    def refusal(self, parameters: Mapping[str, Any], error: ConfigError) -> ConfigError:
+        """What is wrong, and at which place."""
+        told = ", ".join(f"{name} {value}" for name, value in parameters.items())
+        return ConfigError(f"study {self.name!r} at {told}: {error}")
+
+    def at(self, chosen: Mapping[str, Any]) -> Setting:
+        """The place of a search that has these values on its axes."""
+        said: dict[str, Any] = {}
+        for axis in self.parameters:
+            value = chosen[axis.name]
+            said |= axis.settings[axis.values.index(value)] if isinstance(axis, Axis) else {axis.name: value}
+        return self.setting(chosen, said)
+
+    def middle(self) -> Setting:
+        """A place of a search, before it has begun."""
+        return self.at(
+            {axis.name: axis.values[0] if isinstance(axis, Axis) else axis.middle for axis in self.parameters}
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """As its file would say it, every key in it."""
@@ -211,16 +233,6 @@ def _followed(name: str, value: Any, values: Mapping[str, Any]) -> Any:
     return found
 
 
-BUDGETS = ("epochs", "steps", "minutes")
-
-
-def laid_over(base: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said, and the base where nothing is. A budget takes the place of the base's, whatever its unit."""
-    if any(said.get(name) is not None for name in BUDGETS):
-        base = {name: value for name, value in base.items() if name not in BUDGETS}
-    return {**base, **said}
-
-
 def read_study(path: Path, name: str | None = None, data: str | None = None) -> StudySpec:
     """A study from its file. What the file has for that data set under `with_data` is laid over the rest."""
     values = read_mapping(path)
@@ -259,8 +271,8 @@ def _study(path: Path, name: str, values: dict[str, Any]) -> StudySpec:
     name_of_metric = str(metric.get("name", "valid.perplexity"))
     goal = str(metric.get("goal", METRICS.get(name_of_metric, "minimize")))
     lengths = tuple(_list(chosen.pop("lengths", []), "lengths", int, path))
-    samples = _mapping(chosen, "samples", path)
-    chosen |= {"lengths": lengths, "samples": {str(key): str(text) for key, text in samples.items()}}
+    samples = {str(key): "" if text is None else str(text) for key, text in _mapping(chosen, "samples", path).items()}
+    chosen |= {"lengths": lengths, "samples": samples}
     try:
         return StudySpec(metric=name_of_metric, goal=goal, **chosen)
     except ConfigError as error:

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 import yaml
 
-from anaphor.config import read_mapping
+from anaphor.config import finite, read_mapping
 from anaphor.errors import ConfigError
-from anaphor.studies.cell import ENDED, JOB, STOP, TEST, Cell, make_cell
+from anaphor.studies.cell import ENDED, JOB, STOP, TEST, Cell, make_cell, read_json
 from anaphor.studies.engines import Ended, Engine, Job
 from anaphor.studies.search import Proposals, proposals
 from anaphor.studies.spec import Setting, StudySpec
@@ -86,7 +86,7 @@ class Study:
                 return
             for future in wait(running, timeout=1, return_when=FIRST_COMPLETED).done:
                 cell, attempt = running.pop(future)
-                ended = future.result()
+                ended = end_of(future)
                 if ended.code < 0 and attempt <= KILLS:
                     self.log("killed", cell, signal=-ended.code, attempt=attempt)
                     running[submit(cell)] = (cell, attempt + 1)
@@ -188,7 +188,8 @@ class Study:
         line: dict[str, Any] = {"time": now(), "event": event}
         if cell is not None:
             line |= {"cell": cell.key, "parameters": dict(cell.setting.parameters), "seed": cell.seed}
-        append_file(self.folder / "log.jsonl", json.dumps({**line, **facts}, ensure_ascii=False).encode() + b"\n")
+        line = finite({**line, **facts})
+        append_file(self.folder / "log.jsonl", json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
     # After all cells: choose, seal, test.
 
@@ -196,11 +197,11 @@ class Study:
         """Write down what was chosen and from what, before the test split is opened. A choice is made once."""
         path = self.folder / SEAL
         cells = {cell.key: self.value(cell) for cell in self.cells}
-        choice: dict[str, Any] = {"metric": self.spec.metric, "chosen": None, "cells": cells}
-        choice["chosen"] = None if chosen is None else dict(chosen.parameters)
+        parameters = None if chosen is None else dict(chosen.parameters)
+        choice: dict[str, Any] = finite({"metric": self.spec.metric, "chosen": parameters, "cells": cells})
         if path.is_file():
             before = json.loads(path.read_bytes())
-            if {key: before.get(key) for key in choice} == choice:
+            if finite({key: before.get(key) for key in choice}) == choice:
                 return
             if not force:
                 raise another_choice(self.folder)
@@ -209,19 +210,23 @@ class Study:
         replace_file(path, json.dumps({"at": now(), **choice}, indent=2, ensure_ascii=False).encode() + b"\n")
         self.log("sealed", **choice)
 
-    def test(self, cells: list[Cell]) -> None:
-        """Score them on test, each once, after the seal."""
+    def test(self, cells: list[Cell]) -> dict[str, str]:
+        """Score them on test, each once, after the seal. Gives the keys of those that have no score, and why."""
         if not (self.folder / SEAL).is_file():
             raise ConfigError(f"{self.folder}: the test split is read after the choice is sealed, not before")
         waiting = deque(cell for cell in cells if not cell.read(TEST))
-        self._drive(lambda: waiting.popleft() if waiting else None, self._submit_test, self._tested)
+        untested: dict[str, str] = {}
 
-    def _tested(self, cell: Cell, ended: Ended) -> None:
-        if ended.code:
-            self.log("test failed", cell, reason=why(ended))
-            self.watcher.changed(cell, "untested", why(ended))
-        else:
-            self.watcher.changed(cell, "tested")
+        def over(cell: Cell, ended: Ended) -> None:
+            if ended.code:
+                untested[cell.key] = why(ended)
+                self.log("test failed", cell, reason=why(ended))
+                self.watcher.changed(cell, "untested", why(ended))
+            else:
+                self.watcher.changed(cell, "tested")
+
+        self._drive(lambda: waiting.popleft() if waiting else None, self._submit_test, over)
+        return untested
 
     def _submit_test(self, cell: Cell) -> Future[Ended]:
         if not (cell.folder / JOB).is_file():
@@ -232,6 +237,14 @@ class Study:
 
 def now() -> str:
     return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def end_of(future: Future[Ended]) -> Ended:
+    """How a job ended. An engine that breaks, for want of memory or of a node, fails this job and not the study."""
+    try:
+        return future.result()
+    except Exception as error:  # noqa: BLE001 (what it raises is its own affair)
+        return Ended(1, " ".join(f"{type(error).__name__}: {error}".split())[:500])
 
 
 def why(ended: Ended) -> str:
@@ -283,6 +296,13 @@ def require_same_choice(spec: StudySpec, folder: Path, threads: int) -> None:
         same = {cell.key for cell in made} == set(sealed["cells"])
     if not same or sealed["metric"] != spec.metric:
         raise another_choice(folder)
+    failed = [key for key in sealed["cells"] if read_json(folder / "cells" / key / ENDED).get("status") == "failed"]
+    if failed:  # they would be tried again, and a choice with them would be another one
+        cells = "1 cell" if len(failed) == 1 else f"{len(failed)} cells"
+        raise ConfigError(
+            f"{folder} has made its choice without {cells} that failed and would be tried again: choose another --out, "
+            f"or choose again by --force (the log keeps both)"
+        )
 
 
 def another_choice(folder: Path) -> ConfigError:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import look_up
+from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.studies.cell import JOB, MEASURES, STOP, TEST
 from anaphor.studies.spec import TASKS
@@ -73,7 +73,7 @@ def test(folder: Path, job: dict[str, Any]) -> int:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    replace_file(path, json.dumps(found, ensure_ascii=False).encode() + b"\n")
+    replace_file(path, json.dumps(finite(found), ensure_ascii=False).encode() + b"\n")
 
 
 def wait_for(rundir: RunDir) -> None:

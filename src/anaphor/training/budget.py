@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+BUDGETS = ("epochs", "steps", "minutes")
 
 
 @dataclass(frozen=True)
@@ -27,3 +31,14 @@ def make_budget(*, epochs: float | None, steps: int | None, minutes: float | Non
     if steps is None:
         steps = max(1, round((3.0 if epochs is None else epochs) * steps_per_epoch))
     return Budget(steps, None)
+
+
+def without_replaced(base: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, without their budget where another is said: it takes the place of theirs, whatever its unit."""
+    replaced = any(said.get(name) is not None for name in BUDGETS)
+    return {name: value for name, value in base.items() if not (replaced and name in BUDGETS)}
+
+
+def laid_over(base: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said, and the base where nothing is."""
+    return {**without_replaced(base, said), **said}

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
+from anaphor.training.spec import DEVICES
 
 
 def choose_device(name: str) -> torch.device:
+    look_up(DEVICES, name, "device")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda"):
-        raise ConfigError(f"unknown device {name!r} (known: auto, cpu, cuda)")
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device='cuda': there is no GPU that torch can use here; leave it to auto, or say cpu")
     return torch.device(name)

@@ -17,18 +17,33 @@ _LONGEST_NAME = 300  # of a holder, in bytes: the file is read before anybody kn
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock, or say at once who holds it. The file stays: two could hold locks on two files of one name."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    """Hold the lock, or say at once who holds it. Nobody but its holder may delete the file."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(handle, _LONGEST_NAME, 0).decode("utf-8", errors="replace")
-            told = "".join(filter(str.isprintable, holder)) or "another process"
-            raise ConfigError(f"{what} is in use by {told}: wait for it, stop it, or choose another --out") from None
-        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)
+            _lock(handle, what)
+            # If its last holder deleted the file just now, two could hold locks on two files of one name.
+            if _is_at(path, handle):
+                since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, what: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(handle, _LONGEST_NAME, 0).decode("utf-8", errors="replace")
+        told = "".join(filter(str.isprintable, holder)) or "another process"
+        raise ConfigError(f"{what} is in use by {told}: wait for it, stop it, or choose another --out") from None
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False

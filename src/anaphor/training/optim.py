@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
+from anaphor.models.language_model import Head
 from anaphor.training.mismatch import Mismatch
 from anaphor.training.muon import Muon
 
@@ -76,9 +77,9 @@ class Weights(NamedTuple):
 
     @staticmethod
     def of(model: nn.Module) -> Weights:
-        tables = {weight for part in model.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
+        tables, heads = _of_parts(model, nn.Embedding), _of_parts(model, Head)
         weights = Weights([], [], [], [])
-        for name, weight in model.named_parameters():
+        for weight in model.parameters():
             if not weight.requires_grad:
                 continue
             if weight in tables:
@@ -86,8 +87,12 @@ class Weights(NamedTuple):
             elif weight.ndim < 2:
                 weights.vectors.append(weight)
             else:
-                (weights.head if name.startswith("head.") else weights.hidden).append(weight)
+                (weights.head if weight in heads else weights.hidden).append(weight)
         return weights
+
+
+def _of_parts(model: nn.Module, kind: type[nn.Module]) -> set[nn.Parameter]:
+    return {weight for part in model.modules() if isinstance(part, kind) for weight in part.parameters()}
 
 
 @dataclass(frozen=True)

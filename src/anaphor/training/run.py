@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -40,6 +41,11 @@ PREPARE: dict[type[RunSpec], Callable[..., Prepared]] = {
 KINDS: dict[str, type[RunSpec]] = {kind.task: kind for kind in PREPARE}
 
 
+def tell(line: str) -> None:
+    """To whoever sits there, unless the caller has a better way: what was lost must not go unheard."""
+    print(f"anaphor: {line}", file=sys.stderr)  # noqa: T201 (not on stdout, which is for what was asked)
+
+
 def prepare(spec: RunSpec, known: dict[str, Any] | None = None) -> Prepared:
     """Open the data and build the model. A run that exists brings what is `known` of it: its tokenizer."""
     return PREPARE[type(spec)](spec, known)
@@ -54,7 +60,7 @@ def execute(
     force: bool = False,
     test: bool = True,
     tensorboard: bool = False,
-    warn: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = tell,
 ) -> tuple[dict[str, Any], int]:
     """Train, keep the best, score it. Gives the result and an exit code: 0, or 130 and 143 when asked to end early."""
     if tensorboard:
@@ -80,7 +86,7 @@ def execute(
         if interruption.signal == signal.SIGTERM:
             return {"status": "stopped", "run": str(out)}, 143
         status = "finished" if trainer.over() else "interrupted"
-        result = {"status": status, "run": str(out), **_result(made, trainer, rundir)}
+        result = {"status": status, "run": str(out), **_result(made, trainer, rundir, warn)}
         if test:
             rundir.write_result(result)  # what is known, should the test split turn out to be beyond the model
             with trainer.scored():
@@ -171,6 +177,8 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
         rundir.begin(described(spec), force=True)
         return
     trainer.load(saved)
+    if trainer.progress.best_step != saved.step:
+        _best(trainer, rundir, warn)
     rundir.go_back(saved.step)
     if changed:
         rundir.change(described(spec))
@@ -188,11 +196,10 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
         yield f"threads were {before.get('threads')} and are {now['threads']}"
 
 
-def _result(made: Prepared, trainer: Trainer, rundir: RunDir) -> dict[str, Any]:
+def _result(made: Prepared, trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> dict[str, Any]:
     """Take the best weights and score them. Of the test split nothing is known yet."""
     progress = trainer.progress
-    if progress.best_step is not None:
-        _take_best(trainer, rundir)
+    _take_best(trainer, rundir, warn)
     with trainer.scored():
         valid = made.score("valid")
     return {
@@ -210,8 +217,24 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir) -> dict[str, Any]:
     }
 
 
-def _take_best(trainer: Trainer, rundir: RunDir) -> None:
-    saved = checkpoint.read(rundir.checkpoints / f"step-{trainer.progress.best_step}")
+def _best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> checkpoint.Checkpoint | None:
+    """The best so far. It may be damaged, or deleted for a better one that is damaged now: then it is forgotten."""
+    step = trainer.progress.best_step
+    if step is None:
+        return None
+    try:
+        return checkpoint.read(rundir.checkpoints / f"step-{step}")
+    except CheckpointError as error:
+        warn(f"{error}; it was the best, and is forgotten")
+        trainer.progress.forget_best()
+        return None
+
+
+def _take_best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> None:
+    """Its weights, or those of the last step where there is none."""
+    saved = _best(trainer, rundir, warn)
+    if saved is None:
+        return
     checkpoint.fit(trainer.model, saved.parts["model"])
     if trainer.average is not None:
         trainer.average.load_state_dict(saved.parts["average"])
@@ -236,18 +259,23 @@ def opened_translation(folder: Path, device: str = "auto") -> Iterator[PreparedT
 
 
 @contextmanager
-def opened(folder: Path, device: str = "auto") -> Iterator[Prepared]:
-    """A run to be used: its data, its tokenizer, and its model with the best weights."""
+def opened(folder: Path, device: str = "auto", warn: Callable[[str], None] = tell) -> Iterator[Prepared]:
+    """A run to be used: its data, its tokenizer, and its model with the best weights that can be read."""
     rundir = RunDir(folder)
     rundir.require()
     spec = dataclasses.replace(read_spec(rundir.spec), device=device)
     path, warnings = checkpoint.newest(rundir.checkpoints)
     if path is None:
         raise CheckpointError("; ".join([f"{folder} has no checkpoint that can be read", *warnings]))
+    for line in warnings:
+        warn(line)
     saved = checkpoint.read(path)
-    best = rundir.checkpoints / f"step-{saved.facts['progress']['best_step']}"
-    if best != path and best.is_dir():
-        saved = checkpoint.read(best)
+    best = saved.facts["progress"]["best_step"]
+    if best not in (None, saved.step):
+        try:
+            saved = checkpoint.read(rundir.checkpoints / f"step-{best}")
+        except CheckpointError as error:
+            warn(f"{error}; it was the best, and step-{saved.step} takes its place")
     made = prepare(spec, saved.facts)
     checkpoint.fit(made.model, saved.parts["model"])
     with _averaged(made, saved):

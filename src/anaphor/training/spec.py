@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from anaphor.errors import ConfigError
 BATCHINGS = {"stream": "one text in rows, segment after segment", "padded": "separate examples"}
 PROTOCOLS = {"complete": "every token once", "example": "as the well-known example script"}
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
+DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}
 LARGEST_SEED = 2**63 - 1
 AVERAGES = {"none": "no average", "ema": "an average that forgets", "tail": "the mean of the last part"}
 
@@ -74,8 +76,9 @@ class RunSpec:
     """Whether a GPU records a step once and replays it; the same numbers, sooner."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "betas", tuple(self.betas))  # a list is welcome
+        self.as_list("betas", "numbers", int, float)
         check_types(self)
+        look_up(DEVICES, self.device, "device")
         look_up(DTYPES, self.dtype, "number type")
         look_up(AVERAGES, self.average, "average")
         for name in ("batch_size", "accumulate", "steps", "patience", "evaluate_every"):
@@ -89,6 +92,15 @@ class RunSpec:
         if not 0 <= self.clip < float("inf"):
             raise ConfigError(f"clip={self.clip}: it must be 0 or more, and finite")
         check_seed(self.seed)
+
+    def as_list(self, name: str, what: str, *kinds: type) -> None:
+        """A list is welcome; a bare word is refused, for it would be taken apart."""
+        given = getattr(self, name)
+        listed = isinstance(given, Sequence) and not isinstance(given, str)
+        # To Python a truth is a number, too.
+        if not listed or not all(isinstance(one, kinds) and isinstance(one, bool) == (bool in kinds) for one in given):
+            raise ConfigError(f"{name}={given!r}: it must be a list of {what}")
+        object.__setattr__(self, name, tuple(given))
 
     def at_least_one(self, name: str) -> None:
         given = getattr(self, name)
@@ -160,7 +172,7 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """Train a language model. What is None is left to the model, the data or the optimizer."""
 
     task = "lm"
-    more_options = ("mixers", "widths", "tied", "causal", "memory")
+    more_options = ("mixers", "widths", "norms", "residuals", "tied", "causal", "memory")
 
     data: str = "python-reference"
     """A named data set, a folder with train, valid and test, or one text file."""
@@ -178,6 +190,10 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """The layers spelled out, from first to last, in place of the model's own."""
     widths: tuple[int, ...] = ()
     """Size of each layer's output, where they differ, in place of the width."""
+    norms: tuple[str, ...] = ()
+    """Where the norm of each layer stands, where they differ, in place of the norm."""
+    residuals: tuple[bool, ...] = ()
+    """Whether each layer's input is added to its output, where they differ, in place of the residual."""
     tied: bool | None = None
     """Whether the output uses the word vectors again."""
     causal: bool = True
@@ -201,8 +217,10 @@ class LanguageRunSpec(ModelOptions, RunSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "mixers", tuple(self.mixers))
-        object.__setattr__(self, "widths", tuple(self.widths))
+        self.as_list("mixers", "names", str)
+        self.as_list("widths", "whole numbers", int)
+        self.as_list("norms", "names", str)
+        self.as_list("residuals", "True and False", bool)
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
         for name in ("bptt", "evaluation_rows", "limit"):
@@ -270,14 +288,14 @@ class TranslationRunSpec(ModelOptions, RunSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "encoder", tuple(self.encoder))
-        object.__setattr__(self, "decoder", tuple(self.decoder))
+        self.as_list("encoder", "names", str)
+        self.as_list("decoder", "names", str)
         look_up(CHOICES, self.select, "choice of the best")
-        for name in ("batch_tokens", "pad_to", "limit", "longest", "beam"):
+        for name in ("batch_tokens", "pad_to", "limit", "longest", "beam", "encoder_layers"):
             self.at_least_one(name)
         if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
             raise ConfigError("condition='none' leaves the source unread: an encoder means nothing to it")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
-        if self.length_penalty < 0:
-            raise ConfigError(f"length_penalty={self.length_penalty}: it must be 0 or more")
+        if not 0 <= self.length_penalty <= 10:
+            raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")

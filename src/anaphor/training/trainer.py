@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +24,7 @@ from anaphor.training import checkpoint
 from anaphor.training.averaging import Average
 from anaphor.training.budget import Budget
 from anaphor.training.events import Events
+from anaphor.training.mismatch import Mismatch
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import Schedule
 from anaphor.training.step import Report, Step
@@ -75,6 +76,19 @@ class Progress:
     """Targets learnt from since then."""
     recent_seconds: float = 0.0
     """Time spent learning since then."""
+
+    @staticmethod
+    def of(told: Any) -> Progress:
+        """What a checkpoint tells, which must be all of it: whoever begins to count anew goes on elsewhere."""
+        told = told if isinstance(told, dict) else {}
+        known = [field.name for field in fields(Progress)]
+        missing, extra = [name for name in known if name not in told], [name for name in told if name not in known]
+        Mismatch(missing, extra).refuse("the checkpoint's progress")
+        return Progress(**told)
+
+    def forget_best(self) -> None:
+        """As if nothing had been validated: the next one is the best."""
+        self.best_cost = self.best_step = None
 
     def lost(self, loss: float, tokens: int) -> None:
         """Count a step's mean loss and its targets."""
@@ -274,7 +288,7 @@ class Trainer:
         checkpoint.fit(self.model, saved.parts["model"])
         self.step.optimizer.load_state_dict(saved.parts["optimizer"])
         self.schedule.load_state_dict(saved.facts["schedule"])
-        self.progress = Progress(**saved.facts["progress"])
+        self.progress = Progress.of(saved.facts.get("progress"))
         if self.average is not None:
             self.average.load_state_dict(saved.parts["average"])
         if "carry" in saved.parts:

@@ -14,6 +14,7 @@ from anaphor.data.pair_source import PairSource, pair_overlap
 from anaphor.data.pair_sources import open_pairs
 from anaphor.errors import ConfigError
 from anaphor.generate import Beam
+from anaphor.metrics.perplexity import Score
 from anaphor.models.presets import seq2seq_preset
 from anaphor.models.seq2seq import Seq2Seq
 from anaphor.tasks.disagreement import Disagreement
@@ -53,17 +54,8 @@ class PreparedTranslation(Prepared):
         facts = {**self.task.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
         if cut := sum(not one.finished for one in written):
             facts["cut"] = cut
-        score: dict[str, Any] = {
-            "loss": total.loss,
-            "perplexity": total.perplexity,
-            "bits_per_byte": total.bits_per_byte,
-            "tokens": total.tokens,
-            "bleu": bleu.bleu,
-            "bleu_signature": bleu.signature,
-            "chrf": characters.chrf,
-            "chrf_signature": characters.signature,
-            "signature": "|".join(f"{key}:{value}" for key, value in facts.items()),
-        }
+        score = Score(total, facts, {"bleu": bleu.bleu, "chrf": characters.chrf}).to_plain()
+        score |= {"bleu_signature": bleu.signature, "chrf_signature": characters.signature}
         if split == "test":
             found = pair_overlap(self.source, self._trained())
             score["overlap"] = {"unit": "pairs", "test": found.parts, "in_train": found.in_train}

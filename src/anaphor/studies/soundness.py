@@ -1,0 +1,47 @@
+"""What every worker would refuse before it opens its data is refused once, before the first of them is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anaphor.config import look_up
+from anaphor.data.vocab import TOKENIZERS
+from anaphor.errors import ConfigError
+from anaphor.models import PRESETS, SEQ2SEQ_PRESETS, preset, seq2seq_preset
+from anaphor.studies.spec import Setting, StudySpec
+from anaphor.training.optim import OPTIMIZERS
+from anaphor.training.run import optimizer_spec
+from anaphor.training.schedule import SCHEDULES, ScheduleSpec
+from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
+
+Run = LanguageRunSpec | TranslationRunSpec
+VOCABULARY = 100  # the data will tell; what fits together does not depend on it
+
+
+def check_study(spec: StudySpec, settings: Sequence[Setting] | None) -> None:
+    """Refuse settings that could not be run. Those of a search are not known yet: of them only names are checked."""
+    for setting in [spec.middle()] if settings is None else settings:
+        assert isinstance(setting.run, Run), "one of the tasks that can be studied"
+        try:
+            check_names(setting.run)
+            if settings is not None:
+                check_parts(setting.run)
+        except ConfigError as error:
+            raise spec.refusal(setting.parameters, error) from None
+
+
+def check_names(run: Run) -> None:
+    look_up(OPTIMIZERS, run.optimizer, "optimizer")
+    look_up(SCHEDULES, run.schedule, "schedule")
+    look_up(SEQ2SEQ_PRESETS if isinstance(run, TranslationRunSpec) else PRESETS, run.model, "model")
+    look_up(TOKENIZERS, run.tokenizer, "tokenizer")
+
+
+def check_parts(run: Run) -> None:
+    """Describe the parts of a run as the run itself would."""
+    optimizer_spec(run)
+    ScheduleSpec(schedule=run.schedule, warmup=run.warmup)
+    if isinstance(run, TranslationRunSpec):
+        seq2seq_preset(run.model, source_vocabulary=VOCABULARY, vocabulary=VOCABULARY, **run.model_options())
+    else:
+        preset(run.model, vocabulary=VOCABULARY, **run.model_options())

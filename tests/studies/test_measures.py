@@ -1,0 +1,27 @@
+"""What is measured on a trained model: its longest lines are lines of the text, and each can be scored."""
+
+from types import SimpleNamespace
+
+from anaphor.data.word import Word
+from anaphor.studies.measures import longest_lines
+
+
+def lines(text, count, limit=None):
+    made = SimpleNamespace(
+        source=SimpleNamespace(text=lambda split: text),
+        tokenizer=Word.train(text, 100),
+        model=SimpleNamespace(limit=limit),
+    )
+    return longest_lines(made, "valid", count)
+
+
+def test_a_line_without_tokens_is_none():
+    assert lines("the cat\n\n   \nthe other dog\n\nthe cat\n", 5) == ["the other dog", "the cat"]
+
+
+def test_only_a_newline_ends_a_line():
+    assert lines("a b\u2028c d\nthe cat\n", 2) == ["a b\u2028c d", "the cat"]
+
+
+def test_a_line_that_the_model_cannot_read_whole_is_left_out():
+    assert lines("one two three\none two\none\n", 2, limit=2) == ["one two", "one"]

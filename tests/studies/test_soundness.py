@@ -1,0 +1,54 @@
+"""What a worker would refuse is refused before the first one is started, at every place of a study."""
+
+import pytest
+
+from anaphor.errors import ConfigError
+from anaphor.studies.presets import presets, study_file
+from anaphor.studies.soundness import check_study
+from anaphor.studies.spec import read_study
+
+
+def check(tmp_path, text):
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    spec = read_study(path)
+    check_study(spec, None if spec.searches else spec.settings())
+
+
+@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("data", [None, "wikitext-2"])
+def test_every_preset_is_sound(name, data):
+    spec = read_study(study_file(name), data=data)
+    settings = spec.settings()
+    assert settings
+    check_study(spec, settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("parameters: {optimizer: {values: [sgd, adamx]}}\n", "at optimizer adamx: unknown optimizer 'adamx'; did you"),
+        ("parameters: {mixers: {values: [[lstm], [lstmm]]}}\n", "at mixers lstmm: unknown mixer 'lstmm'; did you mean"),
+        ("base: {model: transformer, width: 8}\nparameters: {heads: {values: [2, 3]}}\n", "at heads 3: "),
+        ("base: {warmup: 2}\nparameters: {width: {values: [8]}}\n", "warmup=2 is not a share of the budget"),
+        ("task: translate\nparameters: {model: {values: [luong, lstm]}}\n", "at model lstm: unknown model 'lstm'"),
+        ("task: translate\nparameters: {condition: {values: [stat]}}\n", "unknown condition 'stat'; did you mean"),
+        (
+            "method: bayes\nbase: {optimizer: adamx}\nparameters: {lr: {min: 0.1, max: 1}}\n",
+            "unknown optimizer 'adamx'",
+        ),
+        ("method: random\nbase: {model: lsmt}\nparameters: {layers: {min: 1, max: 4}}\n", "at layers 2: unknown model"),
+    ],
+)
+def test_a_place_that_cannot_be_run_is_named(tmp_path, text, message):
+    with pytest.raises(ConfigError) as caught:
+        check(tmp_path, text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_search_may_meet_values_that_do_not_fit_together(tmp_path):
+    spec = "method: random\nbase: {model: transformer}\nparameters: {heads: {values: [3]}, width: {min: 8, max: 9}}\n"
+    check(tmp_path, spec)
+    with pytest.raises(ConfigError, match="at heads 3, width 8"):
+        check(tmp_path, spec.replace("random", "grid").replace("{min: 8, max: 9}", "{values: [8, 9]}"))

@@ -1,0 +1,44 @@
+"""A run's page refuses what is no list, no number that can work and no known place, each in one line."""
+
+import pytest
+
+from anaphor.errors import ConfigError
+from anaphor.training.device import choose_device
+from anaphor.training.spec import DEVICES, LanguageRunSpec, TranslationRunSpec
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "message"),
+    [
+        (LanguageRunSpec, {"mixers": "lstm"}, "mixers='lstm': it must be a list of names"),
+        (LanguageRunSpec, {"mixers": None}, "mixers=None: it must be a list of names"),
+        (LanguageRunSpec, {"mixers": [{"lstm": 1}]}, "mixers=[{'lstm': 1}]: it must be a list of names"),
+        (LanguageRunSpec, {"widths": 5}, "widths=5: it must be a list of whole numbers"),
+        (LanguageRunSpec, {"widths": [8, 8.5]}, "widths=[8, 8.5]: it must be a list of whole numbers"),
+        (LanguageRunSpec, {"betas": 0.9}, "betas=0.9: it must be a list of numbers"),
+        (LanguageRunSpec, {"betas": (0.9, True)}, "betas=(0.9, True): it must be a list of numbers"),
+        (LanguageRunSpec, {"residuals": [1, 0]}, "residuals=[1, 0]: it must be a list of True and False"),
+        (LanguageRunSpec, {"device": "cdua"}, "unknown device 'cdua'; did you mean 'cuda'? (known: auto, cpu, cuda)"),
+        (TranslationRunSpec, {"encoder": "lstm"}, "encoder='lstm': it must be a list of names"),
+        (TranslationRunSpec, {"decoder": "gru"}, "decoder='gru': it must be a list of names"),
+        (TranslationRunSpec, {"encoder_layers": 0}, "encoder_layers=0: it must be at least 1"),
+        (TranslationRunSpec, {"length_penalty": -1}, "length_penalty=-1: it must be from 0 to 10"),
+        (TranslationRunSpec, {"length_penalty": float("nan")}, "length_penalty=nan: it must be from 0 to 10"),
+        (TranslationRunSpec, {"length_penalty": 1e300}, "length_penalty=1e+300: it must be from 0 to 10"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(kind, said, message):
+    with pytest.raises(ConfigError) as caught:
+        kind(**said)
+    assert str(caught.value) == message
+
+
+def test_a_list_is_as_welcome_as_a_tuple():
+    run = LanguageRunSpec(mixers=["lstm", "attention"], widths=[8, 16], residuals=[False, True], betas=[0, 0.99])
+    assert (run.mixers, run.widths) == (("lstm", "attention"), (8, 16))
+    assert (run.residuals, run.betas) == ((False, True), (0, 0.99))
+
+
+def test_devices_are_those_that_a_run_can_choose(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert {choose_device(name).type for name in DEVICES} == {"cpu", "cuda"}
