@@ -278,12 +278,12 @@ def test_a_run_that_kept_off_test_is_asked_on_validation(file, engine, tmp_path,
     assert not [line for line in further if "est of" in line]
 
 
-def test_a_run_is_asked_what_the_study_asks_for_its_data(engine, tmp_path, capsys):
-    words = "train lm --data grammar --layers 1 --width 8 --batch-size 2 --bptt 4 --steps 2 --out one --device cpu"
+def test_a_run_is_asked_what_the_study_asks_for_its_data(file, engine, tmp_path, capsys):
+    words = f"train lm --data {tmp_path}/text.txt --layers 1 --batch-size 2 --bptt 4 --steps 2 --out one --device cpu"
     assert main([*words.split(), "--no-test", "--json"]) == 0
     capsys.readouterr()
     asked = tmp_path / "asked.yaml"
-    lengths = "lengths: [5]\nwith_data: {grammar: {lengths: [3, 9]}}\n"
+    lengths = f"lengths: [5]\nwith_data: {{{tmp_path}/text.txt: {{lengths: [3, 9]}}}}\n"
     asked.write_text("base: {data: python-reference}\nparameters: {width: {values: [8]}}\n" + lengths)
     told(capsys, asked, "--of", "one", "--out", "answer")
     table = (tmp_path / "answer" / "lengths" / "table.csv").read_text()

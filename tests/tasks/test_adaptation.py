@@ -294,6 +294,17 @@ def test_the_signature_tells_the_adaptation_and_the_rows():
     assert str(Dynamic(0.001, 0.02, "rms")) == "dynamic-rms(0.001,0.02)"
 
 
+def test_a_model_that_sees_later_tokens_gets_a_perplexity_by_no_adaptation_either():
+    model = build("transformer", vocabulary=VOCABULARY, width=8, layers=1, merge="reweight-matrix", causal=False).eval()
+    task, protocol = task_of(tokens_of(), carry=False), Protocol(1, 4, False)
+    plain = task.evaluate_by(model, "valid", protocol)
+    adapted = [
+        *with_caches(task, model, "valid", protocol, CACHES[:1], plain),
+        with_dynamic(task, model, "valid", protocol, Dynamic(0.1), plain),
+    ]
+    assert [score.total.perplexity for score in (plain, *adapted)] == [None] * 3
+
+
 def test_a_learning_rate_that_leads_nowhere_is_told_in_one_line():
     model, task, protocol = model_of(), task_of(tokens_of()), Protocol(1, 4, carry=True)
     plain = task.evaluate_by(model, "valid", protocol)

@@ -71,11 +71,3 @@ def test_totals_that_saw_later_tokens_spoil_a_sum():
     assert both.perplexity is None
     assert both.loss == 1
     assert "no perplexity" in perplexity_in_words(both.perplexity)
-
-
-def test_no_adaptation_calls_it_a_perplexity(folder, capsys):
-    adapted = ["--cache", "10", "--dynamic", "0.1", "--json"]
-    assert main(["evaluate", str(folder), "--device", "cpu", *adapted]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["perplexity"] for row in rows] == [None] * 3
-    assert all(math.isfinite(row["loss"]) for row in rows)
