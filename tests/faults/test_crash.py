@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from anaphor.training.checkpoint import newest
 from faults.runs import command, environment, hashes, run
 
 SHORT = ("--steps", "8")
@@ -102,6 +103,7 @@ def test_a_damaged_checkpoint_is_left_out_with_one_warning(tmp_path, reference):
     warnings = [line for line in done.stderr.splitlines() if line.startswith("anaphor:")]
     assert len(warnings) == 1
     assert str(weights) in warnings[0]
+    assert newest(out / "checkpoints") == (last, []), "written anew, and whole"
     assert comparable(hashes(out)) == comparable(reference[0])
 
 
