@@ -62,6 +62,16 @@ def test_a_captured_step_on_padded_pairs_learns_the_same(name, tmp_path):
 
 
 @on_gpu
+def test_two_readings_that_are_to_agree_are_drawn_anew_at_every_replay(tmp_path):
+    options = {"dropout": 0.1, "disagreement_penalty": 1.0, **TRANSLATORS["transformer"]}
+    spec = dataclasses.replace(PAIRS, dtype="float32", **options)
+    once = losses(spec, tmp_path / "once")
+    assert once[-1] < once[0]
+    assert once == pytest.approx(losses(spec, tmp_path / "again"), rel=1e-3)
+    assert once != pytest.approx(losses(dataclasses.replace(spec, seed=5), tmp_path / "other"), rel=1e-4)
+
+
+@on_gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dropout_is_drawn_anew_at_every_replay(dtype, tmp_path):
     options = {"dropout": 0.2, "weight_drop": 0.3, "dropout_kind": "locked", "word_dropout": 0.1}
