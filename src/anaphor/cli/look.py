@@ -14,7 +14,6 @@ import tyro
 from anaphor.cli.train import warn_of_unknown
 from anaphor.cli.writing import writing
 from anaphor.config import finite, parse
-from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -95,6 +94,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _look(folder: Path, options: Options) -> Look:
+    from anaphor.data.tokenizer import UNKNOWN
     from anaphor.inspect import look_at
     from anaphor.training.run import opened_language
 

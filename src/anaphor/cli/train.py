@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import finite, from_yaml, look_up, parse
-from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError
 from anaphor.training.budget import BUDGETS, without_replaced
 from anaphor.training.recipes import recipe_file
@@ -149,6 +148,8 @@ def warn(line: str) -> None:
 def warn_of_unknown(unknown: int, tokens: int, what: str) -> None:
     """Tell that words are read as `<unk>`: whatever follows is not about them."""
     if unknown:
+        from anaphor.data.tokenizer import UNKNOWN
+
         warn(f"the model does not know {unknown} of {tokens} tokens of the {what}: it reads {UNKNOWN}")
 
 
