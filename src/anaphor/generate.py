@@ -37,7 +37,7 @@ class Choice:
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top_k={self.top_k}: there must be at least 1 token to choose from")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p={self.top_p} is not a probability above 0")
+            raise ConfigError(f"top_p={self.top_p}: it must be above 0 and at most 1")
 
     def __call__(self, logits: Tensor, generator: torch.Generator) -> Tensor:
         """[B, V] -> [B]"""

@@ -290,6 +290,21 @@ def test_a_run_is_asked_what_the_study_asks_for_its_data(file, engine, tmp_path,
     assert [line.split(",")[2] for line in table.splitlines()[1:]] == ["3", "9"] * 2, table
 
 
+def test_a_run_s_folder_is_not_made_a_study_s(file, engine, tmp_path, capsys):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "spec.yaml").write_text("task: lm\n")
+    assert main(["study", str(file), "--device", "cpu", "--out", "one"]) == 2
+    assert "one holds a run" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["spec.yaml"]
+
+
+def test_a_damaged_seal_is_told_in_one_line(file, engine, tmp_path, capsys):
+    told(capsys, file)
+    (tmp_path / "studies" / "gates" / "seal.json").write_text("garbage{")
+    assert main(["study", str(file), "--device", "cpu"]) == 2
+    assert "seal.json is not JSON of ours" in capsys.readouterr().err
+
+
 def test_an_engine_that_is_not_known_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "bptt", "--engine", "rya", "--device", "cpu"]) == 2

@@ -195,3 +195,43 @@ def test_patience_that_ended_a_run_is_told(capsys):
     train("--steps", "40", "--evaluate-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
     assert "stopped early, after" in capsys.readouterr().out
     assert json.loads(Path("run/result.json").read_text())["stopped_early"]
+
+
+def test_what_is_said_of_all_layers_takes_the_place_of_what_a_file_says_of_each(tmp_path, capsys):
+    each = "--layers 2 --mixers lstm gru --widths 8 6 --residuals True True"
+    train(*each.split(), "--steps", "1", "--out", "run")
+    capsys.readouterr()
+    for flags in (["--width", "4"], ["--model", "gru"], ["--no-residual"]):
+        assert main(["train", "lm", "--config", "run/spec.yaml", *flags, "--dry-run", "--json", "--out", "other"]) == 0
+    told = [json.loads(line)["parameters"] for line in capsys.readouterr().out.splitlines()]
+    assert len(set(told)) == 3
+    narrow = ["--config", "run/spec.yaml", "--width", "4", "--no-test", "--out", "other"]
+    assert main(["train", "lm", *narrow]) == 0
+    assert "widths: []" in (tmp_path / "other" / "spec.yaml").read_text()
+
+
+def test_another_rule_does_not_inherit_the_options_of_a_recipes(capsys):
+    words = ["--recipe", "wikitext-2-lstm", "--optimizer", "sgd", "--layers", "1", "--widths", "4"]
+    train(*words, "--steps", "1", "--out", "run")
+    assert "betas: []" in Path("run/spec.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--betas", "0.9"], "two are needed"),
+        (["--momentum", "0.5"], "means nothing to adamw"),
+        (["--optimizer", "adamx"], "did you mean 'adamw'"),
+        (["--schedule", "cosin"], "did you mean 'cosine'"),
+        (["--lr", "-1"], "must be above 0"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):
+    refused(capsys, ["train", "lm", "--data", "text.txt", "--dry-run", *words], message)
+
+
+def test_a_study_s_folder_is_not_made_a_run_s(tmp_path, capsys):
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "study.yaml").write_text("base: {}\n")
+    refused(capsys, ["train", "lm", "--data", "text.txt", "--force", "--out", "many"], "many holds a study")
+    assert [path.name for path in (tmp_path / "many").iterdir()] == ["study.yaml"]

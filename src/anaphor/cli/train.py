@@ -14,7 +14,7 @@ from typing import Any
 
 from anaphor.config import finite, from_yaml, look_up, parse
 from anaphor.errors import ConfigError
-from anaphor.training.budget import BUDGETS, without_replaced
+from anaphor.training.budget import BUDGETS, REPLACED, without_replaced
 from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
@@ -105,10 +105,12 @@ def read(task: str, words: Sequence[str]) -> Options:
 
 
 def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str, Any]:
-    """The settings of a file that leave room for the flags: of budgets a spec may have but one."""
-    said = {name: value_of(f"--{name}", words) for name in BUDGETS}
-    given = {name: value for name, value in said.items() if value != "None"}  # which is how one says that there is none
-    return without_replaced(vars(from_yaml(kind, path)), given)
+    """The settings of a file that leave room for the flags: of budgets, for one, a spec may have but one."""
+    said: dict[str, Any] = {name: value_of(f"--{name}", words) for name in (*BUDGETS, *REPLACED) if name != "residual"}
+    said = {name: value for name, value in said.items() if value != "None"}  # which is how one says that there is none
+    if {"--residual", "--no-residual"} & set(words):
+        said["residual"] = "--residual" in words
+    return without_replaced(vars(from_yaml(kind, path)), said)
 
 
 def value_of(flag: str, words: Sequence[str]) -> str | None:
@@ -124,8 +126,9 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
 
 
 def tell(spec: RunSpec, out: Path, options: Options) -> int:
-    from anaphor.training.run import prepare
+    from anaphor.training.run import check_parts, prepare
 
+    check_parts(spec)
     made = prepare(spec)
     padding, left_out = made.padding_share(), made.left_out()
     facts = {

@@ -10,8 +10,8 @@ from anaphor.errors import ConfigError
 from anaphor.models import PRESETS, SEQ2SEQ_PRESETS, preset, seq2seq_preset
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.training.optim import OPTIMIZERS
-from anaphor.training.run import optimizer_spec
-from anaphor.training.schedule import SCHEDULES, ScheduleSpec
+from anaphor.training.run import check_parts as check_rules
+from anaphor.training.schedule import SCHEDULES
 from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 
 Run = LanguageRunSpec | TranslationRunSpec
@@ -39,8 +39,7 @@ def check_names(run: Run) -> None:
 
 def check_parts(run: Run) -> None:
     """Describe the parts of a run as the run itself would."""
-    optimizer_spec(run)
-    ScheduleSpec(schedule=run.schedule, warmup=run.warmup)
+    check_rules(run)
     if isinstance(run, TranslationRunSpec):
         seq2seq_preset(run.model, source_vocabulary=VOCABULARY, vocabulary=VOCABULARY, **run.model_options())
     else:

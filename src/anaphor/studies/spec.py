@@ -84,6 +84,9 @@ class StudySpec:
         look_up(GOALS, self.goal, "goal")
         look_up(TESTS, self.test, "choice of test scores")
         look_up(METRICS, self.metric, "metric")
+        best = METRICS[self.metric]
+        if self.goal != best:
+            raise ConfigError(f"goal={self.goal} would choose the worst: the goal of {self.metric} is {best}")
         check_types(self)
         if self.metric == "valid.bleu" and self.task != "translate":
             raise ConfigError(f"metric={self.metric} is for the task translate, not for {self.task}")

@@ -21,16 +21,16 @@ from typing import Any, Protocol
 import yaml
 
 from anaphor.config import finite, read_mapping
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, DataError
 from anaphor.studies.cell import ENDED, JOB, STOP, TEST, Cell, make_cell, read_json
 from anaphor.studies.engines import Ended, Engine, Job
 from anaphor.studies.search import Proposals, proposals
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.training.durable import append_file, replace_file
 from anaphor.training.lock import locked
-from anaphor.training.rundir import RunDir
+from anaphor.training.rundir import STUDY, RunDir
 
-SEAL, DESCRIBED = "seal.json", "study.yaml"
+SEAL, DESCRIBED = "seal.json", STUDY
 CHOOSING = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # parts that decide a search
 KILLS = 5  # times that a cell is begun again after a signal ended it: then it is the cell's own fault
 OVER = ("finished", "diverged", "stopped")  # states in which a cell stays when the study is run again
@@ -200,7 +200,7 @@ class Study:
         parameters = None if chosen is None else dict(chosen.parameters)
         choice: dict[str, Any] = finite({"metric": self.spec.metric, "chosen": parameters, "cells": cells})
         if path.is_file():
-            before = json.loads(path.read_bytes())
+            before = read_seal(self.folder)
             if finite({key: before.get(key) for key in choice}) == choice:
                 return
             if not force:
@@ -274,6 +274,8 @@ def best_until(losses: Mapping[int, float], step: int) -> float:
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
     """Be the only process that runs the study of this folder."""
+    if RunDir(folder).exists:
+        raise ConfigError(f"{folder} holds a run: choose another --out")
     with ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -287,7 +289,7 @@ def require_same_choice(spec: StudySpec, folder: Path, threads: int) -> None:
     """Refuse a study that would choose among other cells than those it was sealed with, before one of them is run."""
     if spec.test == "none" or not (folder / SEAL).is_file():
         return
-    sealed = json.loads((folder / SEAL).read_bytes())
+    sealed = read_seal(folder)
     if spec.searches:  # where it went is not known beforehand, but what it was told is
         before = read_mapping(folder / DESCRIBED)
         same = all(before.get(key) == value for key, value in spec.to_plain().items() if key in CHOOSING)
@@ -303,6 +305,17 @@ def require_same_choice(spec: StudySpec, folder: Path, threads: int) -> None:
             f"{folder} has made its choice without {cells} that failed and would be tried again: choose another --out, "
             f"or choose again by --force (the log keeps both)"
         )
+
+
+def read_seal(folder: Path) -> dict[str, Any]:
+    """The choice that was made here."""
+    path = folder / SEAL
+    try:
+        sealed: dict[str, Any] = json.loads(path.read_bytes())
+        sealed["cells"], sealed["metric"], sealed["chosen"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise DataError(f"{path} is not JSON of ours: {str(error)[:100]}; choose another --out") from None
+    return sealed
 
 
 def another_choice(folder: Path) -> ConfigError:

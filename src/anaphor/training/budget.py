@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 BUDGETS = ("epochs", "steps", "minutes")
+# What else takes the place of something: what is said of all layers, of what was said of each; a rule, of its options.
+REPLACED = {
+    "model": ("mixers", "widths", "norms", "residuals"),
+    "width": ("widths",),
+    "norm": ("norms",),
+    "residual": ("residuals",),
+    "optimizer": ("betas", "momentum"),
+}
 
 
 @dataclass(frozen=True)
@@ -34,9 +42,12 @@ def make_budget(*, epochs: float | None, steps: int | None, minutes: float | Non
 
 
 def without_replaced(base: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, without their budget where another is said: it takes the place of theirs, whatever its unit."""
-    replaced = any(said.get(name) is not None for name in BUDGETS)
-    return {name: value for name, value in base.items() if not (replaced and name in BUDGETS)}
+    """Settings, without what gives way to something that is said: a budget to another, whatever its unit."""
+    gone = set(BUDGETS) if any(said.get(name) is not None for name in BUDGETS) else set()
+    for name, others in REPLACED.items():
+        if said.get(name) not in (None, base.get(name)):
+            gone |= set(others)
+    return {name: value for name, value in base.items() if name not in gone}
 
 
 def laid_over(base: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:

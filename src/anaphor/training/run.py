@@ -105,6 +105,16 @@ def read_spec(path: Path) -> RunSpec:
     return from_yaml(look_up(KINDS, str(read_mapping(path).get("task", "lm")), "task"), path)
 
 
+def check_parts(spec: RunSpec) -> None:
+    """Refuse what an optimizer or a schedule would refuse, without building them."""
+    optimizer_spec(spec)
+    schedule_spec(spec)
+
+
+def schedule_spec(spec: RunSpec) -> ScheduleSpec:
+    return ScheduleSpec(schedule=spec.schedule, warmup=spec.warmup)
+
+
 def optimizer_spec(spec: RunSpec) -> OptimizerSpec:
     return OptimizerSpec(
         optimizer=spec.optimizer,
@@ -130,7 +140,7 @@ def _trainer(made: Prepared, rundir: RunDir, watcher: Watcher, interruption: Int
         model=made.model,
         task=made.task,
         step=step,
-        schedule=build_schedule(ScheduleSpec(schedule=spec.schedule, warmup=spec.warmup)),
+        schedule=build_schedule(schedule_spec(spec)),
         budget=make_budget(epochs=spec.epochs, steps=spec.steps, minutes=spec.minutes, steps_per_epoch=steps_per_epoch),
         settings=Settings(
             lr=optimizer_spec(spec).rate,
@@ -174,6 +184,8 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
     if changed and not force:
         raise ConfigError(f"{rundir.folder} was begun otherwise: {'; '.join(changed)}; --force goes on all the same")
     if saved is None:
+        if warnings:
+            warn("no checkpoint can be read: the run begins anew")
         rundir.begin(described(spec), force=True)
         return
     trainer.load(saved)

@@ -20,6 +20,7 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.training.durable import append_file, replace_file
 from anaphor.training.lock import locked
 
+STUDY = "study.yaml"  # what a folder has that is no run's but a study's
 LARGEST_RESULT = 10_000_000  # bytes; ours have a few hundred
 
 _SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
@@ -46,6 +47,8 @@ class RunDir:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Be the only process that writes here. Refused at once if another is, or if nothing can be written."""
+        if (self.folder / STUDY).is_file():
+            raise ConfigError(f"{self.folder} holds a study: choose another --out")
         mine = not self.folder.exists()
         with ExitStack() as held:
             try:

@@ -49,7 +49,8 @@ class RunSpec:
     weight_decay: float = 0.0
     """How strongly matrices are pulled to zero."""
     betas: tuple[float, ...] = ()
-    """How slowly adamw's averages of gradients and of their squares move; none given means 0.9 and 0.95."""
+    """How slowly the averages of gradients and of their squares move, of adamw and of muon's share of it; none given
+    means 0.9 and 0.95."""
     momentum: float | None = None
     """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
     schedule: str = "cosine"
