@@ -33,6 +33,7 @@ def test_every_preset_is_sound(name, data):
         ("base: {warmup: 2}\nparameters: {width: {values: [8]}}\n", "warmup=2 is not a share of the budget"),
         ("task: translate\nparameters: {model: {values: [luong, lstm]}}\n", "at model lstm: unknown model 'lstm'"),
         ("task: translate\nparameters: {condition: {values: [stat]}}\n", "unknown condition 'stat'; did you mean"),
+        ("task: translate\nparameters: {disagreement_penalty: {values: [0, 5]}}\n", "readings that would be the same"),
         (
             "method: bayes\nbase: {optimizer: adamx}\nparameters: {lr: {min: 0.1, max: 1}}\n",
             "unknown optimizer 'adamx'",

@@ -13,6 +13,7 @@ from anaphor.training.optim import OPTIMIZERS
 from anaphor.training.run import check_parts as check_rules
 from anaphor.training.schedule import SCHEDULES
 from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
+from anaphor.training.translation import disagreement_of
 
 Run = LanguageRunSpec | TranslationRunSpec
 VOCABULARY = 100  # the data will tell; what fits together does not depend on it
@@ -41,6 +42,7 @@ def check_parts(run: Run) -> None:
     """Describe the parts of a run as the run itself would."""
     check_rules(run)
     if isinstance(run, TranslationRunSpec):
-        seq2seq_preset(run.model, source_vocabulary=VOCABULARY, vocabulary=VOCABULARY, **run.model_options())
+        sizes = {"source_vocabulary": VOCABULARY, "vocabulary": VOCABULARY}
+        disagreement_of(run, seq2seq_preset(run.model, **sizes, **run.model_options()))
     else:
         preset(run.model, vocabulary=VOCABULARY, **run.model_options())

@@ -16,7 +16,7 @@ from anaphor.errors import ConfigError
 from anaphor.generate import Beam
 from anaphor.metrics.perplexity import Score
 from anaphor.models.presets import seq2seq_preset
-from anaphor.models.seq2seq import Seq2Seq
+from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 from anaphor.tasks.disagreement import Disagreement
 from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.device import choose_device
@@ -102,16 +102,16 @@ def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None =
         tokenizers,
         _splits(spec, source, tokenizers, model, device),
         smoothing=spec.label_smoothing,
-        disagreement=_disagreement(spec, model),
+        disagreement=disagreement_of(spec, model.spec),
         select=spec.select,
         facts={"data": "fit"} if source.fit and spec.limit is None and spec.longest is None else {},
     )
     return PreparedTranslation(spec, model, task, device, source, tokenizers)
 
 
-def _disagreement(spec: TranslationRunSpec, model: Seq2Seq) -> Disagreement:
+def disagreement_of(spec: TranslationRunSpec, shares: Seq2SeqSpec) -> Disagreement:
     """Refused where both readings would be the same: words and weights are left out of a whole batch, not of a row."""
-    made, shares = Disagreement(spec.disagreement_penalty), model.spec
+    made = Disagreement(spec.disagreement_penalty)
     if made.price and not (shares.dropout or shares.input_dropout or shares.output_dropout):
         raise ConfigError(
             f"disagreement_penalty={made.price} compares two readings that would be the same: "
