@@ -17,3 +17,13 @@ def _known_start():
     yield
     # Not "what it was before": a fixture shared by a module may have changed it before the first test began.
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """A folder with train and valid, where commands are given."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / "text" / f"{split}.txt").write_text("the cat sat on the mat\na dog sat on a log\n" * 20)

@@ -17,15 +17,7 @@ from anaphor.training.interruption import Interruption
 TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]
 WORDS = ["train", "lm", "--data", "text", "--no-test", *TINY, "--steps", "6", "--evaluate-every", "2", "--out", "run"]
 
-
-@pytest.fixture(autouse=True)
-def text(tmp_path, monkeypatch):
-    """A folder with train and valid, where commands are given."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "text").mkdir()
-    for split in ("train", "valid"):
-        (tmp_path / "text" / f"{split}.txt").write_text("the cat sat on the mat\na dog sat on a log\n" * 20)
+pytestmark = pytest.mark.usefixtures("text")
 
 
 @pytest.fixture

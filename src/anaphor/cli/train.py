@@ -14,7 +14,8 @@ from typing import Any
 
 from anaphor.config import finite, from_yaml, look_up, parse
 from anaphor.errors import ConfigError
-from anaphor.training.budget import BUDGETS, REPLACED, without_replaced
+from anaphor.training.budget import BUDGETS
+from anaphor.training.precedence import REPLACED, without_replaced
 from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
@@ -126,9 +127,9 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
 
 
 def tell(spec: RunSpec, out: Path, options: Options) -> int:
-    from anaphor.training.run import check_parts, prepare
+    from anaphor.training.run import check_rules, prepare
 
-    check_parts(spec)
+    check_rules(spec)
     made = prepare(spec)
     padding, left_out = made.padding_share(), made.left_out()
     facts = {

@@ -10,7 +10,7 @@ from anaphor.errors import ConfigError
 from anaphor.models import PRESETS, SEQ2SEQ_PRESETS, preset, seq2seq_preset
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.training.optim import OPTIMIZERS
-from anaphor.training.run import check_parts as check_rules
+from anaphor.training.run import check_rules
 from anaphor.training.schedule import SCHEDULES
 from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 from anaphor.training.translation import disagreement_of

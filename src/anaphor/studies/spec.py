@@ -15,7 +15,8 @@ from typing import Any
 from anaphor.config import check_fields, check_types, from_yaml, look_up, nearest, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.studies.axes import Axis, Range, read_axis
-from anaphor.training.budget import BUDGETS, laid_over, without_replaced
+from anaphor.training.budget import BUDGETS
+from anaphor.training.precedence import laid_over, without_replaced
 from anaphor.training.recipes import recipe_file
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
 

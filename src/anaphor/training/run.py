@@ -105,7 +105,7 @@ def read_spec(path: Path) -> RunSpec:
     return from_yaml(look_up(KINDS, str(read_mapping(path).get("task", "lm")), "task"), path)
 
 
-def check_parts(spec: RunSpec) -> None:
+def check_rules(spec: RunSpec) -> None:
     """Refuse what an optimizer or a schedule would refuse, without building them."""
     optimizer_spec(spec)
     schedule_spec(spec)

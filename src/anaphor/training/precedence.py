@@ -1,0 +1,31 @@
+"""Precedence: what gives way where settings are laid over others, such as flags over a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anaphor.training.budget import BUDGETS
+
+# What takes the place of something else: what is said of all layers, of what was said of each; a rule, of its options.
+REPLACED = {
+    "model": ("mixers", "widths", "norms", "residuals"),
+    "width": ("widths",),
+    "norm": ("norms",),
+    "residual": ("residuals",),
+    "optimizer": ("betas", "momentum"),
+}
+
+
+def without_replaced(base: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, without what gives way to something that is said: a budget to another, whatever its unit."""
+    gone = set(BUDGETS) if any(said.get(name) is not None for name in BUDGETS) else set()
+    for name, others in REPLACED.items():
+        if said.get(name) not in (None, base.get(name)):
+            gone |= set(others)
+    return {name: value for name, value in base.items() if name not in gone}
+
+
+def laid_over(base: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said, and the base where nothing is."""
+    return {**without_replaced(base, said), **said}
