@@ -216,10 +216,11 @@ def test_another_rule_does_not_inherit_the_options_of_a_recipes(capsys):
         (["--optimizer", "adamx"], "did you mean 'adamw'"),
         (["--schedule", "cosin"], "did you mean 'cosine'"),
         (["--lr", "-1"], "must be above 0"),
+        (["--layers", "2", "--rates", "1", "0.5", "0.1"], "3 rates are given for 2 layers"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):
-    refused(capsys, ["train", "lm", "--data", "text.txt", "--dry-run", *words], message)
+    refused(capsys, ["train", "lm", "--data", "text", "--dry-run", *TINY, *words], message)
 
 
 def test_a_study_s_folder_is_not_made_a_run_s(tmp_path, capsys):

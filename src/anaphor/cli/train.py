@@ -127,10 +127,11 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
 
 
 def tell(spec: RunSpec, out: Path, options: Options) -> int:
-    from anaphor.training.run import check_rules, prepare
+    from anaphor.training.run import build_step, check_rules, prepare
 
     check_rules(spec)
     made = prepare(spec)
+    build_step(spec, made.model, made.task, made.device)  # it refuses what does not fit the model
     padding, left_out = made.padding_share(), made.left_out()
     facts = {
         "run": str(out),

@@ -15,7 +15,7 @@ from anaphor.errors import ConfigError
 from anaphor.mixers import MIXERS, MixerSpec, Span, mixer_spec, options_of
 from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.attention.sizes import Sizes
-from anaphor.models.block import BlockSpec, Stack
+from anaphor.models.block import Block, BlockSpec, Stack
 from anaphor.models.dropout import DROPOUTS, check_share, words
 from anaphor.models.initialise import INITIALISERS
 from anaphor.models.options import OF_SOME_LAYERS, StackOptions
@@ -230,6 +230,11 @@ class Trunk(nn.Module):
         limits = [block.mixer.limit for block in blocks] + [spec.positions if self.position.bounded else None]
         self.limit = min((limit for limit in limits if limit is not None), default=None)
         """How many positions the model knows; None means no end."""
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The layers, from the first to the last."""
+        return self.layers.blocks
 
     @property
     def owns_embedding(self) -> bool:

@@ -20,7 +20,7 @@ from anaphor.mixers import CrossAttentionSpec, InputFeedingSpec, options_of
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.mixers.feeding import CELLS
 from anaphor.mixers.recurrent import RecurrentSpec
-from anaphor.models.block import BlockSpec
+from anaphor.models.block import Block, BlockSpec
 from anaphor.models.encoder import Encoder, Start
 from anaphor.models.language_model import Head, LanguageModel, LanguageModelSpec, ModelState
 from anaphor.models.options import OF_ALL_LAYERS, OF_SOME_LAYERS, StackOptions
@@ -174,6 +174,10 @@ class Seq2SeqSpec(StackOptions):
             **self._shared(self.decoder, self._decoder_options),
         )
 
+    def blocks(self) -> list[BlockSpec]:
+        """The layers of both sides, the encoder's first, where the source is read."""
+        return [*([] if self.condition == "none" else self.encoding().blocks()), *self.decoding().blocks()]
+
     @property
     def _decoder_options(self) -> frozenset[str]:
         if self.feeds:
@@ -241,6 +245,11 @@ class Seq2Seq(nn.Module):
         if spec.condition != "none":
             self.encoder = Encoder(spec.encoding(), self.decoder.embed if spec.tied == "all" else None)
             self.start = Start(self.encoder.layers, self.decoder.layers)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The layers of both sides, the encoder's first."""
+        return [*([] if self.encoder is None else self.encoder.blocks), *self.decoder.blocks]
 
     @property
     def embed(self) -> nn.Embedding:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from anaphor.config import look_up
 from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import ConfigError
-from anaphor.models import PRESETS, SEQ2SEQ_PRESETS, preset, seq2seq_preset
+from anaphor.models import PRESETS, SEQ2SEQ_PRESETS, BlockSpec, preset, seq2seq_preset
 from anaphor.studies.spec import Setting, StudySpec
-from anaphor.training.optim import OPTIMIZERS
+from anaphor.training.optim import OPTIMIZERS, check_rates
 from anaphor.training.run import check_rules
 from anaphor.training.schedule import SCHEDULES
 from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
@@ -41,8 +41,13 @@ def check_names(run: Run) -> None:
 def check_parts(run: Run) -> None:
     """Describe the parts of a run as the run itself would."""
     check_rules(run)
-    if isinstance(run, TranslationRunSpec):
-        sizes = {"source_vocabulary": VOCABULARY, "vocabulary": VOCABULARY}
-        disagreement_of(run, seq2seq_preset(run.model, **sizes, **run.model_options()))
-    else:
-        preset(run.model, vocabulary=VOCABULARY, **run.model_options())
+    check_rates(run.rates, len(check_model(run)))
+
+
+def check_model(run: Run) -> list[BlockSpec]:
+    """The layers that the model would have."""
+    if isinstance(run, LanguageRunSpec):
+        return preset(run.model, vocabulary=VOCABULARY, **run.model_options()).blocks()
+    model = seq2seq_preset(run.model, source_vocabulary=VOCABULARY, vocabulary=VOCABULARY, **run.model_options())
+    disagreement_of(run, model)
+    return model.blocks()

@@ -6,6 +6,7 @@ are no part of it: they come from the spec, and the learning rate from the sched
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
-from anaphor.models.language_model import Head
+from anaphor.models.language_model import Head, LanguageModel
+from anaphor.models.seq2seq import Seq2Seq
 from anaphor.training.mismatch import Mismatch
 from anaphor.training.muon import Muon
 
@@ -38,6 +40,8 @@ class OptimizerSpec:
     """How slowly adamw's averages of gradients and of their squares move; None means 0.9 and 0.95."""
     momentum: float | None = None
     """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
+    rates: tuple[float, ...] = ()
+    """What each layer's learning rate is multiplied by, from the first to the last; empty means by 1."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -51,6 +55,8 @@ class OptimizerSpec:
             raise ConfigError(f"lr={self.lr}: a learning rate must be above 0 and finite")
         if not 0 <= self.weight_decay < float("inf"):
             raise ConfigError(f"weight_decay={self.weight_decay}: it must be 0 or more, and finite")
+        if not all(0 <= rate < float("inf") for rate in self.rates):
+            raise ConfigError(f"rates={self.rates}: what the rate is multiplied by must be 0 or more, and finite")
         if self.betas is not None and len(self.betas) != 2:
             raise ConfigError(f"betas={self.betas}: two are needed, of gradients and of their squares")
         for name, shares in (("betas", self.betas or ()), ("momentum", (self.momentum or 0.0,))):
@@ -101,6 +107,8 @@ class Request:
 
     spec: OptimizerSpec
     weights: Weights
+    factors: Mapping[nn.Parameter, float]
+    """What the learning rate is multiplied by, for weights that have one of their own."""
     captured: bool
     """Whether the learning rate lies on the device, where a captured step finds its newest value."""
 
@@ -114,13 +122,18 @@ class Request:
         return first, second
 
     def group(self, weights: list[nn.Parameter], decay: float) -> list[dict[str, Any]]:
-        """Weights with their settings; nothing where there are none."""
-        if not weights:
-            return []
-        lr: float | Tensor = self.spec.rate
-        if self.captured:
-            lr = torch.tensor(lr, dtype=torch.float32, device=weights[0].device)
-        return [{"params": weights, "weight_decay": decay, "lr": lr}]
+        """Weights with their settings, those of one learning rate together; nothing where there are none."""
+        alike: dict[float, list[nn.Parameter]] = defaultdict(list)
+        for weight in weights:
+            alike[self.factors.get(weight, 1.0)].append(weight)
+        return [
+            {"params": members, "weight_decay": decay, "lr": self.place(self.spec.rate * factor), "factor": factor}
+            for factor, members in alike.items()
+        ]
+
+    def place(self, lr: float) -> float | Tensor:
+        """A learning rate, where the step looks for it."""
+        return torch.tensor(lr, dtype=torch.float32, device=self.device) if self.captured else lr
 
     def groups(self, matrices: list[nn.Parameter]) -> list[dict[str, Any]]:
         """The given matrices, embeddings, and all that never decays."""
@@ -200,9 +213,13 @@ _REMEMBERED: dict[type[Kernel], tuple[str, ...]] = {
 class Optimizer:
     """One or more of torch's optimizers that step together."""
 
-    def __init__(self, kernels: Sequence[Kernel], names: Mapping[nn.Parameter, str], capturable: bool) -> None:
+    def __init__(
+        self, kernels: Sequence[Kernel], names: Mapping[nn.Parameter, str], lr: float, capturable: bool
+    ) -> None:
         self.kernels = tuple(kernels)
         self.names = dict(names)
+        self.lr = lr
+        """The learning rate of the next step, before any layer's factor."""
         self.capturable = capturable
         """Whether `step` may be captured in a CUDA graph."""
 
@@ -219,12 +236,14 @@ class Optimizer:
             kernel.zero_grad(set_to_none)
 
     def set_lr(self, lr: float) -> None:
-        """The learning rate of the next step, for all weights."""
+        """The learning rate of the next step, for all weights, each layer's times its factor."""
+        self.lr = lr
         for group in self.param_groups:
+            own = lr * group["factor"]
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
+                group["lr"].fill_(own)
             else:
-                group["lr"] = lr
+                group["lr"] = own
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that is remembered: `layers.0.weight/exp_avg` and its like. The tensors themselves, not copies."""
@@ -276,5 +295,17 @@ def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = F
     if not any(weights):
         raise ConfigError(f"{type(model).__name__} has no weights to learn")
     captured = captured and rule.capturable
-    kernels = rule.make(Request(spec, weights, captured))
-    return Optimizer(kernels, {weight: name for name, weight in model.named_parameters()}, captured)
+    kernels = rule.make(Request(spec, weights, _factors(spec.rates, model), captured))
+    return Optimizer(kernels, {weight: name for name, weight in model.named_parameters()}, spec.rate, captured)
+
+
+def check_rates(rates: Sequence[float], layers: int) -> None:
+    """Refuse rates that are not one for each layer, where any are given."""
+    if rates and len(rates) != layers:
+        raise ConfigError(f"{len(rates)} rates are given for {layers} layers")
+
+
+def _factors(rates: Sequence[float], model: nn.Module) -> dict[nn.Parameter, float]:
+    layers = model.blocks if isinstance(model, LanguageModel | Seq2Seq) else []
+    check_rates(rates, len(layers))
+    return {weight: rate for layer, rate in zip(layers, rates, strict=False) for weight in layer.parameters()}

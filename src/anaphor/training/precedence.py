@@ -9,7 +9,7 @@ from anaphor.training.budget import BUDGETS
 
 # What takes the place of something else: what is said of all layers, of what was said of each; a rule, of its options.
 REPLACED = {
-    "model": ("mixers", "widths", "norms", "residuals"),
+    "model": ("mixers", "widths", "norms", "residuals", "rates"),
     "width": ("widths",),
     "norm": ("norms",),
     "residual": ("residuals",),

@@ -122,6 +122,7 @@ def optimizer_spec(spec: RunSpec) -> OptimizerSpec:
         weight_decay=spec.weight_decay,
         betas=spec.betas or None,
         momentum=spec.momentum,
+        rates=spec.rates,
     )
 
 

@@ -53,6 +53,9 @@ class RunSpec:
     means 0.9 and 0.95."""
     momentum: float | None = None
     """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
+    rates: tuple[float, ...] = ()
+    """What each layer's learning rate is multiplied by, where they differ, from the first to the last; an encoder's
+    layers come before a decoder's."""
     schedule: str = "cosine"
     """How the learning rate moves: constant, linear, cosine or plateau."""
     warmup: float = 0.0
@@ -78,6 +81,7 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         self.as_list("betas", "numbers", int, float)
+        self.as_list("rates", "numbers", int, float)
         check_types(self)
         look_up(DEVICES, self.device, "device")
         look_up(DTYPES, self.dtype, "number type")

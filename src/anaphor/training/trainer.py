@@ -254,7 +254,7 @@ class Trainer:
         if better:
             self.progress.best_cost, self.progress.best_step = score.cost, self.progress.step
         self.progress.fruitless = 0 if better else self.progress.fruitless + 1
-        lr = float(self.step.optimizer.param_groups[0]["lr"])
+        lr = self.step.optimizer.lr
         self.schedule.report(score.cost)
         recent = self.progress.take_recent()
         line = {
