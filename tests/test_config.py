@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.cli.train import LanguageOptions
-from anaphor.config import from_yaml, look_up, parse, to_yaml
+from anaphor.config import from_yaml, look_up, parse, read_mapping, to_yaml
 from anaphor.errors import ConfigError
 from anaphor.models import PRESETS, LanguageModelSpec, preset
 from anaphor.training.spec import LanguageRunSpec
@@ -63,6 +63,29 @@ def test_files_that_are_no_specs_are_refused_in_one_line(tmp_path, text, message
         from_yaml(LanguageModelSpec, path)
     assert "\n" not in str(caught.value)
     assert "spec.yaml" in str(caught.value) or "LanguageModelSpec" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("width: 8\nheads: 2\nwidth: 16\n", "gives 'width' twice, the second time in line 3"),
+        ("base:\n  lr: 1\n  lr: 2\n", "gives 'lr' twice, the second time in line 3"),
+        ("axes:\n- {lr: 1}\n- lr: 2\n  lr: 3\n", "gives 'lr' twice, the second time in line 4"),
+        ("one: {lr: 1, lr: 2}\n", "gives 'lr' twice, the second time in line 1"),
+    ],
+)
+def test_a_name_that_comes_twice_is_refused(tmp_path, text, told):
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_mapping(path)
+    assert str(caught.value) == f"{path} {told}"
+
+
+def test_the_same_name_in_two_places_is_no_repetition(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text("one: &shared {lr: 1}\ntwo: {lr: 2}\nthree: *shared\nfour: [{lr: 3}, {lr: 4}]\n")
+    assert read_mapping(path)["three"] == {"lr": 1}
 
 
 def test_a_missing_file_is_named(tmp_path):

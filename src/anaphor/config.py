@@ -180,7 +180,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if size > LARGEST_FILE:
         raise ConfigError(f"{path} has {size:,} bytes; a spec has at most {LARGEST_FILE:,}")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
+        values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date or a number that is none is a ValueError
         reason = re.sub(r"\s+", " ", str(error))[:200]
         raise ConfigError(f"{path} is not a plain YAML file: {reason}") from None
@@ -189,6 +191,24 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"{path} must hold `name: value` lines, but it is a {type(values).__name__}")
     return values
+
+
+def _refuse_twice(root: Any, path: Path) -> None:
+    """Refuse a name that comes twice: the parser would take the last one and say nothing."""
+    found, waiting = set(), [root]
+    while waiting:
+        node = waiting.pop()
+        if node is None or id(node) in found or isinstance(node.value, str):
+            continue
+        found.add(id(node))  # a part may stand in many places, and even within itself
+        pairs = [pair for pair in node.value if isinstance(pair, tuple)]
+        names: set[str] = set()
+        for key, _ in pairs:
+            if isinstance(key.value, str) and key.value in names:
+                line = key.start_mark.line + 1
+                raise ConfigError(f"{path} gives {key.value!r} twice, the second time in line {line}")
+            names.add(str(key.value))
+        waiting += [value for _, value in pairs] or node.value
 
 
 def _as_words(key: str, value: Any, path: Path) -> list[str]:
