@@ -51,6 +51,8 @@ def test_going_on_with_other_settings_changes_the_spec_too(tmp_path, capsys):
     train("--steps", "4", "--lr", "0.02", "--out", "run", "--resume", "--force")
     spec = read_mapping(tmp_path / "run" / "spec.yaml")
     assert (spec["steps"], spec["lr"]) == (4, 0.02)
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("anaphor: ")]
+    assert told == ["anaphor: run goes on otherwise than it was begun: lr was None and is 0.02; steps was 2 and is 4"]
     train("--steps", "4", "--lr", "0.02", "--out", "run", "--resume")
 
 

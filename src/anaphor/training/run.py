@@ -194,6 +194,7 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
         _best(trainer, rundir, warn)
     rundir.go_back(saved.step)
     if changed:
+        warn(f"{rundir.folder} goes on otherwise than it was begun: {'; '.join(changed)}")
         rundir.change(described(spec))
 
 
