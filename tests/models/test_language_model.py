@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
-from anaphor.mixers import count_bytes, select_rows
+from anaphor.mixers import Span, count_bytes, select_rows
 from anaphor.models import PRESETS, LanguageModelSpec, build, preset
 from anaphor.models.summary import summarise
 
@@ -81,6 +81,15 @@ def test_widths_may_differ_everywhere(name, embedding, tied):
     assert model.embed.weight.shape == (20, embedding or 24)
     assert (model.head.weight is model.embed.weight) == tied
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dropouts", [(0.5, 0), (0, 0.5)])
+def test_each_layer_may_leave_out_a_share_of_its_own(dropouts):
+    model = small("hybrid", layers=2, mixers=("lstm", "attention"), dropouts=dropouts).train()
+    x = torch.randn(2, 5, 24)
+    for block, share in zip(model.blocks, dropouts, strict=True):
+        first, second = (block(x, block.initial_state(x), Span.whole(x))[0] for _ in range(2))
+        assert torch.equal(first, second) == (share == 0)
 
 
 def test_a_layer_may_be_added_to_a_stack_that_adds_nothing_else():
@@ -195,6 +204,8 @@ REFUSED = {
     "widths": (lambda: build("lstm", vocabulary=5, widths=(3,)), "1 widths are given for 2 layers"),
     "norms": (lambda: build("lstm", vocabulary=5, norms=("none", "befor")), "unknown norm 'befor'; did you mean"),
     "residuals": (lambda: build("lstm", vocabulary=5, residuals=(True,)), "1 residuals are given for 2 layers"),
+    "dropouts": (lambda: build("lstm", vocabulary=5, dropouts=(0.1, 1.0)), "dropout=1.0 is not a share"),
+    "too many dropouts": (lambda: build("lstm", vocabulary=5, dropouts=(0, 0, 0)), "3 dropouts are given for 2 layers"),
     "norm": (lambda: build("lstm", vocabulary=5, norm="befor"), "unknown norm 'befor'; did you mean 'before'"),
     "activation": (lambda: build("gpt2", vocabulary=5, activation="gelo"), "unknown activation 'gelo'; did you mean"),
     "initial": (lambda: build("lstm", vocabulary=5, initial="norml"), "unknown initialisation 'norml'; did you mean"),

@@ -42,6 +42,8 @@ class LanguageModelSpec(StackOptions):
     """Where the norm of each layer stands, where they differ; empty means `norm` for all."""
     residuals: tuple[bool, ...] = ()
     """Whether each layer's input is added to its output, where they differ; empty means `residual` for all."""
+    dropouts: tuple[float, ...] = ()
+    """Share set to zero in and after each layer, where they differ; empty means `dropout` for all."""
     causal: bool = True
     """Whether layers that see later tokens are refused. Admitted, they see what is to be predicted, and no number of
     the model is a perplexity."""
@@ -99,6 +101,10 @@ class LanguageModelSpec(StackOptions):
         return self.residuals or (self.residual,) * len(self.layer_mixers)
 
     @property
+    def layer_dropouts(self) -> tuple[float, ...]:
+        return self.dropouts or (self.dropout,) * len(self.layer_mixers)
+
+    @property
     def embedding_width(self) -> int:
         return self.layer_widths[0] if self.embedding is None else self.embedding
 
@@ -114,28 +120,28 @@ class LanguageModelSpec(StackOptions):
             options["position"] = self.position
         self._refuse_unused(options)
         blocks, width_in = [], self.embedding_width
-        frames = zip(self.layer_norms, self.layer_residuals, strict=True)
-        for name, width, (norm, residual) in zip(self.layer_mixers, self.layer_widths, frames, strict=True):
+        frames = zip(self.layer_norms, self.layer_residuals, self.layer_dropouts, strict=True)
+        for name, width, (norm, residual, dropout) in zip(self.layer_mixers, self.layer_widths, frames, strict=True):
             # With a residual, a layer works at one width throughout; without, the mixer goes from one to the other.
             entering = width if residual else width_in
             understood = {key: value for key, value in options.items() if key in options_of(name)}
             if "dropout" in options_of(name):
-                understood["dropout"] = self.dropout
+                understood["dropout"] = dropout
             mixer = mixer_spec(name, width=entering, width_out=width, **understood)
             if self.causal:
                 _refuse_unless_causal(name, mixer)
-            blocks.append(self._block(mixer, norm, residual))
+            blocks.append(self._block(mixer, norm, residual, dropout))
             width_in = width
         return blocks
 
-    def _block(self, mixer: MixerSpec, norm: str, residual: bool) -> BlockSpec:
+    def _block(self, mixer: MixerSpec, norm: str, residual: bool, dropout: float) -> BlockSpec:
         return BlockSpec(
             mixer=mixer,
             norm=norm,
             residual=residual,
             feedforward=4 * mixer.out if self.feedforward is None else self.feedforward or None,
             activation=self.activation,
-            dropout=self.dropout,
+            dropout=dropout,
             dropout_kind=self.dropout_kind,
         )
 
@@ -163,7 +169,7 @@ class LanguageModelSpec(StackOptions):
         return LanguageModel(self)
 
 
-_EACH = ("widths", "norms", "residuals")  # what may be said of every layer by itself
+_EACH = ("widths", "norms", "residuals", "dropouts")  # what may be said of every layer by itself
 _LAYER_OPTIONS = (*sorted(OF_SOME_LAYERS), "window", "memory", "mask", "merge_evaluation")
 
 

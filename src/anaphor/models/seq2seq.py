@@ -63,7 +63,7 @@ class DecoderSpec(LanguageModelSpec):
                 source_width=self.source_width,
                 dropout=self.dropout,
             )
-            return [self._block(mixer, self.norm, self.residual)]
+            return [self._block(mixer, self.norm, self.residual, self.dropout)]
         blocks = super().blocks()
         if self.source_width is None:
             return blocks

@@ -9,10 +9,11 @@ from anaphor.training.budget import BUDGETS
 
 # What takes the place of something else: what is said of all layers, of what was said of each; a rule, of its options.
 REPLACED = {
-    "model": ("mixers", "widths", "norms", "residuals", "rates"),
+    "model": ("mixers", "widths", "norms", "residuals", "dropouts", "rates"),
     "width": ("widths",),
     "norm": ("norms",),
     "residual": ("residuals",),
+    "dropout": ("dropouts",),
     "optimizer": ("betas", "momentum"),
 }
 

@@ -177,7 +177,7 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """Train a language model. What is None is left to the model, the data or the optimizer."""
 
     task = "lm"
-    more_options = ("mixers", "widths", "norms", "residuals", "tied", "causal", "memory")
+    more_options = ("mixers", "widths", "norms", "residuals", "dropouts", "tied", "causal", "memory")
 
     data: str = "python-reference"
     """A named data set, a folder with train, valid and test, or one text file."""
@@ -199,6 +199,8 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """Where the norm of each layer stands, where they differ, in place of the norm."""
     residuals: tuple[bool, ...] = ()
     """Whether each layer's input is added to its output, where they differ, in place of the residual."""
+    dropouts: tuple[float, ...] = ()
+    """Share set to zero in and after each layer, where they differ, in place of the dropout."""
     tied: bool | None = None
     """Whether the output uses the word vectors again."""
     causal: bool = True
@@ -226,6 +228,7 @@ class LanguageRunSpec(ModelOptions, RunSpec):
         self.as_list("widths", "whole numbers", int)
         self.as_list("norms", "names", str)
         self.as_list("residuals", "True and False", bool)
+        self.as_list("dropouts", "numbers", int, float)
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
         for name in ("bptt", "evaluation_rows", "limit"):
