@@ -97,6 +97,16 @@ def gradients(made, batch):
     return loss.total.item(), {name: weight.grad.clone() for name, weight in made.model.named_parameters()}
 
 
+def test_bits_per_byte_are_those_of_the_examples_without_what_parts_them(tmp_path):
+    parts = ["No.", "Nay, my good lord!", "Ay, très bien."] * 40
+    made = prepared(written(tmp_path / "few.txt", parts), tokenizer="character")
+    score = made.task.evaluate(made.model, "valid")
+    texts = [text for text in made.source.text("valid").split("\n\n") if text.strip()]
+    size = sum(len(text.strip("\n").encode()) for text in texts)
+    assert score.total.bytes == size
+    assert score.to_plain()["bits_per_byte"] == pytest.approx(score.total.total / math.log(2) / size, rel=1e-12)
+
+
 def test_pad_positions_get_no_gradient(talk):
     made = prepared(talk)
     batch = max(made.task.batches(0), key=lambda batch: int((~batch.input_mask).sum()))

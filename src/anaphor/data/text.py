@@ -185,8 +185,10 @@ class Padded(Batches):
         seed: int = 0,
         epoch: int = 0,
         device: torch.device | str = "cpu",
+        size: int | None = None,
     ) -> None:
-        """Either so many `rows` a batch, or as many as fit into so many `tokens`, padding counted."""
+        """Either so many `rows` a batch, or as many as fit into so many `tokens`, padding counted. `size` are the bytes
+        of the examples' text, for whoever scores them."""
         if not examples:
             raise DataError("there are no examples to learn from")
         sizes = np.array([len(example) for example in examples])
@@ -198,7 +200,7 @@ class Padded(Batches):
         self._starts = torch.from_numpy(np.cumsum(sizes) - sizes).to(device)
         self._sizes = sizes - 1  # transitions, on the host: batches are cut by them
         self._buckets = Buckets(sizes=self._sizes[:, None], rows=rows, tokens=tokens)
-        self.pad, self.seed = pad, seed
+        self.pad, self.seed, self.bytes = pad, seed, size
         self.batches = self._buckets.shuffled(seed, epoch)
 
     def at(self, epoch: int) -> Padded:

@@ -206,9 +206,9 @@ class ExampleModelling:
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         batches = self.examples(split)
-        total = LossTotal(0.0, 0, causal=model.causal)
+        total = LossTotal(0.0, 0, batches.bytes, causal=model.causal)
         for batch, losses in losses_in_order(model, batches, carry=False):
-            total = total + LossTotal(float(losses.double().sum()), int((batch.targets != NO_TARGET).sum()))
+            total = total + LossTotal(float(losses.double().sum()), int((batch.targets != NO_TARGET).sum()), 0)
         unknowns = batches.count_of(self.tokenizer.unknown)
         facts = {"batching": "padded", "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, unknowns)}
         facts |= _sight_facts(model)

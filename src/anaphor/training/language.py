@@ -138,12 +138,14 @@ def _padded_task(
                 f"the longest example of {source.where(name)} has {longest:,} tokens, but the model knows {limit:,} "
                 f"positions: choose a larger --positions, or positions without end"
             )
+        told = [place for place, example in enumerate(ids) if len(example) > 1]
         return Padded(
-            [example for example in ids if len(example) > 1],
+            [ids[place] for place in told],
             pad=tokenizer.pad,
             rows=spec.batch_size,
             seed=spec.seed,
             device=device,
+            size=sum(len(chosen[place].encode()) for place in told),
         )
 
     return ExampleModelling(tokenizer, examples, _restraint(spec))
