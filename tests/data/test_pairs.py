@@ -322,6 +322,14 @@ def test_words_that_mark_an_end_are_refused(tmp_path):
     assert "line 1 of the sentences holds '<eos>'" in refusal(lambda: encode_pairs([("a <eos>", "")], made))
 
 
+@pytest.mark.parametrize("kind", ["word", "treebank"])
+def test_a_line_of_which_nothing_is_left_is_named(tmp_path, kind):
+    pairs = little(tmp_path, val_en=" \ufeff\na\nb\n", val_de="A\nB\nC\n")
+    made = joint_tokenizers(pairs, kind)
+    message = refusal(lambda: encoded_pairs(pairs, "valid", made))
+    assert message == f"line 1 of {tmp_path}/val.en holds no token"
+
+
 def test_sentences_at_hand_need_no_target_but_a_source(tmp_path):
     made = joint_tokenizers(little(tmp_path), "word")
     found = encode_pairs([("a dog", ""), ("a cat", "eine")], made)

@@ -95,6 +95,8 @@ def test_a_vocabulary_of_a_given_size_keeps_the_most_frequent_words():
     assert tokenizer.tokens == ("the", "a", "b", "<eos>", "<unk>")
     with pytest.raises(ConfigError, match="size 2 has no room"):
         Word.train(TEXT, 2)
+    with pytest.raises(ConfigError, match=r"no room for words beside '\\n', '<unk>'$"):
+        Character.train(TEXT, 2)
     assert len(Character.train(TEXT, 5)) == 5
     assert len(Treebank.train(TEXT, 6)) == 6
 

@@ -83,6 +83,12 @@ def test_people_get_a_table_and_the_paths(runs, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("_no_figures")
+def test_unknown_words_are_counted_among_those_of_the_text(runs, tmp_path, capsys):
+    words = ["look", str(runs["lstm"]), "Quetzalcoatl", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(words) == 0
+    assert "the model does not know 1 of 1 tokens of the text" in capsys.readouterr().err
+
+
 def test_one_layer_and_one_head(runs, tmp_path, capsys):
     told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path, "--layer", 2, "--head", 1)
     (weights,) = told["runs"][0]["weights"].values()

@@ -53,6 +53,15 @@ async def waiting(x=1):
 """
 
 
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [(lambda x=10.0: x**400, math.inf), (lambda x=1e300: x * x, math.inf), (lambda x=10.0: x**400 / x**400, math.nan)],
+    ids=["power", "product", "undone"],
+)
+def test_numbers_beyond_every_float_are_told_as_they_were_computed(function, value):
+    assert trace(function)().output.value.item() == pytest.approx(value, nan_ok=True)
+
+
 @pytest.fixture
 def told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

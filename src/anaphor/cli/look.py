@@ -100,7 +100,8 @@ def _look(folder: Path, options: Options) -> Look:
 
     with opened_language(folder, options.device) as made:
         look = look_at(made.model, made.tokenizer, _text(made, options), options.layers)
-    warn_of_unknown(look.tokens.count(UNKNOWN), len(look.tokens), "text")
+    text = look.tokens[1:]  # behind the boundary
+    warn_of_unknown(text.count(UNKNOWN), len(text), "text")
     return look
 
 

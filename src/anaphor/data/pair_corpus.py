@@ -209,10 +209,19 @@ def _encoded(sentences: Sequence[str], tokenizer: Tokenizer, where: str, lines: 
     real = ~ends
     sizes = np.bincount(np.cumsum(ends)[real])
     side = EncodedSide(tokens[real], sizes[sizes > 0], tokenizer, where)
+    _refuse_nothing(sentences, side, lines)
     # Each tokenizer has its own number of boundaries for a sentence and a blank line.
     if np.count_nonzero(ends) != len(sentences) * np.count_nonzero(tokenizer.encode("a\n\n") == tokenizer.boundary):
         _refuse_boundary(sentences, side, lines)
     return side
+
+
+def _refuse_nothing(sentences: Sequence[str], side: EncodedSide, lines: Places) -> None:
+    """A line may hold nothing but marks that are no text."""
+    if len(side.sizes) < len(sentences):
+        bare = (text.replace("\ufeff", "").strip() for text in sentences)
+        line = next((n for n, text in zip(lines, bare, strict=True) if not text), lines[0])
+        raise DataError(f"line {line} of {side.where} holds no token")
 
 
 def _refuse_boundary(sentences: Sequence[str], side: EncodedSide, lines: Places) -> None:

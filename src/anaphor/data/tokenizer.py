@@ -131,7 +131,7 @@ def most_frequent(counts: Counter[str], special: Sequence[str], size: int | None
     if size is None or size >= len(counts.keys() | set(special)):
         return [*counts, *(token for token in special if token not in counts)]
     if size <= len(special):
-        raise ConfigError(f"a vocabulary of size {size} has no room for words beside {', '.join(special)}")
+        raise ConfigError(f"a vocabulary of size {size} has no room for words beside {', '.join(map(repr, special))}")
     ranked = sorted((token for token in counts if token not in special), key=lambda token: -counts[token])
     kept = {*ranked[: size - len(special)], *special}
     return [*(token for token in counts if token in kept), *(token for token in special if token not in counts)]

@@ -145,7 +145,7 @@ def _padded_task(
             rows=spec.batch_size,
             seed=spec.seed,
             device=device,
-            size=sum(len(chosen[place].encode()) for place in told),
+            size=sum(len(chosen[place].encode("utf-8", "surrogateescape")) for place in told),
         )
 
     return ExampleModelling(tokenizer, examples, _restraint(spec))

@@ -127,7 +127,11 @@ def _nothing(shape: tuple[int, ...]) -> Array:
 def _agrees(array: Array, tensor: Tensor) -> bool:
     if array.shape != tuple(tensor.shape):
         return False
+    try:
+        floats = array.astype(float)
+    except OverflowError:  # a fraction has no largest number, and a float has
+        return False
     close = CLOSE.get(tensor.dtype)
     if close is None:
-        return bool(np.array_equal(array.astype(float), tensor.double().numpy(force=True)))
-    return bool(np.allclose(array.astype(float), tensor.detach().double().numpy(force=True), rtol=close, atol=close))
+        return bool(np.array_equal(floats, tensor.double().numpy(force=True)))
+    return bool(np.allclose(floats, tensor.detach().double().numpy(force=True), rtol=close, atol=close))
