@@ -56,6 +56,18 @@ def test_going_on_with_other_settings_changes_the_spec_too(tmp_path, capsys):
     train("--steps", "4", "--lr", "0.02", "--out", "run", "--resume")
 
 
+def test_going_on_needs_no_flag_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Interruption, "asked", lambda self: True)
+    train("--steps", "9", "--lr", "0.02", "--dropouts", "0.1", "--out", "run")
+    monkeypatch.setattr(Interruption, "asked", lambda self: False)
+    before = (tmp_path / "run" / "spec.yaml").read_text()
+    assert main(["train", "lm", "--resume", "--no-test", "--out", "run"]) == 0
+    assert (tmp_path / "run" / "spec.yaml").read_text() == before
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 9
+    capsys.readouterr()
+    refused(capsys, ["train", "translate", "--resume", "--out", "run"], "is for the task 'lm', not for 'translate'")
+
+
 def test_without_a_checkpoint_another_config_is_refused_as_well(tmp_path, capsys):
     train("--steps", "2", "--out", "run")
     for path in sorted((tmp_path / "run" / "checkpoints").rglob("*"), reverse=True):
@@ -75,6 +87,7 @@ def test_without_a_checkpoint_another_config_is_refused_as_well(tmp_path, capsys
         (["--seed", "99999999999999999999999"], "seed=99999999999999999999999: it must be"),
         (["--seed", "-1"], "seed=-1: it must be from 0"),
         (["--batch-size", "100000"], "too short for 100000 rows"),
+        (["--width", "100000000"], " parameters, and the memory of this machine does not"),
     ],
 )  # fmt: skip
 def test_what_is_refused_leaves_nothing_behind(tmp_path, capsys, words, message):
@@ -171,6 +184,19 @@ def test_as_many_tokens_as_there_are_positions_can_be_written(capsys):
     capsys.readouterr()
     assert main(["generate", "run", "--tokens", "16", "--json", "--device", "cpu"]) == 0
     assert len(json.loads(capsys.readouterr().out)["tokens"]) == 16
+
+
+@pytest.mark.parametrize("more", [[], ["--beam", "2"]])
+def test_the_text_is_the_same_whether_printed_or_told_as_json(capsys, more):
+    train("--tokenizer", "byte", "--steps", "1", "--out", "run")
+    capsys.readouterr()
+    words = ["generate", "run", "--tokens", "40", "--device", "cpu", *more]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert printed == told["text"] + "\n"
+    assert len(told["tokens"]) == 40
 
 
 def test_unknown_words_of_a_prompt_are_told(capsys):

@@ -208,5 +208,5 @@ def test_a_text_edited_since_is_noticed_when_a_run_goes_on(tmp_path, train, caps
     words = ["--data", str(parts), *SETTINGS, "--out", str(tmp_path / "run"), "--resume"]
     assert main(["train", "lm", *words]) == 2
     said = capsys.readouterr().err
-    assert f"{split} was" in said
+    assert f"the text of {split} is another one" in said
     assert said.count("\n") == 1

@@ -179,7 +179,7 @@ def test_edited_data_and_another_thread_count_are_noticed(tmp_path):
     (tmp_path / "text.txt").write_text("other words stand here\n" * 200, encoding="utf-8")
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment(tmp_path))
     assert done.returncode == 2
-    assert "train was" in done.stderr
+    assert "the text of train is another one" in done.stderr
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path, short):

@@ -1,8 +1,11 @@
 """A run's page refuses what is no list, no number that can work and no known place, each in one line."""
 
+from dataclasses import fields
+
 import pytest
 
 from anaphor.errors import ConfigError
+from anaphor.models import LanguageModelSpec
 from anaphor.training.device import choose_device
 from anaphor.training.spec import DEVICES, LanguageRunSpec, TranslationRunSpec
 
@@ -43,3 +46,10 @@ def test_a_list_is_as_welcome_as_a_tuple():
 def test_devices_are_those_that_a_run_can_choose(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert {choose_device(name).type for name in DEVICES} == {"cpu", "cuda"}
+
+
+def test_whatever_can_be_said_of_a_language_model_can_be_said_to_the_command():
+    known = {field.name for field in fields(LanguageRunSpec)}
+    assert {field.name for field in fields(LanguageModelSpec)} - known == set()
+    said = LanguageRunSpec(window=8, mask="causal & window(4)", head_width=3, bias=False, merge_evaluation="same")
+    assert said.model_options().keys() >= {"window", "mask", "head_width", "bias", "merge_evaluation"}

@@ -32,7 +32,7 @@ class Handling:
     out: Path | None = None
     """Folder of the run; None means a new one under runs."""
     resume: bool = False
-    """Go on with the run in that folder, exactly where it stopped."""
+    """Go on with the run in that folder, exactly where it stopped and as it was begun; flags need not be repeated."""
     force: bool = False
     """Delete a run that is there, or go on with one that was begun otherwise."""
     no_test: bool = False
@@ -94,15 +94,22 @@ def run(words: Sequence[str]) -> int:
 def read(task: str, words: Sequence[str]) -> Options:
     """Flags over a file over the defaults."""
     kind, spec = TASKS[task]
-    recipe, file = value_of("--recipe", words), value_of("--config", words)
+    file = file_of(task, words)
+    default = None if file is None else kind(**read_file(spec, file, words))
+    return parse(kind, words, program=f"anaphor train {task}", default=default)
+
+
+def file_of(task: str, words: Sequence[str]) -> Path | None:
+    """Where the settings stand that flags are laid over: a recipe, a file, or the run to go on with."""
+    recipe, file, out = (value_of(flag, words) for flag in ("--recipe", "--config", "--out"))
     if recipe is not None and file is not None:
         raise ConfigError(f"--recipe {recipe} and --config {file}: give one of them")
-    default = None
     if recipe is not None:
-        default = kind(**read_file(spec, recipe_file(recipe, task), words))
-    elif file is not None:
-        default = kind(**read_file(spec, Path(file), words))
-    return parse(kind, words, program=f"anaphor train {task}", default=default)
+        return recipe_file(recipe, task)
+    if file is not None:
+        return Path(file)
+    begun = RunDir(Path(out)) if out is not None and "--resume" in words else None
+    return begun.spec if begun is not None and begun.exists else None
 
 
 def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str, Any]:

@@ -199,11 +199,13 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    for key in ("spec", "data"):
-        old, new = before.get(key, {}), now[key]
-        for name in sorted(old.keys() | new.keys()):
-            if old.get(name) != new.get(name):
-                yield f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+    old, new = before.get("spec", {}), now["spec"]
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+    for split, digest in now["data"].items():
+        if before.get("data", {}).get(split) != digest:
+            yield f"the text of {split} is another one"
     if before.get("tokenizer") != now["tokenizer"]:
         yield "the tokenizer is another one"
     if before.get("threads") != now["threads"]:

@@ -55,7 +55,7 @@ class RunSpec:
     """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
     rates: tuple[float, ...] = ()
     """What each layer's learning rate is multiplied by, where they differ, from the first to the last; an encoder's
-    layers come before a decoder's."""
+    layers come before a decoder's. Word vectors and the output keep the full rate."""
     schedule: str = "cosine"
     """How the learning rate moves: constant, linear, cosine or plateau."""
     warmup: float = 0.0
@@ -143,7 +143,7 @@ class ModelOptions:
     weight_drop: float | None = None
     """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
     norm: str | None = None
-    """Where the norm of a layer stands: before, after or none."""
+    """Where the norm of a layer stands: before, after or none; before also puts one behind the last layer."""
     residual: bool | None = None
     """Whether a layer's input is added to its output."""
     activation: str | None = None
@@ -177,7 +177,8 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """Train a language model. What is None is left to the model, the data or the optimizer."""
 
     task = "lm"
-    more_options = ("mixers", "widths", "norms", "residuals", "dropouts", "tied", "causal", "memory")
+    more_options = ("mixers", "widths", "norms", "residuals", "dropouts", "tied", "causal", "memory", "window",
+                    "mask", "head_width", "bias", "feature_map", "merge_evaluation")  # fmt: skip
 
     data: str = "python-reference"
     """A named data set, a folder with train, valid and test, or one text file."""
@@ -196,17 +197,30 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     widths: tuple[int, ...] = ()
     """Size of each layer's output, where they differ, in place of the width."""
     norms: tuple[str, ...] = ()
-    """Where the norm of each layer stands, where they differ, in place of the norm."""
+    """Where the norm of each layer stands, where they differ, in place of the norm; the one behind the last layer follows
+    the norm alone."""
     residuals: tuple[bool, ...] = ()
     """Whether each layer's input is added to its output, where they differ, in place of the residual."""
     dropouts: tuple[float, ...] = ()
-    """Share set to zero in and after each layer, where they differ, in place of the dropout."""
+    """Share set to zero in and after each layer, where they differ; the word vectors still follow the dropout."""
     tied: bool | None = None
     """Whether the output uses the word vectors again."""
     causal: bool = True
     """Whether layers that see later tokens are refused; admitted, nothing is called a perplexity."""
     memory: int | None = None
     """How many past tokens a carried state of attention keeps."""
+    window: int | None = None
+    """How many tokens a token may see, itself included."""
+    mask: str | None = None
+    """Who may see whom in attention: causal, window(n), hidden(i, …) and their like, joined by & and |."""
+    head_width: int | None = None
+    """Size of a query, key and value in one head of attention; None means its share of the width."""
+    bias: bool | None = None
+    """Whether the projections of attention add a constant."""
+    feature_map: str | None = None
+    """What makes queries and keys of linear attention positive: elu, relu or softmax."""
+    merge_evaluation: str | None = None
+    """What the merge of heads does when the model is scored: same or concatenate."""
     size_penalty: float = 0.0
     """What the squares of what the head reads cost in training, on average."""
     change_penalty: float = 0.0
