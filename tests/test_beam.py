@@ -193,3 +193,43 @@ def test_every_family_is_searched_in_batches_as_alone(name):
 def test_impossible_beams_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         Beam(**options)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    longest=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    width=st.integers(1, 4),
+    end=st.sampled_from([None, END]),
+)
+def test_each_row_is_as_long_as_it_may_be_whatever_stands_beside_it(seed, longest, width, end):
+    step, (first, state) = chain(seed), start(len(longest))
+    beam = Beam(width=width, longest=None, end=end)
+    found = search(step, first, state, beam, longest)
+    if end is None:
+        assert [{len(one.tokens) for one in row} for row in found] == [{limit} for limit in longest]
+        assert not any(one.finished for row in found for one in row)
+    assert [len(row) for row in found] == [len(row) for row in found if row], "none is empty"
+    for row, limit in enumerate(longest):
+        (alone,) = search(step, first[[row]], (state[0][[row]],), beam, [limit])
+        assert [one.tokens for one in found[row]] == [one.tokens for one in alone]
+        assert [one.score for one in found[row]] == pytest.approx([one.score for one in alone])
+
+
+def test_nothing_is_read_behind_the_last_token_where_no_token_ends_a_text():
+    asked = []
+
+    def step(tokens, state):
+        asked.append(tokens.tolist())
+        return torch.log_softmax(torch.eye(3, dtype=torch.float64)[(tokens + 1) % 3], -1), state
+
+    found = search(step, torch.tensor([0, 0]), (), Beam(width=1, longest=None), [1, 3])
+    assert [[one.tokens for one in row] for row in found] == [[[1]], [[1, 2, 0]]]
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("end", [None, END])
+def test_no_rows_have_no_texts(width, end):
+    first, state = start(0)
+    assert search(chain(0), first, state, Beam(width=width, longest=5, end=end)) == []
+    assert search(chain(0), first, state, Beam(width=width, longest=None, end=end), []) == []

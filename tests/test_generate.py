@@ -54,6 +54,14 @@ def test_top_k_keeps_the_k_most_likely(logits, k):
     assert set(kept.nonzero().flatten().tolist()) == set(best)
 
 
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=8), st.integers(1, 8))
+def test_top_k_keeps_no_more_than_k_where_scores_are_equal(logits, k):
+    values = torch.tensor([logits], dtype=torch.float64)
+    kept = Choice(top_k=k).kept(values).isfinite()
+    assert kept.sum() == min(k, len(logits))
+    assert values[kept].min() >= (values[~kept].max() if (~kept).any() else 0)
+
+
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=8, unique=True), st.floats(0.01, 1))
 def test_top_p_keeps_the_fewest_that_reach_the_probability(logits, p):
     values = torch.tensor(logits)

@@ -303,22 +303,24 @@ def written_maps(
     label: str,
     remark: str = "",
 ) -> None:
-    """Matrices beside each other with numbers written into their cells, and one bar: all have the same ends.
+    """Matrices beside each other with numbers written into their cells. Those with the same ends share one bar.
 
     Cells beyond the ends have the colour of the end. Those that are not a number are grey, and hold their text all the
     same.
     """
     wide, high = max(0.8 * len(columns), 2.4), max(0.55 * len(rows), 1.6)
-    across = max(1, min(len(panels), int(14 // wide)))
+    common = len({(panel.low, panel.high) for panel in panels}) == 1
+    room = wide if common else wide + 1.0  # a bar of its own beside each
+    across = max(1, min(len(panels), int(14 // room)))
     lines = -(-len(panels) // across)
-    figure = _figure(across * (wide + 0.3) + 1.9, lines * (high + 0.4) + 0.9)
+    figure = _figure(across * (room + 0.3) + 1.9, lines * (high + 0.4) + 0.9)
     axes = figure.subplots(lines, across, squeeze=False)
-    low, high = panels[0].low, panels[0].high
     for place, one in enumerate(axes.flat):
         if place >= len(panels):
             one.set_axis_off()
             continue
-        image = one.imshow(panels[place].values, "viridis", vmin=low, vmax=high, aspect="auto")
+        ends = {"vmin": panels[place].low, "vmax": panels[place].high}
+        image = one.imshow(panels[place].values, "viridis", aspect="auto", **ends)
         one.set_facecolor("0.88")
         one.set_title(panels[place].title, fontsize=10)
         below, left = place + across >= len(panels), place % across == 0
@@ -326,10 +328,18 @@ def written_maps(
         one.set_yticks(range(len(rows)), labels=rows if left else [])
         one.set(xlabel=x_label if below else "", ylabel=y_label if left else "")
         _write(one, image, panels[place])
-    beyond = any((panel.values < low).any() for panel in panels), any((panel.values > high).any() for panel in panels)
-    pointed = {(True, False): "min", (False, True): "max", (True, True): "both"}.get(beyond, "neither")
-    figure.colorbar(image, ax=axes, label=label, extend=pointed)
+        if not common:
+            figure.colorbar(image, ax=one, label=label, extend=_pointed([panels[place]]))
+    if common:
+        figure.colorbar(image, ax=axes, label=label, extend=_pointed(panels))
     _save_all(figure, paths, remark)
+
+
+def _pointed(panels: Sequence[Panel]) -> str:
+    """At which ends of their bar there is more."""
+    below = any((panel.values < panel.low).any() for panel in panels)
+    above = any((panel.values > panel.high).any() for panel in panels)
+    return {(True, False): "min", (False, True): "max", (True, True): "both"}.get((below, above), "neither")
 
 
 def _write(axes: Any, image: Any, panel: Written) -> None:

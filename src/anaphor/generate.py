@@ -15,8 +15,9 @@ from torch import Tensor
 
 from anaphor.config import check_types
 from anaphor.errors import ConfigError
+from anaphor.evaluation import evaluating, read
 from anaphor.mixers import select_rows
-from anaphor.models import LanguageModel
+from anaphor.models import LanguageModel, ModelState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +50,9 @@ class Choice:
     def kept(self, logits: Tensor) -> Tensor:
         """Logits divided by the temperature, -inf where a token is out of the question."""
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            least = logits.topk(self.top_k, dim=-1).values[..., -1:]
-            logits = logits.masked_fill(logits < least, -torch.inf)
+            best = logits.topk(self.top_k, dim=-1).indices  # by place: several may be as good as the last of them
+            out = torch.ones_like(logits, dtype=torch.bool).scatter(-1, best, False)
+            logits = logits.masked_fill(out, -torch.inf)
         # Less the largest, or a temperature near zero would make infinities that cannot be told apart.
         logits = (logits - logits.max(-1, keepdim=True).values) / self.temperature
         if self.top_p is not None:
@@ -61,27 +63,21 @@ class Choice:
         return logits
 
 
-@torch.inference_mode()
 def generate(
     model: LanguageModel, prompt: Sequence[int], tokens: int, choice: Choice, *, seed: int = 0
 ) -> Iterator[int]:
     """New tokens one by one, as they are chosen. The prompt itself is not repeated."""
     _check_prompt(model, prompt, tokens)
-    was_training = model.training
-    model.eval()
-    device = model.embed.weight.device
     generator = torch.Generator().manual_seed(seed)
-    given = torch.tensor([list(prompt)], device=device)
+    given = torch.tensor([list(prompt)], device=model.embed.weight.device)
     state = None
-    try:
-        for _ in range(tokens):
-            with torch.inference_mode():
-                x, state = model.features(given, state)
-                token = choice(model.head(x[:, -1]), generator)
+    for _ in range(tokens):
+        # For each token anew: between two of them the model is in the hands of whoever waits for the next.
+        with evaluating(model), torch.inference_mode():
+            x, state = read(model, given, state)
+            token = choice(model.head(x), generator)
             given = token[:, None]
-            yield int(token)
-    finally:
-        model.train(was_training)
+        yield int(token)
 
 
 def _check_prompt(model: LanguageModel, prompt: Sequence[int], tokens: int) -> None:
@@ -153,6 +149,8 @@ def search(
         longest = [beam.longest] * len(first)
     if longest is None:
         raise ConfigError("how long may a text be? Neither the beam says it for all rows, nor `longest` for each")
+    if not len(first):
+        return []
     found = _search(step, first, state, beam, longest)
     if beam.width == 1:
         return found
@@ -170,12 +168,19 @@ def _search(step: Step, first: Tensor, state: Any, beam: Beam, limits: Sequence[
     scores[:, 0] = 0
     written = first.new_zeros(rows, width, 0)
     tokens = first.repeat_interleave(width)
-    for place in range(max(limits, default=0) + (beam.end is not None)):
+    bounds = torch.tensor(limits, device=first.device)[:, None]
+    for place in range(max(limits) + 1):
+        full = bounds == place
+        if beam.end is None and place in limits:  # these rows are over, and nobody asks what would follow
+            never, unlikely = torch.full_like(scores, -torch.inf), torch.zeros_like(scores, dtype=torch.bool)
+            _cut(over, written, scores.masked_fill(~full, -torch.inf), never, unlikely, beam)
+            scores = scores.masked_fill(full, -torch.inf)
+            if bool(torch.isneginf(scores).all()):
+                break
         odds, state = step(tokens, state)
         vocabulary = odds.shape[-1]
         odds = scores[..., None] + odds.double().view(rows, width, vocabulary)
         if beam.end is not None and place in limits:  # in these rows only the end fits now
-            full = torch.tensor([limit == place for limit in limits], device=first.device)[:, None]
             ended = odds[..., beam.end]
             _cut(over, written, scores.masked_fill(~full, -torch.inf), ended, ended >= odds.amax(-1), beam)
             scores, odds = scores.masked_fill(full, -torch.inf), odds.masked_fill(full[..., None], -torch.inf)
@@ -191,15 +196,12 @@ def _search(step: Step, first: Tensor, state: Any, beam: Beam, limits: Sequence[
             scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
             kept = torch.nn.functional.pad(kept, (0, missing))
         parents, chosen = parents.gather(1, kept), chosen.gather(1, kept)
-        done = torch.tensor([len(one) >= width for one in over], device=first.device)
+        done = torch.tensor([len(one) >= width for one in over], dtype=torch.bool, device=first.device)
         scores = scores.masked_fill(done[:, None], -torch.inf)
         written = torch.cat((written.gather(1, parents[..., None].expand(-1, -1, place)), chosen[..., None]), dim=2)
         if bool(torch.isneginf(scores).all()):
             break
         tokens, state = chosen.flatten(), select_rows(state, (origin + parents).flatten())
-    else:
-        never = torch.full_like(scores, -torch.inf)
-        _cut(over, written, scores, never, torch.zeros_like(scores, dtype=torch.bool), beam)
     return [_ranked(one, width) for one in over]
 
 
@@ -261,12 +263,10 @@ def beam_search(model: LanguageModel, prompt: Sequence[int], tokens: int, width:
     """The `width` most probable continuations of a prompt that it finds, best first."""
     beam = Beam(width=width, longest=tokens)
     _check_prompt(model, prompt, tokens)
-    was_training = model.training
-    model.eval()
     given = torch.tensor([list(prompt)], device=model.embed.weight.device)
-    state = model.initial_state(1)
-    if len(prompt) > 1:
-        _, state = model.features(given[:, :-1], state)
-    (found,) = search(stepper(model), given[:, -1], state, beam)
-    model.train(was_training)
+    state: ModelState | None = model.initial_state(1)
+    with evaluating(model):
+        if len(prompt) > 1:
+            _, state = read(model, given[:, :-1], state)
+        (found,) = search(stepper(model), given[:, -1], state, beam)
     return found

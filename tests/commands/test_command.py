@@ -63,6 +63,11 @@ def test_help_comes_from_field_docstrings(capsys):
             "unknown verb 'modls'; did you mean 'models'? (known: bench, bleu, data, evaluate, generate, lab, look, ",
         ),
         (["models", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
+        (["models", "luon"], "unknown model 'luon'; did you mean 'luong'?"),
+        (["evaluate", "nowhere", "--beam", "1", "3"], "--beam takes one value, but 1, 3 stand behind it"),
+        (["evaluate", "--beam", "1", "3", "nowhere"], "--beam takes one value, but 1, 3, nowhere stand"),
+        (["evaluate", "nowhere", "--split", "valid", "test", "--beam", "1"], "--split takes one value"),
+        (["evaluate", "nowhere", "3", "--beam", "1"], "Unrecognized options: 3"),
         (["models", "--vocabulry", "3"], "--vocabulry"),
         (["models", "--vocabulary", "many"], "'many'"),
         (["models", "--vocabulary", "0"], "vocabulary=0: it must be at least 1"),
@@ -93,12 +98,37 @@ def test_the_one_line_is_the_same_in_every_terminal(encoding, color):
 
 
 def test_models_lists_every_preset(capsys):
-    from anaphor.models import PRESETS
+    from anaphor.models import PRESETS, SEQ2SEQ_PRESETS
 
     assert main(["models", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == list(PRESETS)
+    assert [row["name"] for row in rows] == [*PRESETS, *SEQ2SEQ_PRESETS]
     assert all(row["parameters"] > 0 and row["state_bytes"] > 0 for row in rows)
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if " M" in line] == [*PRESETS, *SEQ2SEQ_PRESETS]
+
+
+def test_models_for_translation_are_sized_too(capsys):
+    from anaphor.models import build_seq2seq
+
+    assert main(["models", "mixed", "lstm", "luong", "--vocabulary", "100", "--tokens", "1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == ["mixed", "lstm", "luong"]
+    model = build_seq2seq("mixed", source_vocabulary=100, vocabulary=100)
+    assert rows[0] == {
+        "name": "mixed", "encoder": ["bidirectional-lstm"] * 2, "decoder": ["attention"] * 2, "width": 256,
+        "parameters": model.count_parameters(), "state_bytes": model.state_bytes(1, 1), "tokens": 1,
+        "state_grows": True, "limit": None,
+    }  # fmt: skip
+    assert "encoder" not in rows[1]
+    assert main(["models", "luong", "--tokens", "1"]) == 0
+    heading, row, remark = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["translation", "encoder", "decoder", "width", "parameters"]
+    assert row.split()[:4] == ["luong", "lstm", "lstm", "256"]
+    assert "--json tells state" in remark
+    assert main(["models", "lstm", "--tokens", "1"]) == 0
+    assert "after 1 token;" in capsys.readouterr().out
 
 
 def test_models_prints_a_table(capsys):

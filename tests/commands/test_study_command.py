@@ -259,8 +259,8 @@ def test_a_question_about_a_finished_study_trains_nothing(file, engine, tmp_path
     assert {cell["valid"]["loss"] for cell in result["cells"]} == {
         cell["valid"]["loss"] for cell in first["cells"] if cell["parameters"] == first["best"]["parameters"]
     }
-    assert (tmp_path / "length" / "lengths" / "table.md").is_file()
-    assert len((tmp_path / "length" / "lengths" / "table.md").read_text().splitlines()) > 8
+    rows = (tmp_path / "length" / "lengths" / "table.md").read_text().splitlines()[2:]
+    assert [row.split(" | ")[1].strip() for row in rows] == ["carried", "restarted"], rows  # the rows have 4 tokens
 
 
 def test_a_run_that_kept_off_test_is_asked_on_validation(file, engine, tmp_path, capsys):
@@ -283,11 +283,49 @@ def test_a_run_is_asked_what_the_study_asks_for_its_data(file, engine, tmp_path,
     assert main([*words.split(), "--no-test", "--json"]) == 0
     capsys.readouterr()
     asked = tmp_path / "asked.yaml"
-    lengths = f"lengths: [5]\nwith_data: {{{tmp_path}/text.txt: {{lengths: [3, 9]}}}}\n"
+    lengths = f"lengths: [5]\nwith_data: {{{tmp_path}/text.txt: {{lengths: [2, 3]}}}}\n"
     asked.write_text("base: {data: python-reference}\nparameters: {width: {values: [8]}}\n" + lengths)
     told(capsys, asked, "--of", "one", "--out", "answer")
     table = (tmp_path / "answer" / "lengths" / "table.csv").read_text()
-    assert [line.split(",")[2] for line in table.splitlines()[1:]] == ["3", "9"] * 2, table
+    assert [line.split(",")[2] for line in table.splitlines()[1:]] == ["2", "3"] * 2, table
+
+
+def test_lengths_beyond_the_rows_of_the_text_stand_where_their_segments_end(file, engine, tmp_path, capsys):
+    words = f"train lm --data {tmp_path}/text.txt --layers 1 --batch-size 2 --bptt 4 --steps 2 --out one --device cpu"
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog ate the rat\n" * 400)
+    assert main([*words.split(), "--no-test", "--json"]) == 0
+    asked = tmp_path / "asked.yaml"
+    asked.write_text("parameters: {width: {values: [8]}}\nlengths: [5, 40, 80, 160]\n")
+    capsys.readouterr()
+    assert main(["study", str(asked), "--of", "one", "--out", "answer", "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    _, result = told(capsys, asked, "--of", "one", "--out", "answer")
+    table = (tmp_path / "answer" / "lengths" / "table.csv").read_text().splitlines()
+    longest = table[2].split(",")[2]
+    assert [line.split(",")[1:3] for line in table[1:]] == [
+        [state, length] for state in ("carried", "restarted") for length in ("5", longest)
+    ]
+    assert 5 < int(longest) < 40
+    ends = f"their segments have {longest} tokens, for no row of the text is longer."
+    said = f"By length: 40, 80 and 160 stand at {longest}: {ends}"
+    assert [line for line in result["findings"] if "no row" in line] == [said]
+    assert said in printed
+    # People and programs get the table that the study was asked for, not only the one of the training.
+    assert result["table_by_length"] == (tmp_path / "answer" / "lengths" / "table.md").read_text()
+    assert result["table"] == (tmp_path / "answer" / "table.md").read_text()
+    assert printed.startswith(f"{result['table']}\nby length:\n\n{result['table_by_length']}\n")
+
+
+def test_rows_that_end_at_other_lengths_are_told_apart(file, engine, tmp_path, capsys):
+    asked = tmp_path / "asked.yaml"
+    text = file.read_text().replace("model: {values: [lstm, gru]}", "evaluation_rows: {values: [2, 4]}")
+    asked.write_text(text + "lengths: [5, 80, 160]\n")
+    _, result = told(capsys, asked, "--seeds", "1", "--test", "none")
+    said = [line for line in result["findings"] if "no row" in line]
+    assert [line.partition(", ")[0] for line in said] == [
+        f"By length: with evaluation_rows {rows}" for rows in (2, 4)
+    ], said
+    assert len({line.partition("their segments")[2] for line in said}) == 2
 
 
 def test_a_run_s_folder_is_not_made_a_study_s(file, engine, tmp_path, capsys):

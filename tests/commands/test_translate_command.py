@@ -143,6 +143,21 @@ def test_the_alignment_is_told_as_text_and_written_as_figures_and_pages(runs, tm
     assert "Content-Security-Policy" in (tmp_path / "out" / "alignment-1.html").read_text(encoding="utf-8")
 
 
+def test_an_end_that_was_never_written_has_no_line_in_the_alignment(runs, tmp_path, capsys):
+    words = (runs["copy"], "a b c d", "--longest", 2, "--out", tmp_path / "out")
+    (found,) = json.loads(told(capsys, *words, "--json").out)
+    (best,) = found["translations"]
+    assert (best["tokens"], best["finished"]) == (["A", "B"], False)
+    assert found["alignment"]["target"] == ["A", "B"]
+    assert len(found["alignment"]["weights"]) == 2
+    assert "eos" not in (tmp_path / "out" / "alignment-1.html").read_text(encoding="utf-8")
+    lines = told(capsys, *words, "--align").out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["A B", "  A", "  B"]
+    (whole,) = json.loads(told(capsys, runs["copy"], "a b c d", "--json").out)
+    cut, every = (torch.tensor(one["alignment"]["weights"]) for one in (found, whole))
+    torch.testing.assert_close(cut, every[:2])
+
+
 def test_several_runs_vote(runs, capsys):
     (alone,) = json.loads(told(capsys, runs["copy"], "a b c", "--json").out)
     (together,) = json.loads(told(capsys, runs["copy"], "a b c", "--ensemble", runs["other"], "--json").out)
@@ -172,6 +187,10 @@ def test_layers_can_be_chosen(runs, capsys):
     [
         (["{copy}"], "translate sentences or a file: write sentences behind the run, or name one with --file"),
         (["{copy}", "a", "--file", "f"], "translate sentences or a file"),
+        (
+            ["{copy}", "--ensemble", "{other}", "a b"],
+            "sentences must stand before options that take several values, right behind the run, or name a file with",
+        ),
         (["{copy}", "a", "--n-best", "6"], "n_best=6: it must be at least 1, and a beam of 5 finds no more"),
         (["{copy}", "a", "--beam", "0", "--n-best", "1"], "beam=0: there must be at least 1"),
         (["{copy}", "a", "--length-penalty", "-1"], "length_penalty=-1.0: it must be from 0 to 10"),
@@ -192,6 +211,16 @@ def test_layers_can_be_chosen(runs, capsys):
 )
 def test_what_cannot_work_is_refused_in_one_line(runs, capsys, words, message):
     assert message in refused(capsys, *(word.format(**runs) for word in words))
+
+
+def test_who_looks_into_a_translation_is_told_where_its_attention_is_drawn(runs, tmp_path, capsys):
+    for words in ([runs["copy"], "a"], [runs["language"], "a", "--compare", runs["copy"]]):
+        capsys.readouterr()
+        assert main(["look", *map(str, words), "--out", str(tmp_path / "out"), "--device", "cpu"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"the run in {runs['copy']} is no language model" in line
+        assert line.endswith(f"`anaphor translate {runs['copy']} TEXT --align --out DIR` shows what it looked at")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_is_no_text_is_refused_with_the_place(runs, tmp_path, capsys):

@@ -51,6 +51,11 @@ def test_get_downloads_nothing_that_is_here(capsys, real_data, cache):
     ("words", "message"),
     [
         (["lst"], "unknown action 'lst'; did you mean 'list'"),
+        (
+            ["grammar"],
+            "unknown action 'grammar' .known: get, list, where.; `data where grammar` tells of that data set",
+        ),
+        (["reverse"], "`data where reverse` tells of that data set"),
         (["get"], "`data get` needs the name of a data set"),
         (["list", "grammar"], "`data list` takes no name, but 'grammar' was given"),
         (["where", "gramar"], "unknown data set 'gramar'; did you mean 'grammar'"),
@@ -60,3 +65,9 @@ def test_bad_words_get_one_line(words, message):
     with pytest.raises(ConfigError, match=message) as caught:
         run(words)
     assert "\n" not in str(caught.value)
+
+
+def test_the_usage_shows_what_can_be_left_out(capsys):
+    with pytest.raises(SystemExit):
+        run(["--help"])
+    assert capsys.readouterr().out.startswith("usage: anaphor data [-h] [ACTION] [NAME] [--json")

@@ -184,7 +184,7 @@ def test_bpe_has_the_size_that_was_asked_for_and_joins_frequent_pairs(bpe):
     assert len(bpe) <= 300
     assert " the" in bpe.tokens
     assert len(bpe.encode(TEXT)) < len(TEXT.encode()) / 2
-    with pytest.raises(ConfigError, match="size=256: a bpe tokenizer has at least 257"):
+    with pytest.raises(ConfigError, match=r"^vocabulary=256: a bpe tokenizer has at least 257"):
         BPE.train(TEXT, 256)
 
 

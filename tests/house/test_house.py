@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
-ORDER = ["errors", "config", "draw", "taps", "mixers", "models", "data", "metrics", "generate", "tasks", "training",
-         "inspect", "studies", "labs", "bench", "report", "cli"]  # fmt: skip
+ORDER = ["errors", "config", "draw", "taps", "mixers", "models", "data", "metrics", "evaluation", "generate", "tasks",
+         "training", "inspect", "studies", "labs", "bench", "report", "cli"]  # fmt: skip
 
 
 def name_of(path: Path) -> str:

@@ -14,6 +14,7 @@ from anaphor.inspect.alignment import (
     Alignment,
     alignment,
     alignment_page,
+    alignment_so_far,
     as_text,
     draw_alignment,
     looking_layers,
@@ -55,6 +56,25 @@ def test_each_row_is_what_its_token_was_predicted_with(name):
         torch.testing.assert_close(found.weights[row], step[0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", SEQ2SEQ_PRESETS)
+def test_a_target_that_was_cut_has_the_same_rows_without_an_end(name):
+    model, tokens = model_of(name), target_of("die Katze sah")
+    whole, cut = alignment(model, WORDS, SOURCE, tokens), alignment_so_far(model, WORDS, SOURCE, tokens)
+    assert cut.target == ("die", "Katze", "sah")
+    torch.testing.assert_close(cut.weights, whole.weights[:3])
+
+
+def test_a_cut_target_may_fill_all_positions():
+    model = model_of("transformer-translation", position="learned", positions=3)
+    assert len(alignment_so_far(model, WORDS, "the cat", target_of("die Katze sah")).target) == 3
+    with pytest.raises(ConfigError, match="the target has 4 tokens, but the limit is 3"):
+        alignment_so_far(model, WORDS, "the cat", target_of("die Katze sah ein"))
+    with pytest.raises(ConfigError, match="the target has 4 tokens with its end, but the limit is 3"):
+        alignment(model, WORDS, "the cat", target_of("die Katze sah"))
+    with pytest.raises(ConfigError, match="nothing of the target was given"):
+        alignment_so_far(model, WORDS, "the cat", [])
+
+
 def test_of_several_layers_one_is_shown_and_the_last_unless_told_otherwise():
     model, tokens = model_of("transformer-translation", layers=3), target_of("ein Skript")
     rows = [alignment(model, WORDS, SOURCE, tokens, layer).weights for layer in (0, 1, 2)]
@@ -78,8 +98,6 @@ def test_sources_and_targets_that_do_not_fit_are_refused():
     model = model_of("transformer-translation", position="learned", positions=3)
     with pytest.raises(DataError, match="too long"):
         alignment(model, WORDS, SOURCE, [])
-    with pytest.raises(ConfigError, match="the target has 3 tokens and an end, but the limit is 3"):
-        alignment(model, WORDS, "the cat", target_of("die Katze sah"))
     with pytest.raises(DataError, match="sentence 1 is empty"):
         alignment(model, WORDS, " ", [])
 

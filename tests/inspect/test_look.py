@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from xml.etree import ElementTree
 
 import pytest
@@ -119,6 +120,51 @@ def test_two_runs_are_compared_token_by_token(runs, tmp_path, capsys):
     assert f"{runs['lstm']} less {runs['hybrid']}: " in capsys.readouterr().out
 
 
+FIGURES = [f"{what}{whose}.{ending}" for whose in ("", "-compared") for what in ("attention", "states")
+           for ending in ("png", "svg")]  # fmt: skip
+
+
+def test_of_two_runs_each_has_figures_of_its_own_with_its_name_on_them(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    other = "other $1_2$"  # which the drawing could take for a formula
+    for name in ("hybrid", other):
+        shutil.copytree(runs["hybrid"], name)
+    out = tmp_path / "out"
+    told = looked(capsys, "hybrid", TEXT, "--compare", other, "--out", out, "--layers", 0, 1)
+    assert told["written"] == [str(out / name) for name in ("attention.html", *FIGURES)]
+    assert sorted(path.name for path in out.iterdir()) == sorted(["attention.html", *FIGURES])
+    for name in FIGURES:
+        if name.endswith("svg"):
+            text = (out / name).read_text(encoding="utf-8")
+            whose, another = (other, "hybrid") if "compared" in name else ("hybrid", other)
+            assert f"<!-- {whose}" in text, "letters are drawn as shapes, and told in a remark"
+            assert f"<!-- {another}" not in text
+    assert main(["look", "hybrid", TEXT, "--compare", other, "--out", str(out), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[-9:] == told["written"]
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_layer_that_only_the_first_run_has_is_no_obstacle(runs, tmp_path, capsys):
+    words = [runs["hybrid"], TEXT, "--compare", runs["lstm"], "--out", tmp_path, "--layer", 1]
+    told = looked(capsys, *words)
+    names = [path.rpartition("/")[2] for path in told["written"]]
+    assert names == ["attention.html", "attention.png", "attention.svg", "states.png", "states.svg",
+                     "states-compared.png", "states-compared.svg"]  # fmt: skip
+    assert list(told["runs"][0]["weights"]) == ["layers.1.mixer.weights"]
+    assert told["runs"][1]["weights"] == {}
+    assert told["runs"][1]["notes"][-1] == "layer 1 has no attention map: no layer has one"
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_one_token_is_one_token(runs, tmp_path, capsys):
+    words = ["look", str(runs["hybrid"]), "cat", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*words, "--compare", str(runs["lstm"])]) == 0
+    output = capsys.readouterr().out
+    assert ", 1 token\n" in output
+    assert "of 1 token\n" in output
+    assert "1 tokens" not in output
+
+
 @pytest.mark.usefixtures("_no_figures")
 def test_a_file_can_hold_the_text(runs, tmp_path, capsys):
     (tmp_path / "bytes.bin").write_bytes(b"a\n\xff<b>")
@@ -131,6 +177,13 @@ def test_a_file_can_hold_the_text(runs, tmp_path, capsys):
     [
         (["RUN"], "look at one text: write it behind the run, or name a file with --file"),
         (["RUN", "a", "--file", "b"], "look at one text"),
+        (
+            ["RUN", "--layers", "1", "the cat"],
+            "--layers takes all words behind it, and 'the cat' is no number: the text must stand before options that "
+            "take several values, right behind the run",
+        ),
+        (["--layers", "1", "RUN", "the cat"], "the text must stand before options that take several values"),
+        (["RUN", "--layers", "1", "1984"], "the text must stand before options that take several values"),
         (["RUN", "a", "--head", "1"], "head=1 of which layer? Say --layer too"),
         (["RUN", "a", "--layer", "0"], "layer 0 has no attention map: attention was looked at in layers 1, 2"),
         (["RUN", "a", "--layer", "1", "--head", "2"], "layer 1 has no head 2: its heads are 0 to 1"),

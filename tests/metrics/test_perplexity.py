@@ -24,6 +24,7 @@ def test_perplexity_is_the_exponential_of_the_mean_loss():
     assert total.perplexity == pytest.approx(8)
     assert total.bits_per_byte == pytest.approx(2)
     assert LossTotal(1e6, 10).perplexity == math.inf
+    assert math.isnan(LossTotal(math.nan, 3).perplexity), "a number that is none is not a large one"
     assert LossTotal(1.0, 1).bits_per_byte is None
 
 

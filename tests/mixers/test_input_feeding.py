@@ -83,11 +83,12 @@ def test_the_walk_is_a_plain_loop_and_so_are_its_gradients(cell, layers):
         torch.testing.assert_close(mine, other, **TIGHT)
 
 
+@pytest.mark.parametrize("drops", [{}, {"dropout_kind": "locked", "weight_drop": 0.5}], ids=["each", "locked"])
 @pytest.mark.parametrize("lengths", [None, [5, 0, 2]], ids=["full", "padded"])
 @each_kind
-def test_the_walk_and_its_readable_twin_agree(cell, layers, lengths):
+def test_the_walk_and_its_readable_twin_agree(cell, layers, lengths, drops):
     """Outputs, the state that follows, and every gradient through both, with dropout between the layers."""
-    mixer, found = build(cell, layers, dropout=0.4), []
+    mixer, found = build(cell, layers, dropout=0.4, **drops), []
     x, source = torch.randn(3, 5, 8, requires_grad=True), torch.randn(3, 4, 5, requires_grad=True)
     tensors = 2 if cell == "lstm" else 1
     past = [tuple(torch.randn(3, 6, requires_grad=True) for _ in range(tensors)) for _ in range(layers)]
@@ -108,6 +109,39 @@ def test_the_walk_and_its_readable_twin_agree(cell, layers, lengths):
         found.append([y, *ends, *alone, *through])
     for walked, read in zip(*found, strict=True):
         torch.testing.assert_close(walked, read, **TIGHT)
+
+
+@pytest.mark.parametrize("kind", ["each", "locked"])
+def test_locked_dropout_takes_the_same_features_at_every_step(kind, monkeypatch):
+    mixer, seen = build("gru", 3, dropout=0.5, dropout_kind=kind), []
+    walk = mixer._walk
+    monkeypatch.setattr(mixer, "_walk", lambda *given: seen.append(given[3]) or walk(*given))
+    x = torch.randn(20, 9, 8)
+    mixer(x, mixer.initial_state(torch.randn(20, 3, 5)), Span.whole(x))
+    (dropped,) = seen
+    assert dropped.shape == (2, 9, 20, 6)
+    assert dropped.eq(0).double().mean().item() == pytest.approx(0.5, abs=0.15)
+    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped)) == (kind == "locked")
+    assert len(dropped[0, 0].unique(dim=0)) > 10, "rows lose different features"
+
+
+@each_kind
+def test_weight_drop_takes_weights_from_the_last_hidden_state_in_training(cell, layers, x):
+    """One mask for a whole call: what was dropped learns nothing from any step."""
+    mixer, plain = build(cell, layers, weight_drop=0.5), build(cell, layers)
+    plain.load_state_dict(mixer.state_dict())
+    source = torch.randn(4, 3, 5)
+
+    def run(mixer):
+        return mixer(x, mixer.initial_state(source), Span.whole(x))[0]
+
+    y = run(mixer)
+    assert not torch.equal(y, run(mixer)), "anew at every call"
+    y.square().sum().backward()
+    for layer in mixer.cells:
+        assert layer.weight_hh.grad.eq(0).double().mean().item() == pytest.approx(0.5, abs=0.2)
+        assert layer.weight_ih.grad.ne(0).all()
+    assert torch.equal(run(mixer.eval()), run(plain))
 
 
 def test_a_single_token_without_gradient_is_what_it_is_with(x):
@@ -239,6 +273,8 @@ def test_reduced_precision_leaves_the_state_as_it_was(x):
         ({"layers": 0}, "layers=0: it must be at least 1"),
         ({"source_width": 0}, "source_width=0: it must be at least 1"),
         ({"dropout": 1.0}, "dropout=1.0 is not a share"),
+        ({"weight_drop": -0.1}, "weight_drop=-0.1 is not a share"),
+        ({"dropout_kind": "loked"}, "did you mean 'locked'"),
     ],
 )
 def test_what_cannot_work_is_refused(options, message):
@@ -252,6 +288,33 @@ def test_a_source_or_state_of_another_shape_is_refused(x):
         mixer.initial_state(x)
     with pytest.raises(ConfigError, match="the state is not this InputFeeding's"):
         mixer(x, build("lstm", 1).initial_state(torch.randn(4, 3, 5)), Span.whole(x))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+@each_kind
+def test_a_captured_walk_draws_anew_what_it_drops(cell, layers):
+    mixer = build(cell, layers, dropout=0.5, dropout_kind="locked", weight_drop=0.5).cuda()
+    x, source = torch.randn(3, 5, 8, device="cuda"), torch.randn(3, 4, 5, device="cuda")
+
+    def work():
+        mixer.zero_grad()
+        y, _ = mixer(x, mixer.initial_state(source), Span.whole(x))
+        y.square().sum().backward()
+        return y
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        y = work()
+    found = []
+    for _ in range(2):
+        graph.replay()
+        found.append(y.clone())
+    assert found[0].isfinite().all()
+    assert not torch.equal(*found)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")

@@ -33,6 +33,14 @@ REFUSED = {
     ),
     "no memory": (lambda: AttentionSpec(width=8, memory=0), "memory=0: keep at least 1"),
     "window": (lambda: AttentionSpec(width=8, window=0), "window=0: a token sees at least itself"),
+    "endless memory": (lambda: AttentionSpec(width=8, memory=10**20), "memory=1000+: no text has more than 4,611,686,"),
+    "endless window": (lambda: AttentionSpec(width=8, window=2**63), "window=9223.*: no text has more than"),
+    "mask far away": (
+        lambda: AttentionSpec(width=8, mask="causal & hidden(3, 9" + "9" * 20 + ")"),
+        "hidden\\(99+\\): no",
+    ),
+    "mask's window": (lambda: AttentionSpec(width=8, mask="causal & window(9223372036854775807)"), "no text has more"),
+    "mask's band": (lambda: AttentionSpec(width=8, mask="band(9223372036854775808, 0)"), "no text has more than"),
     "score": (
         lambda: AttentionSpec(width=8, score="scaled-dott"),
         "unknown score 'scaled-dott'; did you mean 'scaled-dot'",
@@ -98,3 +106,12 @@ def test_wrong_shapes_are_named(case):
     call, message = shapes()[case]
     with pytest.raises(ConfigError, match=message):
         call()
+
+
+@pytest.mark.parametrize("far", [{"memory": 2**62 - 1}, {"window": 2**62}, {"mask": f"causal & band({2**62}, 0)"}])
+def test_the_largest_numbers_that_are_allowed_work(far):
+    mixer, x = AttentionSpec(width=8, **far).build(), torch.randn(2, 3, 8)
+    whole, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
+    _, state = mixer(x[:, :2], mixer.initial_state(x), Span.whole(x[:, :2], torch.tensor([2, 2])))
+    last, _ = mixer(x[:, 2:], state, Span.after(torch.tensor([2, 2]), 1))
+    torch.testing.assert_close(last, whole[:, 2:])

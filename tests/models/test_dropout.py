@@ -8,9 +8,10 @@ import torch
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
 from anaphor.mixers import AttentionSpec, GRUSpec, LSTMSpec, RNNSpec, Span, SVDSpec
+from anaphor.mixers.dropout import locked
 from anaphor.models import BlockSpec, build
 from anaphor.models.block import FeedForward, Frame
-from anaphor.models.dropout import locked, words
+from anaphor.models.dropout import words
 
 RATE = 0.3
 

@@ -229,6 +229,14 @@ def test_what_cannot_work_is_refused_in_one_line(case):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("norm", ["before", "none"])
+def test_the_norm_behind_the_stack_follows_the_norm_of_all_and_not_those_of_each(norm):
+    model = build(
+        "lstm", vocabulary=5, width=8, norm=norm, norms=("none", "before") if norm == "none" else ("none",) * 2
+    )
+    assert isinstance(model.norm, torch.nn.LayerNorm) == (norm == "before")
+
+
 def test_learned_positions_end_and_say_so():
     model = small("gpt-nano", positions=8)
     tokens = torch.randint(0, 20, (2, 8))
@@ -237,6 +245,19 @@ def test_learned_positions_end_and_say_so():
         model(torch.randint(0, 20, (2, 9)))
     with pytest.raises(ConfigError, match="9 tokens are more than the 8 learned positions"):
         model(tokens[:, :1], state)
+
+
+@pytest.mark.parametrize("carried", [False, True], ids=["fresh", "carried"])
+def test_padding_does_not_use_up_learned_positions(carried):
+    model, tokens = small("gpt-nano", positions=8).eval(), torch.randint(0, 20, (2, 16))
+    before = model(tokens[:, :3])[1] if carried else None
+    seen, rest = (3, tokens[:, 3:]) if carried else (0, tokens)
+    padded, _ = model(rest, before, torch.tensor([8 - seen, 1]))
+    exact, _ = model(rest[:, : 8 - seen], before, torch.tensor([8 - seen, 1]))
+    torch.testing.assert_close(padded[0, : 8 - seen], exact[0])
+    torch.testing.assert_close(padded[1, 0], exact[1, 0])
+    with pytest.raises(ConfigError, match="9 tokens are more than the 8 learned positions"):
+        model(rest, before, torch.tensor([1, 9 - seen]))
 
 
 @pytest.mark.parametrize(

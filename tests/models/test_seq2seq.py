@@ -319,6 +319,15 @@ def test_another_kind_of_state_is_refused():
         small("transformer-translation")(tokens, state)
 
 
+def test_a_decoder_that_feeds_hears_of_every_kind_of_dropout():
+    spec = seq2seq_preset("luong", **SIZES, dropout=0.2, dropout_kind="locked", weight_drop=0.5)
+    mixer = spec.decoding().blocks()[0].mixer
+    assert (mixer.dropout, mixer.dropout_kind, mixer.weight_drop) == (0.2, "locked", 0.5)
+    alone = seq2seq_preset("luong", **SIZES, encoder=("attention",), heads=4, weight_drop=0.5)
+    assert alone.hears("weight_drop", 0.5)
+    assert alone.decoding().blocks()[0].mixer.weight_drop == 0.5
+
+
 def test_wrong_sources_are_named():
     model = small("luong")
     with pytest.raises(ConfigError, match="token 17 is outside the vocabulary of 17"):
@@ -334,6 +343,9 @@ def test_learned_positions_of_a_source_end_and_say_so():
     assert (model.limit, model.source_limit) == (4, 4)
     with pytest.raises(ConfigError, match="5 tokens are more than the 4 learned positions"):
         model.encode(torch.zeros(1, 5, dtype=torch.long))
+    padded = model.encode(torch.zeros(1, 6, dtype=torch.long), torch.tensor([4]))
+    logits, _ = model(torch.zeros(1, 6, dtype=torch.long), padded, torch.tensor([4]))
+    assert logits[:, :4].isfinite().all(), "padding stands nowhere"
 
 
 def test_the_courses_score_and_output_by_hand():

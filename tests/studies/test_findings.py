@@ -179,6 +179,7 @@ def test_values_are_told_as_people_write_them():
         "1e-05",
         "lstm",
     ]
+    assert told([1, 0.50, None, [True]]) == "[1, 0.5, none, [yes]]"
     assert str(Group({"width": 64, "tied": False}, (), ())) == "width 64, tied no"
     with pytest.raises(ConfigError, match="goal='least'"):
         Metric("loss", "nats", goal="least")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from anaphor import evaluation
 from anaphor.cli.main import main
 from anaphor.data.text import IGNORED, Batch
 from anaphor.data.word import Word
@@ -16,7 +17,6 @@ from anaphor.metrics.perplexity import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
 from anaphor.studies.length import binned, draw_lengths, losses_by_length, score_at_length
-from anaphor.tasks import language_modelling
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order, pieces
 from anaphor.training.run import opened
 
@@ -210,8 +210,8 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
         batches = Protocol(rows, bptt, carry).batches(tokens, 0)
         whole = losses_in_order(model, batches, carry)
         with monkeypatch.context() as patch:
-            patch.setattr(language_modelling, "PAIRS_AT_ONCE", 1)
-            patch.setattr(language_modelling, "LEAST_AT_ONCE", 3)
+            patch.setattr(evaluation, "PAIRS_AT_ONCE", 1)
+            patch.setattr(evaluation, "LEAST_AT_ONCE", 3)
             widths.clear()
             apart = losses_in_order(model, batches, carry)
         assert max(widths) == 3
@@ -223,8 +223,8 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
 def test_what_sees_later_tokens_is_never_read_in_pieces(monkeypatch):
     model = model_of("transformer", heads=2, merge="reweight-matrix", causal=False)
     expected = scored(task_of(tokens_of()), model, 20, False)
-    monkeypatch.setattr(language_modelling, "PAIRS_AT_ONCE", 1)
-    monkeypatch.setattr(language_modelling, "LEAST_AT_ONCE", 3)
+    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 1)
+    monkeypatch.setattr(evaluation, "LEAST_AT_ONCE", 3)
     found = scored(task_of(tokens_of()), model, 20, False)
     assert found == expected
     assert found.to_plain()["perplexity"] is None
@@ -232,8 +232,8 @@ def test_what_sees_later_tokens_is_never_read_in_pieces(monkeypatch):
 
 
 def test_pieces_hold_a_batch_in_order_and_as_few_pairs_as_allowed(monkeypatch):
-    monkeypatch.setattr(language_modelling, "LEAST_AT_ONCE", 2)
-    monkeypatch.setattr(language_modelling, "PAIRS_AT_ONCE", 2 * 7 * 3)
+    monkeypatch.setattr(evaluation, "LEAST_AT_ONCE", 2)
+    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 2 * 7 * 3)
     ids = torch.arange(14).view(2, 7)
     batch = Batch(ids, ids.masked_fill(ids == 13, IGNORED), torch.tensor([7, 6]), restarts=True)
     found = list(pieces(batch))
@@ -242,7 +242,7 @@ def test_pieces_hold_a_batch_in_order_and_as_few_pairs_as_allowed(monkeypatch):
     assert torch.equal(torch.cat([piece.targets for piece in found], 1), batch.targets)
     assert [piece.lengths.tolist() for piece in found] == [[3, 3], [3, 3], [1, 0]]
     assert [piece.restarts for piece in found] == [True, False, False]
-    monkeypatch.setattr(language_modelling, "PAIRS_AT_ONCE", 2 * 7 * 7)
+    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 2 * 7 * 7)
     assert list(pieces(batch)) == [batch]
 
 
@@ -347,7 +347,9 @@ def test_evaluate_tells_each_length_by_position(runs, tmp_path, capsys):
 
     assert evaluate(runs / "lstm", *both, "--out", str(tmp_path / "figures")) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines[:6]] == ["bptt 2", "bptt 5", "bptt 9"] * 2
+    assert [line.split(":")[0] for line in lines[:6]] == [
+        f"bptt {length}, state {state}" for state in ("carried", "restarted") for length in (2, 5, 9)
+    ]
     assert lines[6].strip() == "loss by position within the segment"
     assert lines[7].split() == ["state", "bptt", "1", "2", "3-4", "5-8", "9"]
     assert lines[8].split() == ["carried", "2", *(f"{one['loss']:.2f}" for one in rows[0]["positions"])]

@@ -1,8 +1,10 @@
 """A study runs what is missing, chooses by validation, seals the choice, and only then reads test."""
 
 import json
+import re
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch
 from anaphor.data import sources
 from anaphor.errors import ConfigError
 from anaphor.studies import worker
-from anaphor.studies.cell import JOB, STOP, TEST, digests, make_cell
+from anaphor.studies.cell import DECIDING, JOB, STOP, TEST, digests, make_cell
 from anaphor.studies.engines import Ended
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import COMPANY, KILLS, Study, holding, why
@@ -253,3 +255,12 @@ def test_why_names_signals_and_codes():
 def test_two_processes_do_not_run_one_study(tmp_path):
     with holding(tmp_path / "out"), pytest.raises(ConfigError, match="in use by process"), holding(tmp_path / "out"):
         pass
+
+
+def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
+    package = Path(sources.__file__).parents[1]
+    harmless = {"config", "errors", "draw", "taps"}  # they read, refuse, draw and watch
+    for path in package.rglob("*.py"):
+        if path.relative_to(package).parts[0] in DECIDING:
+            used = set(re.findall(r"^\s*from anaphor\.(\w+)", path.read_text(), re.MULTILINE))
+            assert used <= harmless | {name.removesuffix(".py") for name in DECIDING}, path

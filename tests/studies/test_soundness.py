@@ -28,7 +28,10 @@ def test_every_preset_is_sound(name, data):
     ("text", "message"),
     [
         ("parameters: {optimizer: {values: [sgd, adamx]}}\n", "at optimizer adamx: unknown optimizer 'adamx'; did you"),
-        ("parameters: {mixers: {values: [[lstm], [lstmm]]}}\n", "at mixers lstmm: unknown mixer 'lstmm'; did you mean"),
+        (
+            "parameters: {mixers: {values: [[lstm], [lstmm]]}}\n",
+            "at mixers [lstmm]: unknown mixer 'lstmm'; did you mean",
+        ),
         ("base: {model: transformer, width: 8}\nparameters: {heads: {values: [2, 3]}}\n", "at heads 3: "),
         ("base: {warmup: 2}\nparameters: {width: {values: [8]}}\n", "warmup=2 is not a share of the budget"),
         ("task: translate\nparameters: {model: {values: [luong, lstm]}}\n", "at model lstm: unknown model 'lstm'"),

@@ -173,6 +173,30 @@ def test_two_scales_are_a_map_with_numbers_a_bar_and_a_frame_around_the_best(fig
     assert second.images[0].get_clim()[1] < 300
 
 
+@pytest.mark.parametrize("best", [LSTM, "gru"])
+def test_maps_far_from_each_other_have_colours_and_a_bar_of_their_own(best, figures, tmp_path):
+    axes = {"model": [LSTM, "gru"], "width": [64, 128, 256], "layers": [1, 2]}
+    groups = study(axes, lambda model, width, layers: (100 if model == best else 300) + 10 * layers, seeds=1)
+    tested = study(axes, lambda model, width, layers: (90 if model == best else 290) + 10 * layers, seeds=1)
+    draw_study(groups, axes, PPL, tmp_path, tested)
+    panels, bars = figures[0].axes[:4], figures[0].axes[4:]
+    ends = [one.images[0].get_clim() for one in panels]
+    assert ends[0] == ends[1] != ends[2] == ends[3], "both splits of a model have the same colours"
+    assert all(high - low < 40 for low, high in ends)
+    assert [bar.get_ylabel() for bar in bars] == ["perplexity"] * 4
+    assert "each model has colours of its own" in figures[0]._supxlabel.get_text()
+
+
+def test_a_map_of_equal_numbers_leaves_the_colours_common(figures, tmp_path):
+    axes = {"model": [LSTM, "gru"], "width": [64, 128], "layers": [1, 2]}
+    groups = [
+        Group(group.parameters, (0,), (120.0 if group.parameters["model"] == LSTM else group.mean,))
+        for group in study(axes, lambda model, width, layers: 100 + 10 * layers)
+    ]
+    draw_study(groups, axes, PPL, tmp_path)
+    assert len(figures[0].axes) == 3
+
+
 def test_only_names_are_dots_with_bars_best_first(figures, tmp_path):
     axes = {"variant": ["plain", TRANSFORMER, "seen", "failed"]}
     groups = study(

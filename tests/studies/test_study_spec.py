@@ -43,7 +43,7 @@ def test_zip_goes_along_all_axes_together(tmp_path):
 
 def test_a_list_is_run_as_it_is_written(tmp_path):
     spec = read(tmp_path, "method: list\nparameters: [{width: 8}, {width: 16, mixers: [lstm, attention]}]\n")
-    assert places(spec) == [{"width": 8}, {"width": 16, "mixers": "lstm attention"}]
+    assert places(spec) == [{"width": 8}, {"width": 16, "mixers": "[lstm, attention]"}]
     assert spec.settings()[1].run.mixers == ("lstm", "attention")
 
 
@@ -185,12 +185,37 @@ def test_a_study_written_down_is_the_same_study(name, tmp_path):
         ("samples: {one: ''}\nparameters: {width: {values: [8]}}\n", "samples: one is empty"),
         ("samples: {one: }\nparameters: {width: {values: [8]}}\n", "samples: one is empty"),
         ("base: {mixers: lstm}\nparameters: {width: {values: [8]}}\n", "mixers='lstm': it must be a list of names"),
+        ("seeds: 2\nparameters: {seed: {values: [7, 8]}}\n", "seed is no axis: `seeds: \\[7, 8\\]` or `seeds: 2` says"),
+        ("method: random\nparameters: {seed: {min: 1, max: 9}}\n", "seed is no axis: `seeds: "),
+        ("parameters: {seeds: {values: [7, 8]}}\n", "seeds is no axis: `seeds: "),
+        ("parameters: {kind: {settings: {one: {seed: 7}, two: {}}}}\n", "seed is no setting: `seeds: "),
+        ("method: list\nparameters: [{width: 8, seed: 7}]\n", "seed is no axis: `seeds: "),
+        ("base: {seed: 7}\nparameters: {width: {values: [8]}}\n", "seed is no setting: `seeds: "),
     ],
 )
 def test_a_mistake_is_told_in_one_line(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message) as caught:
         read(tmp_path, text).settings()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "other", "own"),
+    [
+        ("base: {beam: 3}\nparameters: {width: {values: [8]}}\n", "beam", "translate", "lm"),
+        ("parameters: {source: {values: [de]}}\n", "source", "translate", "lm"),
+        ("task: translate\nbase: {bptt: 3}\nparameters: {width: {values: [8]}}\n", "bptt", "lm", "translate"),
+    ],
+)
+def test_a_setting_of_the_other_task_is_told_as_one(tmp_path, text, name, other, own):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text).settings()
+    assert str(caught.value) == f"study 'study': {name} belongs to `task: {other}`, and this study has `task: {own}`"
+
+
+def test_a_list_among_the_values_is_one_value_in_brackets(tmp_path):
+    spec = read(tmp_path, "parameters: {rates: {values: [[1, 1], [0.5, 1.0]]}, residuals: {values: [[true, false]]}}\n")
+    assert spec.axes == {"rates": ("[1, 1]", "[0.5, 1.0]"), "residuals": ("[yes, no]",)}
 
 
 def test_an_unknown_study_names_the_nearest():

@@ -8,6 +8,7 @@ import pytest
 
 from anaphor.errors import DataError
 from anaphor.studies.groups import Group, Metric
+from anaphor.studies.report import ended_early
 from anaphor.studies.statistics import Interval
 from anaphor.studies.tables import write_tables
 
@@ -87,3 +88,13 @@ def test_a_table_that_cannot_be_written_says_why(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(DataError, match="cannot write the table"):
         write_tables(GROUPS, AXES, PPL, {}, tmp_path / "file")
+
+
+def test_lengths_that_no_row_has_are_named_once_unless_settings_differ():
+    short, refused, long = ("a", {5: 5, 40: 33, 80: 33}), ("b", {5: 5}), ("c", {5: 5, 40: 40, 80: 60})
+    said = "40 and 80 stand at 33: their segments have 33 tokens, for no row of the text is longer."
+    assert ended_early([short, ("d", dict(short[1])), refused, ("e", {})]) == [said]
+    one = "80 stands at 60: its segments have 60 tokens, for no row of the text is longer."
+    assert ended_early([short, long]) == [f"with a, {said}", f"with c, {one}"]
+    assert ended_early([short, ("c", {5: 5, 40: 40, 80: 80})]) == [f"with a, {said}"]
+    assert ended_early([refused]) == ended_early([]) == []

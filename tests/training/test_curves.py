@@ -123,6 +123,50 @@ def test_figures_of_an_end_that_is_no_longer_one_are_taken_away(tmp_path):
     assert not any(path.exists() for path in run.curves)
 
 
+@pytest.fixture
+def axes_of(tmp_path, monkeypatch):
+    """The axes of a figure with these losses of training and validation, drawn."""
+    drawn = []
+    monkeypatch.setattr("anaphor.draw._save", lambda figure, path: drawn.append(figure) or path)
+
+    def draw(losses, epoch):
+        run = RunDir(tmp_path)
+        run.begin("")
+        for step, (trained, valid) in enumerate(losses, start=1):
+            run.log(step, epoch=epoch, tokens=1_234_567 + step, train_loss=trained, valid={"loss": valid})
+        draw_curves(run)
+        drawn[0].draw_without_rendering()
+        return drawn[0].axes[0]
+
+    return draw
+
+
+def ticks_of(axis):
+    low, high = axis.get_view_interval()
+    return [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+
+
+@pytest.mark.parametrize(
+    ("losses", "epoch"), [((3.2891234, 3.2891301), 1), ((None, 3.2891234), 1), ((0.0, 0.0), 1), ((3.2, 3.4), 0)]
+)
+def test_a_single_validation_is_drawn_with_room_round_it(axes_of, losses, epoch):
+    axes = axes_of([losses], epoch)
+    low, high = axes.get_ylim()
+    assert high - low >= 0.099 * max(value or 0 for value in losses)
+    assert 2 <= len(set(ticks_of(axes.yaxis))) == len(ticks_of(axes.yaxis))
+    assert max(map(len, ticks_of(axes.yaxis))) <= 6
+    place = axes.lines[0].get_xdata()[0]
+    assert axes.get_xlim() == pytest.approx((0, 2 * place))
+    if epoch:
+        assert ticks_of(axes.xaxis) == ["0", "1", "2"]
+
+
+def test_no_number_has_to_be_added_to_those_along_an_axis(axes_of):
+    axes = axes_of([(3.2891234, 3.2891301), (3.2891240, 3.2891290), (3.2891250, 3.2891280)], 1)
+    assert [axis.get_offset_text().get_text() for axis in (axes.xaxis, axes.yaxis)] == ["", ""]
+    assert all(tick.startswith("3.2891") for tick in ticks_of(axes.yaxis))
+
+
 def test_a_run_without_validations_has_no_figure(tmp_path):
     run = RunDir(tmp_path)
     run.begin("")

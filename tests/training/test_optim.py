@@ -108,6 +108,38 @@ def test_only_matrices_decay(name, embeddings):
         torch.testing.assert_close(weight, torch.full_like(weight, 0.95 if shrunk else 1.0))
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_constants_of_heads_do_not_decay(name):
+    """The sharpness of a cosine and the two constants of relative positions have axes of length one to fit in."""
+    model = small("transformer", score="cosine", position="relative", heads=2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            nn.init.ones_(weight)
+            weight.grad = torch.zeros_like(weight)
+    build_optimizer(OptimizerSpec(optimizer=name, lr=0.1, weight_decay=0.5), model).step()
+    constants = ("score.sharpness", "position.content", "position.distance")
+    found = [weight for key, weight in model.named_parameters() if key.endswith(constants)]
+    assert len(found) == 6
+    assert all(weight.eq(1).all() for weight in found)
+    bilinear = small("transformer", score="bilinear", heads=2)
+    assert any(weight.ndim == 3 for weight in Weights.of(bilinear).hidden), "a matrix for each head is one"
+
+
+@pytest.mark.parametrize("preset", ["lstm", "transformer", "transformer-xl"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_model_of_width_one_learns(name, preset):
+    torch.manual_seed(1)
+    heads = {} if preset == "lstm" else {"heads": 1, "score": "bilinear", "norm": "none"}
+    model = build(preset, vocabulary=11, width=1, layers=1, **heads)
+    before = {key: weight.detach().clone() for key, weight in model.named_parameters()}
+    learn(model, build_optimizer(SETTINGS[name], model), 2)
+    for key, weight in model.named_parameters():
+        assert weight.isfinite().all()
+        assert key.endswith("bias") or not torch.equal(weight, before[key]), key
+    matrices = {id(weight) for weight in Weights.of(model).hidden}
+    assert all(id(weight) in matrices for key, weight in model.layers.named_parameters() if weight.ndim == 2)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_muon_takes_the_matrices_inside_and_adamw_the_rest(tied):
     model = small("hybrid", tied=tied)

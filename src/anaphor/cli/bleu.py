@@ -11,6 +11,7 @@ from typing import Annotated
 
 import tyro
 
+from anaphor.cli.lines import read_lines
 from anaphor.config import look_up, parse
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.sacre import TOKENIZERS
@@ -47,8 +48,8 @@ def run(words: Sequence[str]) -> int:
     from anaphor.metrics.bleu import corpus_bleu
     from anaphor.metrics.sacre import chrf
 
-    hypotheses = read_lines(options.hypotheses)
-    references = [read_lines(path) for path in options.references]
+    hypotheses = translations(options.hypotheses)
+    references = [translations(path) for path in options.references]
     for path, lines in zip(options.references, references, strict=True):
         if len(lines) != len(hypotheses):
             raise DataError(
@@ -80,13 +81,9 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def read_lines(path: Path) -> list[str]:
+def translations(path: Path) -> list[str]:
     """The lines of a text file, empty ones too: a translation may be empty, and still has its place."""
-    from anaphor.data.pair_source import lines_of
-    from anaphor.data.reading import text_of
-    from anaphor.data.stored import StoredFile
-
-    lines = lines_of(text_of(StoredFile(path).read(), str(path), cure="convert it to UTF-8"))
+    lines = read_lines(path)
     if not lines:
         raise DataError(f"{path} is empty: there is nothing to score")
     return lines

@@ -27,14 +27,19 @@ ACTIONS = {
 class Options:
     """Named data sets: `list` shows them all, `where NAME` their files, `get NAME` downloads what is missing."""
 
-    action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ACTION")] = "list"
+    action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[ACTION]")] = "list"
     """list, get or where."""
-    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
     """A data set, for get and where."""
     json: bool = False
     """Print one JSON value instead of a table."""
 
     def __post_init__(self) -> None:
+        if self.action not in ACTIONS and self.action in known():
+            raise ConfigError(
+                f"unknown action {self.action!r} (known: {', '.join(sorted(ACTIONS))}); "
+                f"`data where {self.action}` tells of that data set"
+            )
         look_up(ACTIONS, self.action, "action")
         if self.action == "list" and self.name is not None:
             raise ConfigError(f"`data list` takes no name, but {self.name!r} was given; `data where {self.name}`?")
@@ -50,15 +55,14 @@ def run(words: Sequence[str]) -> int:
 
     # Which `train` each is for.
     tasks = dict.fromkeys(SOURCES, "lm") | dict.fromkeys(PAIR_SOURCES, "translate")
-    known: dict[str, NamedSource | NamedPairs] = {**SOURCES, **PAIR_SOURCES}
     if options.name is None:
-        rows = [described(name, source, tasks[name]) for name, source in known.items()]
+        rows = [described(name, source, tasks[name]) for name, source in known().items()]
         if options.json:
             print(json.dumps(rows))
         else:
             show_all(rows)
         return 0
-    source = look_up(known, options.name, "data set")
+    source = look_up(known(), options.name, "data set")
     if options.action == "get":
         for file in source.files:
             file.digest()  # reads it, and so downloads and checks it
@@ -68,6 +72,14 @@ def run(words: Sequence[str]) -> int:
     else:
         show(row)
     return 0
+
+
+def known() -> dict[str, NamedSource | NamedPairs]:
+    """All data sets by name, those of texts first."""
+    from anaphor.data.pair_sources import PAIR_SOURCES
+    from anaphor.data.sources import SOURCES
+
+    return {**SOURCES, **PAIR_SOURCES}
 
 
 def described(name: str, source: NamedSource | NamedPairs, task: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass, fields, replace
+from itertools import product, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,7 +102,7 @@ class Options:
 
 
 def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor evaluate")
+    options = _read(words)
 
     from anaphor.tasks.dynamic_evaluation import Dynamic
     from anaphor.tasks.language_modelling import LanguageModelling
@@ -138,7 +138,7 @@ def run(words: Sequence[str]) -> int:
             if one is not None:
                 found.append(one)
             if not options.json and not row["refused"]:
-                print(line_of(row, one), flush=True)
+                print(line_of(row, one, len(set(options.state)) > 1), flush=True)
         if options.out is not None:
             figures = _draw(found, options.out, made.spec.bptt)
     if options.json:
@@ -153,6 +153,23 @@ def run(words: Sequence[str]) -> int:
     for path in figures:
         print(f"figure: {path}")
     return 0
+
+
+def _read(words: Sequence[str]) -> Options:
+    try:
+        return parse(Options, words, program="anaphor evaluate")
+    except ConfigError as error:
+        if str(error).startswith("Unrecognized options"):
+            for flag in (f"--{field.name.replace('_', '-')}" for field in fields(Options) if _takes_one(field.type)):
+                behind = words[words.index(flag) + 1 :] if flag in words else []
+                values = list(takewhile(lambda word: not word.startswith("--"), behind))
+                if len(values) > 1:
+                    raise ConfigError(f"{flag} takes one value, but {', '.join(values)} stand behind it") from None
+        raise
+
+
+def _takes_one(kind: object) -> bool:
+    return not str(kind).startswith(("Annotated", "bool", "tuple"))
 
 
 def tell_whole(made: Prepared, options: Options) -> int:
@@ -247,15 +264,18 @@ def _plain_row(one: LengthScore, by_position: bool) -> dict[str, Any]:
     return row
 
 
-def line_of(row: dict[str, Any], one: LengthScore | None) -> str:
+def line_of(row: dict[str, Any], one: LengthScore | None, several_states: bool) -> str:
+    """A row for people, who are told the state where it is not the same in all."""
     from anaphor.metrics.perplexity import perplexity_in_words
 
     adapted = f", adapted by {row['adaptation']}" if row["adaptation"] else ""
     perplexity = perplexity_in_words(row["perplexity"])
     what = "examples, each by itself" if row["bptt"] is None else f"bptt {row['bptt']}"
-    line = f"{what}{adapted}: {perplexity}, loss {row['loss']:.4f} ({row['signature']})"
+    state = f", state {row['state']}" if several_states else ""
+    line = f"{what}{state}{adapted}: {perplexity}, loss {row['loss']:.4f} ({row['signature']})"
     if one is not None and len(one.positions) < one.length:
-        line += f"\n  its segments have {len(one.positions):,} tokens, for no row of the text is longer"
+        count = f"{len(one.positions):,} token{'' if len(one.positions) == 1 else 's'}"
+        line += f"\n  its segments have {count}, for no row of the text is longer"
     return line
 
 

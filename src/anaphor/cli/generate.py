@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -14,6 +14,12 @@ from anaphor.cli.train import warn_of_unknown
 from anaphor.config import parse
 from anaphor.errors import ConfigError
 from anaphor.training.spec import check_seed
+
+if TYPE_CHECKING:
+    from anaphor.data.tokenizer import Tokenizer
+
+LONGEST_CHARACTER = 4
+"""Bytes in UTF-8; no token has less than one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +73,13 @@ def run(words: Sequence[str]) -> int:
             if not options.json:
                 print(tokenizer.decode(ids))
         else:
-            ids, shown = [], ""
-            for token in generate(made.model, prompt, options.tokens, choice, seed=options.seed):
-                ids.append(token)
-                if not options.json:
-                    # Decoded as a whole each time: what stands between two tokens is the tokenizer's business.
-                    text = tokenizer.decode(ids)
-                    if text.startswith(shown) and not text.endswith("�"):
-                        print(text[len(shown) :], end="", flush=True)
-                        shown = text
-            if not options.json:
-                print(tokenizer.decode(ids)[len(shown) :])
+            tokens = generate(made.model, prompt, options.tokens, choice, seed=options.seed)
+            if options.json:
+                ids = list(tokens)
+            else:
+                for text in as_written(tokenizer, tokens):
+                    print(text, end="", flush=True)
+                print()
         if options.json:
             print(
                 json.dumps(
@@ -85,3 +87,23 @@ def run(words: Sequence[str]) -> int:
                 )
             )
     return 0
+
+
+def as_written(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
+    """What each token adds to the text, which in the end is that of all tokens decoded at once.
+
+    A token is decoded behind the last few only. They decide what it adds: what stands between two tokens is the
+    tokenizer's business, and a character may have begun in them. One that is not complete looks like a broken one, and
+    is held back until the next token tells.
+    """
+    last: list[int] = []
+    held = 0
+    text = ""
+    for token in tokens:
+        shown = len(tokenizer.decode(last)) - held
+        last.append(token)
+        text = tokenizer.decode(last)
+        held = int(text.endswith("\ufffd"))
+        yield text[shown : len(text) - held]
+        last = last[-LONGEST_CHARACTER:]
+    yield text[len(text) - held :]

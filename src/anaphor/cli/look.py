@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN = 12  # heads in the table, unless there are hardly more
 MOST_CELLS = 4_000_000  # weights in JSON
+BEFORE = "the text must stand before options that take several values, right behind the run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +50,16 @@ class Options:
     layers: tuple[int, ...] = ()
     """Layers to look at, for long texts in large models; none given means all."""
     compare: Path | None = None
-    """Another run on the same text, with the same tokens."""
+    """Another run on the same text, with the same tokens; its figures are called attention-compared and
+    states-compared."""
     device: str = "auto"
     """Where it runs: auto, cpu or cuda."""
     json: bool = False
     """Print one JSON value with the summary, the tokens, their losses and the weights."""
 
     def __post_init__(self) -> None:
+        if self.layers and self.text is None and self.file is None:
+            raise ConfigError(f"look at one text: --layers takes all words behind it, and {BEFORE}")
         if (self.text is None) == (self.file is None):
             raise ConfigError("look at one text: write it behind the run, or name a file with --file")
         if self.head is not None and self.layer is None:
@@ -66,26 +71,33 @@ class Options:
 
 
 def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor look")
+    options = _read(words)
 
     from anaphor.inspect.figures import draw_attention, draw_units
     from anaphor.inspect.page import page_of
     from anaphor.training.durable import replace_file
 
-    looks = {}
-    for folder in (options.run, *([options.compare] if options.compare else [])):
-        looks[str(folder)] = _look(folder, options)
-    look = looks[str(options.run)]
+    look = _look(options.run, options)
+    looks = {str(options.run): look}
     first = None
     if options.layer is not None:
         ((name, head), *others) = look.heads_of(options.layer, options.head)
         first = (name, None if others else head)
+    if options.compare is not None:
+        other = _look(options.compare, options)
+        lacking = _lacking(other, options)
+        # The first run was asked for a layer and a head; the second need not have them.
+        looks[str(options.compare)] = replace(other, notes=(*other.notes, lacking)) if lacking else other
     page, left_out = page_of(looks, first)
     written = [options.out / "attention.html"]
     with writing(options.out):
         replace_file(written[0], page.encode())
-        written += draw_attention(look, options.out, options.layer, options.head)
-        written += draw_units(look, options.out)
+        for ending, (name, one) in zip(("", "-compared"), looks.items(), strict=False):
+            whose = name if len(looks) > 1 else ""
+            if not _lacking(one, options):
+                stem = f"attention{ending}"
+                written += draw_attention(one, options.out, options.layer, options.head, stem=stem, run=whose)
+            written += draw_units(one, options.out, stem=f"states{ending}", run=whose)
     if options.json:
         print(json.dumps(finite(_plain(looks, options, written, left_out)), allow_nan=False))
     else:
@@ -93,12 +105,46 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
+def _read(words: Sequence[str]) -> Options:
+    try:
+        return parse(Options, words, program="anaphor look")
+    except ConfigError:
+        text = _taken_for_a_layer(words)
+        if text is None:
+            raise
+        raise ConfigError(f"--layers takes all words behind it, and {text!r} is no number: {BEFORE}") from None
+
+
+def _taken_for_a_layer(words: Sequence[str]) -> str | None:
+    """The first word behind --layers that is no number, if there is one."""
+    if "--layers" not in words:
+        return None
+    behind = takewhile(lambda word: not word.startswith("--"), words[words.index("--layers") + 1 :])
+    return next((word for word in behind if not word.lstrip("+-").isdecimal()), None)
+
+
+def _lacking(look: Look, options: Options) -> str:
+    """Why a run has not the layer and the head that were chosen; nothing where it has, or none were."""
+    try:
+        if options.layer is not None:
+            look.heads_of(options.layer, options.head)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def _look(folder: Path, options: Options) -> Look:
     from anaphor.data.tokenizer import UNKNOWN
     from anaphor.inspect import look_at
-    from anaphor.training.run import opened_language
+    from anaphor.training.language import PreparedLanguage
+    from anaphor.training.run import opened
 
-    with opened_language(folder, options.device) as made:
+    with opened(folder, options.device) as made:
+        if not isinstance(made, PreparedLanguage):
+            raise ConfigError(
+                f"the run in {folder} is no language model: it was trained by `train {made.spec.task}`; "
+                f"`anaphor translate {folder} TEXT --align --out DIR` shows what it looked at"
+            )
         look = look_at(made.model, made.tokenizer, _text(made, options), options.layers)
     text = look.tokens[1:]  # behind the boundary
     warn_of_unknown(text.count(UNKNOWN), len(text), "text")
@@ -153,7 +199,7 @@ def _weights(look: Look, options: Options) -> tuple[dict[str, Any], list[str]]:
     """[H, T, T] under each tap's name, of the layer and head that were chosen, as far as they are not too many."""
     heads = [(name, head) for name, maps in look.maps.items() for head in range(len(maps))]
     if options.layer is not None:
-        heads = look.heads_of(options.layer, options.head)
+        heads = [] if _lacking(look, options) else look.heads_of(options.layer, options.head)
     found: dict[str, Any] = {}
     missing, cells = [], 0
     for name in dict.fromkeys(name for name, _ in heads):
@@ -176,11 +222,11 @@ def _tell(looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequence
     for name, look in looks.items():
         total = look.scored.total
         print(f"{name}: {look.model}")
-        print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {total.tokens} tokens")
+        print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {_counted(total.tokens, 'token')}")
         if look.heads:
             console.print(_table(look.heads))
             if len(look.heads) > _rows(look.heads):
-                print(f"{len(look.heads) - _rows(look.heads)} more heads in the page and with --json")
+                print(f"{_counted(len(look.heads) - _rows(look.heads), 'more head')} in the page and with --json")
         else:
             print("  no layer has attention; the page shows states and gates")
         for note in look.notes:
@@ -190,11 +236,16 @@ def _tell(looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequence
         found = differences(one.scored, other.scored)
         better = sum(value < 0 for value in found)
         mean = sum(found) / len(found)
-        print(f"{second} less {first}: {mean:+.4f} nats a token; {second} is better on {better} of {len(found)} tokens")
+        share = f"{better} of {_counted(len(found), 'token')}"
+        print(f"{second} less {first}: {mean:+.4f} nats a token; {second} is better on {share}")
     for line in left_out:
         print(line)
     for path in written:
         print(path)
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def _rows(heads: Sequence[HeadSummary]) -> int:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from anaphor.config import parse
+from anaphor.config import look_up, parse
 from anaphor.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """List models: their layers, how many parameters they have and how much they remember of a text."""
+    """List models: their layers, how many parameters they have and how much they remember of a text.
+
+    Those for translation follow in a table of their own.
+    """
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Models to show; none means all of them."""
     vocabulary: int = 33_278
-    """How many different tokens the model knows; the default is WikiText-2's."""
+    """How many different tokens the model knows, in each of two languages; the default is WikiText-2's."""
     tokens: int = 1024
-    """After how many tokens the size of the state is told."""
+    """After how many tokens the size of the state is told; of a translation, with a source as long."""
     json: bool = False
     """Print one JSON list instead of a table."""
 
@@ -36,40 +40,105 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor models")
 
-    from anaphor.models.presets import PRESETS, preset
+    from anaphor.models.presets import PRESETS, SEQ2SEQ_PRESETS
+
+    names = options.names or (*PRESETS, *SEQ2SEQ_PRESETS)
+    for name in names:
+        look_up(PRESETS | SEQ2SEQ_PRESETS, name, "model")
+    rows = [language_row(name, options) if name in PRESETS else translation_row(name, options) for name in names]
+    if options.json:
+        print(json.dumps(rows))
+        return 0
+    language, translation = ([row for row in rows if row["name"] in table] for table in (PRESETS, SEQ2SEQ_PRESETS))
+    if language:
+        show_language(language, options.tokens)
+    if language and translation:
+        print()
+    if translation:
+        show_translation(translation)
+    return 0
+
+
+def language_row(name: str, options: Options) -> dict[str, Any]:
+    from anaphor.models.presets import preset
     from anaphor.models.summary import summarise
 
-    names = options.names or tuple(PRESETS)
-    summaries = {name: summarise(preset(name, vocabulary=options.vocabulary), options.tokens) for name in names}
-    if options.json:
-        print(json.dumps([{"name": name, **dataclasses.asdict(summary)} for name, summary in summaries.items()]))
-        return 0
+    summary = summarise(preset(name, vocabulary=options.vocabulary), options.tokens)
+    return {"name": name, **dataclasses.asdict(summary)}
 
+
+def translation_row(name: str, options: Options) -> dict[str, Any]:
+    import torch
+
+    from anaphor.models.presets import seq2seq_preset
+
+    spec = seq2seq_preset(name, source_vocabulary=options.vocabulary, vocabulary=options.vocabulary)
+    with torch.device("meta"):  # without any memory for its weights
+        model = spec.build()
+    return {
+        "name": name,
+        "encoder": spec.encoding().layer_mixers,
+        "decoder": spec.decoding().layer_mixers,
+        "width": spec.decoding().layer_widths[-1],
+        "parameters": model.count_parameters(),
+        "state_bytes": model.state_bytes(options.tokens, options.tokens),
+        "tokens": options.tokens,
+        "state_grows": model.state_grows,
+        "limit": model.limit,
+    }
+
+
+def show_language(rows: Sequence[dict[str, Any]], tokens: int) -> None:
+    numbers = [
+        (
+            *_size(row),
+            in_bytes(row["state_bytes"]),
+            "yes" if row["state_grows"] else "no",
+            "none" if row["limit"] is None else f"{row['limit']:,}",
+        )
+        for row in rows
+    ]
+    names = [(row["name"], shorten(row["layers"])) for row in rows]
+    count = f"{tokens:,} token{'' if tokens == 1 else 's'}"
+    remark = f"state: kept of one text after {count}; limit: known positions"
+    _show(("model", "layers"), names, ("width", "parameters", "state", "grows", "limit"), numbers, remark)
+
+
+def show_translation(rows: Sequence[dict[str, Any]]) -> None:
+    # 'bidirectional-lstm' would not leave room for all columns in a terminal of 80.
+    encoders = [[re.sub("^bidirectional-(.*)", r"\1 both ways", name) for name in row["encoder"]] for row in rows]
+    names = [
+        (row["name"], shorten(encoder), shorten(row["decoder"])) for row, encoder in zip(rows, encoders, strict=True)
+    ]
+    remark = "two vocabularies of the same size; --json tells state and limit, too"
+    _show(("translation", "encoder", "decoder"), names, ("width", "parameters"), list(map(_size, rows)), remark)
+
+
+def _size(row: dict[str, Any]) -> tuple[str, str]:
+    return f"{row['width']:,}", f"{row['parameters'] / 1e6:,.1f} M"
+
+
+def _show(
+    left: Sequence[str],
+    names: Sequence[Sequence[str]],
+    right: Sequence[str],
+    numbers: Sequence[Sequence[str]],
+    remark: str,
+) -> None:
+    """A table of names on the left and numbers on the right, and a remark below."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("model", "layers"):
+    for heading in left:
         table.add_column(heading, no_wrap=True)
-    for heading in ("width", "parameters", "state", "grows", "limit"):
+    for heading in right:
         table.add_column(heading, no_wrap=True, justify="right")
-    for name, summary in summaries.items():
-        table.add_row(
-            name,
-            shorten(summary.layers),
-            f"{summary.width:,}",
-            f"{summary.parameters / 1e6:,.1f} M",
-            in_bytes(summary.state_bytes),
-            "yes" if summary.state_grows else "no",
-            "none" if summary.limit is None else f"{summary.limit:,}",
-        )
+    for name, number in zip(names, numbers, strict=True):
+        table.add_row(*name, *number)
     console = Console()
     console.print(table)
-    console.print(
-        f"state: kept of one text after {options.tokens:,} tokens; limit: known positions",
-        style="dim",
-    )
-    return 0
+    console.print(remark, style="dim")
 
 
 def shorten(layers: Sequence[str]) -> str:

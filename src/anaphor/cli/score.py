@@ -10,8 +10,10 @@ from typing import Annotated
 
 import tyro
 
+from anaphor.cli.lines import read_lines
+from anaphor.cli.train import warn_of_unknown
 from anaphor.config import finite, parse
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +24,16 @@ class Options:
     """Folder of the run."""
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Sentences to score."""
+    file: Path | None = None
+    """A file with a sentence on each line; - means standard input."""
     device: str = "auto"
     """Where it runs: auto, cpu or cuda."""
     json: bool = False
     """Print one JSON list instead of coloured text."""
 
     def __post_init__(self) -> None:
-        if not self.texts:
-            raise ConfigError("there is nothing to score: write a sentence behind the run")
+        if bool(self.texts) == (self.file is not None):
+            raise ConfigError("score sentences or a file: write sentences behind the run, or name one with --file")
 
 
 def run(words: Sequence[str]) -> int:
@@ -38,8 +42,10 @@ def run(words: Sequence[str]) -> int:
     from anaphor.tasks.scoring import score_sentences
     from anaphor.training.run import opened_language
 
+    texts = options.texts if options.file is None else _sentences(options.file)
     with opened_language(options.run, options.device) as made:
-        found = list(score_sentences(made.model, made.tokenizer, options.texts))
+        found = list(score_sentences(made.model, made.tokenizer, texts))
+    warn_of_unknown(sum(sum(one.unknown) for one in found), sum(len(one.tokens) for one in found), "text")
     if options.json:
         print(
             json.dumps(
@@ -74,8 +80,17 @@ def run(words: Sequence[str]) -> int:
             line.append(f"/{loss:.2f} ", style="dim")
         console.print(line)
         total = one.total
-        console.print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {total.tokens} tokens")
+        tokens = f"{total.tokens} token{'s' if total.tokens != 1 else ''}"
+        console.print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {tokens}")
     return 0
+
+
+def _sentences(path: Path) -> list[str]:
+    """A blank line is none."""
+    found = [line for line in read_lines(path) if line.strip()]
+    if not found:
+        raise DataError(f"{path} holds no sentence")
+    return found
 
 
 def colour(loss: float) -> str:

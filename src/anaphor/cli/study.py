@@ -146,8 +146,8 @@ def chosen(options: Options) -> StudySpec:
 
 def require_free(spec: StudySpec, name: str, study: str) -> None:
     """Refuse to set what the study sets itself at every place, for it would count for nothing."""
-    if name == "seed":
-        raise ConfigError("--set seed: seeds are given by --seeds, or as a list in the study's file")
+    if name in ("seed", "seeds"):
+        raise ConfigError(f"--set {name}: seeds are given by --seeds, or as a list in the study's file")
     if name == "device":
         raise ConfigError("--set device: give it as --device")
     axis = spec.varied_by(name)
@@ -246,6 +246,8 @@ def show(result: dict[str, Any], options: Options) -> None:
         print(json.dumps(result))
         return
     print(result["table"])
+    if "table_by_length" in result:
+        print(f"by length:\n\n{result['table_by_length']}")
     for line in result["findings"]:
         print(line)
     for figure in result["figures"]:

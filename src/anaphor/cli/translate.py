@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.cli.lines import read_lines
 from anaphor.cli.writing import writing
 from anaphor.config import parse
 from anaphor.errors import ConfigError, DataError
@@ -58,6 +59,11 @@ class Options:
     """Print one JSON list with tokens, scores and alignments."""
 
     def __post_init__(self) -> None:
+        if self.ensemble and not self.texts and self.file is None:
+            raise ConfigError(
+                "translate sentences or a file: --ensemble takes all words behind it, so sentences must stand before "
+                "options that take several values, right behind the run, or name a file with --file"
+            )
         if bool(self.texts) == (self.file is not None):
             raise ConfigError("translate sentences or a file: write sentences behind the run, or name one with --file")
         if self.beam < 1:
@@ -79,7 +85,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.training.run import opened_translation
 
     beam = Beam(width=options.beam, longest=options.longest, length_penalty=options.length_penalty)
-    texts = options.texts if options.file is None else _lines(options.file)
+    texts = options.texts if options.file is None else read_lines(options.file)
     with ExitStack() as stack:
         members = [
             stack.enter_context(opened_translation(folder, options.device))
@@ -100,15 +106,6 @@ def run(words: Sequence[str]) -> int:
     if options.out is not None:
         _write(aligned, options.out)
     return 0
-
-
-def _lines(path: Path) -> list[str]:
-    from anaphor.data.pair_source import lines_of
-    from anaphor.data.reading import text_of
-    from anaphor.data.stored import StoredFile
-
-    raw = sys.stdin.buffer.read() if str(path) == "-" else StoredFile(path).read()
-    return lines_of(text_of(raw, str(path), cure="convert it to UTF-8"))
 
 
 def _read(texts: Sequence[str], members: Sequence[PreparedTranslation], file: Path | None) -> list[list[int]]:
@@ -144,16 +141,18 @@ def _aligned(
     made: PreparedTranslation, texts: Sequence[str], found: Sequence[list[Hypothesis]], options: Options
 ) -> dict[int, Alignment]:
     """The alignment of each best translation, by the place of its text. With --json where there is one anyway."""
-    from anaphor.inspect.alignment import alignment, looking_layers
+    from anaphor.inspect.alignment import alignment, alignment_so_far, looking_layers
 
     asked = options.align or options.out is not None
     if not asked and not (options.json and looking_layers(made.model)):
         return {}
-    return {
-        place: alignment(made.model, made.tokenizers, text.strip(), several[0].tokens, options.layer)
-        for place, (text, several) in enumerate(zip(texts, found, strict=True))
-        if several
-    }
+    aligned = {}
+    for place, (text, several) in enumerate(zip(texts, found, strict=True)):
+        if several:
+            best = several[0]
+            looked = alignment if best.finished else alignment_so_far
+            aligned[place] = looked(made.model, made.tokenizers, text.strip(), best.tokens, options.layer)
+    return aligned
 
 
 def _plain(

@@ -47,7 +47,8 @@ class BPE(Tokenizer):
 
         size = DEFAULT_SIZE if size is None else size
         if size <= len(ALPHABET):
-            raise ConfigError(f"size={size}: a bpe tokenizer has at least {len(ALPHABET) + 1} tokens: bytes and {END}")
+            least = len(ALPHABET) + 1
+            raise ConfigError(f"vocabulary={size}: a bpe tokenizer has at least {least} tokens: bytes and {END}")
         trainer = tokenizers.trainers.BpeTrainer(
             vocab_size=size - 1,
             min_frequency=2,

@@ -12,6 +12,7 @@ from torch import Tensor
 from anaphor.data.pair_corpus import PairTokenizers, encode_pairs
 from anaphor.draw import Panel, heat_maps
 from anaphor.errors import ConfigError
+from anaphor.evaluation import evaluating
 from anaphor.inspect.figures import ENDINGS
 from anaphor.inspect.page import one_file
 from anaphor.inspect.record import recorded
@@ -28,7 +29,7 @@ class Alignment:
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    """The predicted tokens; the last one is the end."""
+    """The predicted tokens; the last one is the end, unless the target was cut before it."""
     weights: Tensor
     """[T, S]"""
 
@@ -40,7 +41,6 @@ def looking_layers(model: Seq2Seq) -> list[str]:
     ]
 
 
-@torch.inference_mode()
 def alignment(
     model: Seq2Seq,
     tokenizers: PairTokenizers,
@@ -53,28 +53,49 @@ def alignment(
     `target_tokens` come without an end. Of several heads it is the mean; of several layers `layer`, counted from 0, or
     the last. With input feeding all layers are one.
     """
+    predicted = [*target_tokens, tokenizers.target.boundary]
+    _refuse_too_long(model, predicted, " with its end")
+    return _looked(model, tokenizers, source_text, predicted, layer)
+
+
+def alignment_so_far(
+    model: Seq2Seq,
+    tokenizers: PairTokenizers,
+    source_text: str,
+    target_tokens: Sequence[int],
+    layer: int | None = None,
+) -> Alignment:
+    """The same for a target that was cut: its end was never predicted, and has no row."""
+    if not target_tokens:
+        raise ConfigError("nothing of the target was given: there is no token that could have looked at the source")
+    _refuse_too_long(model, target_tokens)
+    return _looked(model, tokenizers, source_text, target_tokens, layer)
+
+
+@torch.inference_mode()
+def _looked(
+    model: Seq2Seq, tokenizers: PairTokenizers, source_text: str, predicted: Sequence[int], layer: int | None
+) -> Alignment:
     tap = _chosen(model, layer)
     given = encode_pairs([(source_text, "")], tokenizers)
     given.check_lengths(source=model.source_limit)
     target = tokenizers.target
-    if model.limit is not None and len(target_tokens) + 1 > model.limit:
-        raise ConfigError(f"the target has {len(target_tokens):,} tokens and an end, but the limit is {model.limit:,}")
     device = model.embed.weight.device
     source_ids = torch.tensor([given.source.tokens.tolist()], device=device)
-    input_ids = torch.tensor([[target.boundary, *target_tokens]], device=device)
-    was_training = model.training
-    model.eval()
-    try:
-        with recorded(model, tap) as seen:
-            model.features(input_ids, model.encode(source_ids))
-    finally:
-        model.train(was_training)
+    input_ids = torch.tensor([[target.boundary, *predicted[:-1]]], device=device)
+    with evaluating(model), recorded(model, tap) as seen:
+        model.features(input_ids, model.encode(source_ids))
     (weights,) = seen[tap]
     return Alignment(
         tuple(tokenizers.source.tokens[token] for token in source_ids[0].tolist()),
-        tuple(target.tokens[token] for token in [*target_tokens, target.boundary]),
+        tuple(target.tokens[token] for token in predicted),
         (weights if weights.ndim == 2 else weights.mean(0)).cpu(),
     )
+
+
+def _refuse_too_long(model: Seq2Seq, predicted: Sequence[int], counted: str = "") -> None:
+    if model.limit is not None and len(predicted) > model.limit:
+        raise ConfigError(f"the target has {len(predicted):,} tokens{counted}, but the limit is {model.limit:,}")
 
 
 def weight_at(found: Alignment, places: Sequence[int]) -> Tensor:
@@ -85,7 +106,8 @@ def weight_at(found: Alignment, places: Sequence[int]) -> Tensor:
     """
     tokens, width = found.weights.shape
     if len(places) > tokens:
-        raise ConfigError(f"{len(places):,} places were given, but {tokens:,} tokens were predicted, the end included")
+        were = "token was" if tokens == 1 else "tokens were"
+        raise ConfigError(f"{len(places):,} places were given, but {tokens:,} {were} predicted")
     if wrong := [place for place in places if not 0 <= place < width]:
         raise ConfigError(f"place {wrong[0]} is not in the source, whose places are 0 to {width - 1}")
     return found.weights[torch.arange(len(places)), torch.tensor(places, dtype=torch.long)]

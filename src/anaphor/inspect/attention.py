@@ -6,14 +6,14 @@ of those are the new tokens themselves; a carried state puts older ones before t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
+from anaphor.evaluation import evaluating
 from anaphor.inspect.record import recorded
 from anaphor.mixers.low_rank import LowRank
 from anaphor.models.block import READERS
@@ -31,7 +31,7 @@ def attention_maps(model: nn.Module, *inputs: Any) -> dict[str, Tensor]:
     """
     if not any(_is_map(model, name) for name in taps_of(model)):
         return {}
-    with as_evaluated(model), recorded(model, "*weights") as seen:
+    with evaluating(model), torch.no_grad(), recorded(model, "*weights") as seen:
         model(*as_row(inputs))
     return maps_of(model, seen)
 
@@ -64,18 +64,6 @@ def as_row(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """One text without a row round it gets one. [T] -> [1, T]"""
     first, *others = inputs
     return (first[None] if isinstance(first, Tensor) and first.ndim == 1 else first, *others)
-
-
-@contextmanager
-def as_evaluated(model: nn.Module) -> Iterator[None]:
-    """Without dropout and without gradients; afterwards the model is what it was."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
 
 
 def head_average(weights: Tensor) -> Tensor:

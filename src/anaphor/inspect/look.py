@@ -11,7 +11,8 @@ from torch import Tensor
 
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
-from anaphor.inspect.attention import as_evaluated, maps_of, rollout, sums_to_one
+from anaphor.evaluation import evaluating
+from anaphor.inspect.attention import maps_of, rollout, sums_to_one
 from anaphor.inspect.heads import HeadSummary, ranked, summarise
 from anaphor.inspect.record import recorded
 from anaphor.inspect.recurrence import UnitMap, units_of
@@ -88,7 +89,7 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
     scored = losses_of(model, tokenizer, text)
     row = torch.tensor([ids], device=model.embed.weight.device)
     seen: dict[str, Tensor] = {}
-    with as_evaluated(model), ExitStack() as opened:
+    with evaluating(model), torch.no_grad(), ExitStack() as opened:
         recordings = [opened.enter_context(recorded(model, f"layers.{layer}.*")) for layer in chosen]
         model.features(row)
     for recording in recordings:

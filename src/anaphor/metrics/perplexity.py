@@ -38,7 +38,7 @@ class LossTotal:
     def perplexity(self) -> float | None:
         if not self.causal:
             return None
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return math.inf if self.loss > 700 else math.exp(self.loss)
 
     @property
     def bits_per_byte(self) -> float | None:

@@ -22,6 +22,7 @@ from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.normalise import softmax
 from anaphor.mixers.base import Mixer, MixerSpec, Span
+from anaphor.mixers.dropout import DROPOUTS, check_share
 from anaphor.mixers.feeding import CELLS, Walk, arranged
 from anaphor.taps import Tap
 
@@ -55,6 +56,10 @@ class InputFeedingSpec(MixerSpec):
     """Size of every source vector; None means the same as the tokens."""
     dropout: float = 0.0
     """Share of what a layer hands up to the next that is set to zero in training."""
+    dropout_kind: str = "each"
+    """What is set to zero: each value by itself, or the same features for all tokens of a row (locked)."""
+    weight_drop: float = 0.0
+    """Share of the weights from each layer's last hidden state that are set to zero in training, anew at every call."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,8 +68,9 @@ class InputFeedingSpec(MixerSpec):
             given = getattr(self, name)
             if given is not None and given < 1:
                 raise ConfigError(f"{name}={given}: it must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout={self.dropout} is not a share: it must be at least 0 and below 1")
+        look_up(DROPOUTS, self.dropout_kind, "kind of dropout")
+        for name in ("dropout", "weight_drop"):
+            check_share(name, getattr(self, name))
 
     def build(self) -> InputFeeding:
         return InputFeeding(self)
@@ -128,10 +134,17 @@ class InputFeeding(Mixer):
         dropped = None
         if self.training and self.spec.dropout and self.spec.layers > 1:
             shape = (self.spec.layers - 1, x.shape[1], x.shape[0], self.width_out)
-            dropped = F.dropout(state.fed.new_ones(shape), self.spec.dropout)
+            dropped = DROPOUTS[self.spec.dropout_kind](state.fed.new_ones(shape), self.spec.dropout)
         if self.weights.watched or (x.shape[1] == 1 and not torch.is_grad_enabled()):
             return self._step_by_step(x, state, span, dropped)
         return self._walk(x, state, span, dropped)
+
+    def _own_now(self) -> list[Tensor]:
+        """Each layer's matrix from its last hidden state, in training with new gaps at every call."""
+        matrices = [cast(Tensor, cell.weight_hh) for cell in self.cells]
+        if not (self.training and self.spec.weight_drop):
+            return matrices
+        return [F.dropout(matrix, self.spec.weight_drop) for matrix in matrices]
 
     @property
     def inner(self) -> Tensor:
@@ -140,8 +153,8 @@ class InputFeeding(Mixer):
 
     def _walk(self, x: Tensor, state: Fed, span: Span, dropped: Tensor | None) -> tuple[Tensor, Fed]:
         below = [self.width_in] + [0] * (self.spec.layers - 1)
-        pairs = zip(self.cells, below, strict=True)
-        weights = [arranged(self.kind, cast(nn.RNNCellBase, cell), outside) for cell, outside in pairs]
+        parts = zip(self.cells, self._own_now(), below, strict=True)
+        weights = [arranged(self.kind, cast(nn.RNNCellBase, cell), own, outside) for cell, own, outside in parts]
         (entering, _, constants), *above = weights
         # Time first, so that a step is one piece of memory.
         drive = F.linear(x.transpose(0, 1), entering, constants).to(state.fed.dtype)
@@ -172,13 +185,14 @@ class InputFeeding(Mixer):
         parts = (state.hidden,) if state.cell is None else (state.hidden, state.cell)
         layers = list(zip(*(part.unbind(1) for part in parts), strict=True))  # hidden and cell of each
         fed, outputs, maps = state.fed, [], []
+        pairs = list(zip(self.cells, self._own_now(), strict=True))
         with torch.autocast(x.device.type, enabled=False):
             for step in range(x.shape[1]):
                 real = span.valid[:, step, None]
                 below = torch.cat((x[:, step], fed), dim=-1)
-                for height, cell in enumerate(self.cells):
+                for height, (cell, own) in enumerate(pairs):
                     before = layers[height]
-                    after = cell(below, before) if len(before) > 1 else (cell(below, *before),)
+                    after = _stepped(cast(nn.RNNCellBase, cell), own, below, before)
                     layers[height] = tuple(torch.where(real, new, old) for new, old in zip(after, before, strict=True))
                     below = (
                         after[0] if dropped is None or height + 1 == len(layers) else after[0] * dropped[height, step]
@@ -193,6 +207,14 @@ class InputFeeding(Mixer):
         self.weights(torch.stack([weights for (weights,) in maps], 1), maps)
         hidden, *cells = (torch.stack(tensors, 1) for tensors in zip(*layers, strict=True))
         return torch.stack(outputs, 1), state._replace(hidden=hidden, cell=cells[0] if cells else None, fed=fed)
+
+
+def _stepped(cell: nn.RNNCellBase, own: Tensor, below: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """One step of a cell, with `own` as its matrix from the past: hidden (and cell) [B, D] -> the next."""
+    weights = (cell.weight_ih, own, cell.bias_ih, cell.bias_hh)
+    if len(before) > 1:
+        return torch.lstm_cell(below, before, *weights)
+    return (torch.gru_cell(below, before[0], *weights),)
 
 
 def _last(y: Tensor, before: Tensor, span: Span) -> Tensor:

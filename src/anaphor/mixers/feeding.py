@@ -174,10 +174,11 @@ class GRUCell(Cell):
 CELLS: dict[str, type[Cell]] = {"lstm": LSTMCell, "gru": GRUCell}
 
 
-def arranged(kind: type[Cell], cell: nn.RNNCellBase, outside: int) -> tuple[Tensor, Tensor, Tensor]:
+def arranged(kind: type[Cell], cell: nn.RNNCellBase, own: Tensor, outside: int) -> tuple[Tensor, Tensor, Tensor]:
     """The framework's weights as a walk wants them: what the first `outside` features of the input say to the gates,
-    what the rest and the layer's own past say, as one matrix [4·D, 2·D], and the constants."""
-    entering, own = kind.arranged(cell.weight_ih), kind.arranged_own(cell.weight_hh)
+    what the rest and the layer's own past say, as one matrix [4·D, 2·D], and the constants. `own` stands in for the
+    cell's matrix from its past."""
+    entering, own = kind.arranged(cell.weight_ih), kind.arranged_own(own)
     constants = kind.arranged(cell.bias_ih) + kind.arranged_own(cell.bias_hh)
     return entering[:, :outside], torch.cat((entering[:, outside:], own), dim=1), constants
 

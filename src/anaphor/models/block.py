@@ -13,7 +13,7 @@ from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import CrossAttention, CrossAttentionSpec, InputFeeding, Mixer, MixerSpec, Span
 from anaphor.mixers.attention.cross import Source
-from anaphor.models.dropout import DROPOUTS, check_share
+from anaphor.mixers.dropout import DROPOUTS, check_share
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

@@ -15,8 +15,10 @@ from anaphor.errors import ConfigError
 from anaphor.mixers import MIXERS, MixerSpec, Span, mixer_spec, options_of
 from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.dropout import DROPOUTS, check_share
 from anaphor.models.block import Block, BlockSpec, Stack
-from anaphor.models.dropout import DROPOUTS, check_share, words
+from anaphor.models.capacity import built
+from anaphor.models.dropout import words
 from anaphor.models.initialise import INITIALISERS
 from anaphor.models.options import OF_SOME_LAYERS, StackOptions
 
@@ -39,7 +41,8 @@ class LanguageModelSpec(StackOptions):
     widths: tuple[int, ...] = ()
     """Size of each layer's output, where they differ; empty means `width` for all."""
     norms: tuple[str, ...] = ()
-    """Where the norm of each layer stands, where they differ; empty means `norm` for all."""
+    """Where the norm of each layer stands, where they differ; empty means `norm` for all. The norm behind the last
+    layer follows `norm` alone."""
     residuals: tuple[bool, ...] = ()
     """Whether each layer's input is added to its output, where they differ; empty means `residual` for all."""
     dropouts: tuple[float, ...] = ()
@@ -166,7 +169,7 @@ class LanguageModelSpec(StackOptions):
                 )
 
     def build(self) -> LanguageModel:
-        return LanguageModel(self)
+        return built(LanguageModel, self)
 
 
 _EACH = ("widths", "norms", "residuals", "dropouts")  # what may be said of every layer by itself
@@ -277,10 +280,13 @@ class Trunk(nn.Module):
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """What the head reads, one vector for each token. [B, T] -> [B, T, D]"""
-        self._check(tokens, state, lengths)
+        self._check(tokens, state)
+        fresh = state is None
         if state is None:
             state = self.initial_state(len(tokens))
         span = Span.after(state.seen, tokens.shape[1], lengths)
+        if self.position.bounded:  # layers with limits of their own see to them
+            self._check_end(span, fresh)
         x = self.embed(tokens)
         if self.training and self.left_out is not None:
             x = words(x, tokens, self.spec.word_dropout, self.spec.vocabulary, self.left_out.weight[0])
@@ -295,7 +301,7 @@ class Trunk(nn.Module):
     def _drop(self, x: Tensor, share: float) -> Tensor:
         return DROPOUTS[self.spec.dropout_kind](x, share) if self.training and share else x
 
-    def _check(self, tokens: Tensor, state: ModelState | None, lengths: Tensor | None) -> None:
+    def _check(self, tokens: Tensor, state: ModelState | None) -> None:
         if not isinstance(tokens, Tensor) or tokens.ndim != 2:
             given = list(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             raise ConfigError(f"tokens must be a tensor [rows, tokens], but they are {given}")
@@ -305,8 +311,6 @@ class Trunk(nn.Module):
             raise ConfigError(f"a model's state is a ModelState, but was given {type(state).__name__}")
         if state is not None and len(state.seen) != len(tokens):
             raise ConfigError(f"state has {len(state.seen)} rows, but there are {len(tokens)} rows of tokens")
-        if state is None and self.position.bounded:  # padding counts, for it is given positions, too
-            check_limit(tokens.shape[1], self.spec.positions)
         # What follows reads values, which would stall a device: there the embedding itself refuses.
         if tokens.device.type != "cpu" or not tokens.numel() or torch.compiler.is_compiling():
             return
@@ -314,9 +318,13 @@ class Trunk(nn.Module):
         if least < 0 or largest >= self.spec.vocabulary:
             wrong = least if least < 0 else largest
             raise ConfigError(f"token {wrong} is outside the vocabulary of {self.spec.vocabulary:,}")
-        if state is not None and self.position.bounded:  # layers with limits of their own see to them
-            reached = int((state.seen + (tokens.shape[1] if lengths is None else lengths)).max())
-            check_limit(reached, self.spec.positions)
+
+    def _check_end(self, span: Span, fresh: bool) -> None:
+        """Refuse tokens after the last position. Padding does not count: it stands where the last real token does."""
+        if fresh and span.full:
+            check_limit(span.count, self.spec.positions)
+        elif span.seen.device.type == "cpu" and len(span.seen) and not torch.compiler.is_compiling():
+            check_limit(int((span.seen + span.lengths).max()), self.spec.positions)
 
 
 class LanguageModel(Trunk):

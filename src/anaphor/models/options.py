@@ -20,7 +20,7 @@ class StackOptions:
     head_bias: bool = False
     """Whether the output adds a constant for each token of the vocabulary."""
     norm: str = "before"
-    """Where the norm of a layer stands: before, after or none."""
+    """Where the norm of a layer stands: before, after or none; before also puts one behind the last layer."""
     residual: bool = True
     """Whether a layer's input is added to its output."""
     feedforward: int | None = None

@@ -21,6 +21,7 @@ from anaphor.mixers.attention.position import POSITIONS
 from anaphor.mixers.feeding import CELLS
 from anaphor.mixers.recurrent import RecurrentSpec
 from anaphor.models.block import Block, BlockSpec
+from anaphor.models.capacity import built
 from anaphor.models.encoder import Encoder, Start
 from anaphor.models.language_model import Head, LanguageModel, LanguageModelSpec, ModelState
 from anaphor.models.options import OF_ALL_LAYERS, OF_SOME_LAYERS, StackOptions
@@ -50,7 +51,7 @@ class DecoderSpec(LanguageModelSpec):
     @property
     def understood(self) -> frozenset[str]:
         if self.feeds:
-            return frozenset()
+            return FEEDING
         return super().understood | (frozenset() if self.source_width is None else CROSS)
 
     def blocks(self) -> list[BlockSpec]:
@@ -62,6 +63,8 @@ class DecoderSpec(LanguageModelSpec):
                 layers=len(self.layer_mixers),
                 source_width=self.source_width,
                 dropout=self.dropout,
+                dropout_kind=self.dropout_kind,
+                weight_drop=self.weight_drop or 0.0,
             )
             return [self._block(mixer, self.norm, self.residual, self.dropout)]
         blocks = super().blocks()
@@ -181,7 +184,7 @@ class Seq2SeqSpec(StackOptions):
     @property
     def _decoder_options(self) -> frozenset[str]:
         if self.feeds:
-            return frozenset()
+            return FEEDING
         return _known(self.decoder) | (CROSS if self.condition == "attention" else frozenset())
 
     def _depth(self, names: tuple[str, ...]) -> int | None:
@@ -215,10 +218,11 @@ class Seq2SeqSpec(StackOptions):
             raise ConfigError(f"position={self.position!r} means nothing to the layers {layers}")
 
     def build(self) -> Seq2Seq:
-        return Seq2Seq(self)
+        return built(Seq2Seq, self)
 
 
 CROSS = frozenset(field.name for field in dataclasses.fields(CrossAttentionSpec))
+FEEDING = frozenset(field.name for field in dataclasses.fields(InputFeedingSpec)) & OF_SOME_LAYERS
 
 
 def _is_placed(names: tuple[str, ...], position: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
+from anaphor.studies.groups import told
 
 DISTRIBUTIONS = {
     "uniform": "every number alike",
@@ -103,7 +104,14 @@ def plain_axis(name: str, values: list[Any], path: Path | str = "") -> Axis:
     for value in values:
         if isinstance(value, dict | set):
             raise ConfigError(f"{path}: {name} takes numbers, names and lists of them, not {value!r}")
-    labels = tuple(" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+    labels = tuple(map(as_label, values))
     if len(set(labels)) < len(labels):
         raise ConfigError(f"{path}: {name} takes the same value twice: {', '.join(map(str, labels))}")
     return Axis(name, labels, tuple({name: value} for value in values))
+
+
+def as_label(value: Any) -> Any:
+    """A value that can be looked up: a list becomes one name, `[1, 0.5]`, with all digits of its numbers."""
+    if not isinstance(value, list | tuple):
+        return value
+    return f"[{', '.join(str(item) if isinstance(item, float) else told(as_label(item)) for item in value)}]"

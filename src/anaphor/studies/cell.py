@@ -20,7 +20,7 @@ from anaphor.training.rundir import RunDir
 from anaphor.training.spec import RunSpec, TranslationRunSpec
 
 # A change in one of these may change a result; drawing, commands and studies do not.
-DECIDING = ("mixers", "models", "data", "metrics", "tasks", "training", "generate.py")
+DECIDING = ("mixers", "models", "data", "metrics", "evaluation.py", "generate.py", "tasks", "training")
 
 JOB, MEASURES, TEST, STOP, ENDED, OUTPUT = (
     "job.json", "measures.json", "test.json", "stop", "ended.json", "output.txt"

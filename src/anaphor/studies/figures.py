@@ -20,6 +20,7 @@ from anaphor.studies.tables import places
 ENDINGS = ("png", "svg")
 WIDE = 8  # a scale whose highest value is so many times its lowest is logarithmic
 SPREAD = 4  # times as far as the best is from the middle: beyond it colours end
+ALIKE = 0.2  # of the colours: cells that share no more of them look alike
 NAMED = 3  # so many settings are named below a figure; more are counted
 
 
@@ -105,14 +106,18 @@ def _maps(
 ) -> list[Path]:
     """The first scale to the right, the second upwards, and a panel for each name. The best cell has a frame.
 
-    Test scores have the colours of the others, and a frame around what was chosen without them.
+    Test scores have the colours of the others, and a frame around what was chosen without them. Each name has colours
+    of its own where common ones would not tell its cells apart.
     """
     (right, columns), (up, rows) = scales.items()
     rows = rows[::-1]
-    (low, high), written, best = _colours([*groups, *tested], metric), places(groups), best_of(groups, metric)
+    written, best = places(groups), best_of(groups, metric)
     both, kind = _splits(groups, tested, metric)
+    there = [where for where in _places(names) if _at([*groups, *tested], where)]
+    ends = _scales([_at([*groups, *tested], where) for where in there], metric)
+    own = f"each {' and '.join(names)} has colours of its own" if len(set(ends)) > 1 else ""
     panels = []
-    for where, part in product(_places(names), both):
+    for (where, (low, high)), part in product(zip(there, ends, strict=True), both):
         values, framed = np.full((len(rows), len(columns)), math.nan), None
         texts = [["–"] * len(columns) for _ in rows]
         for group in _at(both[part], where):
@@ -126,7 +131,7 @@ def _maps(
     paths = _paths(folder, "study")
     written_maps(
         panels, paths, rows=[*map(told, rows)], columns=[*map(told, columns)], x_label=right, y_label=up,
-        label=kind, remark="; ".join(filter(None, [_meant(groups), _left_out(groups)])),
+        label=kind, remark="; ".join(filter(None, [_meant(groups), own, _left_out(groups)])),
     )  # fmt: skip
     return paths
 
@@ -182,6 +187,14 @@ def _wide(values: Sequence[float]) -> bool:
 def _steep(groups: Sequence[Group]) -> bool:
     """One setting that went wrong would press all others into one line."""
     return _wide([group.mean for group in groups if group.ranked])
+
+
+def _scales(panels: Sequence[Sequence[Group]], metric: Metric) -> list[tuple[float, float]]:
+    """The ends of each panel's colours: the same for all, unless the cells of one would then look alike."""
+    low, high = _colours([group for panel in panels for group in panel], metric)
+    own = [_colours(panel, metric) for panel in panels]
+    shares = [min(end, high) - max(start, low) for start, end in own if start < end]
+    return own if min(shares, default=math.inf) < (high - low) * ALIKE else [(low, high)] * len(panels)
 
 
 def _colours(groups: Sequence[Group], metric: Metric) -> tuple[float, float]:

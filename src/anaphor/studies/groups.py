@@ -79,7 +79,7 @@ def told(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return " ".join(map(told, value))
+        return f"[{', '.join(map(told, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

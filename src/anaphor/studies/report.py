@@ -57,8 +57,9 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     extra = further_columns(study, settings)
     table = write_tables(groups, axes, metric, extra, study.folder)
     figures = draw_study(groups, axes, metric, study.folder, tested_groups(study, settings))
+    tables = {"table": table}
     if spec.lengths:
-        further, drawn = by_length(study, settings, axes)
+        tables["table_by_length"], further, drawn = by_length(study, settings, axes)
         found, figures = found + further, figures + drawn
     result: dict[str, Any] = {
         "study": str(study.folder),
@@ -66,7 +67,7 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
         "best": None if best is None or chosen is None else best_result(study, groups[best], chosen),
         "findings": found,
         "figures": [str(path) for path in figures],
-        "table": table,
+        **tables,
     }
     result = finite(result)
     replace_file(study.folder / "findings.txt", ("\n".join(found) + "\n").encode())
@@ -239,11 +240,17 @@ def over_seeds(values: Sequence[float | None]) -> Interval | None:
     return interval(there) if there else None
 
 
-def by_length(study: Study, settings: Sequence[Setting], axes: dict[str, list[Any]]) -> tuple[list[str], list[Path]]:
-    """The study once more with the length of segments as an axis: findings and figures."""
+def by_length(
+    study: Study, settings: Sequence[Setting], axes: dict[str, list[Any]]
+) -> tuple[str, list[str], list[Path]]:
+    """The study once more with the length of segments as an axis: table, findings and figures.
+
+    A segment ends where its row does. Lengths beyond that are all one, and stand once, where they end.
+    """
     # Numbers of one split only, or they could not be compared.
     tested = all(cell.read(TEST) for cell in study.cells if cell.status(study.spec) == "finished")
-    groups = []
+    groups: list[Group] = []
+    ends: list[tuple[str, dict[int, int]]] = []
     for setting in settings:
         rows = {
             cell.seed: {
@@ -251,17 +258,41 @@ def by_length(study: Study, settings: Sequence[Setting], axes: dict[str, list[An
             }
             for cell in cells_of(study, setting)
         }
+        scored: dict[tuple[str, int], Group] = {}
+        reached: dict[int, int] = {}
         for state, length in itertools.product(("carried", "restarted"), study.spec.lengths):
             scores = {seed: value for seed, of in rows.items() if (value := _exp(of.get((length, state)))) is not None}
             if scores:
-                parameters = {**setting.parameters, "state": state, "length": length}
-                groups.append(Group(parameters, tuple(scores), tuple(scores.values())))
+                reached[length] = max(len(rows[seed][length, state]["positions"]) for seed in scores)
+                parameters = {**setting.parameters, "state": state, "length": reached[length]}
+                group = Group(parameters, tuple(scores), tuple(scores.values()))
+                scored.setdefault((state, reached[length]), group)
+        groups += scored.values()
+        ends.append((label(setting.parameters), reached))
     split, short = ("test", "test PPL") if tested else ("validation", "PPL")
     metric = Metric(f"{split} perplexity", short, least=1.0)
-    along = {**axes, "state": ["carried", "restarted"], "length": list(study.spec.lengths)}
+    lengths = list(dict.fromkeys(group.parameters["length"] for group in groups))
+    along = {**axes, "state": ["carried", "restarted"], "length": lengths}
     folder = study.folder / "lengths"
     folder.mkdir(exist_ok=True)
-    write_tables(groups, along, metric, {}, folder)
+    table = write_tables(groups, along, metric, {}, folder)
     chosen = "these are test scores, and nothing is chosen by them."
     found = [chosen, *described(groups, along, metric)] if tested else findings(groups, along, metric)
-    return [f"By length: {line}" for line in found], draw_study(groups, along, metric, folder)
+    found += ended_early(ends)
+    return table, [f"By length: {line}" for line in found], draw_study(groups, along, metric, folder)
+
+
+def ended_early(ends: Sequence[tuple[str, dict[int, int]]]) -> list[str]:
+    """Which lengths the rows of the text are too short for, by what each setting reached at each length."""
+    longest = {name: max(reached.values(), default=0) for name, reached in ends}
+    found: dict[str, str] = {}
+    for name, reached in ends:
+        last, beyond = longest[name], [str(length) for length in sorted(reached) if length > longest[name]]
+        if beyond:
+            several = f"{', '.join(beyond[:-1])} and {beyond[-1]} stand at {last:,}: their segments"
+            which = several if len(beyond) > 1 else f"{beyond[0]} stands at {last:,}: its segments"
+            found[name] = f"{which} have {last:,} tokens, for no row of the text is longer."
+    # A setting that nothing is said of may have rows that are longer, or refuse such lengths.
+    if len(set(found.values())) == 1 and max(longest.values()) == max(longest[name] for name in found):
+        return list(found.values())[:1]
+    return [f"with {name}, {sentence}" for name, sentence in found.items()]

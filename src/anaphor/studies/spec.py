@@ -7,14 +7,14 @@ The shape is the one that sweep files have: `method`, `metric`, `parameters: {bp
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from anaphor.config import check_fields, check_types, from_yaml, look_up, nearest, read_mapping
 from anaphor.errors import ConfigError
-from anaphor.studies.axes import Axis, Range, read_axis
+from anaphor.studies.axes import Axis, Range, as_label, read_axis
 from anaphor.training.budget import BUDGETS
 from anaphor.training.precedence import laid_over, without_replaced
 from anaphor.training.recipes import recipe_file
@@ -93,6 +93,7 @@ class StudySpec:
             raise ConfigError(f"metric={self.metric} is for the task translate, not for {self.task}")
         if self.task != "lm" and (self.lengths or self.samples or self.long_lines or self.train_score):
             raise ConfigError(f"lengths, samples, long_lines and train_score are for the task lm, not for {self.task}")
+        self._require_no_seed()
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={list(self.seeds)}: give at least one, and each only once")
         if any(length < 1 for length in self.lengths):
@@ -119,6 +120,19 @@ class StudySpec:
             told = ", ".join(f"{name} has {size}" for name, size in sizes.items())
             raise ConfigError(f"method zip needs as many values on every axis, but {told}")
 
+    def _require_no_seed(self) -> None:
+        """Every setting is run with the same seeds, which would silently take the place of any other."""
+        axes = {axis.name for axis in self.parameters} | {name for setting in self.listed for name in setting}
+        variants = {
+            name for axis in self.parameters if isinstance(axis, Axis) for said in axis.settings for name in said
+        }
+        for name in ("seed", "seeds"):
+            if name in axes or name in variants or name in self.base:
+                what = "axis" if name in axes else "setting"
+                raise ConfigError(
+                    f"{name} is no {what}: `seeds: [7, 8]` or `seeds: 2` says with which seeds all are run"
+                )
+
     @property
     def searches(self) -> bool:
         """Whether the next setting depends on chance or on the results so far."""
@@ -130,7 +144,7 @@ class StudySpec:
         if self.method == "list":
             names = dict.fromkeys(name for setting in self.listed for name in setting)
             return {
-                name: tuple(dict.fromkeys(_hashable(setting.get(name)) for setting in self.listed)) for name in names
+                name: tuple(dict.fromkeys(as_label(setting.get(name)) for setting in self.listed)) for name in names
             }
         return {axis.name: axis.values for axis in self.parameters if isinstance(axis, Axis)}
 
@@ -141,7 +155,7 @@ class StudySpec:
     def _places(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         if self.method == "list":
             for listed in self.listed:
-                yield {key: _hashable(value) for key, value in listed.items()}, dict(listed)
+                yield {key: as_label(value) for key, value in listed.items()}, dict(listed)
             return
         axes = [axis for axis in self.parameters if isinstance(axis, Axis)]
         columns = [list(zip(axis.values, axis.settings, strict=True)) for axis in axes]
@@ -159,6 +173,7 @@ class StudySpec:
         given = laid_over(self.base, said)
         recipe = given.pop("recipe", None)
         values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe), self.task))))
+        self._require_own(given)
         check_fields(kind, given)
         values = without_replaced(values, given)
         values |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -167,6 +182,15 @@ class StudySpec:
             return Setting(dict(parameters), kind(**values))
         except ConfigError as error:
             raise self.refusal(parameters, error) from None
+
+    def _require_own(self, given: Mapping[str, Any]) -> None:
+        """Refuse a setting that runs of another task have, and say of which."""
+        names = {task: {one.name for one in fields(kind)} for task, kind in TASKS.items()}
+        for name, task in itertools.product(given, TASKS):
+            if name in names[task] and name not in names[self.task]:
+                raise ConfigError(
+                    f"study {self.name!r}: {name} belongs to `task: {task}`, and this study has `task: {self.task}`"
+                )
 
     def refusal(self, parameters: Mapping[str, Any], error: ConfigError) -> ConfigError:
         """What is wrong, and at which place."""
@@ -301,7 +325,3 @@ def _mapping(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]
     if not isinstance(given, dict):
         raise ConfigError(f"{path}: {name} holds names and values, not {given!r}")
     return given
-
-
-def _hashable(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value

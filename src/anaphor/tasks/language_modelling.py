@@ -12,6 +12,7 @@ from torch import Tensor
 from anaphor.data.text import Batch, Complete, Padded, Stream, offset_of
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
+from anaphor.evaluation import cuts, evaluating
 from anaphor.generate import Choice, generate
 from anaphor.metrics.perplexity import LossTotal, Score, Tally
 from anaphor.mixers import detach
@@ -20,10 +21,6 @@ from anaphor.models.cross_entropy import NO_TARGET, chunked, token_losses
 from anaphor.tasks.base import Loss
 from anaphor.tasks.restraint import Restraint
 
-# Attention may hold a number for each head and each pair of tokens, which no machine has room for when a segment is
-# long. Each call of the model has its price, too, so it gets so many tokens of a row at least.
-PAIRS_AT_ONCE = 2**24
-LEAST_AT_ONCE = 64
 FREE = Restraint()
 
 
@@ -90,34 +87,34 @@ def losses_in_order(
     model: LanguageModel, batches: Sequence[Batch], carry: bool, tick: Callable[[], None] = lambda: None
 ) -> list[tuple[Batch, Tensor]]:
     """Each batch with the loss of its targets [B, T], zero where there is none. The model is in evaluation mode."""
-    was_training = model.training
-    model.eval()
     found, state = [], None
-    with torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         for batch in batches:
             state = state if carry and not batch.restarts else None
             losses = []
-            for piece in pieces(batch) if model.causal else [batch]:
+            for piece in pieces(batch) if _may_cut(model, batch) else [batch]:
                 x, state = model.features(piece.input_ids, state, piece.lengths)
                 losses.append(token_losses(x, model.head, piece.targets))
             found.append((batch, torch.cat(losses, dim=1)))
             tick()
-    model.train(was_training)
     return found
 
 
+def _may_cut(model: LanguageModel, batch: Batch) -> bool:
+    # What is too long for its positions, the model refuses by itself, if it is told of the whole.
+    return model.causal and (model.limit is None or batch.input_ids.shape[1] <= model.limit)
+
+
 def pieces(batch: Batch) -> Iterator[Batch]:
-    """A batch cut along the text where it is too long to be read at once. A state that goes on from each piece to the
-    next gives what the whole would."""
-    rows, tokens = batch.targets.shape
-    size = max(PAIRS_AT_ONCE // (rows * tokens), LEAST_AT_ONCE)
-    if size >= tokens:
+    """A batch cut along the text where it is too long to be read at once."""
+    found = list(cuts(*batch.targets.shape))
+    if len(found) == 1:
         yield batch
         return
-    for start in range(0, tokens, size):
-        end = min(start + size, tokens)
-        lengths = None if batch.lengths is None else (batch.lengths - start).clamp(0, end - start)
-        yield Batch(batch.input_ids[:, start:end], batch.targets[:, start:end], lengths, batch.restarts and start == 0)
+    for cut in found:
+        lengths = None if batch.lengths is None else (batch.lengths - cut.start).clamp(0, cut.stop - cut.start)
+        restarts = batch.restarts and cut.start == 0
+        yield Batch(batch.input_ids[:, cut], batch.targets[:, cut], lengths, restarts)
 
 
 class LanguageModelling:

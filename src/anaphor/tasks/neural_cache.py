@@ -17,6 +17,7 @@ from torch import Tensor
 
 from anaphor.data.text import Batch
 from anaphor.errors import ConfigError
+from anaphor.evaluation import evaluating
 from anaphor.models import LanguageModel
 from anaphor.models.cross_entropy import NO_TARGET, token_losses
 
@@ -83,22 +84,17 @@ def cached_losses(
     if not caches:
         raise ConfigError("there is no cache to score with: give at least one")
     window = max(cache.window for cache in caches)
-    was_training = model.training
-    model.eval()
     found, state, memory = [], None, None
-    try:
-        with torch.inference_mode():
-            for batch in batches:
-                goes_on = carry and not batch.restarts
-                x, state = model.features(batch.input_ids, state if goes_on else None, batch.lengths)
-                if memory is None or batch.restarts:
-                    memory = Memory.empty(x, window)
-                losses = token_losses(x, model.head, batch.targets)
-                memory, mixed = mixed_losses(memory, x, batch.targets, losses, caches)
-                found.append((batch, mixed))
-                tick()
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.inference_mode():
+        for batch in batches:
+            goes_on = carry and not batch.restarts
+            x, state = model.features(batch.input_ids, state if goes_on else None, batch.lengths)
+            if memory is None or batch.restarts:
+                memory = Memory.empty(x, window)
+            losses = token_losses(x, model.head, batch.targets)
+            memory, mixed = mixed_losses(memory, x, batch.targets, losses, caches)
+            found.append((batch, mixed))
+            tick()
     return found
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from anaphor.data.text import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import DataError
 from anaphor.metrics.perplexity import LossTotal
 from anaphor.models import LanguageModel
-from anaphor.models.cross_entropy import token_losses
+from anaphor.tasks.language_modelling import losses_in_order
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,17 @@ def score_sentences(model: LanguageModel, tokenizer: Tokenizer, sentences: Seque
     One after the other rather than in a batch: the kernels of a padded batch need not give the same bits as those of a
     single row, and a sentence's score must not depend on its neighbours.
     """
-    model.eval()
     device = model.embed.weight.device
     for text in sentences:
         ids = tokenizer.encode_sentence(text)
         if not len(ids):
             raise DataError(f"{text!r} has no tokens to score")
         row = torch.tensor([[tokenizer.boundary, *ids.tolist()]], device=device)
-        with torch.inference_mode():
-            x, _ = model.features(row[:, :-1])
-            losses = token_losses(x, model.head, row[:, 1:])[0].double().tolist()
+        ((_, (losses,)),) = losses_in_order(model, [Batch(row[:, :-1], row[:, 1:])], carry=False)
         yield Scored(
             text,
             tuple(tokenizer.tokens[token] for token in ids.tolist()),
-            tuple(losses),
+            tuple(losses.double().tolist()),
             tuple(token == tokenizer.unknown for token in ids.tolist()),
             model.causal,
         )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from anaphor.data.pair_batches import PairBatch, PairBatches
 from anaphor.data.pair_corpus import EncodedPairs, PairTokenizers, encode_pairs
+from anaphor.evaluation import evaluating
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
 from anaphor.metrics.bleu import BleuScore, corpus_bleu
 from anaphor.metrics.perplexity import LossTotal, Score
@@ -87,7 +87,7 @@ class Translation:
         """What is lost on the targets of a split, their ends included."""
         found = self.splits(split)
         total = LossTotal(0.0, 0, found.pairs.bytes)
-        with evaluating(model):
+        with evaluating(model), torch.inference_mode():
             for batch in found.batches.by_length():
                 losses = token_losses(features(model, batch), model.head, batch.targets)
                 total = total + LossTotal(float(losses.double().sum()), batch.count, 0)
@@ -141,7 +141,7 @@ class Translation:
         found: dict[int, list[Hypothesis]] = {}
         step = together([stepper(model) for model in models])
         chosen = replace(beam, longest=None, end=end)
-        with evaluating(*models):
+        with evaluating(*models), torch.inference_mode():
             for batch in batches.by_length():
                 bounds = [
                     2 * size + 20 if beam.longest is None else beam.longest for size in batch.source_lengths.tolist()
@@ -166,17 +166,3 @@ def features(model: Seq2Seq, batch: PairBatch) -> torch.Tensor:
     """What the head reads for every token of the targets. [B, T, D]"""
     x, _ = model.features(batch.input_ids, model.encode(batch.source_ids, batch.source_lengths), batch.lengths)
     return x
-
-
-@contextmanager
-def evaluating(*models: torch.nn.Module) -> Iterator[None]:
-    """Models in evaluation mode and without gradient; as they were afterwards."""
-    were = [model.training for model in models]
-    for model in models:
-        model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for model, was in zip(models, were, strict=True):
-            model.train(was)

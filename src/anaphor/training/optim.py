@@ -90,11 +90,17 @@ class Weights(NamedTuple):
                 continue
             if weight in tables:
                 weights.embeddings.append(weight)
-            elif weight.ndim < 2:
+            elif _is_vector(weight):
                 weights.vectors.append(weight)
             else:
                 (weights.head if weight in heads else weights.hidden).append(weight)
         return weights
+
+
+def _is_vector(weight: nn.Parameter) -> bool:
+    """Whether it turns no vector into another. A constant for each head has an axis of length one only to be added or
+    multiplied to all tokens; two axes are a matrix, however narrow."""
+    return weight.ndim < 2 or (weight.ndim > 2 and 1 in weight.shape[-2:])
 
 
 def _of_parts(model: nn.Module, kind: type[nn.Module]) -> set[nn.Parameter]:

@@ -197,8 +197,7 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     widths: tuple[int, ...] = ()
     """Size of each layer's output, where they differ, in place of the width."""
     norms: tuple[str, ...] = ()
-    """Where the norm of each layer stands, where they differ, in place of the norm; the one behind the last layer follows
-    the norm alone."""
+    """Where each layer's norm stands, in place of the norm; that behind the last layer follows the norm alone."""
     residuals: tuple[bool, ...] = ()
     """Whether each layer's input is added to its output, where they differ, in place of the residual."""
     dropouts: tuple[float, ...] = ()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import Headed, HeadedSpec, Visible
-from anaphor.mixers.attention.mask import Mask, Window, parse_mask
+from anaphor.mixers.attention.mask import Mask, Window, check_far, parse_mask
 from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.attention.sizes import Sizes
 from anaphor.mixers.base import Span
@@ -48,6 +48,10 @@ class AttentionSpec(HeadedSpec):
             raise ConfigError(f"window={self.window}: a token sees at least itself, so the least is 1")
         if self.memory is not None and self.memory < 1:
             raise ConfigError(f"memory={self.memory}: keep at least 1 token, or do not carry the state at all")
+        if self.window is not None:
+            check_far(f"window={self.window}", self.window)
+        if self.memory is not None:
+            check_far(f"memory={self.memory}", self.memory + 1)  # a token also sees itself
         if self.positions < 1:
             raise ConfigError(f"positions={self.positions}: there must be at least 1")
         reach = self.rule.reach

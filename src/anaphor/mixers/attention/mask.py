@@ -230,6 +230,8 @@ USAGE = {
 }
 # Far more than a person writes, and far less than what would exhaust the parser.
 LONGEST = 1000
+# Positions are 64 bits long, and so must be what is made of them by adding or taking away.
+FARTHEST = 2**62
 
 
 def parse_mask(text: str) -> Mask:
@@ -276,3 +278,10 @@ def _number(node: ast.expr, text: str) -> int:
 def _at_least(least: int, given: int, name: str) -> None:
     if given < least:
         raise ConfigError(f"{name}({given}): the number must be at least {least}")
+    check_far(f"{name}({given})", given)
+
+
+def check_far(said: str, tokens: int) -> None:
+    """Refuse numbers that positions cannot be compared with. `said` is how it was given."""
+    if tokens > FARTHEST:
+        raise ConfigError(f"{said}: no text has more than {FARTHEST:,} tokens")

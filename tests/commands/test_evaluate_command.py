@@ -1,0 +1,40 @@
+"""`anaphor evaluate`: what its rows say to people."""
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
+    torch.set_default_dtype(torch.float32)
+    (tmp_path / "text.txt").write_text("a b c d e\n" * 40)
+    words = ["train", "lm", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), "--width", "8"]
+    assert main([*words, "--steps", "1", "--no-test", "--device", "cpu", "--json"]) == 0
+    capsys.readouterr()
+    return str(tmp_path / "run")
+
+
+def beginnings(capsys, *words):
+    assert main(["evaluate", *words, "--device", "cpu"]) == 0
+    return [line.partition(": ")[0] for line in capsys.readouterr().out.splitlines() if "perplexity" in line]
+
+
+def test_rows_of_both_states_say_which_is_theirs(run, capsys):
+    both = ["--state", "carried", "restarted"]
+    assert beginnings(capsys, run, "--bptt", "2", "3", *both) == [
+        "bptt 2, state carried", "bptt 3, state carried", "bptt 2, state restarted", "bptt 3, state restarted",
+    ]  # fmt: skip
+    assert beginnings(capsys, run, "--bptt", "2", *both, "--cache", "4") == [
+        "bptt 2, state carried", "bptt 2, state restarted",
+        "bptt 2, state carried, adapted by cache(4,0.1,0.3)", "bptt 2, state restarted, adapted by cache(4,0.1,0.3)",
+    ]  # fmt: skip
+    assert beginnings(capsys, run, "--bptt", "2", "--state", "restarted") == ["bptt 2"]
+
+
+def test_one_token_is_one_token(run, capsys):
+    assert main(["evaluate", run, "--device", "cpu", "--bptt", "2", "--batch-size", "12"]) == 0
+    assert "its segments have 1 token, for no row of the text is longer" in capsys.readouterr().out

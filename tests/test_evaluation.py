@@ -1,0 +1,169 @@
+"""Models that are only looked at: nothing is dropped meanwhile, afterwards they are as they were, long texts fit."""
+
+import pytest
+import torch
+
+from anaphor import evaluation
+from anaphor.data.text import Batch
+from anaphor.data.vocab import Word
+from anaphor.errors import ConfigError
+from anaphor.evaluation import cuts, evaluating, read
+from anaphor.generate import Choice, beam_search, generate
+from anaphor.inspect import attention_maps, look_at, losses_of, unit_maps
+from anaphor.models import build
+from anaphor.tasks.dynamic_evaluation import Dynamic, dynamic_losses
+from anaphor.tasks.language_modelling import losses_in_order
+from anaphor.tasks.neural_cache import Cache, cached_losses
+from anaphor.tasks.scoring import score_sentences
+
+TOKENIZER = Word.train("a b c d")
+ROW = torch.tensor([[0, 1, 2, 3, 1]])
+BATCH = Batch(ROW, ROW)
+USES = {
+    "score_sentences": lambda model: list(score_sentences(model, TOKENIZER, ["a b", "c"])),
+    "losses_of": lambda model: losses_of(model, TOKENIZER, "a b"),
+    "look_at": lambda model: look_at(model, TOKENIZER, "a b"),
+    "losses_in_order": lambda model: losses_in_order(model, [BATCH], carry=False),
+    "cached_losses": lambda model: cached_losses(model, [BATCH], False, [Cache(3)]),
+    "dynamic_losses": lambda model: dynamic_losses(model, [BATCH], False, Dynamic(0.1)),
+    "generate": lambda model: list(generate(model, [0, 1], 3, Choice())),
+    "beam_search": lambda model: beam_search(model, [0, 1], 3, width=2),
+    "attention_maps": lambda model: attention_maps(model, ROW),
+    "unit_maps": lambda model: unit_maps(model, ROW),
+}
+
+
+def model_of(name="hybrid", **options):
+    return build(name, vocabulary=len(TOKENIZER), width=8, heads=2, dropout=0.5, **options)
+
+
+def modes(model):
+    return {name: module.training for name, module in model.named_modules()}
+
+
+def partly_frozen():
+    """A model in training, one layer of which its owner keeps from dropping anything."""
+    model = model_of(layers=2, mixers=("lstm", "attention"))
+    model.layers[0].eval()
+    return model
+
+
+@pytest.mark.parametrize("use", USES)
+def test_whoever_looks_at_a_model_leaves_it_as_it_was(use):
+    model = partly_frozen()
+    before = modes(model)
+    USES[use](model)
+    assert modes(model) == before
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_error_leaves_it_as_it_was_too(use, monkeypatch):
+    model = partly_frozen()
+    before, seen = modes(model), []
+
+    def broken(self, *inputs):
+        seen.append(any(modes(model).values()))
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(type(model.layers[1]), "forward", broken)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        USES[use](model)
+    assert seen == [False], "nothing is in training while it runs"
+    assert modes(model) == before
+
+
+def test_a_model_is_as_it_was_while_a_text_waits_for_its_next_token():
+    model = partly_frozen()
+    before = modes(model)
+    for _ in generate(model, [0], 3, Choice()):
+        assert modes(model) == before
+        assert not torch.is_inference_mode_enabled()
+    for _ in score_sentences(model, TOKENIZER, ["a", "b"]):
+        assert modes(model) == before
+
+
+def test_two_texts_may_be_written_at_once():
+    model = model_of().train()
+    alone = list(generate(model, [0], 9, Choice(temperature=0)))
+    first, second = (generate(model, [0], count, Choice(temperature=0)) for count in (2, 9))
+    begun = [next(first), next(second), next(first)]
+    assert next(first, None) is None
+    assert [begun[1], *second] == alone, "dropout did not come back when the other text was over"
+
+
+def test_several_models_are_evaluated_at_once():
+    models = [model_of().train(), model_of().eval()]
+    with evaluating(*models):
+        assert not any(model.training for model in models)
+    assert [model.training for model in models] == [True, False]
+
+
+def test_cuts_follow_each_other_and_hold_as_few_pairs_as_allowed(monkeypatch):
+    monkeypatch.setattr(evaluation, "LEAST_AT_ONCE", 2)
+    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 2 * 7 * 3)
+    assert list(cuts(2, 7)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert list(cuts(200, 3)) == [slice(0, 2), slice(2, 3)]
+    assert list(cuts(1, 6)) == [slice(0, 6)]
+    assert list(cuts(1, 0)) == [slice(0, 0)], "no tokens are one piece, too"
+    assert list(cuts(0, 3)) == [slice(0, 3)]
+
+
+FAMILIES = {
+    "transformer": {},
+    "transformer-xl": {"memory": 3},
+    "linear": {},
+    "hybrid": {},
+    "gpt-nano": {"positions": 40},
+}
+
+
+def in_pieces(model, monkeypatch, widths):
+    """Room for three tokens at once, and a note of how many there were."""
+    features = model.features
+
+    def watched(ids, *others):
+        widths.append(ids.shape[1])
+        return features(ids, *others)
+
+    monkeypatch.setattr(model, "features", watched)
+    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 1)
+    monkeypatch.setattr(evaluation, "LEAST_AT_ONCE", 3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_long_prompt_is_read_in_pieces_and_nobody_notices(name, monkeypatch):
+    model, prompt = model_of(name, **FAMILIES[name]).double(), [0, *([1, 2, 3, 1] * 5)]
+    written = list(generate(model, prompt, 6, Choice(), seed=3))
+    found = beam_search(model, prompt, 6, width=2)
+    in_pieces(model, monkeypatch, widths := [])
+    assert list(generate(model, prompt, 6, Choice(), seed=3)) == written
+    again = beam_search(model, prompt, 6, width=2)
+    assert max(widths) == 3
+    assert [one.tokens for one in again] == [one.tokens for one in found]
+    assert [one.score for one in again] == pytest.approx([one.score for one in found])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_long_sentence_is_scored_in_pieces_and_nobody_notices(name, monkeypatch):
+    model, text = model_of(name, **FAMILIES[name]).double(), "a b c a " * 5
+    expected = losses_of(model, TOKENIZER, text)
+    in_pieces(model, monkeypatch, widths := [])
+    found = losses_of(model, TOKENIZER, text)
+    assert widths == [3] * 6 + [2]
+    assert found.losses == pytest.approx(expected.losses)
+    assert found.tokens == expected.tokens
+
+
+def test_what_is_longer_than_the_positions_is_refused_by_its_whole_length(monkeypatch):
+    model = model_of("gpt-nano", positions=8)
+    in_pieces(model, monkeypatch, [])
+    with pytest.raises(ConfigError, match="9 tokens are more than the 8 learned positions"):
+        losses_of(model, TOKENIZER, "a b c " * 3)
+
+
+def test_reading_gives_what_stands_behind_the_last_token():
+    model = model_of().eval()
+    x, state = read(model, ROW, None)
+    whole, _ = model.features(ROW)
+    assert torch.equal(x, whole[:, -1])
+    assert state.seen.tolist() == [5]
