@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.cli.study import Options, chosen
+from anaphor.cli.study import Options, chosen, engine_for
 from anaphor.cli.study_table import score_of
+from anaphor.config import parse
 from anaphor.studies import worker
 from anaphor.studies.axes import plain_axis
 from anaphor.studies.cell import MEASURES, Cell, measures_of
@@ -61,6 +62,21 @@ def engine(monkeypatch):
 def told(capsys, *words):
     code = main(["study", *map(str, words), "--device", "cpu", "--json"])
     return code, json.loads(capsys.readouterr().out, parse_constant=no_constant)
+
+
+@pytest.mark.parametrize(
+    ("in_file", "words", "device"), [("", [], "auto"), ("cpu", [], "cpu"), ("cuda", ["--device", "cpu"], "cpu")]
+)
+def test_the_device_is_that_of_the_command_or_else_of_the_file(file, monkeypatch, in_file, words, device):
+    if in_file:
+        file.write_text(file.read_text().replace("base: {", f"base: {{device: {in_file}, "))
+    options = parse(Options, [str(file), *words], program="study")
+    spec = chosen(options)
+    assert spec.base["device"] == device
+    asked = []
+    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **said: asked.append(said["device"]))
+    engine_for(options, spec.base["device"])
+    assert asked == [device]
 
 
 def test_one_command_gives_cells_choice_findings_and_figures(file, engine, tmp_path, capsys):

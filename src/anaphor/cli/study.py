@@ -56,8 +56,8 @@ class Options:
     """How many processes share a GPU."""
     threads: int = 1
     """Processor threads of each process. Another number is another study: sums are rounded otherwise."""
-    device: str = "auto"
-    """Where the runs are: auto, cpu or cuda."""
+    device: str | None = None
+    """Where the runs are: auto, cpu or cuda; None means as the study's file says, or auto."""
     force: bool = False
     """Choose again where a choice was made among other cells."""
     dry_run: bool = False
@@ -84,7 +84,11 @@ def run(words: Sequence[str]) -> int:
     settings = None if spec.searches else spec.settings()
     check_study(spec, settings)  # refused before anything is started
     refuse_another(spec, folder, options)
-    with engine_for(options) as engine, holding(folder), table_for(spec, settings, engine.slots) as table:
+    with (
+        engine_for(options, spec.base["device"]) as engine,
+        holding(folder),
+        table_for(spec, settings, engine.slots) as table,
+    ):
         study = Study(spec, folder, engine, table, options.threads)
         if options.of is not None:
             adopt(spec, study.cells_folder, options.of, options.threads)
@@ -130,7 +134,8 @@ def chosen(options: Options) -> StudySpec:
         for name in [*given, *(["data"] if options.data is not None else [])]:
             require_free(spec, name, options.study)
         spec = spec.with_base(**given)
-    spec = spec.with_base(device=options.device)
+    said = None if options.of is not None else spec.base.get("device")  # a run tells where it was, not where to be
+    spec = spec.with_base(device=options.device or said or "auto")
     changes: dict[str, Any] = {}
     if options.seeds is not None:
         if options.seeds < 1:
@@ -177,7 +182,7 @@ def assignment(word: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {word}: {value!r} is neither a number, a name nor a list of them") from None
 
 
-def engine_for(options: Options) -> Engine:
+def engine_for(options: Options, device: str) -> Engine:
     from anaphor.studies.engines import ENGINES, build_engine
 
     look_up(ENGINES, options.engine, "engine")
@@ -187,7 +192,7 @@ def engine_for(options: Options) -> Engine:
         raise ConfigError(f"workers={options.workers}: a Ray cluster knows itself how many fit")
     return build_engine(
         options.engine,
-        device=options.device,
+        device=device,
         per_device=options.per_device,
         threads=options.threads,
         slots=options.workers,
@@ -219,7 +224,7 @@ def tell_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     settings = spec.settings()
     check_study(spec, settings)
     refuse_another(spec, folder, options)
-    with engine_for(options) as engine:
+    with engine_for(options, spec.base["device"]) as engine:
         slots = engine.slots
     rows: list[dict[str, Any]] = []
     left = 0.0

@@ -27,13 +27,14 @@ const units = new Grid(byId("unit-map"), "Units over time", { picked: (row, colu
 
 // ---- header and text
 
+const tokens = (count) => `${count} token${count === 1 ? "" : "s"}`;
 const perplexity = (one) => one.perplexity === null ? "" : `, perplexity ${written(one.perplexity)}`;
 
 function facts() {
   const one = run();
   document.title = `Looking inside ${data.runs.map((each) => named(each.name)).join(" and ")}`;
   byId("facts").textContent =
-    `${one.name}: ${one.model}; ${one.tokens.length - 1} tokens, loss ${one.loss.toFixed(3)}${perplexity(one)}`;
+    `${one.name}: ${one.model}; ${tokens(one.tokens.length - 1)}, loss ${one.loss.toFixed(3)}${perplexity(one)}`;
   byId("notes").replaceChildren(...one.notes.map((note) => make("li", note)));
 }
 
@@ -342,7 +343,7 @@ function compare() {
   legend(byId("difference-legend"), "both", `${second.name} better`, `${first.name} better`);
   const mean = second.loss - first.loss, better = data.differences.filter((one) => one < 0 && one !== null).length;
   byId("difference-facts").textContent =
-    `${second.name} less ${first.name}: ${signed(mean)} nats a token; ${second.name} is better on ${better} of ${first.tokens.length - 1} tokens`;
+    `${second.name} less ${first.name}: ${signed(mean)} nats a token; ${second.name} is better on ${better} of ${tokens(first.tokens.length - 1)}`;
   const order = data.differences.map((one, place) => [one, place]).filter(([one]) => one !== null);
   order.sort((one, other) => Math.abs(other[0]) - Math.abs(one[0]));
   const head = make("tr"), body = document.createElement("tbody"), top = document.createElement("thead");
