@@ -38,10 +38,17 @@ def curves(
         axes.plot(x, y, label=name, marker="o" if len(x) <= MARKED else None, markersize=4, **look)
     axes.set(xlabel=x_label, ylabel=y_label, title=title)
     axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    places = sorted({place for x, _ in series.values() for place in x})
     if log_x:
-        _mark(axes.xaxis, sorted({place for x, _ in series.values() for place in x}))
-    elif all(float(place).is_integer() for x, _ in series.values() for place in x):
+        _mark(axes.xaxis, places)
+    elif all(float(place).is_integer() for place in places):
         axes.xaxis.get_major_locator().set_params(integer=True)
+    if not (log_x or log_y):
+        axes.ticklabel_format(useOffset=False)  # a number is written whole, not as what is to be added to another
+        if len(places) == 1 and places[0] > 0:  # or the last digits of what stands there would fill the figure
+            low, high = axes.get_ylim()
+            room = max(high / 10 - (high - low), 0) / 2
+            axes.set(xlim=(0, 2 * places[0]), ylim=(low - room, high + room))
     axes.grid(alpha=0.3)
     if len(series) > 1:
         axes.legend(frameon=False)
