@@ -43,7 +43,7 @@ def test_an_interrupted_run_says_so_and_is_scored(tmp_path, capsys, monkeypatch)
 def test_people_are_told_how_to_go_on_after_an_interruption(capsys, monkeypatch):
     monkeypatch.setattr(Interruption, "asked", lambda self: True)
     train("--steps", "9", "--out", "run")
-    assert "interrupted after 1 steps; --resume goes on" in capsys.readouterr().out
+    assert "interrupted after 1 steps; --resume --out run goes on" in capsys.readouterr().out
 
 
 def test_going_on_with_other_settings_changes_the_spec_too(tmp_path, capsys):
