@@ -82,6 +82,27 @@ def test_dropout_is_drawn_anew_at_every_replay(dtype, tmp_path):
     assert once != pytest.approx(losses(dataclasses.replace(spec, seed=5), tmp_path / "other"), rel=1e-4)
 
 
+class Leaves(Nobody):
+    """Ends a run in its midst."""
+
+    def stepped(self, progress, loss, tokens):
+        if progress > 0.5:
+            raise InterruptedError
+
+
+@on_gpu
+def test_a_run_goes_on_where_it_ended_with_however_many_threads(tmp_path, monkeypatch):
+    spec = dataclasses.replace(SMALL, model="lstm", dropout=0.2)
+    whole = losses(spec, tmp_path / "whole")
+    with pytest.raises(InterruptedError):
+        execute(spec, tmp_path / "parts", Leaves(), test=False)
+    other = torch.get_num_threads() + 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: other)
+    execute(spec, tmp_path / "parts", Nobody(), test=False, resume=True)
+    lines = (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["valid"]["loss"] for line in lines] == pytest.approx(whole, rel=2e-3)
+
+
 @on_gpu
 def test_a_run_that_diverges_is_stopped_a_step_later(tmp_path):
     with pytest.raises(Diverged, match=r"diverged at step \d+: loss"):
