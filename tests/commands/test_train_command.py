@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,27 @@ def test_going_on_with_other_settings_changes_the_spec_too(tmp_path, capsys):
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("anaphor: ")]
     assert told == ["anaphor: run goes on otherwise than it was begun: lr was None and is 0.02; steps was 2 and is 4"]
     train("--steps", "4", "--lr", "0.02", "--out", "run", "--resume")
+
+
+def test_a_test_split_that_was_to_stay_unread_stays_so_when_a_run_goes_on(tmp_path, monkeypatch):
+    shutil.copy("text/valid.txt", "text/test.txt")
+    words = ["train", "lm", "--data", "text", *TINY, "--steps", "4", "--out"]
+    monkeypatch.setattr(Interruption, "asked", lambda self: True)
+    for more in (["unread", "--no-test"], ["read"]):
+        assert main([*words, *more]) == 0
+    monkeypatch.setattr(Interruption, "asked", lambda self: False)
+    for name in ("unread", "unread", "read"):
+        assert main(["train", "lm", "--resume", "--out", name]) == 0
+    tests = [json.loads((tmp_path / name / "result.json").read_text())["test"] for name in ("unread", "read")]
+    assert tests[0] is None
+    assert tests[1]["loss"] > 0
+
+
+def test_an_average_may_be_asked_for_later_and_then_begins_there(capsys):
+    train("--steps", "2", "--out", "run")
+    train("--steps", "4", "--out", "run", "--resume", "--force", "--average", "ema")
+    assert "average was 'none' and is 'ema'" in capsys.readouterr().err
+    assert main(["evaluate", "run", "--split", "valid"]) == 0
 
 
 def test_going_on_needs_no_flag_again(tmp_path, capsys, monkeypatch):
@@ -237,6 +259,19 @@ def test_another_rule_does_not_inherit_the_options_of_a_recipes(capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "rates"),
+    [
+        (["--lr", "1", "--schedule", "linear", "--final", "0.4"], [0.8, 0.6, 0.4]),
+        (["--lr", "1e-30", "--schedule", "plateau", "--divisor", "10"], [1e-30, 1e-30, 1e-31]),
+    ],
+)
+def test_a_schedule_takes_its_options(words, rates):
+    train("--optimizer", "sgd", *words, "--steps", "3", "--evaluate-every", "1", "--out", "run")
+    told = [json.loads(line)["lr"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert told == pytest.approx(rates, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--betas", "0.9"], "two are needed"),
@@ -244,6 +279,10 @@ def test_another_rule_does_not_inherit_the_options_of_a_recipes(capsys):
         (["--optimizer", "adamx"], "did you mean 'adamw'"),
         (["--schedule", "cosin"], "did you mean 'cosine'"),
         (["--lr", "-1"], "must be above 0"),
+        (["--final", "2"], "it must be from 0 to 1"),
+        (["--batching", "padded", "--shift"], "shift=True is about segments of a text"),
+        (["--batching", "padded", "--carry"], "carry=True is about segments of a text"),
+        (["--divisor", "2"], "means nothing to a cosine schedule"),
         (["--layers", "2", "--rates", "1", "0.5", "0.1"], "3 rates are given for 2 layers"),
     ],
 )

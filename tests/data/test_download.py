@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -70,6 +71,14 @@ def test_a_file_is_downloaded_once_and_checked(server, cache):
     assert server.asked == [None]
     assert file.found() == cache / "data" / "little" / "file.txt"
     assert [path.name for path in file.found().parent.iterdir()] == ["file.txt"], "no litter"
+
+
+def test_two_who_want_the_same_file_download_it_once(server):
+    with ThreadPoolExecutor(2) as both:
+        paths = list(both.map(lambda _: named(server.url).path(), range(2)))
+    assert paths[0] == paths[1]
+    assert paths[0].read_bytes() == CONTENT
+    assert server.asked == [None]
 
 
 def test_a_file_that_is_compressed_upstream_is_kept_so_and_read_as_text(server, cache):

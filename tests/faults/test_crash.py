@@ -156,6 +156,23 @@ def test_divergence_is_told_with_step_layer_norm_and_rate(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
 
 
+def test_weights_that_the_last_step_ruined_are_divergence_too(tmp_path):
+    ruin = ["--optimizer", "sgd", "--schedule", "constant", "--lr", "1e38", "--clip", "1e30"]
+    done = run(tmp_path, tmp_path / "run", "--steps", "1", *ruin)
+    assert done.returncode == 3, done.stderr
+    assert "anaphor: training diverged at step 1: validation loss nan" in done.stderr.splitlines()[-1]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adamw"])
+def test_a_loss_without_a_perplexity_is_divergence_too(tmp_path, rule):
+    """The gates of a recurrent model stay within bounds, and so its loss remains a number, however large."""
+    plain = ["--mixers", "lstm", "attention", "--residuals", "False", "False", "--norms", "none", "none"]
+    done = run(tmp_path, tmp_path / "run", *plain, "--lr", "1e20", "--optimizer", rule, "--steps", "6")
+    assert done.returncode == 3, done.stderr
+    assert "anaphor: training diverged at step 2: loss" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [(["--lr", "0.5"], "lr was None and is 0.5"), (["--bptt", "9"], "bptt was 6 and is 9")],

@@ -43,6 +43,14 @@ def test_weights_are_shares_of_feature_products():
         torch.testing.assert_close(y[0, 0, t], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", FEATURE_MAPS)
-def test_features_are_positive(name):
-    assert (FEATURE_MAPS[name](torch.linspace(-20, 20, 41)[:, None].expand(-1, 3)) > 0).all()
+def test_features_are_positive(name, dtype):
+    assert (FEATURE_MAPS[name](torch.linspace(-20, 20, 41, dtype=dtype)[:, None].expand(-1, 3)) > 0).all()
+
+
+def test_the_gentle_map_is_elu_and_one_with_its_slope():
+    x = torch.cat([torch.linspace(-6, 6, 49), torch.tensor([800.0])]).requires_grad_()
+    ours, known = FEATURE_MAPS["elu"](x), torch.nn.functional.elu(x) + 1
+    torch.testing.assert_close(ours, known)
+    torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x)[0] for y in (ours, known)))

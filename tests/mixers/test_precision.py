@@ -33,6 +33,17 @@ def test_sums_over_a_long_text_do_not_saturate(dtype):
     torch.testing.assert_close(state.features, 200 * once.features, rtol=1e-3, atol=0)
 
 
+def test_small_features_survive_half_precision():
+    mixer = LinearSpec(width=8, heads=2).build().to(torch.float32)
+    with torch.no_grad():
+        mixer.project.bias[:16] = -7.0
+    x = torch.randn(1, 20, 8, dtype=torch.float32)
+    expected, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        y, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
+    torch.testing.assert_close(y.float(), expected, rtol=0.05, atol=0.02)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_a_carried_state_keeps_its_type_under_autocast(name):
     model = build(name, vocabulary=20, width=24, layers=2).to(torch.float32)

@@ -108,7 +108,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.tasks.language_modelling import LanguageModelling
     from anaphor.tasks.neural_cache import Cache
     from anaphor.training.language import PreparedLanguage
-    from anaphor.training.run import opened
+    from anaphor.training.run import opened, tell
     from anaphor.training.spec import PROTOCOLS
 
     if options.protocol is not None:
@@ -125,6 +125,8 @@ def run(words: Sequence[str]) -> int:
     ]
     rows, found, figures = [], [], []
     with opened(options.run, options.device) as made:
+        for split in made.edited():
+            tell(f"the text of {split} is another one than {options.run} was trained with")
         if not isinstance(made, PreparedLanguage):
             return tell_whole(made, options)
         _refuse(options, SEARCHES, f"is for translations; {options.run} is a language model's run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import os
 import shutil
@@ -117,7 +118,7 @@ def fetch(file: NamedFile) -> Path:
     pooch.get_logger().setLevel("WARNING")  # our own bar tells more
     upstream, target = file.upstream, file.kept
     try:
-        with progress_bar(f"{file.data}/{upstream.file}", upstream.stored.bytes) as advance:
+        with _alone(target), progress_bar(f"{file.data}/{upstream.file}", upstream.stored.bytes) as advance:
             pooch.retrieve(
                 upstream.url,
                 known_hash=f"sha256:{upstream.stored.sha256}",
@@ -139,6 +140,24 @@ def fetch(file: NamedFile) -> Path:
             f"without a network put that file at {places}{hint}"
         ) from None
     return target
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One at a time: whoever else wants the file waits, and then finds it whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path = target.with_name(f"{target.name}.lock")
+    while True:
+        with path.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            # If its last holder deleted the file just now, two could hold locks on two files of one name.
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle.fileno())):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink()
+            return
 
 
 def partial_of(target: Path) -> Path:

@@ -23,7 +23,8 @@ from anaphor.taps import Tap
 
 # Feature maps are positive, so that weights are; a little is added where they may all be zero.
 FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
-    "elu": lambda x: F.elu(x) + 1,
+    # Not by adding one to elu, where what is near minus one is rounded away: e to the x for what is below zero.
+    "elu": lambda x: F.relu(x) + x.clamp(max=0).exp(),
     "relu": lambda x: F.relu(x) + 1e-3,
     "softmax": lambda x: torch.softmax(x, dim=-1),
 }
@@ -126,7 +127,8 @@ class Linear(Mixer):
             part.unflatten(-1, (self.spec.heads, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=-1)
         )  # [B, H, T, K]
         # Sums over a long text outgrow half precision, so they and what is added to them are kept in single at least.
-        q, k, v = (part.to(state.products.dtype) for part in (self.feature_map(q), self.feature_map(k), v))
+        q, k, v = (part.to(state.products.dtype) for part in (q, k, v))
+        q, k = self.feature_map(q), self.feature_map(k)
         if not span.full:  # what is not there asks nothing and adds nothing
             missing = ~span.valid[:, None, :, None]
             q, k = q.masked_fill(missing, 0), k.masked_fill(missing, 0)

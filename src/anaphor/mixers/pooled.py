@@ -55,7 +55,7 @@ class Pooled(Mixer):
     def mix(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, tuple[()]]:
         x = span.clear(x)
         lengths: Tensor | int = x.shape[1] if span.full else span.lengths.clamp(min=1)[:, None]
-        root = math.sqrt(lengths) if isinstance(lengths, int) else lengths.sqrt()
+        root = math.sqrt(lengths) if isinstance(lengths, int) else lengths.to(x.dtype).sqrt()
         scores = scores_at_once(self.query(x), self.key(x)) / root
         weights = self.weights(softmax(scores, span.valid))  # [B, T]
         pooled = weights[:, None, :] @ self.value(x)  # [B, 1, D]

@@ -82,8 +82,11 @@ class Average:
         means = {f"weights/{name}": mean for name, mean in self.means.items()}
         return {**means, "updates": torch.tensor(self.updates)}
 
-    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` gave."""
+    def load_state_dict(self, tensors: Mapping[str, Tensor] | None) -> None:
+        """Go on from what `state_dict` gave. None means that nothing was averaged so far."""
+        if tensors is None:
+            self.updates = 0  # the first weights then take the place of whatever the means are
+            return
         wanted, mismatch = self.state_dict(), Mismatch()
         mismatch.missing += [name for name in wanted if name not in tensors]
         mismatch.extra += [name for name in tensors if name not in wanted]

@@ -95,7 +95,7 @@ def prepare_language(spec: LanguageRunSpec, known: dict[str, Any] | None = None)
         task = _stream_task(spec, source, tokenizer, resolve_carry(model, spec.carry, spec.bptt), device)
     else:
         task = _padded_task(spec, source, tokenizer, model.limit, device)
-    return PreparedLanguage(spec, model, task, device, source, tokenizer)
+    return PreparedLanguage(spec, model, task, device, source, tokenizer, known=known or {})
 
 
 def _stream_task(
@@ -125,6 +125,10 @@ def _stream_task(
 def _padded_task(
     spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, limit: int | None, device: torch.device
 ) -> ExampleModelling:
+    for name in ("carry", "shift"):
+        if getattr(spec, name):
+            raise ConfigError(f"{name}=True is about segments of a text, and examples have none: use --batching stream")
+
     @cache
     def examples(name: str) -> Padded:
         raw = source.read(name)

@@ -34,8 +34,6 @@ class OptimizerSpec:
     """Learning rate at its highest, scaled by the schedule; None means the optimizer's usual one."""
     weight_decay: float = 0.0
     """How strongly matrices are pulled to zero; constants and norms are not."""
-    decay_embeddings: bool = True
-    """Whether word vectors are pulled to zero, too."""
     betas: tuple[float, ...] | None = None
     """How slowly adamw's averages of gradients and of their squares move; None means 0.9 and 0.95."""
     momentum: float | None = None
@@ -146,7 +144,7 @@ class Request:
         spec, weights = self.spec, self.weights
         return [
             *self.group(matrices, spec.weight_decay),
-            *self.group(weights.embeddings, spec.weight_decay if spec.decay_embeddings else 0.0),
+            *self.group(weights.embeddings, spec.weight_decay),
             *self.group(weights.vectors, 0.0),
         ]
 

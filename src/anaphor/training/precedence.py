@@ -15,6 +15,7 @@ REPLACED = {
     "residual": ("residuals",),
     "dropout": ("dropouts",),
     "optimizer": ("betas", "momentum"),
+    "schedule": ("final", "divisor"),
 }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -37,6 +38,13 @@ class Prepared(ABC):
     model: Any
     task: Task
     device: torch.device
+    known: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """The facts of a run that exists, as they were in training."""
+
+    def edited(self) -> list[str]:
+        """The splits that hold another text than they did in training. What test held is not known."""
+        then, now = self.known.get("data", {}), self.facts()["data"]
+        return [split for split in then if then[split] != now.get(split)]
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

@@ -68,11 +68,13 @@ def execute(
     rundir = RunDir(out)
     with rundir.lock(), Interruption() as interruption:
         made = prepare(spec)
-        made.check(test)
         trainer = _trainer(made, rundir, watcher, interruption)
         if resume:
             _resume(trainer, rundir, spec, force, warn)
-        else:
+            test = test and trainer.facts["test"]  # what was to stay unread stays so
+        trainer.facts["test"] = test
+        made.check(test)
+        if not resume:
             rundir.begin(described(spec), force=force)
         if tensorboard:
             trainer.events = TensorBoard(rundir.events, trainer.progress.step)
@@ -112,7 +114,7 @@ def check_rules(spec: RunSpec) -> None:
 
 
 def schedule_spec(spec: RunSpec) -> ScheduleSpec:
-    return ScheduleSpec(schedule=spec.schedule, warmup=spec.warmup)
+    return ScheduleSpec(schedule=spec.schedule, warmup=spec.warmup, final=spec.final, divisor=spec.divisor)
 
 
 def optimizer_spec(spec: RunSpec) -> OptimizerSpec:
@@ -164,6 +166,7 @@ def _facts(made: Prepared) -> dict[str, Any]:
     return {
         "spec": _plain(made.spec),
         **made.facts(),
+        "test": True,
         # Sums of a CPU are rounded by how many share them; elsewhere threads only bring the batches.
         "threads": torch.get_num_threads() if made.device.type == "cpu" else None,
     }
@@ -191,6 +194,7 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
         rundir.begin(described(spec), force=True)
         return
     trainer.load(saved)
+    trainer.facts["test"] = saved.facts.get("test", True)
     if trainer.progress.best_step != saved.step:
         _best(trainer, rundir, warn)
     rundir.go_back(saved.step)
@@ -254,7 +258,7 @@ def _take_best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) ->
         return
     checkpoint.fit(trainer.model, saved.parts["model"])
     if trainer.average is not None:
-        trainer.average.load_state_dict(saved.parts["average"])
+        trainer.average.load_state_dict(saved.parts.get("average"))
 
 
 @contextmanager
@@ -304,5 +308,5 @@ def _averaged(made: Prepared, saved: checkpoint.Checkpoint) -> AbstractContextMa
     if made.spec.average == "none":
         return nullcontext()
     average = build_average(made.spec.average, made.model)
-    average.load_state_dict(saved.parts["average"])
+    average.load_state_dict(saved.parts.get("average"))
     return average.swapped_in()

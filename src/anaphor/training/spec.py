@@ -60,6 +60,10 @@ class RunSpec:
     """How the learning rate moves: constant, linear, cosine or plateau."""
     warmup: float = 0.0
     """Share of the budget in which the learning rate rises from zero."""
+    final: float | None = None
+    """What a linear or cosine schedule ends at, as a share of the highest learning rate; None means 0."""
+    divisor: float | None = None
+    """What a plateau divides the learning rate by; None means 4."""
     clip: float = 1.0
     """Largest norm that all gradients together may have; 0 means no bound."""
     accumulate: int = 1

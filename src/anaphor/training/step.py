@@ -7,6 +7,7 @@ graph.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from torch import Tensor, nn
 
 from anaphor.tasks.base import Task
 from anaphor.training.optim import Optimizer
+
+
+LARGEST_LOSS = math.log(sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Report:
         return Reading(loss, dict(zip(self.names, norms, strict=True)))
 
 
+def tellable(loss: float) -> bool:
+    """Whether a loss has a perplexity that is a number. Gates that are shut for good keep a ruined model's loss finite,
+    but it is beyond all bounds."""
+    return math.isfinite(loss) and loss < LARGEST_LOSS
+
+
 @dataclass(frozen=True)
 class Reading:
     """A report that was read."""
@@ -50,7 +60,7 @@ class Reading:
 
     @property
     def finite(self) -> bool:
-        return math.isfinite(self.loss) and math.isfinite(self.norm)
+        return tellable(self.loss) and math.isfinite(self.norm)
 
     @property
     def first_bad(self) -> str | None:

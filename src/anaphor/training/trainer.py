@@ -27,7 +27,7 @@ from anaphor.training.events import Events
 from anaphor.training.mismatch import Mismatch
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import Schedule
-from anaphor.training.step import Report, Step
+from anaphor.training.step import Report, Step, tellable
 from anaphor.training.tree import flatten, unflatten
 
 
@@ -249,6 +249,12 @@ class Trainer:
         self._settle()
         with self.scored():
             score = self.task.evaluate(self.model, "valid")
+            # The step before it looked well: only what came of it does not.
+            if not tellable(score.cost):
+                raise Diverged(
+                    f"training diverged at step {self.progress.step}: validation loss {score.cost:.4g}, learning rate "
+                    f"{self.step.optimizer.lr:.4g}; {self._what_is_left()}"
+                )
             sample = self.task.sample(self.model, self.settings.sample_seed)
         better = self.progress.best_cost is None or score.cost < self.progress.best_cost
         if better:
@@ -290,7 +296,7 @@ class Trainer:
         self.schedule.load_state_dict(saved.facts["schedule"])
         self.progress = Progress.of(saved.facts.get("progress"))
         if self.average is not None:
-            self.average.load_state_dict(saved.parts["average"])
+            self.average.load_state_dict(saved.parts.get("average"))
         if "carry" in saved.parts:
             self.carry = unflatten(self.task.empty_carry(self.model), saved.parts["carry"])
         torch.set_rng_state(saved.parts["random"]["cpu"])

@@ -106,7 +106,7 @@ def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None =
         select=spec.select,
         facts={"data": "fit"} if source.fit and spec.limit is None and spec.longest is None else {},
     )
-    return PreparedTranslation(spec, model, task, device, source, tokenizers)
+    return PreparedTranslation(spec, model, task, device, source, tokenizers, known=known or {})
 
 
 def disagreement_of(spec: TranslationRunSpec, shares: Seq2SeqSpec) -> Disagreement:
