@@ -2,14 +2,19 @@
 
 from types import SimpleNamespace
 
+from anaphor.data.byte import Byte
 from anaphor.data.word import Word
 from anaphor.studies.measures import longest_lines
 
 
 def lines(text, count, limit=None):
+    return lines_by(Word.train(text, 100), text.encode(), count, limit)
+
+
+def lines_by(tokenizer, raw, count, limit=None):
     made = SimpleNamespace(
-        source=SimpleNamespace(text=lambda split: text),
-        tokenizer=Word.train(text, 100),
+        source=SimpleNamespace(read=lambda split: raw, where=lambda split: "the text", start=lambda split: 0),
+        tokenizer=tokenizer,
         model=SimpleNamespace(limit=limit),
     )
     return longest_lines(made, "valid", count)
@@ -25,3 +30,9 @@ def test_only_a_newline_ends_a_line():
 
 def test_a_line_that_the_model_cannot_read_whole_is_left_out():
     assert lines("one two three\none two\none\n", 2, limit=2) == ["one two", "one"]
+
+
+def test_lines_of_bytes_that_are_no_text_are_lines_of_those_bytes():
+    longest, other = lines_by(Byte(), b"caf\xe9 au lait\nth\xff\n", 2)
+    assert Byte().encode_sentence(longest).tobytes() == Byte().encode_bytes(b"caf\xe9 au lait").tobytes()
+    assert len(Byte().encode_sentence(other)) == 3

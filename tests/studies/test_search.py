@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("optuna", reason="`pip install anaphor[search]` for searches")
 
+from anaphor.errors import ConfigError
 from anaphor.studies.search import Listed, Searched
 from anaphor.studies.spec import read_study
 
@@ -16,6 +17,7 @@ parameters:
   model: {values: [lstm, gru]}
 seeds: 1
 """
+DRAWN = [0.005547119471592123, 0.0013130280280658588, 0.6581332043291803]  # by seed 0, since there are searches
 
 
 def searched(tmp_path, method="bayes"):
@@ -73,6 +75,66 @@ def test_an_interrupted_search_gives_again_what_was_finished_and_what_was_runnin
     while (setting := again.next()) is not None:
         rest.append(setting)
     assert len(rest) == 25 - 3
+
+
+@pytest.mark.parametrize("method", ["random", "bayes"])
+def test_a_search_that_goes_on_does_not_draw_the_same_again(tmp_path, method):
+    rates = []
+    for more in (3, 4, 5):
+        search = searched(tmp_path, method)
+        for _ in rates:
+            search.next()  # what is known already
+        for _ in range(more):
+            search.report(setting := search.next(), badness(setting))
+            rates.append(setting.run.lr)
+    assert len(set(rates)) == 3 + 4 + 5
+
+
+def test_a_random_search_without_an_interruption_draws_what_it_always_drew(tmp_path):
+    found = [setting.run.lr for setting in explored(searched(tmp_path, "random"))[:3]]
+    assert found == pytest.approx(DRAWN, rel=1e-12)
+
+
+def test_a_search_takes_any_seed_that_a_run_takes(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text((STUDY % "random").replace("seeds: 1", f"seeds: [{2**63 - 1}]"))
+    assert Searched(read_study(path), tmp_path).next() is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("  layers: {min: 1, max: 4}\n", "", "layers was varied and is not"),
+        ("layers: {min: 1, max: 4}", "layers: {min: 1, max: 4}\n  width: {values: [8, 9]}", "width was not varied"),
+        ("[lstm, gru]", "[lstm]", "model was one of lstm, gru and is one of lstm"),
+        ("[lstm, gru]", "[lstm, gru, rnn]", "model was one of lstm, gru and is one of lstm, gru, rnn"),
+        ("layers: {min: 1, max: 4}", "layers: {values: [1, 2]}", "layers was a whole number from a range and is one"),
+        ("max: 1.0, distribution: log_uniform", "max: 1.0", "lr was a number on a logarithmic scale and is a number"),
+    ],
+)
+def test_a_search_that_was_changed_between_two_starts_is_one_line(tmp_path, before, after, told):
+    search = searched(tmp_path, "random")
+    search.report(first := search.next(), badness(first))
+    second = search.next()
+    path = tmp_path / "study.yaml"
+    changed = path.read_text().replace(before, after)
+    assert changed != path.read_text()
+    path.write_text(changed)
+    with pytest.raises(ConfigError) as caught:
+        Searched(read_study(path), tmp_path)
+    assert f"was begun otherwise: {told}" in str(caught.value)
+    assert "choose another --out" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    again = searched(tmp_path, "random")
+    assert [again.next(), again.next()] == [first, second], "the search as it was goes on"
+
+
+def test_a_search_may_go_on_with_a_wider_range(tmp_path):
+    search = searched(tmp_path, "random")
+    search.report(first := search.next(), badness(first))
+    path = tmp_path / "study.yaml"
+    path.write_text(path.read_text().replace("max: 4", "max: 6"))
+    assert len(explored(Searched(read_study(path), tmp_path))) == 25
 
 
 def test_a_failed_setting_is_told_and_the_search_goes_on(tmp_path):

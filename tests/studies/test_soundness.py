@@ -46,6 +46,20 @@ def test_every_preset_is_sound(name, data):
             "method: bayes\nbase: {optimizer: adamx}\nparameters: {lr: {min: 0.1, max: 1}}\n",
             "unknown optimizer 'adamx'",
         ),
+        (
+            "metric: valid.bits_per_byte\nbase: {width: 8}\nparameters: {protocol: {values: [complete, example]}}\n",
+            "at protocol example: metric=valid.bits_per_byte is not measured by protocol=example",
+        ),
+        (
+            "metric: valid.bits_per_byte\nmethod: random\nbase: {protocol: example}\n"
+            "parameters: {lr: {min: 0.1, max: 1}}\n",
+            "metric=valid.bits_per_byte is not measured by protocol=example",
+        ),
+        (
+            "metric: valid.bits_per_byte\nbase: {model: transformer, causal: false, width: 8, heads: 2}\n"
+            "parameters: {merge: {values: [concatenate, reweight-matrix]}}\n",
+            "at merge reweight-matrix: metric=valid.bits_per_byte is for models that see no later tokens",
+        ),
         ("method: random\nbase: {model: lsmt}\nparameters: {layers: {min: 1, max: 4}}\n", "at layers 2: unknown model"),
     ],
 )
@@ -61,3 +75,11 @@ def test_a_search_may_meet_values_that_do_not_fit_together(tmp_path):
     check(tmp_path, spec)
     with pytest.raises(ConfigError, match="at heads 3, width 8"):
         check(tmp_path, spec.replace("random", "grid").replace("{min: 8, max: 9}", "{values: [8, 9]}"))
+
+
+def test_separate_examples_have_bits_whatever_the_protocol_of_streams(tmp_path):
+    check(
+        tmp_path,
+        "metric: valid.bits_per_byte\nbase: {protocol: example, batching: padded}\n"
+        "parameters: {width: {values: [8]}}\n",
+    )

@@ -5,8 +5,12 @@ import yaml
 
 from anaphor.errors import ConfigError
 from anaphor.studies.axes import Range
+from anaphor.studies.figures import draw_study
+from anaphor.studies.findings import findings
+from anaphor.studies.groups import Group, Metric
 from anaphor.studies.presets import presets, questions, study_file
 from anaphor.studies.spec import read_study
+from anaphor.studies.tables import write_tables
 
 
 def read(tmp_path, text, **more):
@@ -43,8 +47,28 @@ def test_zip_goes_along_all_axes_together(tmp_path):
 
 def test_a_list_is_run_as_it_is_written(tmp_path):
     spec = read(tmp_path, "method: list\nparameters: [{width: 8}, {width: 16, mixers: [lstm, attention]}]\n")
-    assert places(spec) == [{"width": 8}, {"width": 16, "mixers": "[lstm, attention]"}]
+    assert places(spec) == [{"width": 8, "mixers": None}, {"width": 16, "mixers": "[lstm, attention]"}]
     assert spec.settings()[1].run.mixers == ("lstm", "attention")
+
+
+def test_every_place_of_a_list_has_a_value_on_every_axis(tmp_path):
+    """What the list does not say is what the base says, unless something that the list says takes its place."""
+    spec = read(
+        tmp_path,
+        "method: list\nbase: {width: 8, epochs: 2}\nparameters: [{lr: 0.01}, {width: 16}, {epochs: 3}, {steps: 5}]\n",
+    )
+    assert places(spec) == [
+        {"lr": 0.01, "width": 8, "epochs": 2, "steps": None},
+        {"lr": None, "width": 16, "epochs": 2, "steps": None},
+        {"lr": None, "width": 8, "epochs": 3, "steps": None},
+        {"lr": None, "width": 8, "epochs": None, "steps": 5},
+    ]
+    assert spec.axes == {"lr": (0.01, None), "width": (8, 16), "epochs": (2, 3, None), "steps": (None, 5)}
+    groups = [Group(place, (0,), (3.0 + number,)) for number, place in enumerate(places(spec))]
+    assert findings(groups, spec.axes, Metric("loss", "nats"))
+    rows = write_tables(groups, spec.axes, Metric("loss", "nats"), {}, tmp_path).splitlines()[2:]
+    assert [row.split()[1] for row in rows] == ["0.01", "none", "none", "none"]
+    assert draw_study(groups, spec.axes, Metric("loss", "nats"), tmp_path)
 
 
 def test_a_named_variant_may_set_several_things(tmp_path):
@@ -176,6 +200,10 @@ def test_a_study_written_down_is_the_same_study(name, tmp_path):
         ("method: bayes\nparameters: {lr: {min: 2, max: 1}}\n", "min must be below max"),
         ("method: bayes\nparameters: {lr: {min: 0, max: 1, distribution: log_uniform}}\n", "must be above 0"),
         ("method: bayes\nparameters: {lr: {min: 0, max: .inf}}\n", "to inf: both must be finite"),
+        (
+            "method: random\nparameters: {bptt: {min: 1.5, max: 4, distribution: int_uniform}}\n",
+            "bptt goes from 1.5 to 4 in whole numbers: both must be whole",
+        ),
         ("trials: many\nparameters: {width: {values: [8]}}\n", "trials='many' is a str, but it must be a whole number"),
         ("trials: 2.5\nparameters: {width: {values: [8]}}\n", "trials=2.5 is a float, but it must be a whole number"),
         ("long_lines: three\nparameters: {width: {values: [8]}}\n", "long_lines='three' is a str"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 from anaphor.config import from_yaml, read_mapping
 from anaphor.errors import ConfigError, DataError
 from anaphor.studies.axes import Axis
-from anaphor.studies.cell import ENDED, JOB, MEASURES, TEST, Cell, make_cell
+from anaphor.studies.cell import ENDED, JOB, MEASURES, TEST, Cell, make_cell, read_json
 from anaphor.studies.presets import presets
 from anaphor.studies.spec import TASKS, StudySpec, read_study
 from anaphor.training.rundir import RunDir
@@ -26,11 +25,18 @@ def runs_of(folder: Path) -> list[Path]:
         return [folder]
     if not (folder / "seal.json").is_file():
         raise ConfigError(f"{folder} holds neither a run nor a study that has made its choice")
-    result = json.loads((folder / "result.json").read_bytes())
-    best = result["best"]
-    if best is None:
+    result = read_json(folder / "result.json")
+    try:
+        best, cells = result["best"], [(Path(cell["run"]), cell["parameters"]) for cell in result["cells"]]
+        chosen = None if best is None else best["parameters"]
+    except (LookupError, TypeError):
+        raise DataError(
+            f"{folder / 'result.json'} is missing or damaged: run the study once more, which trains nothing that is "
+            f"finished and writes it anew"
+        ) from None
+    if chosen is None:
         raise DataError(f"the study in {folder} chose nothing: no setting of it finished")
-    return [Path(cell["run"]) for cell in result["cells"] if cell["parameters"] == best["parameters"]]
+    return [run for run, parameters in cells if parameters == chosen]
 
 
 def study_of(folder: Path, path: Path) -> StudySpec:
@@ -77,8 +83,18 @@ def adopt(study: StudySpec, cells_folder: Path, folder: Path, threads: int) -> l
             raise DataError(f"the run in {run} did not finish: there is nothing to look at")
         seed = from_yaml(TASKS[study.task], RunDir(run).spec).seed
         cell = make_cell(setting, seed, cells_folder, study.task, threads)
-        if not RunDir(cell.folder).exists:
-            # What the other study asked stays there; this one asks anew.
-            shutil.copytree(run, cell.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*ASKED))
+        if read_json(RunDir(cell.folder).result).get("status") != "finished":
+            copy(run, cell.folder)
         adopted.append(cell)
     return adopted
+
+
+def copy(run: Path, place: Path) -> None:
+    """The whole run or nothing of it. What another study asked stays there; this one asks anew."""
+    draft = place.with_name(f"{place.name}.tmp")
+    if draft.exists():  # of a copy that was cut short
+        shutil.rmtree(draft)
+    shutil.copytree(run, draft, ignore=shutil.ignore_patterns(*ASKED))
+    if place.exists():  # a cell that did not finish
+        shutil.rmtree(place)
+    draft.replace(place)

@@ -51,6 +51,8 @@ class Range:
             raise ConfigError(f"{self.name} goes from {self.low} to {self.high}: min must be below max")
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             raise ConfigError(f"{self.name} goes from {self.low} to {self.high}: both must be finite")
+        if self.whole and not (float(self.low).is_integer() and float(self.high).is_integer()):
+            raise ConfigError(f"{self.name} goes from {self.low} to {self.high} in whole numbers: both must be whole")
         if self.logarithmic and self.low <= 0:
             raise ConfigError(f"{self.name} begins at {self.low}: on a logarithmic scale it must be above 0")
 

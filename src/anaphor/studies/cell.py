@@ -14,7 +14,7 @@ from typing import Any
 
 from anaphor.data.pair_sources import open_pairs
 from anaphor.data.sources import open_source
-from anaphor.studies.spec import Setting, StudySpec
+from anaphor.studies.spec import METRICS, Setting, StudySpec
 from anaphor.training.durable import replace_file
 from anaphor.training.rundir import RunDir
 from anaphor.training.spec import RunSpec, TranslationRunSpec
@@ -64,14 +64,19 @@ class Cell:
         return str(self.read(ENDED).get("status", "begun" if RunDir(self.folder).exists else "new"))
 
     def value(self, study: StudySpec) -> float | None:
-        """What it is judged by; None where it has not finished. Where it saw later tokens it is judged by its loss."""
+        """What it is judged by; None where it has not finished, or was not measured so. Where it saw later tokens it
+        has no perplexity, and is judged by what its loss would make one."""
         if self.status(study) != "finished":
             return None
         split, name = study.metric.split(".")
         score = self.read(RunDir(self.folder).result.name)[split]
-        if score[name] is not None:
+        if score.get(name) is not None:
             return float(score[name])
-        return math.exp(score["loss"]) if score["loss"] is not None and score["loss"] < 700 else math.inf
+        if score["loss"] is None:
+            return math.inf if METRICS[study.metric] == "minimize" else None
+        if name != "perplexity":
+            return None
+        return math.exp(score["loss"]) if score["loss"] < 700 else math.inf
 
     def read(self, name: str) -> dict[str, Any]:
         return read_json(self.folder / name)

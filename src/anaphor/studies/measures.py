@@ -89,7 +89,9 @@ def longest_lines(made: PreparedLanguage, split: str, count: int) -> list[str]:
     """The longest lines with anything in them that the model can read whole, longest first."""
     if not count:
         return []
-    lines = sorted({line.strip() for line in lines_of(made.source.text(split))}, key=lambda line: (-len(line), line))
+    source = made.source
+    text = made.tokenizer.as_text(source.read(split), where=source.where(split), start=source.start(split))
+    lines = sorted({line.strip() for line in lines_of(text)}, key=lambda line: (-len(line), line))
     limit = math.inf if made.model.limit is None else made.model.limit
     fitting = (line for line in lines if 0 < len(made.tokenizer.encode_sentence(line)) <= limit)
     return list(islice(fitting, count))

@@ -218,7 +218,9 @@ def _exp(score: dict[str, Any] | None) -> float | None:
 
 def _named(score: dict[str, Any], name: str) -> float | None:
     """That number of a score; where later tokens were seen there is no perplexity, and the exponential stands in."""
-    return _exp(score) if score.get(name) is None else float(score[name])
+    if score.get(name) is None:
+        return _exp(score) if name == "perplexity" else None
+    return float(score[name])
 
 
 def _mean_exp(scores: list[dict[str, Any]]) -> float | None:

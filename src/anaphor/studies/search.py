@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from anaphor.errors import ConfigError
-from anaphor.studies.axes import Axis
+from anaphor.studies.axes import Axis, Range
 from anaphor.studies.spec import Setting, StudySpec
 
 OVER = "over"  # what a trial is called that failed because its setting has no value, not because it was interrupted
+
+Kind = tuple[tuple[Any, ...] | None, bool, bool]
+"""What may not change along an axis: its values, or whether its numbers are whole and whether their scale is
+logarithmic."""
 
 
 class Proposals(Protocol):
@@ -50,21 +56,19 @@ class Searched:
             raise ConfigError(f"method {spec.method} needs Optuna: pip install 'anaphor[search]'") from None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna, self.spec = optuna, spec
-        sampler = {"random": optuna.samplers.RandomSampler, "bayes": optuna.samplers.TPESampler}[spec.method]
-        seed = spec.seeds[0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(folder / "search.journal")))
             self.study = optuna.create_study(
-                storage=storage,
-                sampler=sampler(seed=seed),
-                study_name=spec.name,
-                direction=spec.goal,
-                load_if_exists=True,
+                storage=storage, study_name=spec.name, direction=spec.goal, load_if_exists=True
             )
         self._open: list[tuple[Setting, Any]] = []
         self._again: deque[Any] = deque()
         states = optuna.trial.TrialState
+        begun = self.study.get_trials()
+        self._require_same(begun, folder)
+        sampler = {"random": optuna.samplers.RandomSampler, "bayes": optuna.samplers.TPESampler}[spec.method]
+        self.study.sampler = sampler(seed=seed_of(spec.seeds[0], len(begun)))
         for trial in self.study.get_trials(states=(states.RUNNING,)):
             if OVER not in trial.user_attrs:
                 self._again.append(trial.params)  # its process was killed: the same setting once more
@@ -105,6 +109,45 @@ class Searched:
         if axis.whole:
             return trial.suggest_int(axis.name, int(axis.low), int(axis.high), log=axis.logarithmic)
         return trial.suggest_float(axis.name, axis.low, axis.high, log=axis.logarithmic)
+
+    def _require_same(self, trials: Sequence[Any], folder: Path) -> None:
+        """Refuse to go on along other axes: what was tried would have no place there. A range may get other ends."""
+        changed = list(dict.fromkeys(self._changes(trials)))
+        if changed:
+            raise ConfigError(f"the search in {folder} was begun otherwise: {'; '.join(changed)}; choose another --out")
+
+    def _changes(self, trials: Sequence[Any]) -> Iterator[str]:
+        axes = {axis.name: axis for axis in self.spec.parameters}
+        for trial in trials:
+            for name, before in trial.distributions.items():
+                if name not in axes:
+                    yield f"{name} was varied and is not"
+                elif (was := self._kind(before)) != (now := kind_of(axes[name])):
+                    yield f"{name} was {in_words(*was)} and is {in_words(*now)}"
+            if trial.state == self._optuna.trial.TrialState.COMPLETE or OVER in trial.user_attrs:
+                yield from (f"{name} was not varied and is" for name in axes if name not in trial.distributions)
+
+    def _kind(self, distribution: Any) -> Kind:
+        if isinstance(distribution, self._optuna.distributions.CategoricalDistribution):
+            return tuple(distribution.choices), False, False
+        return None, isinstance(distribution, self._optuna.distributions.IntDistribution), distribution.log
+
+
+def seed_of(seed: int, begun: int) -> int:
+    """What a sampler starts from: the seed, and where a search goes on another one, or it would draw the same again."""
+    seed %= 2**32  # more the samplers do not take
+    return int(np.random.SeedSequence([seed, begun]).generate_state(1)[0]) if begun else seed
+
+
+def kind_of(axis: Axis | Range) -> Kind:
+    return (axis.values, False, False) if isinstance(axis, Axis) else (None, axis.whole, axis.logarithmic)
+
+
+def in_words(values: tuple[Any, ...] | None, whole: bool, logarithmic: bool) -> str:
+    """What an axis takes, to be told in an error."""
+    if values is not None:
+        return f"one of {', '.join(map(str, values))}"
+    return f"a {'whole ' if whole else ''}number {'on a logarithmic scale' if logarithmic else 'from a range'}"
 
 
 def proposals(spec: StudySpec, folder: Path) -> Proposals:

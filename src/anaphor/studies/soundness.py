@@ -16,6 +16,7 @@ from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 from anaphor.training.translation import disagreement_of
 
 Run = LanguageRunSpec | TranslationRunSpec
+BITS = "valid.bits_per_byte"
 VOCABULARY = 100  # the data will tell; what fits together does not depend on it
 
 
@@ -25,8 +26,9 @@ def check_study(spec: StudySpec, settings: Sequence[Setting] | None) -> None:
         assert isinstance(setting.run, Run), "one of the tasks that can be studied"
         try:
             check_names(setting.run)
+            check_metric(spec.metric, setting.run)
             if settings is not None:
-                check_parts(setting.run)
+                check_sight(spec.metric, setting.run, check_parts(setting.run))
         except ConfigError as error:
             raise spec.refusal(setting.parameters, error) from None
 
@@ -38,10 +40,28 @@ def check_names(run: Run) -> None:
     look_up(TOKENIZERS, run.tokenizer, "tokenizer")
 
 
-def check_parts(run: Run) -> None:
-    """Describe the parts of a run as the run itself would."""
+def check_metric(metric: str, run: Run) -> None:
+    """Refuse what no run of this kind has, before it is trained for nothing."""
+    if metric == BITS and isinstance(run, LanguageRunSpec) and run.batching == "stream" and run.protocol == "example":
+        raise ConfigError(
+            f"metric={metric} is not measured by protocol={run.protocol}, which leaves tokens out: choose by "
+            f"valid.loss or valid.perplexity, or take protocol=complete"
+        )
+
+
+def check_sight(metric: str, run: Run, layers: Sequence[BlockSpec]) -> None:
+    """The same of a model whose layers are known. Those of an encoder may see all of a source."""
+    whole = isinstance(run, LanguageRunSpec) and any(layer.mixer.whole_because is not None for layer in layers)
+    if metric == BITS and whole:
+        raise ConfigError(f"metric={metric} is for models that see no later tokens: choose by valid.perplexity")
+
+
+def check_parts(run: Run) -> list[BlockSpec]:
+    """Describe the parts of a run as the run itself would; gives the layers of its model."""
     check_rules(run)
-    check_rates(run.rates, len(check_model(run)))
+    layers = check_model(run)
+    check_rates(run.rates, len(layers))
+    return layers
 
 
 def check_model(run: Run) -> list[BlockSpec]:

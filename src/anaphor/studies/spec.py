@@ -142,10 +142,8 @@ class StudySpec:
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """The values along each axis, in order; a search has none until it has been run."""
         if self.method == "list":
-            names = dict.fromkeys(name for setting in self.listed for name in setting)
-            return {
-                name: tuple(dict.fromkeys(as_label(setting.get(name)) for setting in self.listed)) for name in names
-            }
+            places = [labels for labels, _ in self._places()]
+            return {name: tuple(dict.fromkeys(place[name] for place in places)) for name in places[0]}
         return {axis.name: axis.values for axis in self.parameters if isinstance(axis, Axis)}
 
     def settings(self) -> list[Setting]:
@@ -154,8 +152,10 @@ class StudySpec:
 
     def _places(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         if self.method == "list":
+            names = dict.fromkeys(name for listed in self.listed for name in listed)
             for listed in self.listed:
-                yield {key: as_label(value) for key, value in listed.items()}, dict(listed)
+                whole = laid_over(self.base, listed)  # what an item leaves out is as the base has it
+                yield {name: as_label(whole.get(name)) for name in names}, dict(listed)
             return
         axes = [axis for axis in self.parameters if isinstance(axis, Axis)]
         columns = [list(zip(axis.values, axis.settings, strict=True)) for axis in axes]
@@ -261,8 +261,9 @@ def _followed(name: str, value: Any, values: Mapping[str, Any]) -> Any:
     return found
 
 
-def read_study(path: Path, name: str | None = None, data: str | None = None) -> StudySpec:
+def read_study(path: Path | str, name: str | None = None, data: str | None = None) -> StudySpec:
     """A study from its file. What the file has for that data set under `with_data` is laid over the rest."""
+    path = Path(path)
     values = read_mapping(path)
     given = values.pop("with_data", {})
     if not isinstance(given, dict) or not all(isinstance(part, dict) for part in given.values()):

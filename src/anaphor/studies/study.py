@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -30,8 +31,9 @@ from anaphor.training.durable import append_file, replace_file
 from anaphor.training.lock import locked
 from anaphor.training.rundir import STUDY, RunDir
 
-SEAL, DESCRIBED = "seal.json", STUDY
+SEAL, DESCRIBED, LOG = "seal.json", STUDY, "log.jsonl"
 CHOOSING = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # parts that decide a search
+TERMINATED = 143  # exit code of a worker that was asked to end, and saved its last step before
 KILLS = 5  # times that a cell is begun again after a signal ended it: then it is the cell's own fault
 OVER = ("finished", "diverged", "stopped")  # states in which a cell stays when the study is run again
 COMPANY = 3  # cells that must have come as far before one can be called hopeless
@@ -47,6 +49,16 @@ class Watcher(Protocol):
 
 
 @dataclass
+class Awaited:
+    """A setting that was proposed and is not over."""
+
+    setting: Setting
+    cells: list[Cell]
+    left: set[str]
+    """Those of its cells that are not over, by key."""
+
+
+@dataclass
 class Study:
     """Everything that takes part. `run` gives every cell with its status, in the order of the study."""
 
@@ -57,14 +69,20 @@ class Study:
     threads: int = 1
     cells: list[Cell] = field(default_factory=list)
     _queue: deque[Cell] = field(default_factory=deque)
-    _open: dict[int, list[Cell]] = field(default_factory=dict)
-    """The cells of each setting that are not over, by the setting's identity."""
+    _begun: set[str] = field(default_factory=set)
+    """Cells that were queued since this start, by key: none of them is queued twice."""
+    _past: set[str] = field(default_factory=set)
+    """Those of them that are over, whether they finished or failed."""
+    _open: list[Awaited] = field(default_factory=list)
+    _told: set[str] = field(default_factory=set)
+    """The cells whose end stands in the log."""
 
     def run(self) -> None:
         """Train every cell that is missing."""
+        plan = proposals(self.spec, self.folder)
         described = yaml.safe_dump(self.spec.to_plain(), sort_keys=False, allow_unicode=True)
         replace_file(self.folder / DESCRIBED, described.encode())
-        plan = proposals(self.spec, self.folder)
+        self._told = told_in(self.folder / LOG)
         self._drive(
             lambda: self._next(plan), self._submit, lambda cell, ended: self._over(plan, cell, ended),
             self._stop_hopeless if self.spec.stop_hopeless else lambda running: None,
@@ -77,7 +95,7 @@ class Study:
         over: Callable[[Cell, Ended], None],
         meanwhile: Callable[[list[Cell]], None] = lambda running: None,
     ) -> None:
-        """Keep the engine busy until nothing follows. A cell that a signal ended is begun again."""
+        """Keep the engine busy until nothing follows. A cell that a signal ended is begun again, unless it was ours."""
         running: dict[Future[Ended], tuple[Cell, int]] = {}
         while True:
             while len(running) < self.engine.slots and (cell := following()) is not None:
@@ -87,8 +105,9 @@ class Study:
             for future in wait(running, timeout=1, return_when=FIRST_COMPLETED).done:
                 cell, attempt = running.pop(future)
                 ended = end_of(future)
-                if ended.code < 0 and attempt <= KILLS:
-                    self.log("killed", cell, signal=-ended.code, attempt=attempt)
+                number = signal_of(ended)
+                if number is not None and attempt <= KILLS and not (cell.folder / STOP).exists():
+                    self.log("killed", cell, signal=number, attempt=attempt)
                     running[submit(cell)] = (cell, attempt + 1)
                 else:
                     over(cell, ended)
@@ -102,29 +121,31 @@ class Study:
             setting = plan.next()
             if setting is None:
                 return None
-            made = [
-                make_cell(setting, seed, self.cells_folder, self.spec.task, self.threads) for seed in self.spec.seeds
-            ]
-            self.cells += made
-            missing = [cell for cell in made if cell.status(self.spec) not in OVER]
-            for cell in made:
-                if cell not in missing:
-                    status = cell.status(self.spec)
-                    if cell.key not in self._told():
-                        self.log(status, cell)  # the study was killed after the cell ended and before it was told
-                    self.watcher.changed(cell, status)
-            if missing:
-                self._open[id(setting)] = list(missing)
-                self._queue += missing
+            # A search may draw a setting twice: it has its cells already, and is told what comes of them.
+            made = [cell for cell in self.cells if cell.setting == setting] or self._made(setting)
+            left = {cell.key: cell for cell in made if not self._is_over(cell)}
+            if left:
+                self._open.append(Awaited(setting, made, set(left)))
+                # Two names may stand for the same run, whose cells are trained for both.
+                self._queue += [cell for key, cell in left.items() if key not in self._begun]
+                self._begun |= set(left)
             else:
                 plan.report(setting, self._mean(made))
         return self._queue.popleft()
 
-    def _told(self) -> set[str]:
-        """The cells whose end stands in the log."""
-        path = self.folder / "log.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return {line["cell"] for line in map(json.loads, lines) if line["event"] in OVER}
+    def _made(self, setting: Setting) -> list[Cell]:
+        """The cells of a setting that was not met before. Those that are over are told so."""
+        made = [make_cell(setting, seed, self.cells_folder, self.spec.task, self.threads) for seed in self.spec.seeds]
+        self.cells += made
+        for cell in filter(self._is_over, made):
+            status = cell.status(self.spec)
+            if status in OVER and cell.key not in self._told:
+                self.log(status, cell)  # the study was killed after the cell ended and before it was told
+            self.watcher.changed(cell, status)
+        return made
+
+    def _is_over(self, cell: Cell) -> bool:
+        return cell.key in self._past or (cell.key not in self._begun and cell.status(self.spec) in OVER)
 
     def _submit(self, cell: Cell) -> Future[Ended]:
         cell.write_job(self.spec, self.threads)
@@ -142,15 +163,20 @@ class Study:
             cell.end(status, reason)
         reason = self.reason(cell, status)
         self.log(status, cell, **({"reason": reason} if reason else {}))
-        self.watcher.changed(cell, status, reason)
-        left = self._open[id(cell.setting)]
-        left.remove(cell)
-        if not left:
-            made = [other for other in self.cells if other.setting is cell.setting]
-            plan.report(cell.setting, self._mean(made))
+        self._past.add(cell.key)
+        for same in self.cells:
+            if same.key == cell.key:
+                self.watcher.changed(same, status, reason)
+        for awaited in self._open:
+            awaited.left.discard(cell.key)
+            if not awaited.left:
+                plan.report(awaited.setting, self._mean(awaited.cells))
+        self._open = [awaited for awaited in self._open if awaited.left]
 
     def reason(self, cell: Cell, status: str) -> str:
         """Why there is no result, if there is none."""
+        if status == "finished" and self.value(cell) is None:
+            return f"its score has no {self.spec.metric.partition('.')[2]}"
         if status == "diverged":
             return str(cell.read(RunDir(cell.folder).result.name).get("reason", ""))
         return str(cell.read(ENDED).get("reason", "")) if status in ("failed", "stopped") else ""
@@ -189,7 +215,9 @@ class Study:
         if cell is not None:
             line |= {"cell": cell.key, "parameters": dict(cell.setting.parameters), "seed": cell.seed}
         line = finite({**line, **facts})
-        append_file(self.folder / "log.jsonl", json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        append_file(self.folder / LOG, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        if cell is not None and event in OVER:
+            self._told.add(cell.key)
 
     # After all cells: choose, seal, test.
 
@@ -214,7 +242,7 @@ class Study:
         """Score them on test, each once, after the seal. Gives the keys of those that have no score, and why."""
         if not (self.folder / SEAL).is_file():
             raise ConfigError(f"{self.folder}: the test split is read after the choice is sealed, not before")
-        waiting = deque(cell for cell in cells if not cell.read(TEST))
+        waiting = deque({cell.key: cell for cell in cells if not cell.read(TEST)}.values())
         untested: dict[str, str] = {}
 
         def over(cell: Cell, ended: Ended) -> None:
@@ -231,12 +259,26 @@ class Study:
     def _submit_test(self, cell: Cell) -> Future[Ended]:
         if not (cell.folder / JOB).is_file():
             cell.write_job(self.spec, self.threads)
+        (cell.folder / STOP).unlink(missing_ok=True)  # it was told to stop when it was just finished
         self.log("test", cell)
         return self.engine.submit(Job("test", cell.folder, self.threads))
 
 
 def now() -> str:
     return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def told_in(log: Path) -> set[str]:
+    """The cells whose end stands in a log. A line that cannot be read was cut short, and tells nothing."""
+    told = set()
+    for line in log.read_bytes().split(b"\n") if log.exists() else []:
+        try:
+            said = json.loads(line)
+            if said["event"] in OVER:
+                told.add(str(said["cell"]))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            continue
+    return told
 
 
 def end_of(future: Future[Ended]) -> Ended:
@@ -247,11 +289,19 @@ def end_of(future: Future[Ended]) -> Ended:
         return Ended(1, " ".join(f"{type(error).__name__}: {error}".split())[:500])
 
 
+def signal_of(ended: Ended) -> int | None:
+    """The signal that ended a worker, if one did."""
+    if ended.code == TERMINATED:
+        return signal.SIGTERM.value
+    return -ended.code if ended.code < 0 else None
+
+
 def why(ended: Ended) -> str:
     """In words: the worker's last line, or the signal that ended it."""
-    if ended.code < 0:
-        also = ", as the system does to a process for which memory is short" if ended.code == -9 else ""
-        return f"ended by signal {-ended.code}, {KILLS + 1} times{also}"
+    number = signal_of(ended)
+    if number is not None:
+        also = ", as the system does to a process for which memory is short" if number == signal.SIGKILL else ""
+        return f"ended by signal {number}, {KILLS + 1} times{also}"
     return ended.reason or f"ended with exit code {ended.code}"
 
 

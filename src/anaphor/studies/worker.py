@@ -17,7 +17,7 @@ from typing import Any
 
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
-from anaphor.studies.cell import JOB, MEASURES, STOP, TEST
+from anaphor.studies.cell import JOB, MEASURES, STOP, TEST, read_json
 from anaphor.studies.spec import TASKS
 from anaphor.training.durable import replace_file
 from anaphor.training.rundir import RunDir
@@ -49,7 +49,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     spec = TASKS[job["task"]](**job["spec"])
     rundir = RunDir(folder)
     wait_for(rundir)
-    if not rundir.result.is_file():
+    if read_json(rundir.result).get("status") != "finished":  # none, of an interruption, or damaged
         _, code = execute(spec, folder, Nobody(), resume=rundir.exists, test=False)
         if code:
             return code

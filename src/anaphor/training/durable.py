@@ -29,15 +29,21 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def append_file(path: Path, content: bytes) -> None:
-    """Add to the end of a file, or leave it as it was."""
+    """Add lines to the end of a file, or leave it as it was. A line that was cut short is ended before them."""
     before = path.stat().st_size if path.exists() else None
     try:
         with room_for(path.parent, len(content)), path.open("ab") as file:
-            file.write(content)
+            file.write(b"\n" + content if before and not ends_a_line(path) else content)
     except BaseException:
         with contextlib.suppress(OSError):
             path.unlink() if before is None else os.truncate(path, before)
         raise
+
+
+def ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
 
 
 @contextmanager

@@ -1,0 +1,96 @@
+"""The same setting twice: a search may draw it again, a list may name it again. It is trained once and told once."""
+
+import json
+
+import pytest
+
+from anaphor.studies.engines import Ended
+from anaphor.studies.report import settings_of
+from anaphor.studies.spec import read_study
+from anaphor.studies.study import Study
+from studies.here import Silent
+from studies.pretended import Pretending
+
+
+class Drawn:
+    """Proposes what it is told to, and remembers what came of it."""
+
+    def __init__(self, settings):
+        self.left, self.told = list(settings), []
+
+    def next(self):
+        return self.left.pop(0) if self.left else None
+
+    def report(self, setting, value):
+        self.told.append((setting, value))
+
+
+@pytest.fixture
+def begin(tmp_path):
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
+
+    def study(parameters, engine, method="grid"):
+        file = tmp_path / "study.yaml"
+        file.write_text(
+            f"method: {method}\nbase: {{data: {tmp_path}/text.txt, device: cpu}}\nparameters: {parameters}\nseeds: 1\n"
+        )
+        folder = tmp_path / "out"
+        folder.mkdir(exist_ok=True)
+        return Study(read_study(file), folder, engine, Silent())
+
+    return study
+
+
+def run(study, monkeypatch, plan):
+    monkeypatch.setattr("anaphor.studies.study.proposals", lambda spec, folder: plan)
+    study.run()
+
+
+def places(study, *widths):
+    """New objects each time, as a search gives them."""
+    return [next(one for one in study.spec.settings() if one.parameters["width"] == width) for width in widths]
+
+
+def test_a_setting_drawn_twice_is_trained_once_while_others_run(begin, monkeypatch):
+    study = begin("{width: {values: [4, 8]}}", engine := Pretending(slots=3, held=2))
+    plan = Drawn(places(study, 4, 4, 8, 4))
+    drawn = list(plan.left)
+    run(study, monkeypatch, plan)
+    assert len(engine.jobs) == len(set(engine.jobs)) == 2
+    assert [dict(one.parameters) for one in settings_of(study)] == [{"width": 4}, {"width": 8}]
+    values = {id(setting): value for setting, value in plan.told}
+    assert set(values) == set(map(id, drawn)), "a search hears of every setting that it proposed"
+    assert values[id(drawn[0])] == values[id(drawn[1])] == values[id(drawn[3])] != values[id(drawn[2])]
+
+
+def test_a_setting_drawn_again_after_it_failed_is_not_trained_again_in_this_start(begin, monkeypatch):
+    study = begin("{width: {values: [4]}}", engine := Pretending(ends=lambda job: Ended(1, "no room")))
+    plan = Drawn(places(study, 4, 4))
+    run(study, monkeypatch, plan)
+    assert len(engine.jobs) == 1
+    assert [value for _, value in plan.told] == [None, None]
+    again = begin("{width: {values: [4]}}", healed := Pretending())
+    run(again, monkeypatch, Drawn(places(again, 4, 4)))
+    assert len(healed.jobs) == 1, "the next start tries it once more"
+
+
+def test_two_names_of_one_setting_share_its_cells(begin):
+    study = begin(
+        "{kind: {settings: {plain: {}, small: {width: 4}, tiny: {width: 4}}}}", engine := Pretending(slots=3, held=2)
+    )
+    study.run()
+    assert len(engine.jobs) == len(set(engine.jobs)) == 2
+    assert [setting.parameters["kind"] for setting in settings_of(study)] == ["plain", "small", "tiny"]
+    assert study.value(study.cells[1]) == study.value(study.cells[2])
+    assert [status for _, status, _ in study.watcher.told].count("finished") == 3
+    events = [json.loads(line)["event"] for line in (study.folder / "log.jsonl").read_text().splitlines()]
+    assert events.count("finished") == 2
+    study.seal(study.cells[1].setting)
+    study.test(study.cells)
+    assert sorted(what for what, _ in engine.jobs) == ["test", "test", "train", "train"]
+
+
+def test_a_list_that_names_a_setting_twice_has_one_row_of_it(begin):
+    study = begin("[{width: 4}, {width: 8}, {width: 4}]", Pretending(slots=3, held=2), method="list")
+    study.run()
+    assert [dict(one.parameters) for one in settings_of(study)] == [{"width": 4}, {"width": 8}]
