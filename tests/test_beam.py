@@ -172,6 +172,14 @@ def test_models_together_have_the_mean_of_their_probabilities():
     assert len(found[0].tokens) == 3
 
 
+def test_one_model_alone_is_taken_at_its_word():
+    """Nothing is computed anew for every word of the vocabulary, which took longer than the model itself."""
+    odds = torch.randn(2, 7).log_softmax(-1)
+    told, after = together([lambda tokens, state: (odds, state + 1)])(torch.tensor([1, 2]), (4,))
+    assert told is odds
+    assert after == (5,)
+
+
 @pytest.mark.parametrize("name", ["lstm", "transformer", "linear", "hybrid"])
 def test_every_family_is_searched_in_batches_as_alone(name):
     heads = {} if name == "lstm" else {"heads": 2}

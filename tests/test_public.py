@@ -21,3 +21,10 @@ def test_unknown_names_are_refused():
 def test_importing_the_package_does_not_import_torch():
     script = "import sys, anaphor; assert 'torch' not in sys.modules; anaphor.build; assert 'torch' in sys.modules"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_folders_and_files_may_be_strings(tmp_path):
+    with pytest.raises(anaphor.ConfigError, match="no run at"), anaphor.opened(str(tmp_path / "nowhere"), "cpu"):
+        pass
+    (tmp_path / "own.yaml").write_text("base: {model: lstm}\nparameters: {width: {values: [8, 16]}}\n")
+    assert anaphor.read_study(str(tmp_path / "own.yaml")).name == "own"

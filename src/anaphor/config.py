@@ -12,8 +12,9 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from anaphor.errors import ConfigError
 
@@ -22,6 +23,7 @@ Value = TypeVar("Value")
 
 # A spec is a page of text. Anything longer is not one of ours, and is refused before it is parsed.
 LARGEST_FILE = 1_000_000
+A_FEW = 12  # names that are listed in an error, where it does not know what was meant
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -37,16 +39,25 @@ def look_up(table: Mapping[str, Value], name: str, what: str) -> Value:
     raise ConfigError(f"unknown {what} {name!r}{nearest(name, table)} (known: {', '.join(sorted(table))})")
 
 
-def check_fields(kind: type, given: Iterable[str]) -> None:
-    """Refuse the first name that is no field of the dataclass."""
+def check_fields(kind: type, given: Iterable[str], where: str | None = None) -> None:
+    """Refuse the first name that is no field of the dataclass. `where` says what gave it, if not a call."""
     fields = {field.name for field in dataclasses.fields(kind)}
     for name in given:
         if name not in fields:
             hint = nearest(name, fields)
-            raise ConfigError(f"{kind.__name__} has no field {name!r}{hint} (known: {', '.join(sorted(fields))})")
+            if not hint:
+                few = where is None or len(fields) <= A_FEW
+                hint = f" (known: {', '.join(sorted(fields))})" if few else "; --help lists all that there are"
+            raise ConfigError(f"{where or kind.__name__} has no field {name!r}{hint}")
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+_WANTED: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("True or False", "True and False"),
+}
+"""What a value must be, one and many of them."""
 
 
 def check_types(spec: Any) -> None:
@@ -64,6 +75,10 @@ def check_types(spec: Any) -> None:
 
 def parse(kind: type[Spec], words: Sequence[str], *, program: str, default: Spec | None = None) -> Spec:
     """Read command-line words into a spec. Help goes to stdout; a mistake becomes a ConfigError of one line."""
+    for name, hint in get_type_hints(kind).items():
+        # A path without a name is the current folder, which nobody means.
+        if Path in (hint, *get_args(hint)) and "" in _behind(name, words):
+            raise ConfigError(f"{name}='': a folder or a file has a name; . is this folder")
     switched = _with_switches(kind)
     read = _read(switched, words, program, None if default is None else switched(**vars(default)), markers=())
     return kind(**vars(read))
@@ -88,7 +103,7 @@ def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> S
     task, expected = values.pop("task", None), getattr(kind, "task", None)
     if task is not None and task != expected:
         raise ConfigError(f"{path} is for the task {task!r}, not for {expected!r}")
-    check_fields(kind, values)
+    check_fields(kind, values, str(path))
     words = [word for key, value in values.items() for word in _as_words(key, value, path)]
     try:
         # Booleans arrive as values, not as switches.
@@ -143,7 +158,40 @@ def _read(kind: type[Spec], words: Sequence[str], program: str, default: Spec | 
     except SystemExit as done:
         if done.code in (0, None):
             raise
-        raise ConfigError(_one_line(complaints.getvalue())) from None
+        raise ConfigError(_explained(_one_line(complaints.getvalue()), kind, words)) from None
+
+
+def _explained(message: str, kind: type, words: Sequence[str]) -> str:
+    """What the parser says of a value or a flag, in terms of what the user typed rather than of how it is read."""
+    hints = get_type_hints(kind)
+    lacking = re.match(r"Missing value for argument '(--[\w-]+)", message)
+    if lacking:
+        return f"{lacking[1]} needs a value"
+    wrong = re.match(r"(?:Error parsing |invalid choice .* for argument ')--([\w-]+)", message)
+    name = wrong[1].replace("-", "_") if wrong else ""
+    if name in hints:
+        parts = {hints[name], *get_args(hints[name])}  # of `int | None` and of `tuple[int, ...]`
+        wanted = next((wanted for one, wanted in _WANTED.items() if one in parts), None)
+        several = get_origin(hints[name]) is tuple
+        given = _behind(name, words)[: None if several else 1]
+        if wanted is not None and given:
+            must = f"a list of {wanted[1]}" if several else wanted[0]
+            return f"{name}={' '.join(given)!r}: it must be {must}"
+    unknown = re.match(r"Unrecognized options: (--[\w-]+)", message)
+    if unknown and "did you mean" not in message:
+        return message + nearest(unknown[1], [f"--{name.replace('_', '-')}" for name in hints])
+    return message
+
+
+def _behind(name: str, words: Sequence[str]) -> list[str]:
+    """The words behind the flag of a field, up to the next flag. Where it comes twice, the last one counts."""
+    found: list[str] = []
+    for place, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--") and flag[2:].replace("-", "_") == name:
+            rest = takewhile(lambda other: not other.startswith("--"), words[place + 1 :])
+            found = [value] if equals else list(rest)
+    return found
 
 
 def _one_line(box: str) -> str:
@@ -167,7 +215,7 @@ def _one_line(box: str) -> str:
             # One line names a switch and its opposite.
             names = re.findall(r"--[\w-]+", section[1]) or section[1].split()
             message += f"; did you mean {difflib.get_close_matches(told[0][-1].split()[-1], names, 1, 0)[0]!r}?"
-    return re.sub(r"\s+", " ", message)
+    return _in_one_line(message)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -184,13 +232,24 @@ def read_mapping(path: Path) -> dict[str, Any]:
         _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date or a number that is none is a ValueError
-        reason = re.sub(r"\s+", " ", str(error))[:200]
-        raise ConfigError(f"{path} is not a plain YAML file: {reason}") from None
+        raise ConfigError(f"{path} is not a plain YAML file: {_reason(error)}") from None
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"{path} must hold `name: value` lines, but it is a {type(values).__name__}")
     return values
+
+
+def _reason(error: Exception) -> str:
+    """Where a file is wrong and why, without the parser's own name for the text and its drawing of the line."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is not None and problem is not None:
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_in_one_line(problem)}"
+    return _in_one_line(str(error)).replace(' in "<unicode string>", position', " at position")[:200]
+
+
+def _in_one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
 
 
 def _refuse_twice(root: Any, path: Path) -> None:

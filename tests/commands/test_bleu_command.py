@@ -114,3 +114,12 @@ def test_scoring_needs_neither_torch_nor_for_plain_tokens_sacrebleu(files):
     words = [sys.executable, "-c", script, str(files / "hyp.txt"), str(files / "ref.txt")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
+
+
+def test_a_perfect_translation_has_100_and_no_more(tmp_path, capsys):
+    path = tmp_path / "text.txt"
+    path.write_text("a dog sat on a log\nthe cat sat on the mat\n")
+    assert main(["bleu", str(path), str(path), "--confidence", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bleu"] == 100
+    assert found["confidence"]["mean"] == found["confidence"]["high"] == 100

@@ -49,3 +49,13 @@ def test_another_text_than_in_training_is_told(run, tmp_path, capsys):
     told = capsys.readouterr().err.splitlines()
     line = "anaphor: the text of {} is another one than {} was trained with"
     assert told == [line.format(split, run) for split in ("train", "valid")]
+
+
+def test_more_rows_than_tokens_are_refused(run, capsys):
+    words = ["evaluate", run, "--device", "cpu", "--bptt", "2", "--batch-size"]
+    assert main([*words, "12", "--json"]) == 0
+    assert "|batch:12|" in capsys.readouterr().out  # of 12 tokens
+    assert main([*words, "13"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "anaphor: batch_size=13: each row needs a token, and valid has 12\n"

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import dataclass
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +16,8 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.inspect import attention_maps, figures, look, look_at
 from anaphor.inspect.figures import draw_attention
 from anaphor.inspect.look import place_of
+from anaphor.inspect.page import page_of
+from anaphor.mixers import MIXERS, Mixer, MixerSpec
 from anaphor.models import LanguageModelSpec, build
 from anaphor.training.run import opened
 
@@ -264,6 +267,35 @@ def test_layers_that_see_later_tokens_are_shown_and_what_they_do_not_have_is_tol
     assert len(draw_attention(found, tmp_path, 2)) == 2
     assert seeing("bidirectional-linear").notes[-1].startswith("There is no rollout: layer 0 reads in two directions")
     assert seeing("attention", "lstm").rollouts != {}
+
+
+class Plain(Mixer):
+    """A layer as anybody may write one: it mixes nothing and has no place to look at."""
+
+    def initial_state(self, like):
+        return (like.new_zeros(len(like), 1),)
+
+    def mix(self, x, state, span):
+        return x, state
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainSpec(MixerSpec):
+    def build(self):
+        return Plain(self)
+
+
+@pytest.mark.parametrize(("mixers", "maps"), [(("plain", "attention"), 1), (("plain", "plain"), 0)])
+def test_a_layer_without_taps_is_passed_over(monkeypatch, mixers, maps):
+    monkeypatch.setitem(MIXERS, "plain", PlainSpec)
+    tokenizer = Word.train("a b c")
+    heads = {"heads": 2} if maps else {}
+    model = LanguageModelSpec(vocabulary=len(tokenizer), width=8, mixers=mixers, **heads).build()
+    found = look_at(model, tokenizer, "a b c a")
+    assert len(found.maps) == maps
+    which = "layer 0" if maps else "layers 0, 1"
+    assert f"Nothing is shown of {which}: there is no tap to look through." in found.notes
+    page_of({"run": found}, None)
 
 
 def test_a_layer_that_is_not_there_is_named():

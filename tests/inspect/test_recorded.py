@@ -146,3 +146,8 @@ def test_unknown_taps_are_named_with_a_guess():
         recorded(model, "layers.0.mixer.weight").__enter__()
     with pytest.raises(ConfigError, match=r"no tap is called 'weights'; did you mean '\*.weights'"):
         recorded(model, "weights").__enter__()
+
+
+def test_only_models_are_recorded():
+    with pytest.raises(ConfigError, match=r"taps are in a model, a torch.nn.Module, and str is none"):
+        recorded("layers", "*").__enter__()

@@ -5,7 +5,9 @@ import sys
 import pytest
 import torch
 
+from anaphor.cli.lab import tell
 from anaphor.labs import complexity
+from anaphor.labs.lab import Outcome
 from anaphor.labs.ledger import Ledger
 from anaphor.labs.powers import Power
 from anaphor.labs.specs import ComplexitySpec
@@ -76,3 +78,22 @@ def test_measured_exponents_at_large_n(capsys):
     assert rows["attention, explicit"]["time"] >= 1.7
     assert all(rows[name]["time"] <= 1.35 for name in ("pooled", "linear", "recurrent"))
     assert all(row["95 % interval"][0] <= row["time"] + 0.01 for row in rows.values())
+
+
+def test_an_interval_stands_on_one_line_of_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(complexity, "against_width", lambda spec: {})
+    powers = dict.fromkeys(complexity.KINDS, Power(0.1234, -0.28, 0.53))
+    found = complexity.Measured(
+        times={name: [0.2641] for name in complexity.KINDS},
+        attempts=[powers],
+        peaks={name: [238_551_040] for name in complexity.KINDS},
+        memory=powers,
+        depths={name: [195, 771] for name in complexity.KINDS},
+        operations={},
+        pooled={},
+    )
+    tell(Outcome("complexity", "a claim", (), complexity._numbers(ComplexitySpec(), found)), [])
+    shown = capsys.readouterr().out
+    assert shown.count("(-0.28, 0.53)") == len(complexity.KINDS)
+    assert shown.count("(195, 771)") == len(complexity.KINDS)

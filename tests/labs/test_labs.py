@@ -114,7 +114,9 @@ def test_states_are_unrolled_with_letters(outcomes):
     numbers = outcomes["unroll"].numbers
     assert numbers["h_2"] == "W_h W_x x_1 + W_x x_2"
     assert numbers["h_3"] == "W_h² W_x x_1 + W_h W_x x_2 + W_x x_3"
-    assert numbers["y_3"] == f"φ(W_y ({numbers['h_3']}))"
+    for step in "23T":
+        assert numbers[f"y_{step}"] == f"φ(W_y ({numbers[f'h_{step}']}))"
+    assert numbers["h_T"] == "W_h^(T-1) W_x x_1 + … + W_h W_x x_(T-1) + W_x x_T"
 
 
 def test_the_first_input_is_lost_kept_or_swells_with_the_radius(outcomes):
@@ -144,6 +146,19 @@ def test_truncated_backpropagation_is_seen_to_be_off():
 def test_backpropagation_through_time_holds_at_other_sizes():
     assert bptt.run(specs.BpttSpec(steps=12, inputs=2, hidden=7, outputs=5, seed=3)).holds
     assert bptt.run(specs.BpttSpec(steps=1)).holds
+
+
+def test_the_drawn_graph_has_every_name_of_the_sheet():
+    graph = bptt.graph_of(bptt.run(specs.BpttSpec()).numbers["curves"]["network"])
+    names = [node.name for node in graph.nodes if node.op != "input"]
+    assert sorted(names) == sorted(["J", *(f"{name}_{t}" for name in "zhoŷJ" for t in (1, 2, 3))])
+    for t in (1, 2, 3):
+        torch.testing.assert_close(graph[f"o_{t}"].gradient, graph[f"ŷ_{t}"].value - graph[f"y_{t}"].value)
+        assert torch.equal(graph[f"h_{t}"].value, graph[f"z_{t}"].value)
+
+
+def test_the_graph_is_right_where_a_share_rounds_to_zero():
+    assert bptt.run(specs.BpttSpec(hidden=256, inputs=256, outputs=256)).holds
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (0.5, 1.0), (-2.0, 0.3)])

@@ -97,6 +97,7 @@ def shapes():
         "attention's state": (lambda: attention(x, state, span), "type Memory, but was given HiddenAndCell"),
         "narrow state": (lambda: lstm(x, narrow.initial_state(x), span), r"not this LSTM's: its first tensor is \[4\]"),
         "source": (lambda: cross.initial_state(x), r"source must be \[rows, tokens, 6\]"),
+        "no span": (lambda: lstm(x, state, None), r"LSTM needs a Span, but was given None: Span.whole\(x\) is that of"),
         "too long": (lambda: low(x, (), span), "3 tokens are more than the projection along time covers"),
     }
 

@@ -140,6 +140,14 @@ def test_rows_are_selected_in_every_tensor(state):
     assert picked[1][0].data.tolist() == [[2], [2]]
 
 
+@pytest.mark.parametrize("row", [5, -1])
+def test_a_row_that_is_not_there_is_named(state, row):
+    with pytest.raises(ConfigError, match=rf"there is no row {row}: the state's rows are 0 to 2"):
+        select_rows(state, torch.tensor([1, row]))
+    with torch.no_grad(), pytest.raises(ConfigError, match=rf"there is no row {row}: the state's rows are 0 to 1"):
+        select_rows((grow(4, 1)[0],), torch.tensor([row]))
+
+
 def test_bytes_count_what_is_held(state):
     assert count_bytes(state) == (6 + 3) * 8
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from anaphor.cli.table import print_table
 from anaphor.cli.writing import make, writing
 from anaphor.config import look_up, parse
 from anaphor.errors import ConfigError
@@ -137,7 +138,7 @@ def run(words: Sequence[str]) -> int:
             "yes" if finding.kept else "no",
         )
     console = Console()
-    console.print(table)
+    print_table(console, table)
     console.print(", ".join(f"{key} {value}" for key, value in made_on.items()), style="dim")
     for path in written:
         console.print(f"wrote {path}")

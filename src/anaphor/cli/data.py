@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.cli.table import print_table
 from anaphor.config import look_up, parse
 from anaphor.errors import ConfigError
 
@@ -120,7 +121,7 @@ def show_all(rows: Sequence[dict[str, Any]]) -> None:
         size = sum(file["download"] for file in row["files"] if not file["path"])
         here = "built in" if row["embedded"] else "yes" if row["ready"] else f"no, {size / 1e6:.1f} MB"
         table.add_row(row["name"], row["task"], here, row["about"])
-    Console().print(table)
+    print_table(Console(), table)
 
 
 def show(row: dict[str, Any]) -> None:

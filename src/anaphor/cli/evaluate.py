@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.cli.table import print_table
 from anaphor.cli.train import told_overlap
 from anaphor.cli.writing import make, writing
 from anaphor.config import finite, look_up, parse
@@ -176,10 +177,14 @@ def _takes_one(kind: object) -> bool:
 
 def tell_whole(made: Prepared, options: Options) -> int:
     """The score of a task that has no segments, and so none of the choices about them."""
+    from anaphor.cli.progress import Bar, Under
+    from anaphor.tasks.waiting import heard
+
     segments = ("bptt", "state", "carry", "by_position", "cache", "dynamic", "out", "batch_size", "protocol")
     _refuse(options, segments, f"is for language models; {options.run} is another task's run")
     said = {name: getattr(options, name) for name in SEARCHES if getattr(options, name) is not None}
-    score = replace(made, spec=replace(made.spec, **said)).score(options.split)
+    with Bar("reading") as bar, heard(Under(bar, alone=True)):
+        score = replace(made, spec=replace(made.spec, **said)).score(options.split)
     if options.json:
         print(json.dumps(finite([score])))
         return 0
@@ -231,6 +236,9 @@ def _protocols(spec: LanguageRunSpec, task: LanguageModelling, options: Options)
     ways = [STATES[name] for name in options.state] or [usual]
     complete = (options.protocol or spec.protocol) == "complete"
     rows = spec.evaluation_rows if options.batch_size is None else options.batch_size
+    tokens = len(task.splits(options.split).tokens)
+    if complete and options.batch_size is not None and rows > tokens:  # else the signature would tell a wrong number
+        raise ConfigError(f"batch_size={rows}: each row needs a token, and {options.split} has {tokens:,}")
     return [Protocol(rows, length, carry, complete) for carry in ways for length in options.bptt or [task.bptt]]
 
 
@@ -306,7 +314,7 @@ def _print_positions(found: Sequence[LengthScore]) -> None:
         table.add_column(heading, no_wrap=True, justify="right")
     for one, bins in curves:
         table.add_row(one.state, str(one.length), *(f"{part.total.loss:.2f}" for part in bins))
-    Console(highlight=False).print(table)
+    print_table(Console(highlight=False), table)
 
 
 def _draw(found: Sequence[LengthScore], folder: Path, trained: int) -> list[Path]:

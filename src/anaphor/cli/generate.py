@@ -58,6 +58,8 @@ class Options:
 
 
 def run(words: Sequence[str]) -> int:
+    if "--greedy" in words:
+        raise ConfigError("there is no --greedy: --temperature 0 always takes the most likely token")
     options = parse(Options, words, program="anaphor generate")
 
     from anaphor.generate import Choice, beam_search, generate

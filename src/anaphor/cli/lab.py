@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from anaphor.cli.table import print_table
 from anaphor.cli.writing import make
 from anaphor.config import look_up, parse
 from anaphor.labs.lab import CURVES, Check, Outcome
@@ -94,7 +95,7 @@ def tell_labs(options: Options) -> int:
     table.add_column("claim")
     for name, lab in LABS.items():
         table.add_row(name, lab.claim)
-    Console().print(table)
+    print_table(Console(), table)
     return 0
 
 
@@ -131,7 +132,7 @@ def tell(outcome: Outcome, written: Sequence[Path]) -> None:
         checks.add_column(heading, justify="right", no_wrap=True)
     for check in outcome.checks:
         checks.add_row(check.what, found_in(check), check.allowed, "yes" if check.kept else "no")
-    console.print(checks, markup=False)
+    print_table(console, checks, markup=False)
     console.print(f"\nholds: {'yes' if outcome.holds else 'no'}")
     for path in written:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
@@ -147,7 +148,7 @@ def _tell_table(console: Any, name: str, rows: Mapping[str, Any]) -> None:
         table.add_column(column, justify="right")
     for key, row in rows.items():
         table.add_row(str(key), *(in_words(row[column]) if column in row else "" for column in columns))
-    console.print(table, markup=False)
+    print_table(console, table, markup=False)
     console.print()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.cli.table import print_table
 from anaphor.cli.train import warn_of_unknown
 from anaphor.cli.writing import writing
 from anaphor.config import finite, parse
@@ -224,7 +225,7 @@ def _tell(looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequence
         print(f"{name}: {look.model}")
         print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {_counted(total.tokens, 'token')}")
         if look.heads:
-            console.print(_table(look.heads))
+            print_table(console, _table(look.heads))
             if len(look.heads) > _rows(look.heads):
                 print(f"{_counted(len(look.heads) - _rows(look.heads), 'more head')} in the page and with --json")
         else:

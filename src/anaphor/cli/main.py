@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from anaphor import __version__
 from anaphor.config import look_up
-from anaphor.errors import AnaphorError
+from anaphor.errors import AnaphorError, ConfigError, DataError
 
 VERBS = {
     "train": "train one model, keep the best, score it",
@@ -26,11 +30,34 @@ VERBS = {
     "bench": "speed side by side with what people use instead",
 }
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; the result is the exit code."""
     words = list(sys.argv[1:] if words is None else words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an encoding without × still has room for the rest of a table
     try:
+        code = told(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where it can still be told that it failed
+        return code
+    except BrokenPipeError:  # the reader has gone: `anaphor models | head`
+        hush()
+        return 141
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        hush()
+        print(f"anaphor: {error.filename or 'the output'} cannot be written to: {error.strerror}", file=sys.stderr)
+        return DataError.exit_code
+
+
+def told(words: list[str]) -> int:
+    """Our errors as one line and an exit code."""
+    try:
+        refuse_broken(words)
         return dispatch(words)
     except AnaphorError as error:
         print(f"anaphor: {error}", file=sys.stderr)
@@ -38,10 +65,23 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("anaphor: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader has gone (`anaphor models | head`). Python would complain once more while it closes stdout.
-        sys.stderr.close()
-        return 141
+
+
+def hush() -> None:
+    """What is left to be written goes nowhere: Python would complain once more while it closes stdout."""
+    with contextlib.suppress(OSError, AttributeError), open(os.devnull, "wb") as nowhere:  # stdout may be no file
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def refuse_broken(words: Sequence[str]) -> None:
+    """Refuse a word whose bytes are no text in this locale: it can be neither written down nor printed."""
+    for word in words:
+        if any("\udc80" <= character <= "\udcff" for character in word):
+            shown = word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            raise ConfigError(
+                f"{shown!r} cannot be read as text in the encoding "
+                f"{sys.getfilesystemencoding()}: set PYTHONUTF8=1 or a UTF-8 locale, or use another name"
+            )
 
 
 def dispatch(words: list[str]) -> int:
@@ -52,11 +92,15 @@ def dispatch(words: list[str]) -> int:
         print(f"anaphor {__version__}")
         return 0
     verb, *rest = words
+    if verb.startswith("-"):
+        raise ConfigError(f"the verb is missing: it stands before all options (known: {', '.join(sorted(VERBS))})")
     look_up(VERBS, verb, "verb")
     module = import_module(f"anaphor.cli.{verb}")
     try:
         return int(module.run(rest))
     except SystemExit as done:  # --help has been printed
+        if isinstance(done.__context__, BrokenPipeError):  # which rich makes an exit code of its own
+            raise done.__context__ from None
         return int(done.code or 0)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from anaphor.cli.table import print_table
 from anaphor.config import look_up, parse
 from anaphor.errors import ConfigError
 
@@ -137,7 +138,7 @@ def _show(
     for name, number in zip(names, numbers, strict=True):
         table.add_row(*name, *number)
     console = Console()
-    console.print(table)
+    print_table(console, table)
     console.print(remark, style="dim")
 
 

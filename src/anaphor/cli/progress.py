@@ -10,6 +10,8 @@ from typing import Any
 
 from anaphor.metrics.perplexity import Score, perplexity_in_words
 
+PATIENCE = 10.0  # seconds between two lines that tell how far long work is, where no bar can be drawn
+
 
 class Pace:
     """How fast it goes and how long it will take, from what was done since `began`."""
@@ -118,3 +120,31 @@ class Bar:
             return []
         left = self.pace.left
         return [f"{self.pace.speed:,.0f} tokens/s" + ("" if left is None else f", {duration(left)} left")]
+
+
+class Under:
+    """A second line under a bar while a text is scored or translated, or a line alone; a plain one now and then where
+    there is no terminal."""
+
+    def __init__(self, bar: Bar, alone: bool = False) -> None:
+        bar.progress.update(bar.task, visible=not alone)
+        self.bar = bar
+        self.line: tuple[str, Any] | None = None
+        self.told = time.monotonic()
+
+    def __call__(self, what: str, share: float) -> None:
+        if self.line is None or self.line[0] != what:
+            self._clear()
+            self.line = what, self.bar.progress.add_task(what, total=1.0, note="")
+            self.told = time.monotonic()
+        self.bar.progress.update(self.line[1], completed=share)
+        if not self.bar.console.is_terminal and time.monotonic() - self.told > PATIENCE:
+            print(f"{what}: {share:.0%}", file=sys.stderr)
+            self.told = time.monotonic()
+        if share == 1:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self.line is not None:
+            self.bar.progress.remove_task(self.line[1])
+            self.line = None

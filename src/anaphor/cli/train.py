@@ -66,6 +66,8 @@ def run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: anaphor train {'|'.join(TASKS)} [OPTIONS]\n\n`anaphor train lm --help` explains the options.")
         return 0
+    if words[0].startswith("-"):
+        raise ConfigError("the task is missing: " + " or ".join(f"`anaphor train {task} {words[0]}`" for task in TASKS))
     _, kind = look_up(TASKS, words[0], "task")
     options = read(words[0], words[1:])
     spec = kind(**{field.name: getattr(options, field.name) for field in dataclasses.fields(kind)})
@@ -79,10 +81,11 @@ def run(words: Sequence[str]) -> int:
     with RunDir(out).lock():
         pass
 
-    from anaphor.cli.progress import Bar
+    from anaphor.cli.progress import Bar, Under
+    from anaphor.tasks.waiting import heard
     from anaphor.training.run import execute
 
-    with Bar("training", "perplexity" if getattr(spec, "causal", True) else "exp(loss)") as bar:
+    with Bar("training", "perplexity" if getattr(spec, "causal", True) else "exp(loss)") as bar, heard(Under(bar)):
         result, code = execute(
             spec, out, bar, resume=options.resume, force=options.force, test=not options.no_test,
             tensorboard=options.tensorboard, warn=warn,

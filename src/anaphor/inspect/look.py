@@ -88,9 +88,10 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
     _refuse_too_much(model, chosen, len(ids))
     scored = losses_of(model, tokenizer, text)
     row = torch.tensor([ids], device=model.embed.weight.device)
+    tapped = {layer_of(name) for name in taps_of(model) if name.startswith("layers.")}
     seen: dict[str, Tensor] = {}
     with evaluating(model), torch.no_grad(), ExitStack() as opened:
-        recordings = [opened.enter_context(recorded(model, f"layers.{layer}.*")) for layer in chosen]
+        recordings = [opened.enter_context(recorded(model, f"layers.{layer}.*")) for layer in chosen if layer in tapped]
         model.features(row)
     for recording in recordings:
         seen |= recording
@@ -105,7 +106,7 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
         rollouts=rollouts,
         heads=ranked(summarise(maps, ids)),
         units=units_of(model, seen),
-        notes=(*_notes(model, maps), *why_not),
+        notes=(*_blind([layer for layer in chosen if layer not in tapped]), *_notes(model, maps), *why_not),
     )
 
 
@@ -140,6 +141,10 @@ def _rolled(model: LanguageModel, maps: dict[str, Tensor]) -> tuple[dict[str, Te
     others = [layer for layer in range(len(model.layers)) if layer not in map(layer_of, maps)]
     passed = [f"The rollout passes over {_listed(others)}: there is no attention."] if others else []
     return rollout(maps), passed
+
+
+def _blind(layers: Sequence[int]) -> list[str]:
+    return [f"Nothing is shown of {_listed(layers)}: there is no tap to look through."] if layers else []
 
 
 def _notes(model: LanguageModel, maps: dict[str, Tensor]) -> list[str]:

@@ -95,6 +95,8 @@ def recorded_gradients(model: nn.Module, wanted: str = "*") -> Iterator[Recordin
 
 @contextmanager
 def _watched(model: nn.Module, wanted: str, keep: Keep) -> Iterator[None]:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"taps are in a model, a torch.nn.Module, and {type(model).__name__} is none")
     known = taps_of(model)
     taps = {name: tap for name, tap in known.items() if fnmatch.fnmatchcase(name, wanted)}
     if not taps:

@@ -6,14 +6,13 @@ J = Σ_t J_t with J_t = −Σ_i y_ti log ŷ_ti.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from anaphor.draw import Written, written_maps
 from anaphor.inspect import Graph, trace
@@ -22,6 +21,7 @@ from anaphor.labs.specs import BpttSpec
 from anaphor.labs.table import LABS
 
 ROUNDING = 1e-12
+SIGNS = {f"h_{t}": "ψ" for t in (1, 2, 3)} | {f"J_{t}": "−Σ y log ŷ" for t in (1, 2, 3)}  # as a sheet has them
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,24 @@ def three_steps(
     x_1: Tensor, x_2: Tensor, x_3: Tensor, y_1: Tensor, y_2: Tensor, y_3: Tensor,
 ) -> Tensor:  # fmt: skip
     """The same three steps, spelled out so that a drawn graph has every name."""
-    h_1 = W_hh @ h_0 + W_hx @ x_1
-    h_2 = W_hh @ h_1 + W_hx @ x_2
-    h_3 = W_hh @ h_2 + W_hx @ x_3
+    z_1 = W_hh @ h_0 + W_hx @ x_1
+    h_1 = z_1**1  # ψ is the identity; as a power it has a node of its own
+    z_2 = W_hh @ h_1 + W_hx @ x_2
+    h_2 = z_2**1
+    z_3 = W_hh @ h_2 + W_hx @ x_3
+    h_3 = z_3**1
     o_1, o_2, o_3 = W_yh @ h_1, W_yh @ h_2, W_yh @ h_3
-    J_1 = F.cross_entropy(o_1, y_1)  # softmax and logarithm together
-    J_2 = F.cross_entropy(o_2, y_2)
-    J_3 = F.cross_entropy(o_3, y_3)
+    ŷ_1, ŷ_2, ŷ_3 = o_1.softmax(-1), o_2.softmax(-1), o_3.softmax(-1)
+    J_1 = -(y_1 * _logarithm(ŷ_1, o_1)).sum()
+    J_2 = -(y_2 * _logarithm(ŷ_2, o_2)).sum()
+    J_3 = -(y_3 * _logarithm(ŷ_3, o_3)).sum()
     J = J_1 + J_2 + J_3
     return J  # noqa: RET504  # a name for the graph
+
+
+def _logarithm(ŷ: Tensor, o: Tensor) -> Tensor:
+    """Of ŷ; where a share rounds to zero, from what it was made of."""
+    return ŷ.log() if bool(ŷ.detach().all()) else o.log_softmax(-1)
 
 
 def graph_of(network: dict[str, Any]) -> Graph:
@@ -112,7 +121,8 @@ def graph_of(network: dict[str, Any]) -> Graph:
     tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in network.items()}
     x, y = tensors.pop("x"), tensors.pop("y")
     steps = {f"{name}_{t}": one for name, every in (("x", x), ("y", y)) for t, one in enumerate(every, 1)}
-    return trace(three_steps, level="names")(**tensors, **steps)
+    graph = trace(three_steps, level="names")(**tensors, **steps)
+    return replace(graph, nodes=tuple(replace(node, label=SIGNS.get(node.name, node.label)) for node in graph.nodes))
 
 
 def run(spec: BpttSpec) -> Outcome:

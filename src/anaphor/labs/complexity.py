@@ -224,8 +224,8 @@ def _numbers(spec: ComplexitySpec, found: Measured) -> dict[str, Any]:
                 "time": powers[name].exponent,
                 "95 % interval": [round(powers[name].low, 2), round(powers[name].high, 2)],
                 "memory": found.memory[name].exponent,
-                f"ms at {longest}": 1e3 * found.times[name][-1],
-                f"MiB at {longest}": found.peaks[name][-1] / 2**20,
+                f"ms, {longest}": 1e3 * found.times[name][-1],
+                f"MiB, {longest}": found.peaks[name][-1] / 2**20,
                 f"steps in a row, {SHORT[0]} and {SHORT[-1]}": [found.depths[name][0], found.depths[name][-1]],
             }
             for name in KINDS

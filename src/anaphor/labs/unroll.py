@@ -21,6 +21,7 @@ from anaphor.labs.specs import UnrollSpec
 from anaphor.labs.table import LABS
 from anaphor.mixers import Mixer, RNNSpec, Span
 
+AT_THE_END = "W_h^(T-1) W_x x_1 + … + W_h W_x x_(T-1) + W_x x_T"
 ROUNDING = 1e-10  # relative: the numbers themselves may be large or small
 RATE = {"orthogonal": 1e-9, "gaussian": 0.05}  # how far the measured rate may be from the spectral radius
 
@@ -50,6 +51,15 @@ def as_written(h: sympy.Expr) -> str:
         return str(base) if power == 1 else f"{base}{str(power).translate(powers)}"
 
     return " + ".join(" ".join(map(factor, term.args)) for term in terms)
+
+
+def _unrolled(states: dict[str, str]) -> dict[str, str]:
+    """The state after each step, and the output that is made of it."""
+    return {
+        name: text
+        for step, state in states.items()
+        for name, text in ((f"h_{step}", state), (f"y_{step}", f"φ(W_y ({state}))"))
+    }
 
 
 def recurrent_matrix(spec: UnrollSpec, radius: float) -> Tensor:
@@ -95,9 +105,7 @@ def run(spec: UnrollSpec) -> Outcome:
     training = {"without": trained(None), "clipped": trained(spec.clip)}
     checks += [*_worst(spec, [one["off"] for one in found.values()]), *_training_checks(training)]
     numbers = {
-        "h_2": as_written(recurred[1]),
-        "h_3": as_written(recurred[2]),
-        "y_3": f"φ(W_y ({as_written(recurred[2])}))",
+        **_unrolled({"2": as_written(recurred[1]), "3": as_written(recurred[2]), "T": AT_THE_END}),
         f"after {spec.steps} steps": {name: one["row"] for name, one in found.items()},
         "learning w in w^20 = 1 from 1.5": training,
         CURVES: {

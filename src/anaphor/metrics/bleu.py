@@ -182,4 +182,5 @@ def _from_counts(counts: Counts) -> float:
     if not all(precisions):
         return 0.0
     mean = math.fsum(map(math.log, precisions)) / ORDERS
-    return brevity_penalty(int(counts[-2]), int(counts[-1])) * math.exp(mean)
+    # Of four times 100 the mean of logarithms may be rounded up.
+    return brevity_penalty(int(counts[-2]), int(counts[-1])) * min(math.exp(mean), 100.0)

@@ -182,6 +182,11 @@ class Mixer(nn.Module):
 
     def _check(self, x: Tensor, state: Any, span: Span) -> None:
         name = type(self).__name__
+        if not isinstance(span, Span):
+            raise ConfigError(
+                f"{name} needs a Span, but was given {type(span).__name__ if span is not None else None}: "
+                f"Span.whole(x) is that of sequences from their first token on"
+            )
         if x.ndim != 3 or x.shape[-1] != self.width_in:
             raise ConfigError(f"{name} takes [rows, tokens, {self.width_in}], but was given {list(x.shape)}")
         if (len(span.seen), span.count) != x.shape[:2]:

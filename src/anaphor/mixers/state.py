@@ -134,7 +134,12 @@ def select_rows(state: Any, rows: Tensor) -> Any:
     """The given rows in the given order; a row may be repeated or left out."""
     if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.dtype not in (torch.int64, torch.int32):
         raise ConfigError(f"rows must be a one-dimensional tensor of whole numbers, but they are {rows!r}")
-    return _map_parts(lambda tensor: tensor.index_select(0, rows), lambda growing: growing.select_rows(rows), state)
+    try:
+        return _map_parts(lambda tensor: tensor.index_select(0, rows), lambda growing: growing.select_rows(rows), state)
+    except IndexError:  # told by the host only: nobody waits for a device to look
+        count = min(len(tensor) for tensor in tensors_of(state))
+        wrong = next(row for row in rows.tolist() if not 0 <= row < count)
+        raise ConfigError(f"there is no row {wrong}: the state's rows are 0 to {count - 1}") from None
 
 
 def _detached(tensor: Tensor) -> Tensor:

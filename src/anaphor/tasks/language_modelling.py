@@ -20,6 +20,7 @@ from anaphor.models import LanguageModel, ModelState
 from anaphor.models.cross_entropy import NO_TARGET, chunked, token_losses
 from anaphor.tasks.base import Loss
 from anaphor.tasks.restraint import Restraint
+from anaphor.tasks.waiting import reached
 
 FREE = Restraint()
 
@@ -89,7 +90,7 @@ def losses_in_order(
     """Each batch with the loss of its targets [B, T], zero where there is none. The model is in evaluation mode."""
     found, state = [], None
     with evaluating(model), torch.inference_mode():
-        for batch in batches:
+        for number, batch in enumerate(batches, 1):
             state = state if carry and not batch.restarts else None
             losses = []
             for piece in pieces(batch) if _may_cut(model, batch) else [batch]:
@@ -97,6 +98,7 @@ def losses_in_order(
                 losses.append(token_losses(x, model.head, piece.targets))
             found.append((batch, torch.cat(losses, dim=1)))
             tick()
+            reached("scoring", number, len(batches))
     return found
 
 

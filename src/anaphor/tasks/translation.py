@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from anaphor.models.cross_entropy import smoothed, token_losses
 from anaphor.models.seq2seq import Seq2Seq
 from anaphor.tasks.base import Loss
 from anaphor.tasks.disagreement import Disagreement
+from anaphor.tasks.waiting import reached
 
 SHOWN = 3  # translations that a person sees while it trains
 GREEDY = Beam(width=1, longest=None)
@@ -88,9 +90,11 @@ class Translation:
         found = self.splits(split)
         total = LossTotal(0.0, 0, found.pairs.bytes)
         with evaluating(model), torch.inference_mode():
-            for batch in found.batches.by_length():
+            ordered = found.batches.by_length()
+            for number, batch in enumerate(ordered, 1):
                 losses = token_losses(features(model, batch), model.head, batch.targets)
                 total = total + LossTotal(float(losses.double().sum()), batch.count, 0)
+                reached("scoring", number, len(ordered))
         return total
 
     def signature_facts(self, total: LossTotal) -> dict[str, Any]:
@@ -139,10 +143,15 @@ class Translation:
         as its source, and twenty tokens longer: within reason, whatever stands beside it."""
         end = self.tokenizers.target.boundary
         found: dict[int, list[Hypothesis]] = {}
-        step = together([stepper(model) for model in models])
+        ordered, several = batches.by_length(), together([stepper(model) for model in models])
+
+        def step(number: int, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+            reached("translating", number, len(ordered))  # at every token: a batch may take long
+            return several(tokens, state)
+
         chosen = replace(beam, longest=None, end=end)
         with evaluating(*models), torch.inference_mode():
-            for batch in batches.by_length():
+            for number, batch in enumerate(ordered):
                 bounds = [
                     2 * size + 20 if beam.longest is None else beam.longest for size in batch.source_lengths.tolist()
                 ]
@@ -150,7 +159,10 @@ class Translation:
                 longest = [min([bound, *limits]) for bound in bounds]
                 state = tuple(model.encode(batch.source_ids, batch.source_lengths) for model in models)
                 first = batch.source_ids.new_full((len(batch.source_ids),), end)
-                found.update(zip(batch.places, search(step, first, state, chosen, longest), strict=True))
+                found.update(
+                    zip(batch.places, search(partial(step, number), first, state, chosen, longest), strict=True)
+                )
+            reached("translating", len(ordered), len(ordered))
         return found
 
     def sample(self, model: Seq2Seq, seed: int) -> str:

@@ -16,6 +16,7 @@ from torch import nn
 from anaphor.config import from_yaml, look_up, read_mapping, to_yaml
 from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.tasks.base import Task
+from anaphor.tasks.waiting import Ended, Listener, heard
 from anaphor.training import checkpoint
 from anaphor.training.accelerate import Captured
 from anaphor.training.averaging import build_average
@@ -31,7 +32,7 @@ from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import ScheduleSpec, build_schedule
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
 from anaphor.training.step import Step
-from anaphor.training.trainer import Settings, Trainer, Watcher
+from anaphor.training.trainer import Nobody, Settings, Trainer, Watcher
 from anaphor.training.translation import PreparedTranslation, prepare_translation
 
 PREPARE: dict[type[RunSpec], Callable[..., Prepared]] = {
@@ -39,6 +40,9 @@ PREPARE: dict[type[RunSpec], Callable[..., Prepared]] = {
     TranslationRunSpec: prepare_translation,
 }
 KINDS: dict[str, type[RunSpec]] = {kind.task: kind for kind in PREPARE}
+
+
+NOBODY = Nobody()
 
 
 def tell(line: str) -> None:
@@ -53,8 +57,8 @@ def prepare(spec: RunSpec, known: dict[str, Any] | None = None) -> Prepared:
 
 def execute(
     spec: RunSpec,
-    out: Path,
-    watcher: Watcher,
+    out: Path | str,
+    watcher: Watcher = NOBODY,
     *,
     resume: bool = False,
     force: bool = False,
@@ -65,7 +69,7 @@ def execute(
     """Train, keep the best, score it. Gives the result and an exit code: 0, or 130 and 143 when asked to end early."""
     if tensorboard:
         require_tensorboard()
-    rundir = RunDir(out)
+    rundir = RunDir(Path(out))
     with rundir.lock(), Interruption() as interruption:
         made = prepare(spec)
         trainer = _trainer(made, rundir, watcher, interruption)
@@ -88,13 +92,29 @@ def execute(
         if interruption.signal == signal.SIGTERM:
             return {"status": "stopped", "run": str(out)}, 143
         status = "finished" if trainer.over() else "interrupted"
-        result = {"status": status, "run": str(out), **_result(made, trainer, rundir, warn)}
-        if test:
-            rundir.write_result(result)  # what is known, should the test split turn out to be beyond the model
-            with trainer.scored():
-                result["test"] = made.score("test")
+        try:
+            with heard(_end_at_a_signal(interruption)):
+                result = {"status": status, "run": str(out), **_result(made, trainer, rundir, warn)}
+                if test:
+                    rundir.write_result(result)  # what is known, should the test split turn out to be beyond the model
+                    with trainer.scored():
+                        result["test"] = made.score("test")
+        except Ended:
+            assert interruption.signal is not None, "nothing else ends it"
+            return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
         rundir.write_result(result)
         return result, 130 if interruption.signal == signal.SIGINT else 0
+
+
+def _end_at_a_signal(interruption: Interruption) -> Listener:
+    """Ends long work at the next signal. One that came before has ended training, and is no reason not to score."""
+    before = interruption.signal
+
+    def listen(what: str, share: float) -> None:
+        if interruption.signal != before:
+            raise Ended
+
+    return listen
 
 
 def described(spec: RunSpec) -> str:
@@ -280,9 +300,9 @@ def opened_translation(folder: Path, device: str = "auto") -> Iterator[PreparedT
 
 
 @contextmanager
-def opened(folder: Path, device: str = "auto", warn: Callable[[str], None] = tell) -> Iterator[Prepared]:
+def opened(folder: Path | str, device: str = "auto", warn: Callable[[str], None] = tell) -> Iterator[Prepared]:
     """A run to be used: its data, its tokenizer, and its model with the best weights that can be read."""
-    rundir = RunDir(folder)
+    rundir = RunDir(Path(folder))
     rundir.require()
     spec = dataclasses.replace(read_spec(rundir.spec), device=device)
     path, warnings = checkpoint.newest(rundir.checkpoints)

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from anaphor.tasks.base import Task
 from anaphor.training.optim import Optimizer
 
-
 LARGEST_LOSS = math.log(sys.float_info.max)
 
 

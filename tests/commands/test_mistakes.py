@@ -1,0 +1,91 @@
+"""What was typed wrong: which flag, which file, what it must be, and what was meant."""
+
+from pathlib import Path
+
+import pytest
+
+from anaphor.cli.main import main
+
+
+def told(capsys, *words):
+    assert main(list(words)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("anaphor: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "lm", "--width", "abc"], "width='abc': it must be a whole number"),
+        (["train", "lm", "--width=abc"], "width='abc': it must be a whole number"),
+        (["train", "lm", "--batch_size", "2.5", "--lr", "1"], "batch_size='2.5': it must be a whole number"),
+        (["train", "lm", "--lr", "high"], "lr='high': it must be a number"),
+        (["train", "lm", "--betas", "0.9", "x"], "betas='0.9 x': it must be a list of numbers"),
+        (["train", "lm", "--widths", "8", "y"], "widths='8 y': it must be a list of whole numbers"),
+        (["train", "lm", "--residuals", "maybe"], "residuals='maybe': it must be a list of True and False"),
+        (["train", "lm", "--lr", "--force"], "--lr needs a value"),
+        (["train", "lm", "--width", "8", "--width", "x"], "width='x': it must be a whole number"),
+        (["models", "--vocabulary", "many"], "vocabulary='many': it must be a whole number"),
+        (["generate", "run", "--temperature", "cold", "--seed", "1"], "temperature='cold': it must be a number"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_told_what_it_must_be(capsys, words, message):
+    assert told(capsys, *words) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("width: abc", "it.yaml: width='abc': it must be a whole number"),
+        ("widths: [8, y]", "it.yaml: widths='8 y': it must be a list of whole numbers"),
+        ("lr: ", None),
+        ("shift: maybe", "it.yaml: shift='maybe': it must be True or False"),
+        ("tied: maybe", "it.yaml: tied='maybe': it must be True or False"),
+        ("widht: 3", "it.yaml has no field 'widht'; did you mean 'width'?"),
+        ("zzz: 3", "it.yaml has no field 'zzz'; --help lists all that there are"),
+        ("data: [1\nb: 2", "it.yaml is not a plain YAML file: line 2, column 2: expected ',' or ']', but got ':'"),
+        ("a: \x01", "it.yaml is not a plain YAML file: unacceptable character #x0001: special characters are not "
+         "allowed at position 3"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, capsys, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path("it.yaml").write_text(text, encoding="utf-8")
+    if message is None:  # a value that is left open is none
+        assert told(capsys, "train", "lm", "--config", "it.yaml", "--data", "nowhere").startswith("unknown data set")
+    else:
+        assert told(capsys, "train", "lm", "--config", "it.yaml") == message
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "lm", "--widht", "3"], "--widht, 3; did you mean '--width'?"),
+        (["train", "lm", "--widht=3"], "--widht=3; did you mean '--width'?"),
+        (["train", "lm", "--no-tide"], "--no-tide; did you mean '--no-tied'?"),
+        (["generate", "run", "--temprature=0"], "--temprature=0; did you mean '--temperature'?"),
+        (["generate", "run", "--greedy"], "--temperature 0 always takes the most likely token"),
+        (["train", "--json"], "the task is missing: `anaphor train lm --json` or `anaphor train translate --json`"),
+        (["--json", "models"], "the verb is missing: it stands before all options (known: bench, "),
+    ],
+)
+def test_a_flag_that_is_not_known_gets_the_nearest_guess(capsys, words, message):
+    assert message in told(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "lm", "--out", ""],
+        ["train", "lm", "--out="],
+        ["study", "bptt", "--out", ""],
+        ["evaluate", "run", "--out", ""],
+        ["lab", "kronecker", "--out", ""],
+    ],
+)
+def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    assert told(capsys, *words) == "out='': a folder or a file has a name; . is this folder"
+    assert not list(tmp_path.iterdir())

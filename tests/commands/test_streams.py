@@ -1,0 +1,65 @@
+"""What a command writes to: narrow encodings, full disks, readers that leave, files in place of a terminal."""
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from anaphor.cli.main import main
+
+
+def test_what_an_encoding_lacks_is_replaced(monkeypatch):
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    assert main(["models", "lstm"]) == 0
+    assert b"2 ? lstm" in narrow.buffer.getvalue()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize(
+    "words", [["--version"], ["models", "lstm"], ["models", "--help"], ["models", "lstm", "--json"]]
+)
+def test_a_full_disk_is_told_in_one_line(words, capsys, monkeypatch):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(words) == 2
+        monkeypatch.undo()
+    assert capsys.readouterr().err == "anaphor: the output cannot be written to: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["models", "lstm"], ["models", "--help"], ["models", "lstm", "--json"]]
+)
+def test_a_reader_that_leaves_is_no_mistake(words, capsys, monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(words) == 141
+        monkeypatch.undo()
+    assert capsys.readouterr().err == ""
+
+
+def test_no_output_at_all_is_fine(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["--version"]) == 0
+
+
+def test_a_name_that_is_no_text_here_is_refused_before_anything_is_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "ä.txt".encode().decode("ascii", "surrogateescape")  # as Python reads it where the locale knows ASCII only
+    assert main(["train", "lm", "--data", name, "--out", f"run-{name}"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "'ä.txt' cannot be read as text" in captured.err
+    assert "PYTHONUTF8=1" in captured.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["models"], ["models", "luong"], ["data", "list"], ["lab", "list"]])
+def test_a_file_gets_every_cell_whole(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "8")
+    assert main(words) == 0
+    assert "…" not in capsys.readouterr().out
