@@ -128,7 +128,7 @@ def test_a_run_that_was_asked_to_end_early_is_still_scored(tmp_path):
 
 @pytest.mark.usefixtures("_undrawn")
 def test_the_command_tells_of_long_translations_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("anaphor.cli.train.PATIENCE", 0.0)
+    monkeypatch.setattr("anaphor.cli.progress.PATIENCE", 0.0)
     twice(tmp_path)
     words = "train translate --source en --target de --width 8 --layers 1 --steps 1 --batch-size 1 --no-test"
     assert main([*words.split(), "--data", str(tmp_path), "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
