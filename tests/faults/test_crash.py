@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from anaphor.training.checkpoint import newest
-from faults.runs import command, environment, hashes, run
+from faults.runs import command, environment, hashes, here, run
 
 SHORT = ("--steps", "8")
 
@@ -147,7 +148,7 @@ def test_two_processes_on_one_run_the_second_leaves_at_once(tmp_path):
 
 
 def test_divergence_is_told_with_step_layer_norm_and_rate(tmp_path):
-    done = run(tmp_path, tmp_path / "run", "--lr", "1e20", "--clip", "0")
+    done = here(tmp_path, tmp_path / "run", "--lr", "1e20", "--clip", "0")
     assert done.returncode == 3, done.stderr
     line = done.stderr.splitlines()[-1]
     assert line.startswith("anaphor: training diverged at step")
@@ -158,7 +159,7 @@ def test_divergence_is_told_with_step_layer_norm_and_rate(tmp_path):
 
 def test_weights_that_the_last_step_ruined_are_divergence_too(tmp_path):
     ruin = ["--optimizer", "sgd", "--schedule", "constant", "--lr", "1e38", "--clip", "1e30"]
-    done = run(tmp_path, tmp_path / "run", "--steps", "1", *ruin)
+    done = here(tmp_path, tmp_path / "run", "--steps", "1", *ruin)
     assert done.returncode == 3, done.stderr
     assert "anaphor: training diverged at step 1: validation loss nan" in done.stderr.splitlines()[-1]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
@@ -168,7 +169,7 @@ def test_weights_that_the_last_step_ruined_are_divergence_too(tmp_path):
 def test_a_loss_without_a_perplexity_is_divergence_too(tmp_path, rule):
     """The gates of a recurrent model stay within bounds, and so its loss remains a number, however large."""
     plain = ["--mixers", "lstm", "attention", "--residuals", "False", "False", "--norms", "none", "none"]
-    done = run(tmp_path, tmp_path / "run", *plain, "--lr", "1e20", "--optimizer", rule, "--steps", "6")
+    done = here(tmp_path, tmp_path / "run", *plain, "--lr", "1e20", "--optimizer", rule, "--steps", "6")
     assert done.returncode == 3, done.stderr
     assert "anaphor: training diverged at step 2: loss" in done.stderr.splitlines()[-1]
 
@@ -178,34 +179,36 @@ def test_a_loss_without_a_perplexity_is_divergence_too(tmp_path, rule):
     [(["--lr", "0.5"], "lr was None and is 0.5"), (["--bptt", "9"], "bptt was 6 and is 9")],
 )
 def test_another_config_is_refused_with_the_difference(short, more, message):
-    done = run(short, short / "run", "--resume", *SHORT, *more)
+    done = here(short, short / "run", "--resume", *SHORT, *more)
     assert done.returncode == 2
     assert message in done.stderr
     assert "--force" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_edited_data_and_another_thread_count_are_noticed(tmp_path):
+def test_edited_data_and_another_thread_count_are_noticed(tmp_path, monkeypatch):
     out = tmp_path / "run"
-    assert run(tmp_path, out, *SHORT).returncode == 0
-    words = command(tmp_path, out, "--resume", *SHORT)
-    more_threads = environment(tmp_path) | {"OMP_NUM_THREADS": "2"}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=more_threads)
+    assert here(tmp_path, out, *SHORT).returncode == 0
+    threads = torch.get_num_threads()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "get_num_threads", lambda: threads + 1)
+        done = here(tmp_path, out, "--resume", *SHORT)
     assert done.returncode == 2
-    assert "threads were 1 and are 2" in done.stderr
+    assert f"threads were {threads} and are {threads + 1}" in done.stderr
+    monkeypatch.setattr("faults.runs.text_file", lambda folder: folder / "text.txt")
     (tmp_path / "text.txt").write_text("other words stand here\n" * 200, encoding="utf-8")
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment(tmp_path))
+    done = here(tmp_path, out, "--resume", *SHORT)
     assert done.returncode == 2
     assert "the text of train is another one" in done.stderr
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path, short):
     out = shutil.copytree(short / "run", tmp_path / "run")
-    done = run(short, out, *SHORT)
+    done = here(short, out, *SHORT)
     assert done.returncode == 2
     assert "--resume" in done.stderr
     assert comparable(hashes(out)) == comparable(hashes(short / "run"))
-    assert run(short, out, "--force", "--steps", "1").returncode == 0
+    assert here(short, out, "--force", "--steps", "1").returncode == 0
     assert hashes(out)["step"] == "step-1"
 
 
@@ -214,7 +217,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_pa
     place = tmp_path / "file"
     place.write_text("not a folder")
     began = time.perf_counter()
-    done = run(tmp_path, place / "run")
+    done = here(tmp_path, place / "run")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert time.perf_counter() - began < 30

@@ -40,7 +40,10 @@ def test_every_family_learns_a_rule(name):
     assert sum(losses[-5:]) / 5 < 0.05
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm", "transformer-xl", "linear", "hybrid"])
+LONG = pytest.param("linear", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "transformer-xl", LONG, "hybrid"])
 def test_carried_state_knows_what_a_fresh_start_cannot(name):
     """Each row repeats a number of its own between question marks. A segment starts with a question mark, so what its
     first answer must be stands in the segment before."""
