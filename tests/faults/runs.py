@@ -55,6 +55,7 @@ def here(folder: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str
     words, told, complained = command(folder, out, *more)[3:], io.StringIO(), io.StringIO()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
+    torch.set_num_threads(1)
     try:
         with (
             mock.patch.dict(os.environ, environment(folder)),

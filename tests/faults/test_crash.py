@@ -31,7 +31,7 @@ def reference(tmp_path_factory):
 def short(tmp_path_factory):
     """A folder with a finished run of few steps. Whoever changes it takes a copy."""
     folder = tmp_path_factory.mktemp("short")
-    assert run(folder, folder / "run", *SHORT).returncode == 0
+    assert here(folder, folder / "run", *SHORT).returncode == 0
     return folder
 
 
@@ -85,7 +85,7 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_bits(tmp_path, re
 
 def test_a_finished_run_resumed_is_what_it_was(tmp_path, short):
     out = shutil.copytree(short / "run", tmp_path / "run")
-    done = run(short, out, "--resume", *SHORT)
+    done = here(short, out, "--resume", *SHORT)
     assert done.returncode == 0, done.stderr
     assert comparable(hashes(out)) == comparable(hashes(short / "run"))
     assert json.loads(done.stdout)["valid"] == json.loads((short / "run" / "result.json").read_text())["valid"]
@@ -93,13 +93,13 @@ def test_a_finished_run_resumed_is_what_it_was(tmp_path, short):
 
 def test_a_damaged_checkpoint_is_left_out_with_one_warning(tmp_path, reference):
     out = tmp_path / "run"
-    assert run(tmp_path, out).returncode == 0
+    assert here(tmp_path, out).returncode == 0
     last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
     weights = last / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
-    done = run(tmp_path, out, "--resume")
+    done = here(tmp_path, out, "--resume")
     assert done.returncode == 0, done.stderr
     warnings = [line for line in done.stderr.splitlines() if line.startswith("anaphor:")]
     assert len(warnings) == 1
