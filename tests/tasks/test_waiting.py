@@ -57,8 +57,10 @@ def searched(monkeypatch):
 
 def test_the_same_text_is_translated_once(tmp_path, searched):
     made = prepare(twice(tmp_path))
-    valid, test = made.score("valid"), made.score("test")
+    valid = made.score("valid")
+    test = made.score_test(valid)
     assert searched == [2]
+    assert test == made.score("test")
     assert test.pop("overlap")["in_train"] == 2
     assert valid == test
 
@@ -74,7 +76,8 @@ def test_other_weights_translate_anew(tmp_path, searched):
 
 def test_other_text_is_translated_anew(tmp_path, searched):
     made = prepare(twice(tmp_path, test="one two\nthree\n"))
-    assert made.score("valid")["loss"] != made.score("test")["loss"]
+    valid = made.score("valid")
+    assert valid["loss"] != made.score_test(valid)["loss"]
     assert searched == [2, 2]
 
 

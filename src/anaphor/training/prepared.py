@@ -59,6 +59,10 @@ class Prepared(ABC):
     def score(self, split: str) -> dict[str, Any]:
         """The model's score on a split, as plain values."""
 
+    def score_test(self, valid: dict[str, Any]) -> dict[str, Any]:
+        """Its score on test, where that on valid was just made."""
+        return self.score("test")
+
     def padding_share(self) -> float | None:
         """The part of all positions of training that is padding; None where there is none."""
         return None

@@ -98,7 +98,7 @@ def execute(
                 if test:
                     rundir.write_result(result)  # what is known, should the test split turn out to be beyond the model
                     with trainer.scored():
-                        result["test"] = made.score("test")
+                        result["test"] = made.score_test(result["valid"])
         except Ended:
             assert interruption.signal is not None, "nothing else ends it"
             return {"status": "stopped", "run": str(out)}, 128 + interruption.signal

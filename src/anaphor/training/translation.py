@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
 
 from anaphor.data.pair_batches import PairBatches
 from anaphor.data.pair_corpus import PairTokenizers, encoded_pairs, joint_tokenizers, separate_tokenizers
@@ -35,8 +33,6 @@ class PreparedTranslation(Prepared):
     task: Translation
     source: PairSource
     tokenizers: PairTokenizers
-    scored: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
-    """The last score, by text, weights and search."""
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -50,19 +46,14 @@ class PreparedTranslation(Prepared):
             self.task.splits(split)
 
     def score(self, split: str) -> dict[str, Any]:
-        """Loss and perplexity of the targets; BLEU and chrF of what the model writes itself. Text that the same weights
-        were just scored on is not translated again: valid and test may be one."""
-        if split == "train":  # of which not all is taken
-            return self._score(split)
-        key = (self.source.digest(split), checksum(self.model), self.spec.beam, self.spec.length_penalty)
-        if key not in self.scored:
-            self.scored.clear()
-            self.scored[key] = self._score(split)
-        score = dict(self.scored[key])
-        if split == "test":
-            found = pair_overlap(self.source, self._trained())
-            score["overlap"] = {"unit": "pairs", "test": found.parts, "in_train": found.in_train}
-        return score
+        """Loss and perplexity of the targets; BLEU and chrF of what the model writes itself."""
+        score = self._score(split)
+        return score | self._shared() if split == "test" else score
+
+    def score_test(self, valid: dict[str, Any]) -> dict[str, Any]:
+        """A text that is valid and test at once is not translated twice."""
+        same = self.source.digest("test") == self.source.digest("valid")
+        return (valid if same else self._score("test")) | self._shared()
 
     def _score(self, split: str) -> dict[str, Any]:
         total = self.task.total(self.model, split)
@@ -75,6 +66,10 @@ class PreparedTranslation(Prepared):
         score = Score(total, facts, {"bleu": bleu.bleu, "chrf": characters.chrf}).to_plain()
         return score | {"bleu_signature": bleu.signature, "chrf_signature": characters.signature}
 
+    def _shared(self) -> dict[str, Any]:
+        found = pair_overlap(self.source, self._trained())
+        return {"overlap": {"unit": "pairs", "test": found.parts, "in_train": found.in_train}}
+
     def _trained(self) -> list[tuple[str, str]]:
         """The pairs it was trained on: not those that were too many or too long."""
         train = self.task.splits("train")
@@ -86,15 +81,6 @@ class PreparedTranslation(Prepared):
 
     def left_out(self) -> int:
         return self.task.splits("train").pairs.dropped
-
-
-def checksum(model: nn.Module) -> str:
-    """Of all weights, as they are now."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None = None) -> PreparedTranslation:
