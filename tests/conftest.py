@@ -1,8 +1,14 @@
 """Every test starts from the same seed, in double precision, on one thread: two workers share two cores."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
+
+# Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # A busy machine is no mistake of the code: what has a time limit says so itself.
 settings.register_profile("patient", deadline=None)

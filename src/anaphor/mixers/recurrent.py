@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import ClassVar, NamedTuple, cast
 
 import torch
@@ -273,6 +275,18 @@ class GRU(Recurrent):
         return (hidden,), (reset, update, proposal)
 
 
+@cache
+def _own_steps(device: torch.device) -> ModuleType | None:
+    """Kernels of our own for small LSTM layers, if they work on that device."""
+    try:
+        from anaphor.mixers import lstm_steps
+
+        lstm_steps.try_out(device)
+    except Exception:  # noqa: BLE001 - no Triton, no compiler, an old device: cuDNN does the same work, only slower
+        return None
+    return lstm_steps
+
+
 @dataclass(frozen=True, kw_only=True)
 class LSTMSpec(RecurrentSpec):
     """Long short-term memory: gates decide what a cell takes in, keeps and shows."""
@@ -297,6 +311,15 @@ class LSTM(Recurrent):
         cell = keep * cell + take * proposal
         hidden = show * torch.tanh(cell)
         return (hidden, cell), (take, keep, proposal, show)
+
+    def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        own = _own_steps(x.device) if x.is_cuda and self.training else None
+        if own is None or not own.suits(x, self.width_out):
+            return super()._run(x, before, weights)
+        matrix_in, matrix, constant_in, constant = weights
+        drive = F.linear(x, matrix_in, constant_in + constant)
+        hiddens, cell = own.recurrence(drive, *(tensor.squeeze(0) for tensor in before), matrix)
+        return hiddens[:, 1:], (hiddens[None, :, -1], cell[None])
 
     def _stopped(
         self, x: Tensor, y: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span

@@ -82,7 +82,7 @@ class _Chunked(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
         matrix, constant = _lined_up(weight.to(dtype)), None if bias is None else _lined_up(bias.to(dtype))
         words = len(weight)
-        by_features, by_weight = torch.empty_like(features), weight.new_zeros(matrix.shape)
+        by_features, by_weight = torch.empty_like(features), None
         by_bias = None if bias is None else bias.new_zeros(len(matrix))
         real = targets != NO_TARGET
         targets = targets.clamp(min=0)
@@ -104,11 +104,12 @@ class _Chunked(torch.autograd.Function):
                 total = total + ((level - aim) * counts).sum()
                 p, some = p.to(dtype), some * counts[:, None]
                 gradient.copy_((p @ matrix - matrix[target]) * counts[:, None])
-                _add_product(by_weight, p.t(), some)
+                by_weight = _with_product(by_weight, p.t(), some, weight.dtype)
                 by_weight.index_add_(0, target, some.to(weight.dtype), alpha=-1)
                 if by_bias is not None:
                     by_bias += counts.to(dtype) @ p
                     by_bias.index_add_(0, target, counts.to(by_bias.dtype), alpha=-1)
+        by_weight = weight.new_zeros(matrix.shape) if by_weight is None else by_weight
         by_weight, by_bias = by_weight[:words], None if by_bias is None else by_bias[:words]
         ctx.save_for_backward(by_features, by_weight, by_bias)
         return total
@@ -141,11 +142,13 @@ def _room_type(matrix: Tensor) -> torch.dtype:
     return matrix.dtype if matrix.is_cuda else torch.promote_types(matrix.dtype, torch.float32)
 
 
-def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
-    if a.is_cuda:
-        to += a @ b  # tensor cores multiply in the narrow type and add up in single precision
-    else:
-        to.addmm_(a.to(to.dtype), b.to(to.dtype))
+def _with_product(to: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum of what there is so far and a product."""
+    if not a.is_cuda or a.dtype == dtype:
+        a, b = a.to(dtype), b.to(dtype)
+        return a @ b if to is None else to.addmm_(a, b)
+    product = torch.mm(a, b, out_dtype=dtype)  # tensor cores multiply in the narrow type and add up in single precision
+    return product if to is None else to.add_(product)
 
 
 def _wide(logits: Tensor) -> Tensor:

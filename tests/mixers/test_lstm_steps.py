@@ -1,0 +1,100 @@
+"""The walk by kernels of our own is the framework's walk. Without a GPU, Triton's interpreter runs the same kernels."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from anaphor.mixers import Span, mixer_spec
+from anaphor.mixers.recurrent import _own_steps
+
+pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
+from anaphor.mixers import lstm_steps as steps
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="this is about a device")
+
+
+def gradients(walk, tensors):
+    """What a walk gives, and its gradients by all it was given, against what was drawn."""
+    torch.manual_seed(1)
+    y, hidden, cell = walk(*tensors)
+    wanted = [torch.randn(tensor.shape).to(tensor) for tensor in (y, hidden, cell)]
+    return [y, hidden, cell, *torch.autograd.grad([y, hidden, cell], tensors, wanted)]
+
+
+def by_framework(x, hidden, cell, *weights):
+    y, hidden, cell = torch.lstm(x, (hidden[None], cell[None]), weights, True, 1, 0.0, True, False, True)
+    return y, hidden[0], cell[0]
+
+
+def by_steps(x, hidden, cell, matrix_in, matrix, constant_in, constant):
+    hiddens, last = steps.recurrence(F.linear(x, matrix_in, constant_in + constant), hidden, cell, matrix)
+    return hiddens[:, 1:], hiddens[:, -1], last
+
+
+def drawn(rows, count, width, dtype=torch.float32):
+    """Input of width 8, a state, and weights."""
+    gates = 4 * width
+    shapes = [(rows, count, 8), (rows, width), (rows, width), (gates, 8), (gates, width), (gates,), (gates,)]
+    return [torch.randn(shape).div(shape[-1] ** 0.5).to(DEVICE, dtype).requires_grad_() for shape in shapes]
+
+
+@settings(max_examples=8, deadline=None)
+@given(rows=st.integers(1, 40), count=st.integers(1, 4), width=st.integers(1, 40))
+def test_outputs_and_gradients_are_those_of_the_framework(rows, count, width):
+    tensors = drawn(rows, count, width)
+    ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
+    for mine, other in zip(ours, theirs, strict=True):
+        # cuDNN rounds products of single precision for its tensor cores.
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5 if DEVICE.type == "cpu" else 5e-3)
+
+
+def test_many_rows_in_large_blocks():
+    tensors = drawn(65, 2, 17)
+    ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4 if DEVICE.type == "cpu" else 1e-2)
+
+
+def test_an_incoming_gradient_is_left_alone():
+    x, hidden, cell, *weights = drawn(2, 2, 16)
+    _, _, last = by_steps(x, hidden, cell, *weights)
+    wanted = torch.ones_like(last)
+    torch.autograd.grad(last, x, wanted)
+    assert torch.equal(wanted, torch.ones_like(last))
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [128, 200, 256])
+def test_they_are_near_in_every_type_and_width(dtype, width):
+    tensors = drawn(20, 9, width, dtype)
+    ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine - other).norm() < (2e-3 if dtype == torch.float32 else 2e-2) * other.norm()
+
+
+@on_gpu
+def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
+    assert _own_steps(DEVICE) is steps
+    mixer = mixer_spec("lstm", width=160).build().to(DEVICE, torch.float32).train()
+    x = torch.randn(6, 5, 160, device=DEVICE, dtype=torch.float32)
+    fast, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
+    mixer.states.watchers += 1
+    slow, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
+    torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+    assert type(fast.grad_fn) is not type(slow.grad_fn)
+
+
+def test_where_kernels_cannot_be_compiled_nothing_is_lost(monkeypatch):
+    def fails(device):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(steps, "try_out", fails)
+    _own_steps.cache_clear()
+    try:
+        assert _own_steps(DEVICE) is None
+    finally:
+        _own_steps.cache_clear()
