@@ -48,6 +48,13 @@ def partly_frozen():
     return model
 
 
+def test_scores_do_not_round_single_precision(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    with evaluating(model_of()):
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32
+
+
 @pytest.mark.parametrize("use", USES)
 def test_whoever_looks_at_a_model_leaves_it_as_it_was(use):
     model = partly_frozen()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from anaphor.models import LanguageModel, ModelState
@@ -17,7 +18,11 @@ LEAST_AT_ONCE = 64
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Models in evaluation mode; afterwards every part of them is what it was. Gradients are the caller's business."""
+    """Models in evaluation mode; afterwards every part of them is what it was. Gradients are the caller's business.
+
+    Recurrence on a GPU keeps all digits of single precision meanwhile: scores are to be the same everywhere.
+    """
+    tensor_cores, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     learning = [module for model in models for module in model.modules() if module.training]
     for module in learning:
         module.training = False
@@ -26,6 +31,7 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
     finally:
         for module in learning:
             module.training = True
+        torch.backends.cudnn.allow_tf32 = tensor_cores
 
 
 def cuts(rows: int, tokens: int) -> Iterator[slice]:

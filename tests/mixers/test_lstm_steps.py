@@ -17,14 +17,17 @@ on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="this is about a device
 
 
 def gradients(walk, tensors):
-    """What a walk gives, and its gradients by all it was given, against what was drawn."""
+    """What a walk gives, and its gradients by all it was given."""
     torch.manual_seed(1)
     y, hidden, cell = walk(*tensors)
     wanted = [torch.randn(tensor.shape).to(tensor) for tensor in (y, hidden, cell)]
-    return [y, hidden, cell, *torch.autograd.grad([y, hidden, cell], tensors, wanted)]
+    made = [y, hidden, cell, *torch.autograd.grad([y, hidden, cell], tensors, wanted)]
+    return [tensor.detach().cpu().double() for tensor in made]
 
 
 def by_framework(x, hidden, cell, *weights):
+    """On the host in double precision: a GPU's own kernels round, too."""
+    x, hidden, cell, *weights = (tensor.cpu().double() for tensor in (x, hidden, cell, *weights))
     y, hidden, cell = torch.lstm(x, (hidden[None], cell[None]), weights, True, 1, 0.0, True, False, True)
     return y, hidden[0], cell[0]
 
@@ -41,21 +44,21 @@ def drawn(rows, count, width, dtype=torch.float32):
     return [torch.randn(shape).div(shape[-1] ** 0.5).to(DEVICE, dtype).requires_grad_() for shape in shapes]
 
 
+# A width is compiled for, so there are few of them.
 @settings(max_examples=8, deadline=None)
-@given(rows=st.integers(1, 40), count=st.integers(1, 4), width=st.integers(1, 40))
+@given(rows=st.integers(1, 40), count=st.integers(1, 4), width=st.sampled_from([1, 16, 37]))
 def test_outputs_and_gradients_are_those_of_the_framework(rows, count, width):
     tensors = drawn(rows, count, width)
     ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
     for mine, other in zip(ours, theirs, strict=True):
-        # cuDNN rounds products of single precision for its tensor cores.
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5 if DEVICE.type == "cpu" else 5e-3)
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
 def test_many_rows_in_large_blocks():
     tensors = drawn(65, 2, 17)
     ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
     for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4 if DEVICE.type == "cpu" else 1e-2)
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
 def test_an_incoming_gradient_is_left_alone():
@@ -73,7 +76,7 @@ def test_they_are_near_in_every_type_and_width(dtype, width):
     tensors = drawn(20, 9, width, dtype)
     ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
     for mine, other in zip(ours, theirs, strict=True):
-        assert (mine - other).norm() < (2e-3 if dtype == torch.float32 else 2e-2) * other.norm()
+        assert (mine - other).norm() < (1e-5 if dtype == torch.float32 else 2e-2) * other.norm()
 
 
 @on_gpu

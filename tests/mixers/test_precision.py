@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anaphor.mixers import LinearSpec, Span
+from anaphor.mixers import LinearSpec, Span, mixer_spec
 from anaphor.mixers.attention.normalise import sparsemax
 from anaphor.models import PRESETS, build
 
@@ -42,6 +42,15 @@ def test_small_features_survive_half_precision():
     with torch.autocast("cpu", torch.bfloat16):
         y, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
     torch.testing.assert_close(y.float(), expected, rtol=0.05, atol=0.02)
+
+
+def test_singular_values_of_a_model_in_half_precision():
+    mixer = mixer_spec("svd", width=8, heads=2, rank=2).build()
+    x = torch.randn(1, 5, 8)
+    expected, _ = mixer(x, (), Span.whole(x))
+    y, _ = mixer.to(torch.bfloat16)(x.to(torch.bfloat16), (), Span.whole(x))
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.double(), expected, rtol=0.1, atol=0.05)
 
 
 @pytest.mark.parametrize("name", SMALL)

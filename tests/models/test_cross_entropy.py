@@ -53,6 +53,43 @@ def test_improbable_tokens_keep_their_exact_loss():
     assert loss.item() == 2000
 
 
+@pytest.mark.parametrize("narrow_room", [False, True])
+def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision(narrow_room, monkeypatch):
+    """One minus a probability near one is lost where the probability itself is rounded first."""
+    if narrow_room:  # as on a GPU
+        monkeypatch.setattr(cross_entropy, "_room_type", lambda matrix: matrix.dtype)
+    head = Head(2, 3, True, None).float()
+    with torch.no_grad():
+        head.own.copy_(torch.tensor([[4.0, 0.0], [-3.0, 0.0], [-4.0, 1.0]]))
+    features = torch.tensor([[[1.0, 0.0]]], dtype=torch.float32, requires_grad=True)
+    targets = torch.zeros(1, 1, dtype=torch.long)
+    wanted = [features, *head.parameters()]
+    slow = cross_entropy.whole(features, head, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        fast = cross_entropy.chunked(features, head, targets)
+    torch.testing.assert_close(fast, slow, rtol=0.02, atol=0)
+    for one, other in zip(torch.autograd.grad(fast, wanted), torch.autograd.grad(slow, wanted), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=1e-8)
+
+
+def test_weights_in_half_precision_lose_no_token():
+    """Each of many tokens adds little to a sum that is already large."""
+    head = Head(1, 2, True, None).to(torch.bfloat16)
+    with torch.no_grad():
+        head.own.zero_()
+    features = torch.ones(1, 4096, 1, dtype=torch.bfloat16, requires_grad=True)
+    loss = cross_entropy.chunked(features, head, torch.zeros(1, 4096, dtype=torch.long), at_once=64)
+    by_weight, by_bias = torch.autograd.grad(loss, [head.own, head.bias])
+    assert by_bias.tolist() == [-2048, 2048]
+    assert by_weight.flatten().tolist() == [-2048, 2048]
+
+
+def test_a_target_that_is_no_word_is_refused():
+    head, features = head_of(3, 5, True), torch.randn(1, 2, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        cross_entropy.chunked(features, head, torch.tensor([[1, -1]]))
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_gradients_reach_the_word_vectors(tied):
     from anaphor.models import build

@@ -112,6 +112,7 @@ class SVD(WholeHeaded):
         q, k, v = self.heads_of(x)
         allowed = (span.valid[:, :, None] & span.valid[:, None, :])[:, None]  # [B, 1, T, T]
         weights = self.normalise(self.score(q, k), allowed)
-        left = torch.linalg.svd(weights.detach(), full_matrices=False).U[..., : self.spec.rank]  # [B, H, T, R]
+        wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))  # there is no narrower one
+        left = torch.linalg.svd(wide, full_matrices=False).U[..., : self.spec.rank].to(weights.dtype)  # [B, H, T, R]
         context = self.weigh(left @ (left.transpose(-1, -2) @ weights), v)
         return self.join(context, q, span), ()

@@ -71,8 +71,7 @@ def _rows_at_once(features: Tensor, head: Head, at_once: int | None) -> int:
 class _Chunked(torch.autograd.Function):
     """Gradients by features, weight and bias are made in the forward pass, where a chunk's probabilities are at hand.
 
-    A token's loss has the gradient p - e by its logits: what was expected minus what came. The part of e is a row of
-    the weight and a row of the features, so it is added by index and the probabilities are never written to again.
+    A token's loss has the gradient p - e by its logits: what was expected minus what came.
     """
 
     @staticmethod
@@ -82,12 +81,14 @@ class _Chunked(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
         matrix, constant = _lined_up(weight.to(dtype)), None if bias is None else _lined_up(bias.to(dtype))
         words = len(weight)
+        # Sums over all tokens: a narrow type would lose what single tokens add.
+        sums = torch.promote_types(weight.dtype, torch.float32)
         by_features, by_weight = torch.empty_like(features), None
-        by_bias = None if bias is None else bias.new_zeros(len(matrix))
+        by_bias = None if bias is None else bias.new_zeros(len(matrix), dtype=sums)
         real = targets != NO_TARGET
-        targets = targets.clamp(min=0)
+        targets = targets.where(real, 0)
         total = _wide(features.new_zeros(()))
-        # Filled again for every chunk, first with logits and then with probabilities: fresh memory is slow to touch.
+        # Filled again for every chunk, with logits, probabilities and gradients in turn: fresh memory is slow to touch.
         rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
         room = matrix.new_empty(min(rows, len(features)), len(matrix), dtype=_room_type(matrix))
         with torch.autocast(kind, enabled=False):
@@ -97,20 +98,15 @@ class _Chunked(torch.autograd.Function):
                 some = some.to(dtype)
                 logits = _product(some, matrix, constant, room[: len(some)])
                 logits[:, words:] = -torch.inf  # what was added for the sake of the line is no word
-                peak, aim = _wide(logits.amax(-1)), _wide(logits.gather(-1, target[:, None]).squeeze(-1))
-                p = torch.softmax(logits, -1, out=logits)
-                # The largest probability is never tiny, so what all logits were divided by comes from it without loss.
-                level = peak - _wide(p.amax(-1)).log()
-                total = total + ((level - aim) * counts).sum()
-                p, some = p.to(dtype), some * counts[:, None]
-                gradient.copy_((p @ matrix - matrix[target]) * counts[:, None])
-                by_weight = _with_product(by_weight, p.t(), some, weight.dtype)
-                by_weight.index_add_(0, target, some.to(weight.dtype), alpha=-1)
+                losses, by_logits = _turned(logits, target[:, None])
+                total = total + (losses * counts).sum()
+                by_logits, some = by_logits.to(dtype), some * counts[:, None]
+                gradient.copy_((by_logits @ matrix) * counts[:, None])
+                by_weight = _with_product(by_weight, by_logits.t(), some, sums)
                 if by_bias is not None:
-                    by_bias += counts.to(dtype) @ p
-                    by_bias.index_add_(0, target, counts.to(by_bias.dtype), alpha=-1)
-        by_weight = weight.new_zeros(matrix.shape) if by_weight is None else by_weight
-        by_weight, by_bias = by_weight[:words], None if by_bias is None else by_bias[:words]
+                    by_bias += counts.to(dtype) @ by_logits
+        by_weight = weight.new_zeros(matrix.shape) if by_weight is None else by_weight[:words].to(weight.dtype)
+        by_bias = None if bias is None or by_bias is None else by_bias[:words].to(bias.dtype)
         ctx.save_for_backward(by_features, by_weight, by_bias)
         return total
 
@@ -119,6 +115,26 @@ class _Chunked(torch.autograd.Function):
         # In place: they are nobody else's, and a second copy of a whole output matrix would be slow to make.
         scaled = [None if made is None else made.mul_(gradient) for made in ctx.saved_tensors]
         return (*scaled, None, None)
+
+
+def _turned(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Each token's loss, and its gradient by the logits, which takes their place. [N, V], [N, 1] -> [N], [N, V]"""
+    peak, aim = _wide(logits.amax(-1, keepdim=True)), _wide(logits.gather(-1, target))
+    p = torch.softmax(logits, -1, out=logits)
+    # The largest probability is never tiny, so what all logits were divided by comes from it without loss.
+    level = peak - _wide(p.amax(-1, keepdim=True)).log()
+    missed = _missed(p, target)
+    # In a narrow type a probability near one is rounded to one: what is missing to it still has its digits.
+    losses = torch.where(missed < 0.5, -torch.log1p(-missed), level - aim)
+    return losses.squeeze(-1), p.scatter_(-1, target, -missed.to(p.dtype))
+
+
+def _missed(p: Tensor, target: Tensor) -> Tensor:
+    """The probability that was not given to the target: one minus its own, in a narrow type the sum of all others.
+    [N, V], [N, 1] -> [N, 1]"""
+    if p.dtype.itemsize >= torch.float32.itemsize:
+        return 1 - p.gather(-1, target)
+    return p.scatter_(-1, target, 0).sum(-1, keepdim=True, dtype=torch.float32)
 
 
 def _product(some: Tensor, matrix: Tensor, constant: Tensor | None, out: Tensor) -> Tensor:
