@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anaphor.cli.main import main
 from anaphor.cli.train import LanguageOptions
-from anaphor.config import from_yaml, look_up, parse, read_mapping, to_yaml
+from anaphor.config import from_text, from_yaml, look_up, parse, read_mapping, to_yaml
 from anaphor.errors import ConfigError
 from anaphor.models import PRESETS, LanguageModelSpec, preset
 from anaphor.training.spec import LanguageRunSpec
@@ -97,6 +98,26 @@ def test_a_number_like_3e_4_is_a_number(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text("vocabulary: 9\nmixers: [lstm]\ndropout: 3e-4", encoding="utf-8")
     assert from_yaml(LanguageModelSpec, path).dropout == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 1e-3), ("-2E5", -2e5), ("3.e+2", 300.0), ("1e-3x", "1e-3x"), ("[1e-4, 1]", [1e-4, 1])]
+)
+def test_exponents_are_numbers_wherever_values_are_read(text, value):
+    assert from_text(text) == value
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [
+        ("lab", "`anaphor lab` needs NAME: a lab by name, or `list`"),
+        ("trace", "`anaphor trace` needs FILE::FUNCTION: the function, as FILE::FUNCTION. The file is run"),
+        ("look", "`anaphor look` needs RUN: folder of the run"),
+    ],
+)
+def test_what_a_verb_lacks_is_told_in_words(verb, told, capsys):
+    assert main([verb]) == 2
+    assert capsys.readouterr().err == f"anaphor: {told}\n"
 
 
 def test_flags_override_a_file():

@@ -12,6 +12,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -164,6 +165,10 @@ def _read(kind: type[Spec], words: Sequence[str], program: str, default: Spec | 
 def _explained(message: str, kind: type, words: Sequence[str]) -> str:
     """What the parser says of a value or a flag, in terms of what the user typed rather than of how it is read."""
     hints = get_type_hints(kind)
+    missing = re.match(r"Missing from (anaphor .*?): (?:--([\w-]+) )?([A-Z:]+) (.*?) \(required\)", message)
+    if missing:
+        verb, flag, shape, about = missing.groups()
+        return f"`{verb}` needs {f'--{flag} {shape}' if flag else shape}: {about[0].lower()}{about[1:].rstrip('.')}"
     lacking = re.match(r"Missing value for argument '(--[\w-]+)", message)
     if lacking:
         return f"{lacking[1]} needs a value"
@@ -230,7 +235,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
-        values = yaml.safe_load(text)
+        values = from_text(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date or a number that is none is a ValueError
         raise ConfigError(f"{path} is not a plain YAML file: {_reason(error)}") from None
     if values is None:
@@ -238,6 +243,25 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"{path} must hold `name: value` lines, but it is a {type(values).__name__}")
     return values
+
+
+def from_text(text: str) -> Any:
+    """What YAML makes of a text. `3e-4` is a number: YAML 1.1 would have it written 3.0e-4."""
+    import yaml
+
+    return yaml.load(text, Loader=_loader())
+
+
+@cache
+def _loader() -> type:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    return Loader
 
 
 def _reason(error: Exception) -> str:

@@ -140,7 +140,7 @@ def test_a_check_that_fails_is_told_by_the_exit_code(capsys):
         (["graphs.py::failing"], "failing fails on line 44: RuntimeError: "),
         (["graphs.py::miscounting"], "stays a whole number when it is written `n: int = 3`"),
         (["graphs.py::in_place"], "graphs.py:49: add_ changes the traced tensor 'y' in place, which a graph"),
-        (["graphs.py::empty"], "empty returns something of type str, but no tensor that is made from its inputs"),
+        (["graphs.py::empty"], "empty returns something of type str: it must return a tensor made from its inputs"),
         (["graphs.py::network", "--level", "module"], "unknown level 'module' (known: operations, names, modules"),
         (["graphs.py::network", "--output", "zz5"], "unknown output 'zz5'; did you mean 'z5'?"),
         (["graphs.py::with_module", "--collapse", "modle"], "no module is called 'modle'; did you mean 'model'?"),

@@ -92,7 +92,7 @@ def test_whatever_can_be_called_is_traced(told, target, value):
         ("odd.py::leaving", "leaving fails on line 25: SystemExit: 4"),
         (
             "odd.py::read",
-            "read returns something of type float, but no tensor that is made from its inputs; odd.py:29: x",
+            "read returns something of type float: it must return a tensor made from its inputs; odd.py:29: x",
         ),
         ("odd.py::waiting", "waiting does not run when it is called"),
         ("folder.py::f", "folder.py is a folder, not a file"),

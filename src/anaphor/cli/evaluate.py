@@ -39,7 +39,7 @@ class Options:
     numbers on valid, where several values give several rows; test takes one of each.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     split: str = "valid"
     """What to score: train, valid or test."""

@@ -26,7 +26,7 @@ LONGEST_CHARACTER = 4
 class Options:
     """Write with a trained model, token by token as they are chosen."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     prompt: str = ""
     """Text to go on from; empty means to begin anew."""

@@ -36,7 +36,7 @@ class Options:
     that continue what came before first.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     text: Annotated[str | None, tyro.conf.Positional] = None
     """The text to look at."""

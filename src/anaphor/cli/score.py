@@ -20,7 +20,7 @@ from anaphor.errors import ConfigError, DataError
 class Options:
     """Score sentences with a trained model, each by itself."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Sentences to score."""

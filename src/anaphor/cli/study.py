@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.config import look_up, parse
+from anaphor.config import from_text, look_up, parse
 from anaphor.errors import ConfigError
 from anaphor.studies.presets import questions, study_file
 from anaphor.studies.spec import TESTS, StudySpec, read_study
@@ -30,7 +30,7 @@ class Options:
     command: what is finished is never run again.
     """
 
-    study: Annotated[str, tyro.conf.Positional]
+    study: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
     """A study by name, or a YAML file; `list` names those that there are."""
     data: str | None = None
     """Another data set than the study's own."""
@@ -177,7 +177,7 @@ def assignment(word: str) -> tuple[str, Any]:
     if not equals or not name:
         raise ConfigError(f"--set {word}: write name=value, such as epochs=2")
     try:
-        return name.replace("-", "_"), yaml.safe_load(value)
+        return name.replace("-", "_"), from_text(value)
     except (yaml.YAMLError, ValueError, RecursionError):  # a date that is none is a ValueError
         raise ConfigError(f"--set {word}: {value!r} is neither a number, a name nor a list of them") from None
 

@@ -30,7 +30,7 @@ NAMED = 5  # unknown words and sentences that a warning names
 class Options:
     """Translate sentences with a trained model: one line out for each line in."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Sentences to translate."""

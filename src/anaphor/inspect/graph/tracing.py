@@ -278,7 +278,7 @@ class Tracer(TorchFunctionMode):
         if not self.program.outputs:
             what = f"something of type {type(result).__name__}" if result is not None else "nothing"
             why = "".join(f"; {note}" for note in self.program.notes[:1])
-            raise ConfigError(f"{self.program.name} returns {what}, but no tensor that is made from its inputs{why}")
+            raise ConfigError(f"{self.program.name} returns {what}: it must return a tensor made from its inputs{why}")
         self.root = None
         self._modules.clear()
 
