@@ -40,14 +40,14 @@ def test_the_best_is_named_with_its_interval_and_what_cannot_be_told_apart():
     assert " ± " in sentences[0]
     assert said(sentences, "The next, ").startswith("The next, width 256, layers 1, differs from it by 0.")
     assert "within noise" in said(sentences, "The next, ")
-    assert "after correction for 5 comparisons" in said(sentences, "The next, ")
+    assert "after correction for the choice among 6 settings" in said(sentences, "The next, ")
     assert said(sentences, "1 of the 5 others").endswith("cannot be told apart from it: width 256, layers 1.")
 
 
 def test_a_clear_winner_is_told_apart_from_all():
     axes = {"width": [1, 2, 3]}
     sentences = findings(study(axes, lambda width: 50 * width), axes, PPL)
-    assert "beyond noise (p < 0.001 after correction for 2 comparisons)" in sentences[1]
+    assert "beyond noise (p < 0.001 after correction for the choice among 3 settings)" in sentences[1]
     assert sentences[2] == "It can be told apart from all 2 others."
 
 
@@ -255,3 +255,19 @@ def test_few_seeds_are_compared_on_text_alone_and_the_words_say_so():
     one = told_of_text(names, on_text(-0.2, 0.1, 0.01, "text"), 1)
     assert one.startswith("on the same tokens this very run of model lstm loses 0.200 ± 0.100 nats less than that of ")
     assert one.endswith("so their order is not an accident of this text; of other seeds this says nothing.")
+
+
+@pytest.mark.parametrize(("seeds", "settings"), [(3, 8), (5, 12)])
+def test_settings_that_are_all_alike_are_told_apart_from_the_best_in_one_study_of_twenty(seeds, settings):
+    """The best was chosen by the very numbers that it is then compared by."""
+    axes, random, studies = {"width": list(range(settings))}, np.random.default_rng(1), 1000
+    ahead = trends = 0
+    for _ in range(studies):
+        values = random.normal(100, 1, size=(settings, seeds))
+        groups = [Group({"width": width}, tuple(range(seeds)), tuple(values[width])) for width in axes["width"]]
+        sentences = findings(groups, axes, PPL)
+        few = [line for line in sentences if "cannot be told apart from it" in line]
+        ahead += not few or not few[0].startswith(f"{settings - 1} of the {settings - 1} others")
+        trends += not [line for line in sentences if line.startswith("No effect of width on PPL")]
+    assert ahead / studies <= 0.06
+    assert trends / studies <= 0.06

@@ -291,10 +291,11 @@ def runs(tmp_path_factory):
     """Folders of runs of two steps: one that carries, one with few positions, one of separate examples."""
     folder = tmp_path_factory.mktemp("lengths")
     (folder / "text.txt").write_text("a b c d e f\nb c d e f a\n\nc d e f a b\nd e f a b c\n\n" * 12, encoding="utf-8")
-    small = ["--data", str(folder / "text.txt"), "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5"]
+    small = ["--data", str(folder / "text.txt"), "--width", "8", "--layers", "1", "--batch-size", "2"]
+    learned = ["--model", "transformer", "--heads", "2", "--position", "learned", "--positions", "8"]
     kinds = {
-        "lstm": ["--model", "lstm"],
-        "learned": ["--model", "transformer", "--heads", "2", "--position", "learned", "--positions", "8"],
+        "lstm": ["--model", "lstm", "--bptt", "5"],
+        "learned": [*learned, "--bptt", "5"],
         "padded": ["--model", "lstm", "--batching", "padded"],
     }
     torch.set_default_dtype(torch.float32)

@@ -14,8 +14,9 @@ from anaphor.errors import ConfigError
 from anaphor.studies import worker
 from anaphor.studies.cell import DECIDING, JOB, STOP, TEST, digests, make_cell
 from anaphor.studies.engines import Ended
+from anaphor.studies.hopes import COMPANY
 from anaphor.studies.spec import read_study
-from anaphor.studies.study import COMPANY, KILLS, Study, holding, why
+from anaphor.studies.study import KILLS, Study, holding, why
 from studies.here import Here, Silent
 
 STUDY = """

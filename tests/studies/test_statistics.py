@@ -14,6 +14,7 @@ from anaphor.studies.statistics import (
     interval,
     paired_blocks,
     paired_difference,
+    selected,
     warn_of_few,
 )
 
@@ -176,6 +177,36 @@ def test_holms_correction_on_a_worked_example():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_a_correction_for_the_choice_lies_between_one_for_what_is_told_and_one_for_all_pairs(seeds):
+    p_values = [0.01, 0.004, 0.03, 0.0005, 0.3, 0.000001]
+    corrected = selected(p_values, seeds)
+    pairs = math.comb(len(p_values) + 1, 2)
+    for p, least, one in zip(p_values, holm(p_values), corrected, strict=True):
+        assert p > 0.03 or least < one < pairs * p or p == min(p_values)
+    assert sorted(corrected) == [one for _, one in sorted(zip(p_values, corrected, strict=True))]
+    assert selected([0.04], seeds) == [0.04], "of two settings either may be the better one"
+    assert selected([], 0) == []
+    assert selected([0.0, 1.0, 1.0], seeds) == [0.0, 1.0, 1.0]
+    many = selected([0.0001] * 60, seeds)
+    assert 60 * 0.0001 < many[0] == many[-1] < 0.5
+
+
+@pytest.mark.parametrize("spread", [(1, 1, 1, 1, 1, 1, 1, 1), (1, 1, 1, 1, 9, 9, 9, 9), (9, 1, 1, 1, 1, 1, 1, 1)])
+@pytest.mark.parametrize("worse", [0, 4])
+def test_a_correction_for_the_choice_holds_where_settings_spread_unlike_or_some_are_worse(spread, worse):
+    random, seeds, wrong = np.random.default_rng(3), 5, 0
+    truth = np.where(np.arange(8) < 8 - worse, 0.0, 40.0)
+    for _ in range(TRIALS):
+        values = truth + random.normal(size=(seeds, 8)) * spread
+        best = values.mean(0).argmin()
+        others = [place for place in range(8) if place != best]
+        p_values = stats.ttest_rel(values[:, others], values[:, [best]]).pvalue
+        told = selected(p_values.tolist(), seeds)
+        wrong += any(p < 0.05 and truth[place] == truth[best] for p, place in zip(told, others, strict=True))
+    assert wrong / TRIALS <= 0.06
 
 
 def test_the_difference_is_that_of_means_over_all_tokens():

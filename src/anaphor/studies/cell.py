@@ -68,15 +68,7 @@ class Cell:
         has no perplexity, and is judged by what its loss would make one."""
         if self.status(study) != "finished":
             return None
-        split, name = study.metric.split(".")
-        score = self.read(RunDir(self.folder).result.name)[split]
-        if score.get(name) is not None:
-            return float(score[name])
-        if score["loss"] is None:
-            return math.inf if METRICS[study.metric] == "minimize" else None
-        if name != "perplexity":
-            return None
-        return math.exp(score["loss"]) if score["loss"] < 700 else math.inf
+        return value_of(self.read(RunDir(self.folder).result.name)["valid"], study.metric)
 
     def read(self, name: str) -> dict[str, Any]:
         return read_json(self.folder / name)
@@ -84,6 +76,18 @@ class Cell:
     def end(self, status: str, reason: str) -> None:
         """Remember why there is no result."""
         replace_file(self.folder / ENDED, json.dumps({"status": status, "reason": reason}).encode() + b"\n")
+
+
+def value_of(score: Mapping[str, Any], metric: str) -> float | None:
+    """What a score on validation is judged by; None where it was not measured so."""
+    name = metric.partition(".")[2]
+    if score.get(name) is not None:
+        return float(score[name])
+    if score["loss"] is None:
+        return math.inf if METRICS[metric] == "minimize" else None
+    if name != "perplexity":
+        return None
+    return math.exp(score["loss"]) if score["loss"] < 700 else math.inf
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -15,6 +15,7 @@ from anaphor.studies.statistics import (
     alike,
     holm,
     paired_difference,
+    selected,
     with_half,
 )
 
@@ -44,10 +45,23 @@ class Comparison:
 
 def compare(pairs: Iterable[tuple[Group, Group]]) -> list[Comparison]:
     """Every pair, by Holm's correction for all of them."""
+    return _compared(pairs, lambda p_values, seeds: holm(p_values))
+
+
+def compare_best(best: Group, others: Iterable[Group]) -> list[Comparison]:
+    """The best against each of the others, by a correction for having chosen it by the same numbers."""
+    return _compared(((best, other) for other in others), selected)
+
+
+def _compared(
+    pairs: Iterable[tuple[Group, Group]], corrected: Callable[[Sequence[float], int], list[float]]
+) -> list[Comparison]:
+    """`corrected` makes p-values of all pairs and the number of seeds into those that are told."""
     found = [(one, other, _difference(one, other)) for one, other in pairs]
-    judged = [place for place, (*_, difference) in enumerate(found) if _p(difference) is not None]
-    corrected = dict(zip(judged, holm([_p(found[place][2]) or 0.0 for place in judged]), strict=True))
-    return [Comparison(*of, corrected.get(place)) for place, of in enumerate(found)]
+    judged = {place: p for place, (*_, difference) in enumerate(found) if (p := _p(difference)) is not None}
+    seeds = max((difference.seeds for *_, difference in found if difference is not None), default=0)
+    told = dict(zip(judged, corrected([*judged.values()], seeds), strict=True))
+    return [Comparison(*of, told.get(place)) for place, of in enumerate(found)]
 
 
 def p_told(p: float) -> str:

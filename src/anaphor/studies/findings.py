@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 from typing import Any
 
-from anaphor.studies.comparisons import Comparison, Slice, along, compare, p_told, same
+from anaphor.studies.comparisons import Comparison, Slice, along, compare, compare_best, p_told, same
 from anaphor.studies.groups import Axes, Group, Metric, best_of, is_numeric, told, varied
 from anaphor.studies.statistics import interval, warn_of_few, with_half
 from anaphor.studies.trends import trend
@@ -20,7 +20,7 @@ def findings(groups: Sequence[Group], axes: Axes, metric: Metric) -> list[str]:
     """Sentences: the best, what cannot be told apart from it, trends and rankings along each axis, and what failed."""
     ranked = sorted((group for group in groups if group.ranked), key=lambda group: metric.cost(group.mean))
     free = varied(groups, axes)
-    found = [*_best(ranked, metric), _few(ranked)]
+    found = [*_best(groups, ranked, metric), _few(ranked)]
     if len(free) > 1 or any(map(is_numeric, free.values())):  # else the ranking says it all
         found += _ahead(ranked, metric)
     return _written([*found, *_along_axes(groups, free, metric), *_failed(groups), *_unranked(groups)])
@@ -57,10 +57,12 @@ def _lines(free: Axes, names: Sequence[str]) -> list[dict[str, Any]]:
     return lines if len(lines) <= LINES else [{}]
 
 
-def _best(ranked: Sequence[Group], metric: Metric) -> Iterator[str]:
+def _best(groups: Sequence[Group], ranked: Sequence[Group], metric: Metric) -> Iterator[str]:
     best = best_of(ranked, metric)
     if best is None:
-        yield "no setting has a result for all its seeds, so none is called the best."
+        noted = not ranked and any(group.note and group.values for group in groups)
+        why = "no settings can be compared" if noted else "no setting has a result for all its seeds"
+        yield f"{why}, so none is called the best."
         return
     many = f"best of {len(ranked)} settings: " if len(ranked) > 1 else "result of "
     seeds = f"{len(best.seeds)} seed{'s' if len(best.seeds) > 1 else ''}"
@@ -77,7 +79,7 @@ def _ahead(ranked: Sequence[Group], metric: Metric) -> Iterator[str]:
     if equal:
         names = "; ".join(map(str, equal)) if len(equal) <= NAMED else f"{len(equal)} others"
         yield f"the same to the digits shown: {names}."
-    compared = compare((best, other) for other in others if other not in equal)
+    compared = compare_best(best, [other for other in others if other not in equal])
     if not compared:
         return
     judged = [one for one in compared if one.p is not None]
@@ -85,9 +87,9 @@ def _ahead(ranked: Sequence[Group], metric: Metric) -> Iterator[str]:
     if following.difference is not None:
         verdict = ""
         if following.p is not None:
-            times = f" after correction for {len(judged)} comparisons" if len(judged) > 1 else ""
+            among = f" after correction for the choice among {len(judged) + 1} settings" if len(judged) > 1 else ""
             noise = "beyond" if following.apart else "within"
-            verdict = f", {noise} noise ({p_told(following.p)}{times})"
+            verdict = f", {noise} noise ({p_told(following.p)}{among})"
         yield f"the next, {following.other}, differs from it by {following.size(metric)}{verdict}."
     close = [one.other for one in judged if not one.apart]
     if len(judged) < 2:
@@ -131,15 +133,27 @@ def _failed(groups: Sequence[Group]) -> Iterator[str]:
     failed = [group for group in groups if group.failed]
     if failed:
         count, cells = sum(group.failed for group in failed), sum(len(group.seeds) + group.failed for group in groups)
-        names = [f"{group} ({group.failed} of {len(group.seeds) + group.failed} seeds)" for group in failed]
+        names = [f"{group} ({_missing(group)})" for group in failed]
         more = f"; and {len(names) - NAMED} more settings" if len(names) > NAMED else ""
         verb = "has" if count == 1 else "have"
         yield f"{count} of {cells} cells {verb} no result: {'; '.join(names[:NAMED])}{more}."
 
 
+def _missing(group: Group) -> str:
+    """How many seeds have no result; and why, where that is told nowhere else."""
+    count = f"{group.failed} of {len(group.seeds) + group.failed} seeds"
+    return f"{count}: {group.note}" if group.note and not group.values else count
+
+
 def _unranked(groups: Sequence[Group]) -> Iterator[str]:
-    for group in groups:
-        if group.values and not group.ranked:
-            finite = all(map(math.isfinite, group.values))
-            number = str(interval(group.values)) if finite else "not a finite number for every seed"
-            yield f"not ranked: {group}: {number}{f' ({group.note})' if group.note else ''}."
+    """Those that are left out for one reason are told of together."""
+    left = [group for group in groups if group.values and not group.ranked]
+    for note in dict.fromkeys(group.note for group in left):
+        names = [f"{group}: {_number(group)}" for group in left if group.note == note]
+        more = f"; and {len(names) - NAMED} more settings" if len(names) > NAMED else ""
+        yield f"not ranked: {'; '.join(names[:NAMED])}{more}{f' ({note})' if note else ''}."
+
+
+def _number(group: Group) -> str:
+    finite = all(map(math.isfinite, group.values))
+    return str(interval(group.values)) if finite else "not a finite number for every seed"

@@ -14,7 +14,7 @@ import numpy as np
 from anaphor.config import finite
 from anaphor.errors import DataError
 from anaphor.metrics.perplexity import LossTotal
-from anaphor.studies.cell import MEASURES, TEST, Cell
+from anaphor.studies.cell import MEASURES, TEST, Cell, value_of
 from anaphor.studies.comparisons import told_of_text
 from anaphor.studies.figures import draw_study
 from anaphor.studies.findings import described, findings
@@ -24,6 +24,7 @@ from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.statistics import ENOUGH, Interval, interval, paired_blocks
 from anaphor.studies.study import Study
 from anaphor.studies.tables import write_tables
+from anaphor.studies.units import OTHER_TOKENS, WAY_OUT, has_unknown_words, told_apart, unit_of
 from anaphor.training.durable import replace_file
 from anaphor.training.rundir import RunDir
 
@@ -40,7 +41,8 @@ SEEN = "sees later tokens: exp(loss), not a perplexity"
 def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     """All that the study found, as plain data; files of it lie in the study's folder."""
     spec, settings = study.spec, settings_of(study)
-    groups = [group_of(study, setting) for setting in settings]
+    notes = notes_of(study, settings, spec.metric.split(".")[1], way_out(study, settings))
+    groups = [group_of(study, setting, note) for setting, note in zip(settings, notes, strict=True)]
     metric = metric_of(spec)
     ranked = [
         (metric.cost(group.mean), place) for place, group in enumerate(groups) if group.ranked and not group.failed
@@ -56,7 +58,7 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     found = [*findings(groups, axes, metric), *compared(study, settings, groups, ranked)]
     extra = further_columns(study, settings)
     table = write_tables(groups, axes, metric, extra, study.folder)
-    figures = draw_study(groups, axes, metric, study.folder, tested_groups(study, settings))
+    figures = draw_study(groups, axes, metric, study.folder, tested_groups(study, settings, notes))
     tables = {"table": table}
     if spec.lengths:
         tables["table_by_length"], further, drawn = by_length(study, settings, axes)
@@ -98,34 +100,65 @@ def cells_of(study: Study, setting: Setting) -> list[Cell]:
     return sorted((cell for cell in study.cells if cell.setting is setting), key=lambda cell: cell.seed)
 
 
-def group_of(study: Study, setting: Setting) -> Group:
+def group_of(study: Study, setting: Setting, note: str) -> Group:
     cells = cells_of(study, setting)
     values = {cell.seed: value for cell in cells if (value := study.value(cell)) is not None}
     return Group(
         setting.parameters,
         tuple(values),
         tuple(values.values()),
-        note=note_of(setting),
+        note=note if values else without_value(study, cells),
         failed=len(cells) - len(values),
     )
 
 
-def note_of(setting: Setting) -> str:
-    return "" if getattr(setting.run, "causal", True) else SEEN
+def notes_of(study: Study, settings: Sequence[Setting], name: str, instead: str = "") -> list[str]:
+    """Why each setting cannot be compared with the others by the number of that name; nothing where it can.
+
+    `instead` is what else compares settings whose tokens differ.
+    """
+    scores = scores_of(study, settings)
+    seeing = [not getattr(setting.run, "causal", True) for setting in settings]
+    units = {
+        unit_of(setting.run, score, name)
+        for setting, score, sees in zip(settings, scores, seeing, strict=True)
+        if score is not None and value_of(score, f"valid.{name}") is not None and not sees
+    }
+    others = told_apart(units, name)
+    others += instead if others == OTHER_TOKENS else ""
+    return [SEEN if sees else others for sees in seeing]
 
 
-def tested_groups(study: Study, settings: Sequence[Setting]) -> list[Group]:
+def way_out(study: Study, settings: Sequence[Setting]) -> str:
+    """What compares settings whose tokens differ, if anything does."""
+    unknown = any(score is not None and has_unknown_words(score) for score in scores_of(study, settings))
+    return f"{WAY_OUT}, where no word is unknown" if unknown else WAY_OUT
+
+
+def scores_of(study: Study, settings: Sequence[Setting]) -> list[dict[str, Any] | None]:
+    """The validation score of one seed of each setting: all that finished have the same tokens."""
+    finished = [[cell for cell in cells_of(study, one) if cell.status(study.spec) == "finished"] for one in settings]
+    return [cells[0].read(RunDir(cells[0].folder).result.name)["valid"] if cells else None for cells in finished]
+
+
+def without_value(study: Study, cells: Sequence[Cell]) -> str:
+    """Why runs that finished have no number to be compared by."""
+    finished = (cell for cell in cells if cell.status(study.spec) == "finished")
+    return next((study.reason(cell, "finished") for cell in finished), "")
+
+
+def tested_groups(study: Study, settings: Sequence[Setting], notes: Sequence[str]) -> list[Group]:
     """The same settings with their test scores; none unless every finished cell has one."""
     name = study.spec.metric.split(".")[1]
     groups = []
-    for setting in settings:
+    for setting, note in zip(settings, notes, strict=True):
         cells = cells_of(study, setting)
         finished = [cell for cell in cells if cell.status(study.spec) == "finished"]
         values = {cell.seed: value for cell in finished if (value := _named(cell.read(TEST), name)) is not None}
         if len(values) < len(finished):
             return []
         left = len(cells) - len(values)
-        groups.append(Group(setting.parameters, tuple(values), tuple(values.values()), note_of(setting), left))
+        groups.append(Group(setting.parameters, tuple(values), tuple(values.values()), note, left))
     return groups
 
 
@@ -165,20 +198,22 @@ def compared(
     if len(ranked) < 2:
         return []
     places = [place for _, place in sorted(ranked)[:2]]
-    losses, lines = [], None
+    if any(notes_of(study, [settings[place] for place in places], "loss")):
+        return []
+    losses, lines = [], []
     for place in places:
         rows = [read_losses(cell.folder) for cell in cells_of(study, settings[place])]
         if not rows or any(row is None for row in rows):
             return []
         losses.append(np.stack([row[0] for row in rows if row is not None]))
-        lines = rows[0][1] if rows[0] is not None else None
-    if lines is None or losses[0].shape != losses[1].shape:
-        return []  # other tokens: another tokenizer, or another text
+        lines += [row[1] for row in rows if row is not None]
+    if losses[0].shape != losses[1].shape or not all(np.array_equal(one, lines[0]) for one in lines):
+        return []  # other tokens, whatever the runs say of them
     runs = len(losses[0])
     if runs < ENOUGH:  # hardly anything is known of other seeds, but these runs can be compared on other text
         losses = [of.mean(0) for of in losses]
     try:
-        text = paired_blocks(losses[0], losses[1], lines)
+        text = paired_blocks(losses[0], losses[1], lines[0])
     except DataError:  # a text of too few lines, or a loss that is not finite: nothing can be said
         return []
     first, second = (label(groups[place].parameters) for place in places)
@@ -253,7 +288,7 @@ def by_length(
     tested = all(cell.read(TEST) for cell in study.cells if cell.status(study.spec) == "finished")
     groups: list[Group] = []
     ends: list[tuple[str, dict[int, int]]] = []
-    for setting in settings:
+    for setting, note in zip(settings, notes_of(study, settings, "perplexity"), strict=True):
         rows = {
             cell.seed: {
                 (row["bptt"], row["state"]): row for row in cell.read(TEST if tested else MEASURES).get("lengths", [])
@@ -267,7 +302,7 @@ def by_length(
             if scores:
                 reached[length] = max(len(rows[seed][length, state]["positions"]) for seed in scores)
                 parameters = {**setting.parameters, "state": state, "length": reached[length]}
-                group = Group(parameters, tuple(scores), tuple(scores.values()))
+                group = Group(parameters, tuple(scores), tuple(scores.values()), note, len(rows) - len(scores))
                 scored.setdefault((state, reached[length]), group)
         groups += scored.values()
         ends.append((label(setting.parameters), reached))

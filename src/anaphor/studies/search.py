@@ -29,7 +29,7 @@ class Proposals(Protocol):
         """The next one; None when there is none, for now or for good."""
 
     def report(self, setting: Setting, value: float | None) -> None:
-        """What came of it: the mean over seeds, or None where it failed."""
+        """What came of it: the mean over seeds, infinitely bad where it went wrong, or None where nothing is known."""
 
 
 class Listed:

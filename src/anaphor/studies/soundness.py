@@ -8,7 +8,9 @@ from anaphor.config import look_up
 from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import ConfigError
 from anaphor.models import PRESETS, SEQ2SEQ_PRESETS, BlockSpec, preset, seq2seq_preset
+from anaphor.studies.axes import Axis
 from anaphor.studies.spec import Setting, StudySpec
+from anaphor.studies.units import BY_TOKEN, TEXT_SETTINGS, TOKEN_SETTINGS
 from anaphor.training.optim import OPTIMIZERS, check_rates
 from anaphor.training.run import check_rules
 from anaphor.training.schedule import SCHEDULES
@@ -22,6 +24,8 @@ VOCABULARY = 100  # the data will tell; what fits together does not depend on it
 
 def check_study(spec: StudySpec, settings: Sequence[Setting] | None) -> None:
     """Refuse settings that could not be run. Those of a search are not known yet: of them only names are checked."""
+    if spec.searches:
+        check_search(spec)
     for setting in [spec.middle()] if settings is None else settings:
         assert isinstance(setting.run, Run), "one of the tasks that can be studied"
         try:
@@ -31,6 +35,24 @@ def check_study(spec: StudySpec, settings: Sequence[Setting] | None) -> None:
                 check_sight(spec.metric, setting.run, check_parts(setting.run))
         except ConfigError as error:
             raise spec.refusal(setting.parameters, error) from None
+
+
+def check_search(spec: StudySpec) -> None:
+    """Refuse axes along which the metric changes its meaning: a search would follow it to where it counts least."""
+    for axis in spec.parameters:
+        places = axis.settings if isinstance(axis, Axis) else [{axis.name: end} for end in (axis.low, axis.high)]
+        names = {name for place in places for name in place}
+        values = {name: {str(place.get(name, spec.base.get(name))) for place in places} for name in names}
+        changed = {name for name in names if len(values[name]) > 1}
+        along = f"study {spec.name!r}: method {spec.method} cannot go along {axis.name}"
+        if changed & set(TEXT_SETTINGS):
+            raise ConfigError(
+                f"{along} by any metric, for it changes the text that is scored: give each text a study of its own"
+            )
+        if spec.metric.split(".")[1] in BY_TOKEN and changed & set(TOKEN_SETTINGS):
+            raise ConfigError(
+                f"{along} by metric={spec.metric}, for it changes what a token is: choose by valid.bits_per_byte"
+            )
 
 
 def check_names(run: Run) -> None:

@@ -77,7 +77,7 @@ class StudySpec:
     train_score: bool = False
     """Whether every model is scored on the beginning of its training text, too, as much of it as validation has."""
     stop_hopeless: bool = False
-    """Whether a run ends early that is worse than the median of the others at the same point."""
+    """Whether the runs of a setting end early that is worse than the median of the others at the same step."""
 
     def __post_init__(self) -> None:
         look_up(TASKS, self.task, "task")

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 
 ENOUGH = 3  # seeds: two have a spread that is itself hardly known
 BLOCKS = (8, 16)  # few and long: their means are nearly independent, and Student's t knows that they are few
+NUMBERS = 1_000_000  # that a simulation draws, in at least 2,000 and at most 20,000 studies
 LONG = 15  # so many times as long as the correlation is a block, where the text is long enough for eight of them
 
 
@@ -121,6 +122,45 @@ def holm(p_values: Sequence[float]) -> list[float]:
         most = max(most, min((len(p_values) - rank) * p_values[place], 1.0))
         corrected[place] = most
     return corrected
+
+
+def selected(p_values: Sequence[float], seeds: int) -> list[float]:
+    """A correction for comparing the best with each of the others, where the same numbers chose the best.
+
+    Step by step as in Holm's method, from the smallest p on. Each step asks how likely the best of so many settings
+    that are alike would differ as much from one of the others.
+    """
+    ordered = sorted(range(len(p_values)), key=p_values.__getitem__)
+    corrected, most = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(ordered):
+        most = max(most, _by_selection(p_values[place], len(p_values) - rank + 1, seeds))
+        corrected[place] = most
+    return corrected
+
+
+def _by_selection(p: float, settings: int, seeds: int) -> float:
+    """The chance that the best of so many alike has a p as small as this one. Any pair may become that one, no more."""
+    if settings == 2:
+        return p  # whichever is the better one, it is the same comparison
+    largest = _largest(settings if settings <= 20 else -(-settings // 10) * 10, seeds)  # rather too many than too few
+    beyond = len(largest) - int(np.searchsorted(largest, stdtrit(seeds - 1, 1 - p / 2)))
+    return max(p, min(settings * (settings - 1) / 2 * p, (beyond + 1) / (len(largest) + 1)))
+
+
+@lru_cache(maxsize=256)
+def _largest(settings: int, seeds: int) -> Floats:
+    """Student's t between the best and whichever differs most from it, in simulated studies of settings that are alike.
+
+    What seeds have in common is the same for all settings and cancels in differences, so that they are independent.
+    """
+    draws = int(np.clip(NUMBERS // (settings * seeds), 2_000, 20_000))
+    values = np.random.default_rng(0).standard_normal((draws, seeds, settings))
+    best = values.mean(1).argmin(1)[:, None]
+    pairs = values - np.take_along_axis(values, best[:, None], axis=2)
+    error = pairs.std(1, ddof=1) / math.sqrt(seeds)
+    np.put_along_axis(error, best, math.inf, axis=1)
+    found: Floats = np.sort((pairs.mean(1) / error).max(1))
+    return found
 
 
 def paired_blocks(

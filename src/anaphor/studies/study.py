@@ -10,7 +10,7 @@ import math
 import signal
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,8 +25,10 @@ from anaphor.config import finite, read_mapping
 from anaphor.errors import ConfigError, DataError
 from anaphor.studies.cell import ENDED, JOB, STOP, TEST, Cell, make_cell, read_json
 from anaphor.studies.engines import Ended, Engine, Job
+from anaphor.studies.hopes import hopeless
 from anaphor.studies.search import Proposals, proposals
 from anaphor.studies.spec import Setting, StudySpec
+from anaphor.studies.units import has_unknown_words
 from anaphor.training.durable import append_file, replace_file
 from anaphor.training.lock import locked
 from anaphor.training.rundir import STUDY, RunDir
@@ -36,7 +38,7 @@ CHOOSING = ("task", "base", "method", "metric", "parameters", "seeds", "trials")
 TERMINATED = 143  # exit code of a worker that was asked to end, and saved its last step before
 KILLS = 5  # times that a cell is begun again after a signal ended it: then it is the cell's own fault
 OVER = ("finished", "diverged", "stopped")  # states in which a cell stays when the study is run again
-COMPANY = 3  # cells that must have come as far before one can be called hopeless
+WRONG = ("diverged", "stopped")  # those that say of a setting that it is bad
 
 
 class Watcher(Protocol):
@@ -130,7 +132,7 @@ class Study:
                 self._queue += [cell for key, cell in left.items() if key not in self._begun]
                 self._begun |= set(left)
             else:
-                plan.report(setting, self._mean(made))
+                plan.report(setting, self._outcome(made))
         return self._queue.popleft()
 
     def _made(self, setting: Setting) -> list[Cell]:
@@ -170,13 +172,17 @@ class Study:
         for awaited in self._open:
             awaited.left.discard(cell.key)
             if not awaited.left:
-                plan.report(awaited.setting, self._mean(awaited.cells))
+                plan.report(awaited.setting, self._outcome(awaited.cells))
         self._open = [awaited for awaited in self._open if awaited.left]
 
     def reason(self, cell: Cell, status: str) -> str:
         """Why there is no result, if there is none."""
         if status == "finished" and self.value(cell) is None:
-            return f"its score has no {self.spec.metric.partition('.')[2]}"
+            name = self.spec.metric.partition(".")[2]
+            unknown = has_unknown_words(cell.read(RunDir(cell.folder).result.name)["valid"])
+            # Letters that nobody has to predict would make bits look fewer than they are.
+            why = ", for words that it does not know are one token" if name == "bits_per_byte" and unknown else ""
+            return f"its score has no {name}{why}"
         if status == "diverged":
             return str(cell.read(RunDir(cell.folder).result.name).get("reason", ""))
         return str(cell.read(ENDED).get("reason", "")) if status in ("failed", "stopped") else ""
@@ -185,25 +191,17 @@ class Study:
         """What the cell is judged by; None where it has not finished."""
         return cell.value(self.spec)
 
-    def _mean(self, cells: list[Cell]) -> float | None:
+    def _outcome(self, cells: list[Cell]) -> float | None:
+        """What is reported of a setting: the mean over its seeds, or the worst there is where one of them went wrong,
+        so that a search keeps away from there. A crash says nothing of a setting."""
+        if any(cell.status(self.spec) in WRONG for cell in cells):
+            return math.inf if self.spec.goal == "minimize" else -math.inf
         values = [value for cell in cells if (value := self.value(cell)) is not None]
         return statistics.fmean(values) if len(values) == len(cells) else None
 
     def _stop_hopeless(self, running: list[Cell]) -> None:
-        """The median rule: a cell ends when its best loss is worse than the others' median at the same step."""
-        curves = {cell.key: curve(cell) for cell in self.cells}
-        for cell in running:
-            own = curves[cell.key]
-            if not own or (cell.folder / STOP).exists():
-                continue
-            step = max(own)
-            others = [
-                best_until(curves[key], step)
-                for key in curves
-                if key != cell.key and max(curves[key], default=0) >= step
-            ]
-            if len(others) >= COMPANY and best_until(own, step) > statistics.median(others):
-                (cell.folder / STOP).touch()
+        for cell in hopeless(running, self.cells, self.spec.metric):
+            (cell.folder / STOP).touch()
 
     @property
     def cells_folder(self) -> Path:
@@ -303,22 +301,6 @@ def why(ended: Ended) -> str:
         also = ", as the system does to a process for which memory is short" if number == signal.SIGKILL else ""
         return f"ended by signal {number}, {KILLS + 1} times{also}"
     return ended.reason or f"ended with exit code {ended.code}"
-
-
-def curve(cell: Cell) -> Mapping[int, float]:
-    """The validation losses of a cell so far, by step."""
-    return dict(_losses(cell))
-
-
-def _losses(cell: Cell) -> Iterator[tuple[int, float]]:
-    for line in RunDir(cell.folder).read_metrics():
-        loss = line["valid"]["loss"] if line.get("valid") else None
-        if loss is not None:
-            yield line["step"], loss
-
-
-def best_until(losses: Mapping[int, float], step: int) -> float:
-    return min((loss for at, loss in losses.items() if at <= step), default=math.inf)
 
 
 @contextmanager

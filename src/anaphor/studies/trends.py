@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from anaphor.studies.comparisons import Comparison, Slice, compare, same
+from anaphor.studies.comparisons import Comparison, Slice, compare_best, same
 from anaphor.studies.groups import Group, Metric, told
 from anaphor.studies.statistics import alike, with_half
 
@@ -25,7 +25,7 @@ def trend(found: Slice, metric: Metric) -> str:
     if len(groups) < 2:
         return ""
     best = min(groups, key=lambda group: metric.cost(group.mean))
-    compared = compare((best, other) for other in groups if other is not best)
+    compared = compare_best(best, [group for group in groups if group is not best])
     few = any(one.p is None for one in compared)
     if all(alike([best.mean], [group.mean]) if few else same(best, group) for group in groups):
         said = f"{metric.short} is the same at every {found.name} ({_mean(best)})"

@@ -1,0 +1,111 @@
+"""A setting ends early that is worse than the median of the others: as a whole, by the study's own numbers."""
+
+import json
+
+import pytest
+
+from anaphor.studies.cell import STOP, make_cell
+from anaphor.studies.hopes import hopeless
+from anaphor.studies.spec import read_study
+from anaphor.studies.study import Study
+from studies.here import Here, Silent
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """A study whose cells have told something: `told` has, for each value of the axis, the curves of its seeds."""
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
+
+    def study(axis, told, metric="valid.loss", task="lm", facts="tokenizer:word|vocab:8"):
+        file = tmp_path / "study.yaml"
+        data = f"{tmp_path}/text.txt" if task == "lm" else "echo"
+        file.write_text(
+            f"task: {task}\nbase: {{data: {data}}}\nparameters: {{{axis}: {{values: {list(told)}}}}}\n"
+            f"metric: {metric}\nstop_hopeless: true\nseeds: 3\n"
+        )
+        made = Study(read_study(file), tmp_path / "out", Here(), Silent())
+        for setting, curves in zip(made.spec.settings(), told.values(), strict=True):
+            for seed, values in enumerate(curves):
+                cell = make_cell(setting, seed, made.cells_folder, task, 1)
+                cell.folder.mkdir(parents=True)
+                lines = [
+                    {"step": 10 * place, "valid": {"loss": 1.0, "signature": facts_of(setting, facts), **value}}
+                    for place, value in enumerate(values, 1)
+                ]
+                (cell.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+                made.cells.append(cell)
+        return made
+
+    return study
+
+
+def facts_of(setting, facts):
+    return facts.replace("word", "byte").replace("8", "256") if setting.run.tokenizer == "byte" else facts
+
+
+def losses(*values):
+    return [{"loss": value} for value in values]
+
+
+def ended(study, *running):
+    """Which of these cells are told to stop, by the value of their axis and their seed."""
+    chosen = [cell for cell in study.cells if place_of(cell) in running]
+    study._stop_hopeless(chosen)
+    told = [place_of(cell) for cell in study.cells if (cell.folder / STOP).exists()]
+    assert told == [place_of(cell) for cell in hopeless(chosen, study.cells, study.spec.metric)]
+    return told
+
+
+def place_of(cell):
+    return (*cell.setting.parameters.values(), cell.seed)
+
+
+GOOD = [losses(3.0, 2.0)] * 3
+
+
+def test_the_numbers_are_those_that_the_study_chooses_by(begin):
+    """More tokens, each told more easily: fewer nats a token, and more bits a byte."""
+    told = {4: [[{"loss": 3.0, "bits_per_byte": 1.0}]] * 3, 8: [[{"loss": 2.0, "bits_per_byte": 2.0}]] * 3}
+    study = begin("width", told, "valid.bits_per_byte")
+    assert ended(study, (4, 0)) == []
+    assert ended(study, (8, 0)) == [(8, 0)]
+
+
+def test_more_may_be_better(begin):
+    told = {4: [[{"loss": 2.0, "bleu": 30.0}]] * 3, 8: [[{"loss": 1.0, "bleu": 20.0}]] * 3}
+    study = begin("width", told, "valid.bleu", "translate")
+    assert ended(study, (4, 0)) == []
+    assert ended(study, (8, 0)) == [(8, 0)]
+
+
+def test_nobody_is_judged_by_a_number_that_is_not_measured_on_the_way(begin):
+    study = begin("width", {4: [losses(1.0)] * 3, 8: [losses(9.0)] * 3}, "valid.bleu", "translate")
+    assert ended(study, (8, 0), (8, 1)) == []
+
+
+def test_settings_that_cannot_be_compared_are_not(begin):
+    study = begin("tokenizer", {"byte": [losses(2.0)] * 3, "word": [losses(5.0)] * 3})
+    assert ended(study, ("word", 0), ("word", 1), ("word", 2)) == []
+
+
+def test_an_unlucky_seed_does_not_end_a_good_setting(begin):
+    study = begin("width", {4: [losses(4.0, 3.0)] * 3, 8: [*GOOD[:2], losses(4.5, 3.5)]})
+    assert ended(study, (8, 2)) == []
+
+
+def test_a_lucky_seed_does_not_save_a_bad_setting_and_all_that_run_end(begin):
+    study = begin("width", {4: GOOD, 8: [losses(5.0, 4.0), losses(5.0, 4.0), losses(3.0, 1.9)]})
+    assert ended(study, (8, 1), (8, 2)) == [(8, 1), (8, 2)]
+
+
+def test_a_seed_that_is_ahead_waits_for_the_others_that_run(begin):
+    study = begin("width", {4: GOOD, 8: [losses(2.5, 2.4), losses(2.6)]})
+    assert ended(study, (8, 0), (8, 1)) == [], "at the step that both have reached they are the better ones"
+    behind = begin("heads", {4: GOOD, 8: [losses(9.0, 9.0), []]})
+    assert ended(behind, (8, 0), (8, 1)) == []
+    assert ended(behind, (8, 0)) == [(8, 0)]
+
+
+def test_few_others_are_no_company(begin):
+    study = begin("width", {4: GOOD[:2], 8: [losses(9.0)] * 3})
+    assert ended(study, (8, 0)) == []

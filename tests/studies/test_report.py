@@ -1,0 +1,58 @@
+"""The report says of a study by length what it says of the study itself: who is left out, and of how many seeds."""
+
+import json
+
+import numpy as np
+
+from anaphor.studies.cell import JOB, MEASURES
+from anaphor.studies.engines import Ended
+from anaphor.studies.report import SEEN, report
+from anaphor.studies.spec import read_study
+from anaphor.studies.study import Study
+from studies.here import Silent
+from studies.pretended import Pretending, finish
+
+STUDY = """
+base: {data: %s, width: 8, device: cpu}
+parameters: {variant: {settings: {plain: {}, wide: {width: 16}, seeing: {causal: false}}}}
+lengths: [2, 4]
+seeds: 3
+test: none
+"""
+
+
+def worked(job):
+    """Best is what sees later tokens, next what lost two of its three seeds."""
+    said = json.loads((job.folder / JOB).read_text())
+    spec = said["spec"]
+    if spec["width"] == 16 and spec["seed"]:
+        return Ended(1, "no room")
+    loss = (1.0 if not spec["causal"] else 2.0 if spec["width"] == 16 else 3.0) + spec["seed"] / 100
+    finish(job.folder, loss=loss, perplexity=float(np.exp(loss)) if spec["causal"] else None)
+    rows = [
+        {"bptt": length, "state": state, "loss": loss + length / 100, "positions": [{}] * length}
+        for state in ("carried", "restarted")
+        for length in (2, 4)
+    ]
+    (job.folder / MEASURES).write_text(json.dumps({"wanted": said["measures"], "lengths": rows}))
+    return Ended(0)
+
+
+def test_by_length_nobody_is_best_who_is_not_so_in_the_study(tmp_path):
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY % (tmp_path / "text.txt"))
+    (tmp_path / "out").mkdir()
+    study = Study(read_study(file), tmp_path / "out", Pretending(ends=worked), Silent())
+    study.run()
+    result = report(study)
+    assert result["best"]["parameters"] == {"variant": "plain"}
+    by_length = [line.removeprefix("By length: ") for line in result["findings"] if line.startswith("By length: ")]
+    assert [line for line in by_length if "variant plain" in line and line.startswith("Best of 8 settings: ")]
+    (unranked,) = [line for line in by_length if line.startswith("Not ranked: ")]
+    assert unranked.count("variant seeing") == 4
+    assert SEEN in unranked
+    assert [line for line in by_length if line.startswith("8 of 36 cells have no result: variant wide, state carried")]
+    rows = [line for line in result["table_by_length"].splitlines() if "wide" in line]
+    assert len(rows) == 4
+    assert all("1 of 3" in row for row in rows)
