@@ -178,7 +178,10 @@ def test_a_study_written_down_is_the_same_study(name, tmp_path):
     ("text", "message"),
     [
         ("", "has no parameters"),
-        ("parameters: {widht: {values: [8]}}\n", "no field 'widht'; did you mean 'width'"),
+        ("parameters: {widht: {values: [8]}}\n", "a run of a study has no field 'widht'; did you mean 'width'"),
+        ("parameters: {width: {values: []}}\n", "width has no values: there must be at least one"),
+        ("parameters: {model: {settings: {}}}\n", "model has no settings: there must be at least one"),
+        ("seeds: 0\nparameters: {width: {values: [8]}}\n", "how many there are, at least 1, or a list .* not 0"),
         ("parameters: {width: [8]}\n", "width holds `values: \\[...\\]`"),
         ("parameters: {width: {valeus: [8]}}\n", "needs a list of values"),
         ("parameters: {width: {values: [8, 8]}}\n", "the same value twice"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,7 @@ def run(words: Sequence[str]) -> int:
             result = report(study, force=options.force)
         except KeyboardInterrupt:
             study.log("interrupted")
+            print(f"what is finished stays in {folder}; the same command goes on", file=sys.stderr)
             raise
     show(result, options)
     return PARTIAL if any(incomplete(cell) for cell in result["cells"]) else 0
@@ -117,8 +119,9 @@ def refuse_another(spec: StudySpec, folder: Path, options: Options) -> None:
 
 def chosen(options: Options) -> StudySpec:
     """The study with what the command line says over it."""
-    for name, count in (("threads", options.threads), ("per_device", options.per_device)):
-        if count < 1:
+    for name in ("threads", "per_device", "workers"):
+        count = getattr(options, name)
+        if count is not None and count < 1:
             raise ConfigError(f"{name}={count}: it must be at least 1")
     if options.of is not None:
         from anaphor.studies.adoption import study_of

@@ -77,6 +77,8 @@ def read_axis(name: str, given: Any, path: Path) -> Axis | Range:
     if not isinstance(given, dict):
         raise ConfigError(f"{path}: {name} holds `values: [...]`, not {given!r}")
     keys = set(given)
+    if keys in ({"values"}, {"settings"}) and given[min(keys)] in ([], {}):
+        raise ConfigError(f"{path}: {name} has no {min(keys)}: there must be at least one")
     if keys == {"values"} and isinstance(given["values"], list) and given["values"]:
         return plain_axis(name, given["values"], path)
     if keys == {"value"}:

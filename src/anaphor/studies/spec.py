@@ -174,7 +174,7 @@ class StudySpec:
         recipe = given.pop("recipe", None)
         values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe), self.task))))
         self._require_own(given)
-        check_fields(kind, given)
+        check_fields(kind, given, "a run of a study")
         values = without_replaced(values, given)
         values |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         try:
@@ -312,6 +312,8 @@ def _seeds(given: Any, path: Path) -> tuple[int, ...]:
     """A list of seeds, or how many there are."""
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return tuple(range(given))
+    if not isinstance(given, list):
+        raise ConfigError(f"{path}: seeds is how many there are, at least 1, or a list of whole numbers, not {given!r}")
     return tuple(_list(given, "seeds", int, path))
 
 
