@@ -13,7 +13,9 @@ from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.training.interruption import Interruption
 
-TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]
+SMALL = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--device", "cpu"]
+TINY = [*SMALL, "--bptt", "5"]
+PADDED = [*SMALL, "--batching", "padded"]
 
 pytestmark = pytest.mark.usefixtures("text")
 
@@ -178,7 +180,8 @@ def test_json_has_no_infinity(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words", [["--bptt", "5"], ["--protocol", "example"], ["--no-carry"], ["--state", "carried"]])
 def test_examples_by_themselves_have_no_segments(capsys, words):
-    train("--batching", "padded", "--limit", "4", "--steps", "1", "--out", "run")
+    padded = ["train", "lm", "--data", "text", "--no-test", *PADDED, "--limit", "4", "--steps", "1", "--out", "run"]
+    assert main(padded) == 0
     capsys.readouterr()
     refused(capsys, ["evaluate", "run", "--device", "cpu", *words], f"{words[0].replace('--no-', '--')} needs a text")
     assert main(["evaluate", "run", "--device", "cpu"]) == 0
@@ -280,14 +283,18 @@ def test_a_schedule_takes_its_options(words, rates):
         (["--schedule", "cosin"], "did you mean 'cosine'"),
         (["--lr", "-1"], "must be above 0"),
         (["--final", "2"], "it must be from 0 to 1"),
-        (["--batching", "padded", "--shift"], "shift=True is about segments of a text"),
-        (["--batching", "padded", "--carry"], "carry=True is about segments of a text"),
         (["--divisor", "2"], "means nothing to a cosine schedule"),
         (["--layers", "2", "--rates", "1", "0.5", "0.1"], "3 rates are given for 2 layers"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):
     refused(capsys, ["train", "lm", "--data", "text", "--dry-run", *TINY, *words], message)
+
+
+@pytest.mark.parametrize("name", ["shift", "carry"])
+def test_a_dry_run_refuses_what_examples_do_not_have(capsys, name):
+    words = ["train", "lm", "--data", "text", "--dry-run", *PADDED, f"--{name}"]
+    refused(capsys, words, f"{name}=True is about segments of a text")
 
 
 def test_a_study_s_folder_is_not_made_a_run_s(tmp_path, capsys):

@@ -117,9 +117,9 @@ def test_a_best_that_is_damaged_while_the_run_goes_on_does_not_cost_the_result(t
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda progress: {**progress, "mood": 3}, "the checkpoint's progress does not fit: extra: mood"),
-        (lambda progress: dict(list(progress.items())[1:]), "the checkpoint's progress does not fit: missing: step"),
-        (lambda progress: [], "the checkpoint's progress does not fit: missing: step, epoch, "),
+        (lambda progress: {**progress, "mood": 3}, "facts.json: the progress does not fit: extra: mood"),
+        (lambda progress: dict(list(progress.items())[1:]), "facts.json: the progress does not fit: missing: step"),
+        (lambda progress: {}, "facts.json: the progress does not fit: missing: step, epoch, "),
     ],
 )
 def test_progress_of_another_kind_is_refused_in_one_line(trained, capsys, change, message):
@@ -130,3 +130,12 @@ def test_progress_of_another_kind_is_refused_in_one_line(trained, capsys, change
     assert main([*WORDS, "--resume"]) == 2
     (line,) = told(capsys)
     assert message in line
+
+
+def test_a_place_in_an_epoch_that_is_shorter_now_is_its_end(tmp_path, capsys):
+    words = ["train", "lm", "--data", "text", "--no-test", "--model", "transformer", "--heads", "2", *TINY[2:]]
+    assert main([*words, "--steps", "20", "--evaluate-every", "20", "--out", "run"]) == 0
+    larger = ["--batch-size", "20", "--steps", "22", "--evaluate-every", "2"]
+    assert main([*words, *larger, "--out", "run", "--resume", "--force", "--json"]) == 0
+    progress = checkpoint.read(tmp_path / "run" / "checkpoints" / "step-22").facts["progress"]
+    assert (progress["epoch"], progress["batch"]) == (1, 2)

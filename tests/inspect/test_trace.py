@@ -369,7 +369,7 @@ def test_numbers_that_leave_the_graph_are_told():
 
 
 def test_a_result_without_tensors_is_refused():
-    with pytest.raises(ConfigError, match="returns something of type int, but no tensor"):
+    with pytest.raises(ConfigError, match="returns something of type int: it must return a tensor"):
         trace(lambda x: 3)(x=1)
     with pytest.raises(ConfigError, match="cannot be called with this: missing a required argument: 'x'"):
         trace(lambda x: x)()

@@ -229,6 +229,26 @@ def test_what_cannot_work_is_refused_in_one_line(case):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["lstm", "transformer", "transformer-xl", "gpt-nano", "hybrid", "linear"])
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("positions", (8, 9)), ("activation", ("relu", "gelu")), ("dropout_kind", ("each", "locked"))],
+)
+@pytest.mark.parametrize("more", [{}, {"feedforward": 0}, {"feedforward": 5}, {"dropout": 0.5}, {"input_dropout": 0.5}])
+def test_a_model_says_which_options_it_reads(name, option, values, more):
+    heads = {} if name == "lstm" else {"heads": 2}
+    found = []
+    for value in values:
+        spec = preset(name, vocabulary=9, width=8, layers=2, **heads, **more, **{option: value})
+        torch.manual_seed(0)
+        model = spec.build().train()
+        torch.manual_seed(1)
+        y, _ = model(torch.arange(8).expand(2, -1))
+        found.append((y, model.limit))
+    alike = torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
+    assert spec.reads(option) == (not alike)
+
+
 @pytest.mark.parametrize("norm", ["before", "none"])
 def test_the_norm_behind_the_stack_follows_the_norm_of_all_and_not_those_of_each(norm):
     model = build(

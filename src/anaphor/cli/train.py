@@ -19,6 +19,7 @@ from anaphor.training.precedence import REPLACED, without_replaced
 from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
+from anaphor.training.unread import refuse_unread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +75,15 @@ def run(words: Sequence[str]) -> int:
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out: the folder of the run to go on with")
     out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
+    said = said_in(words)
     if options.dry_run:
+        refuse_unread(spec, said)
         return tell(spec, out, options)
 
     # Before torch is loaded: a folder that is in use or cannot be written is refused at once.
     with RunDir(out).lock():
         pass
+    refuse_unread(spec, said)
 
     from anaphor.cli.progress import Bar, Under
     from anaphor.tasks.waiting import heard
@@ -124,6 +128,11 @@ def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str
     return without_replaced(vars(from_yaml(kind, path)), said)
 
 
+def said_in(words: Sequence[str]) -> set[str]:
+    """The names of all flags that were typed."""
+    return {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+
+
 def value_of(flag: str, words: Sequence[str]) -> str | None:
     """What stands behind a flag, before the parser proper has seen it: the defaults depend on it."""
     for place, word in enumerate(words):
@@ -137,10 +146,10 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
 
 
 def tell(spec: RunSpec, out: Path, options: Options) -> int:
-    from anaphor.training.run import build_step, check_rules, prepare
+    from anaphor.training.run import build_step, check_rules, kept_place, prepare
 
     check_rules(spec)
-    made = prepare(spec)
+    made = prepare(spec, place=kept_place(RunDir(out), spec) if options.resume else None)
     build_step(spec, made.model, made.task, made.device)  # it refuses what does not fit the model
     padding, left_out = made.padding_share(), made.left_out()
     facts = {

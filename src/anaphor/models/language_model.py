@@ -159,6 +159,17 @@ class LanguageModelSpec(StackOptions):
             return True
         return name in self.understood
 
+    def reads(self, name: str) -> bool:
+        """Whether anything depends on an option that every model accepts."""
+        if name == "positions":
+            return POSITIONS[self.position].bounded
+        if name == "activation":
+            return self.feedforward != 0
+        if name == "dropout_kind":
+            entering = self.dropout if self.input_dropout is None else self.input_dropout
+            return any((entering, self.output_dropout, *self.layer_dropouts))
+        return True
+
     def _refuse_unused(self, options: dict[str, Any]) -> None:
         for name, value in options.items():
             if name not in self.understood:

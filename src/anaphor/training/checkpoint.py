@@ -42,11 +42,24 @@ LARGEST_HEADER = 10_000_000
 class Checkpoint:
     """What one folder held."""
 
+    path: Path
     step: int
     parts: dict[str, dict[str, Tensor]]
     """Tensors, on the CPU, in memory of their own; tied ones are one tensor again."""
     facts: dict[str, Any]
     """Everything that is no tensor, as plain JSON."""
+
+    def file(self, part: str) -> Path:
+        """Where the tensors of a part stand."""
+        return self.path / f"{part}.safetensors"
+
+    @property
+    def facts_file(self) -> Path:
+        return self.path / _FACTS
+
+    def give_weights(self, model: nn.Module) -> None:
+        """Give a model its weights, or say what does not fit."""
+        fit(model, self.parts["model"], str(self.file("model")))
 
 
 def write(folder: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Path:
@@ -96,7 +109,7 @@ def read(path: Path) -> Checkpoint:
         if name.endswith(".safetensors"):
             part = name.removesuffix(".safetensors")
             parts[part] = _untied(_read_tensors(path / name), ties.get(part, {}), path / _FACTS)
-    return Checkpoint(step, parts, facts)
+    return Checkpoint(path, step, parts, facts)
 
 
 def prune(folder: Path, keep: int, also: Collection[int] = ()) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from anaphor.data.corpus import build_tokenizer, encoded
 from anaphor.data.reading import dialogues
 from anaphor.data.source import Source
-from anaphor.data.sources import EXAMPLES, LINES, open_source, overlap
+from anaphor.data.sources import EXAMPLES, LINES, SOURCES, open_source, overlap
 from anaphor.data.synthetic import GrammarSource
 from anaphor.data.text import Padded, columns, largest_offset
 from anaphor.data.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ from anaphor.tasks.language_modelling import (
 )
 from anaphor.tasks.restraint import Restraint
 from anaphor.training.device import choose_device
+from anaphor.training.place import at_hand
 from anaphor.training.prepared import Prepared, check_splits
 from anaphor.training.spec import LanguageRunSpec
 
@@ -40,8 +42,13 @@ class PreparedLanguage(Prepared):
     spec: LanguageRunSpec
     model: LanguageModel
     task: LanguageModelling | ExampleModelling
-    source: Source
+    opener: Callable[[], Source]
     tokenizer: Tokenizer
+
+    @property
+    def source(self) -> Source:
+        """Its text, which is not opened before somebody asks."""
+        return self.opener()
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -61,13 +68,28 @@ class PreparedLanguage(Prepared):
 
     def score(self, split: str) -> dict[str, Any]:
         """Where the text was drawn from a grammar, the loss of whoever knows the grammar stands beside it."""
-        score = self.task.evaluate(self.model, split).to_plain()
-        if isinstance(self.source, GrammarSource):
-            total, tokens = self.source.loss(self.source.text(split))
-            score["source_loss"] = total / tokens
+        found = self.task.evaluate(self.model, split)
+        score = found.to_plain()
+        known = self._source_loss(split, found.total.tokens)
+        if known is not None:
+            score["source_loss"] = known
         if split == "test":
             score["overlap"] = self.shared_with_train()
         return score
+
+    def _source_loss(self, split: str, scored: int) -> float | None:
+        """Nats that the source itself loses on each token of this tokenizer. None: it is no grammar, or part of what it
+        wrote is hidden behind unknown words, which are easier to predict."""
+        if not isinstance(self.source, GrammarSource):
+            return None
+        if isinstance(self.task, LanguageModelling):
+            text = self.task.splits(split)
+            # All tokens, also where the last few are not scored: the total is that of the whole text.
+            tokens, unknowns = len(text.tokens), text.unknowns
+        else:
+            tokens, unknowns = scored, self.task.examples(split).count_of(self.tokenizer.unknown)
+        total, _ = self.source.loss(self.source.text(split))
+        return None if unknowns else total / tokens
 
     def padding_share(self) -> float | None:
         return self.task.examples("train").padding_share if isinstance(self.task, ExampleModelling) else None
@@ -80,12 +102,20 @@ class PreparedLanguage(Prepared):
         return {"unit": "examples" if separate else "lines", "test": found.parts, "in_train": found.in_train}
 
 
-def prepare_language(spec: LanguageRunSpec, known: dict[str, Any] | None = None) -> PreparedLanguage:
-    """Open the data and build the model. A run that exists brings its own tokenizer, among its `known` facts."""
+def prepare_language(
+    spec: LanguageRunSpec, known: dict[str, Any] | None = None, place: str | None = None
+) -> PreparedLanguage:
+    """Build the model for its data. A run that exists brings its own tokenizer, among its `known` facts, and the
+    `place` where its data were; they are not opened before a split is read."""
     device = choose_device(spec.device)
-    source = open_source(spec.data)
+
+    @cache
+    def source() -> Source:
+        begun = known is not None or place is not None
+        return open_source(at_hand(spec.data, place, SOURCES) if begun else spec.data)
+
     if known is None:
-        tokenizer = build_tokenizer(source, spec.tokenizer, spec.vocabulary)
+        tokenizer = build_tokenizer(source(), spec.tokenizer, spec.vocabulary)
     else:
         tokenizer = tokenizer_from_plain(known["tokenizer"])
     torch.manual_seed(spec.seed)
@@ -99,14 +129,14 @@ def prepare_language(spec: LanguageRunSpec, known: dict[str, Any] | None = None)
 
 
 def _stream_task(
-    spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, carry: bool, device: torch.device
+    spec: LanguageRunSpec, source: Callable[[], Source], tokenizer: Tokenizer, carry: bool, device: torch.device
 ) -> LanguageModelling:
     if spec.limit is not None:
         raise ConfigError(f"limit={spec.limit} counts examples, and a stream has none: use --batching padded")
 
     @cache
     def split(name: str) -> Split:
-        corpus = encoded(source, name, tokenizer)
+        corpus = encoded(source(), name, tokenizer)
         return Split(corpus.tensor(device), corpus.bytes, corpus.unknowns)
 
     protocol = Protocol(spec.evaluation_rows, spec.bptt, carry, spec.protocol == "complete")
@@ -123,7 +153,11 @@ def _stream_task(
 
 
 def _padded_task(
-    spec: LanguageRunSpec, source: Source, tokenizer: Tokenizer, limit: int | None, device: torch.device
+    spec: LanguageRunSpec,
+    source: Callable[[], Source],
+    tokenizer: Tokenizer,
+    limit: int | None,
+    device: torch.device,
 ) -> ExampleModelling:
     for name in ("carry", "shift"):
         if getattr(spec, name):
@@ -131,15 +165,16 @@ def _padded_task(
 
     @cache
     def examples(name: str) -> Padded:
-        raw = source.read(name)
-        texts = dialogues(tokenizer.as_text(raw, where=source.where(name), start=source.start(name)))
-        check_examples(texts, source.where(name))
+        text = source()
+        raw, where = text.read(name), text.where(name)
+        texts = dialogues(tokenizer.as_text(raw, where=where, start=text.start(name)))
+        check_examples(texts, where)
         chosen = texts[: spec.limit] if name == "train" else texts
         ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text))) for text in chosen]
         longest = max(map(len, ids)) - 1
         if limit is not None and longest > limit:
             raise DataError(
-                f"the longest example of {source.where(name)} has {longest:,} tokens, but the model knows {limit:,} "
+                f"the longest example of {where} has {longest:,} tokens, but the model knows {limit:,} "
                 f"positions: choose a larger --positions, or positions without end"
             )
         told = [place for place, example in enumerate(ids) if len(example) > 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from anaphor.config import from_yaml, look_up, read_mapping, to_yaml
+from anaphor.data.pair_sources import PAIR_SOURCES
+from anaphor.data.sources import SOURCES
 from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.tasks.base import Task
 from anaphor.tasks.waiting import Ended, Listener, heard
@@ -27,7 +29,9 @@ from anaphor.training.events import TensorBoard, require_tensorboard
 from anaphor.training.interruption import Interruption
 from anaphor.training.language import PreparedLanguage, prepare_language
 from anaphor.training.optim import OptimizerSpec, build_optimizer
+from anaphor.training.place import at_hand, place_of
 from anaphor.training.prepared import Prepared
+from anaphor.training.requirement import to_go_on, to_use
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import ScheduleSpec, build_schedule
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
@@ -39,6 +43,8 @@ PREPARE: dict[type[RunSpec], Callable[..., Prepared]] = {
     LanguageRunSpec: prepare_language,
     TranslationRunSpec: prepare_translation,
 }
+NAMES: dict[type[RunSpec], Container[str]] = {LanguageRunSpec: SOURCES, TranslationRunSpec: PAIR_SOURCES}
+"""Data that need no place to be found."""
 KINDS: dict[str, type[RunSpec]] = {kind.task: kind for kind in PREPARE}
 
 
@@ -50,9 +56,22 @@ def tell(line: str) -> None:
     print(f"anaphor: {line}", file=sys.stderr)  # noqa: T201 (not on stdout, which is for what was asked)
 
 
-def prepare(spec: RunSpec, known: dict[str, Any] | None = None) -> Prepared:
-    """Open the data and build the model. A run that exists brings what is `known` of it: its tokenizer."""
-    return PREPARE[type(spec)](spec, known)
+def prepare(spec: RunSpec, known: dict[str, Any] | None = None, place: str | None = None) -> Prepared:
+    """Open the data and build the model. A run that exists brings what is `known` of it, its tokenizer, and the `place`
+    where its data were; then they are not opened before a split is read."""
+    return PREPARE[type(spec)](spec, known, place)
+
+
+def _place_to_keep(spec: RunSpec, place: str | None) -> str | None:
+    """Where the data are now: what is found from here goes before where they once were."""
+    names = NAMES[type(spec)]
+    return place_of(spec.data if place is None else at_hand(spec.data, place, names), names) or place
+
+
+def kept_place(rundir: RunDir, spec: RunSpec) -> str | None:
+    """Where the data of a run were, as long as the same ones are meant."""
+    same = rundir.exists and read_spec(rundir.spec).data == spec.data
+    return rundir.read_place() if same else None
 
 
 def execute(
@@ -71,7 +90,8 @@ def execute(
         require_tensorboard()
     rundir = RunDir(Path(out))
     with rundir.lock(), Interruption() as interruption:
-        made = prepare(spec)
+        place = kept_place(rundir, spec) if resume else None
+        made = prepare(spec, place=place)
         trainer = _trainer(made, rundir, watcher, interruption)
         if resume:
             _resume(trainer, rundir, spec, force, warn)
@@ -80,6 +100,7 @@ def execute(
         made.check(test)
         if not resume:
             rundir.begin(described(spec), force=force)
+        rundir.keep_place(_place_to_keep(spec, place))
         if tensorboard:
             trainer.events = TensorBoard(rundir.events, trainer.progress.step)
         try:
@@ -204,6 +225,8 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
         warn(line)
     # A run that ended before its first checkpoint has nothing but its spec to be compared with.
     saved = None if path is None else checkpoint.read(path)
+    if saved is not None:
+        to_go_on(saved)
     facts = trainer.facts | {"spec": _plain(read_spec(rundir.spec))} if saved is None else saved.facts
     changed = list(_differences(facts, trainer.facts))
     if changed and not force:
@@ -213,6 +236,8 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
             warn("no checkpoint can be read: the run begins anew")
         rundir.begin(described(spec), force=True)
         return
+    if not changed and trainer.task.empty_carry(trainer.model) is not None:
+        to_go_on(saved, "carry")
     trainer.load(saved)
     trainer.facts["test"] = saved.facts.get("test", True)
     if trainer.progress.best_step != saved.step:
@@ -264,11 +289,13 @@ def _best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> chec
     if step is None:
         return None
     try:
-        return checkpoint.read(rundir.checkpoints / f"step-{step}")
+        saved = checkpoint.read(rundir.checkpoints / f"step-{step}")
+        to_use(saved)
     except CheckpointError as error:
         warn(f"{error}; it was the best, and is forgotten")
         trainer.progress.forget_best()
         return None
+    return saved
 
 
 def _take_best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> None:
@@ -276,7 +303,7 @@ def _take_best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) ->
     saved = _best(trainer, rundir, warn)
     if saved is None:
         return
-    checkpoint.fit(trainer.model, saved.parts["model"])
+    saved.give_weights(trainer.model)
     if trainer.average is not None:
         trainer.average.load_state_dict(saved.parts.get("average"))
 
@@ -311,14 +338,17 @@ def opened(folder: Path | str, device: str = "auto", warn: Callable[[str], None]
     for line in warnings:
         warn(line)
     saved = checkpoint.read(path)
-    best = saved.facts["progress"]["best_step"]
+    best = to_use(saved).best_step
     if best not in (None, saved.step):
         try:
-            saved = checkpoint.read(rundir.checkpoints / f"step-{best}")
+            better = checkpoint.read(rundir.checkpoints / f"step-{best}")
+            to_use(better)
         except CheckpointError as error:
             warn(f"{error}; it was the best, and step-{saved.step} takes its place")
-    made = prepare(spec, saved.facts)
-    checkpoint.fit(made.model, saved.parts["model"])
+        else:
+            saved = better
+    made = prepare(spec, saved.facts, rundir.read_place())
+    saved.give_weights(made.model)
     with _averaged(made, saved):
         made.model.eval()
         yield made

@@ -2,12 +2,14 @@
 
 `spec.yaml` is enough to repeat the run, `metrics.jsonl` has a line for each thing measured, `samples.txt` what the
 model wrote on the way, `checkpoints/` its weights, `result.json` the scores and `curves.png` the curves at the end,
-`events/` what TensorBoard shows, if it is asked for.
+`events/` what TensorBoard shows, if it is asked for, `data-path.txt` where the data were, if their name tells it in one
+folder only.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,6 +23,7 @@ from anaphor.training.durable import append_file, replace_file
 from anaphor.training.lock import locked
 
 STUDY = "study.yaml"  # what a folder has that is no run's but a study's
+LARGEST_PLACE = 10_000  # bytes; no file system knows longer paths
 LARGEST_RESULT = 10_000_000  # bytes; ours have a few hundred
 
 _SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
@@ -32,6 +35,7 @@ class RunDir:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spec = folder / "spec.yaml"
+        self.place = folder / "data-path.txt"
         self.metrics = folder / "metrics.jsonl"
         self.samples = folder / "samples.txt"
         self.checkpoints = folder / "checkpoints"
@@ -86,6 +90,7 @@ class RunDir:
             for events in self.events.glob("events.out.tfevents.*"):
                 events.unlink()
             checkpoint.prune(self.checkpoints, keep=0)
+            self.place.unlink(missing_ok=True)
             self.metrics.unlink(missing_ok=True)
             self.samples.unlink(missing_ok=True)
             replace_file(self.spec, spec.encode())
@@ -108,6 +113,22 @@ class RunDir:
         """Go on with other settings than those it was begun with."""
         with _writing(self.spec):
             replace_file(self.spec, spec.encode())
+
+    def keep_place(self, place: str | None) -> None:
+        """Note where the data are; None means that their name tells it everywhere."""
+        with _writing(self.place):
+            if place is None:
+                self.place.unlink(missing_ok=True)
+            elif place != self.read_place():
+                replace_file(self.place, os.fsencode(f"{place}\n"))
+
+    def read_place(self) -> str | None:
+        """Where the data were when this was last trained; None where that was not noted."""
+        try:
+            with self.place.open("rb") as file:
+                return os.fsdecode(file.read(LARGEST_PLACE)).partition("\n")[0] or None
+        except OSError:
+            return None
 
     def _forget_the_end(self) -> None:
         for path in (self.result, *self.curves):

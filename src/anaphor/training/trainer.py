@@ -11,20 +11,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from anaphor.errors import Diverged
+from anaphor.errors import CheckpointError, Diverged
 from anaphor.metrics.perplexity import Score
 from anaphor.tasks.base import Task
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average
 from anaphor.training.budget import Budget
 from anaphor.training.events import Events
-from anaphor.training.mismatch import Mismatch
+from anaphor.training.progress import Progress
+from anaphor.training.requirement import to_go_on
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import Schedule
 from anaphor.training.step import Report, Step, tellable
@@ -48,67 +49,6 @@ class Nobody:
 
     def evaluated(self, epoch: float, trained: float | None, score: Score, best: bool) -> None:
         pass
-
-
-@dataclass
-class Progress:
-    """Where training is. Plain numbers, so that a checkpoint can hold them."""
-
-    step: int = 0
-    """Updates made."""
-    epoch: int = 0
-    """Times the data was read to its end."""
-    batch: int = 0
-    """Batches of this epoch that were read."""
-    tokens: int = 0
-    """Targets learnt from."""
-    seconds: float = 0.0
-    """Time spent learning, evaluation not counted."""
-    best_cost: float | None = None
-    """The best validation so far: its loss, or whatever else is chosen by, less being better."""
-    best_step: int | None = None
-    """When that was."""
-    fruitless: int = 0
-    """Validations since then."""
-    recent_loss: float = 0.0
-    """Nats lost in training since the last validation."""
-    recent_tokens: int = 0
-    """Targets learnt from since then."""
-    recent_seconds: float = 0.0
-    """Time spent learning since then."""
-
-    @staticmethod
-    def of(told: Any) -> Progress:
-        """What a checkpoint tells, which must be all of it: whoever begins to count anew goes on elsewhere."""
-        told = told if isinstance(told, dict) else {}
-        known = [field.name for field in fields(Progress)]
-        missing, extra = [name for name in known if name not in told], [name for name in told if name not in known]
-        Mismatch(missing, extra).refuse("the checkpoint's progress")
-        return Progress(**told)
-
-    def forget_best(self) -> None:
-        """As if nothing had been validated: the next one is the best."""
-        self.best_cost = self.best_step = None
-
-    def lost(self, loss: float, tokens: int) -> None:
-        """Count a step's mean loss and its targets."""
-        self.recent_loss += loss * tokens
-        self.recent_tokens += tokens
-
-    def took(self, seconds: float) -> None:
-        """Count a step's time."""
-        self.seconds += seconds
-        self.recent_seconds += seconds
-
-    def take_recent(self) -> dict[str, float | None]:
-        """What training was like since the last validation; counting begins anew."""
-        tokens, seconds = self.recent_tokens, self.recent_seconds
-        found = {
-            "train_loss": self.recent_loss / tokens if tokens else None,
-            "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
-        }
-        self.recent_loss, self.recent_tokens, self.recent_seconds = 0.0, 0, 0.0
-        return found
 
 
 @dataclass(frozen=True)
@@ -199,6 +139,10 @@ class Trainer:
         while True:
             batches = self.task.batches(self.progress.epoch)
             self.batches = len(batches)
+            if self.progress.batch >= len(batches):  # of a run that goes on with larger batches, by force
+                self.progress.batch = 0
+                self.progress.epoch += 1
+                continue
             while self.progress.batch < len(batches):
                 take = min(self.settings.accumulate, len(batches) - self.progress.batch)
                 group = [batches[self.progress.batch + place] for place in range(take)]
@@ -291,14 +235,17 @@ class Trainer:
 
     def load(self, saved: checkpoint.Checkpoint) -> None:
         """Become what was saved. The random generators come last, so that nothing draws from them in between."""
-        checkpoint.fit(self.model, saved.parts["model"])
+        self.progress = to_go_on(saved)
+        saved.give_weights(self.model)
         self.step.optimizer.load_state_dict(saved.parts["optimizer"])
         self.schedule.load_state_dict(saved.facts["schedule"])
-        self.progress = Progress.of(saved.facts.get("progress"))
         if self.average is not None:
             self.average.load_state_dict(saved.parts.get("average"))
         if "carry" in saved.parts:
             self.carry = unflatten(self.task.empty_carry(self.model), saved.parts["carry"])
-        torch.set_rng_state(saved.parts["random"]["cpu"])
-        if "cuda" in saved.parts["random"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state(saved.parts["random"]["cuda"])
+        try:
+            torch.set_rng_state(saved.parts["random"]["cpu"])
+            if "cuda" in saved.parts["random"] and torch.cuda.is_available():
+                torch.cuda.set_rng_state(saved.parts["random"]["cuda"])
+        except (KeyError, RuntimeError, TypeError):
+            raise CheckpointError(f"{saved.file('random')} holds no state of a random generator") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from anaphor.data.pair_batches import PairBatches
 from anaphor.data.pair_corpus import PairTokenizers, encoded_pairs, joint_tokenizers, separate_tokenizers
 from anaphor.data.pair_source import PairSource, pair_overlap
-from anaphor.data.pair_sources import open_pairs
+from anaphor.data.pair_sources import PAIR_SOURCES, open_pairs
 from anaphor.errors import ConfigError
 from anaphor.generate import Beam
 from anaphor.metrics.perplexity import Score
@@ -20,6 +21,7 @@ from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 from anaphor.tasks.disagreement import Disagreement
 from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.device import choose_device
+from anaphor.training.place import at_hand
 from anaphor.training.prepared import Prepared, check_splits
 from anaphor.training.spec import TranslationRunSpec
 
@@ -31,8 +33,13 @@ class PreparedTranslation(Prepared):
     spec: TranslationRunSpec
     model: Seq2Seq
     task: Translation
-    source: PairSource
+    opener: Callable[[], PairSource]
     tokenizers: PairTokenizers
+
+    @property
+    def source(self) -> PairSource:
+        """Its pairs, which are not opened before somebody asks."""
+        return self.opener()
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -83,15 +90,24 @@ class PreparedTranslation(Prepared):
         return self.task.splits("train").pairs.dropped
 
 
-def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None = None) -> PreparedTranslation:
-    """Open the pairs and build the model. A run that exists brings its own tokenizers, among its `known` facts."""
+def prepare_translation(
+    spec: TranslationRunSpec, known: dict[str, Any] | None = None, place: str | None = None
+) -> PreparedTranslation:
+    """Build the model for its pairs. A run that exists brings its own tokenizers, among its `known` facts, and the
+    `place` where its pairs were; they are not opened before a split is read."""
     device = choose_device(spec.device)
-    source = open_pairs(spec.data, spec.source, spec.target)
+
+    @cache
+    def source() -> PairSource:
+        begun = known is not None or place is not None
+        data = at_hand(spec.data, place, PAIR_SOURCES) if begun else spec.data
+        return open_pairs(data, spec.source, spec.target)
+
     if known is not None:
         tokenizers = PairTokenizers.from_plain(known["tokenizer"])
     else:
         build = joint_tokenizers if spec.joint else separate_tokenizers
-        tokenizers = build(source, spec.tokenizer, spec.vocabulary)
+        tokenizers = build(source(), spec.tokenizer, spec.vocabulary)
     if spec.tied == "all" and not tokenizers.joint:
         raise ConfigError(
             "tied='all' shares the word vectors of both languages: say --joint, so that they have the same"
@@ -107,13 +123,14 @@ def prepare_translation(spec: TranslationRunSpec, known: dict[str, Any] | None =
         .build()
         .to(device)
     )
+    fit = spec.data in PAIR_SOURCES and source().fit  # to open those that have a name costs nothing
     task = Translation(
         tokenizers,
         _splits(spec, source, tokenizers, model, device),
         smoothing=spec.label_smoothing,
         disagreement=disagreement_of(spec, model.spec),
         select=spec.select,
-        facts={"data": "fit"} if source.fit and spec.limit is None and spec.longest is None else {},
+        facts={"data": "fit"} if fit and spec.limit is None and spec.longest is None else {},
     )
     return PreparedTranslation(spec, model, task, device, source, tokenizers, known=known or {})
 
@@ -130,12 +147,16 @@ def disagreement_of(spec: TranslationRunSpec, shares: Seq2SeqSpec) -> Disagreeme
 
 
 def _splits(
-    spec: TranslationRunSpec, source: PairSource, tokenizers: PairTokenizers, model: Seq2Seq, device: torch.device
+    spec: TranslationRunSpec,
+    source: Callable[[], PairSource],
+    tokenizers: PairTokenizers,
+    model: Seq2Seq,
+    device: torch.device,
 ) -> Any:
     @cache
     def split(name: str) -> PairSplit:
-        pairs = encoded_pairs(source, name, tokenizers)
-        texts = source.pairs(name)
+        pairs = encoded_pairs(source(), name, tokenizers)
+        texts = source().pairs(name)
         if name == "train":
             pairs = pairs if spec.limit is None else pairs.first(spec.limit)
             pairs = pairs if spec.longest is None else pairs.without_longer(spec.longest)

@@ -1,0 +1,131 @@
+"""What is said to `train` and nothing reads is refused; what a recipe, a study or an old run says is not."""
+
+import json
+
+import pytest
+
+from anaphor.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("text")
+
+LM = ["train", "lm", "--data", "text", "--device", "cpu", "--width", "8"]
+EXAMPLES = "is about segments of a text, and examples have none: use --batching stream"
+
+
+def told(capsys, words):
+    capsys.readouterr()
+    code = main([*words, "--dry-run"])
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == (code != 0)
+    return code, captured.err.removeprefix("anaphor: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--batching padded --bptt 99", f"bptt=99 {EXAMPLES}"),
+        ("--batching padded --bptt 35", f"bptt=35 {EXAMPLES}"),
+        ("--batching padded --protocol=example", f"protocol='example' {EXAMPLES}"),
+        ("--batching padded --evaluation-rows 77", f"evaluation_rows=77 {EXAMPLES}"),
+        ("--batching padded --evaluation_rows 77", f"evaluation_rows=77 {EXAMPLES}"),
+        (
+            "--model lstm --positions 7",
+            "positions=7 means nothing to position='none', which has no table of them; it belongs to learned",
+        ),
+        (
+            "--model transformer --heads 2 --position sinusoidal --positions 3",
+            "positions=3 means nothing to position='sinusoidal', which has no table of them; it belongs to learned",
+        ),
+        (
+            "--model lstm --activation relu",
+            "activation='relu' means nothing without a feed-forward network: give it a width by --feedforward",
+        ),
+        (
+            "--model transformer --heads 2 --feedforward 0 --activation relu",
+            "activation='relu' means nothing without a feed-forward network: give it a width by --feedforward",
+        ),
+        (
+            "--model lstm --dropout-kind locked",
+            "dropout_kind='locked' means nothing where nothing is dropped: give a share by --dropout or its like",
+        ),
+        (
+            "--model lstm --dropout-kind locked --dropout 0 --word-dropout 0.1 --weight-drop 0.2",
+            "dropout_kind='locked' means nothing where nothing is dropped: give a share by --dropout or its like",
+        ),
+    ],
+)
+def test_what_nothing_reads_is_refused(capsys, words, message):
+    assert told(capsys, [*LM, *words.split()]) == (2, message)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("--model luong --positions 7", "positions"),
+        ("--model luong --activation relu", "activation"),
+        ("--model luong --dropout-kind locked", "dropout_kind"),
+        ("--model transformer-translation --positions 7", "positions"),
+    ],
+)
+def test_nor_by_a_translation(capsys, words, name):
+    code, line = told(capsys, ["train", "translate", "--data", "reverse", *words.split()])
+    assert code == 2
+    assert line.startswith(f"{name}=")
+    assert " means nothing " in line
+
+
+def test_it_is_refused_before_anything_is_written(tmp_path, capsys):
+    assert main([*LM, "--positions", "7", "--out", "run"]) == 2
+    assert "positions=7 means nothing" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--model transformer --heads 2 --position learned --positions 50",
+        "--model lstm --feedforward 16 --activation relu",
+        "--model lstm --dropout-kind locked --output-dropout 0.1",
+        "--model lstm --dropout-kind locked --layers 2 --dropouts 0 0.1",
+        "--mixers lstm attention --heads 2 --position learned --positions 50 --dropout-kind locked --input-dropout 0.2",
+        "--bptt 9 --protocol example --evaluation-rows 2",
+    ],
+)
+def test_what_something_reads_is_welcome(capsys, words):
+    assert told(capsys, [*LM, *words.split()]) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--model luong --dropout 0.1 --dropout-kind locked",
+        "--model mixed --heads 2 --position learned --positions 50 --activation relu",
+    ],
+)
+def test_by_a_translation_too(capsys, words):
+    assert told(capsys, ["train", "translate", "--data", "reverse", *words.split()]) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("shakespeare-character", "--heads 2 --position sinusoidal"),  # it says how many positions there are
+        ("word-language-model-transformer", "--feedforward 0"),  # it says an activation
+        ("word-language-model-lstm", "--batching padded"),  # it says how its text is scored
+    ],
+)
+def test_a_recipe_may_say_what_a_flag_makes_meaningless(capsys, recipe, words):
+    assert told(capsys, [*LM, "--recipe", recipe, *words.split()]) == (0, "")
+
+
+def test_a_run_from_before_it_was_refused_opens_and_goes_on(tmp_path, capsys):
+    (tmp_path / "old.yaml").write_text(
+        "data: text\nmodel: lstm\npositions: 7\nactivation: relu\ndropout_kind: locked\nbatching: padded\nbptt: 99\n"
+        "width: 8\nlayers: 1\nsteps: 2\ndevice: cpu\n"
+    )
+    assert main(["train", "lm", "--config", "old.yaml", "--no-test", "--out", "run", "--json"]) == 0
+    assert main(["train", "lm", "--resume", "--no-test", "--out", "run", "--json"]) == 0
+    assert main(["train", "lm", "--resume", "--no-test", "--out", "run", "--json", "--steps", "3", "--force"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "run", "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["loss"] > 0

@@ -1,0 +1,58 @@
+"""What whoever knows the grammar loses on a text, counted in the tokens that the model was scored on."""
+
+import dataclasses
+
+import pytest
+
+from anaphor.data.sources import SOURCES
+from anaphor.data.synthetic import GrammarSource
+from anaphor.training.run import prepare
+from anaphor.training.spec import LanguageRunSpec
+
+TINY = {"data": "grammar", "model": "lstm", "width": 4, "layers": 1, "batch_size": 2, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def _short_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path))
+    monkeypatch.setitem(
+        SOURCES, "grammar", dataclasses.replace(SOURCES["grammar"], open=lambda: GrammarSource(tokens=2000))
+    )
+
+
+def scored(**settings):
+    return prepare(LanguageRunSpec(**TINY, **settings)).score("valid")
+
+
+def source_total():
+    source = GrammarSource(tokens=2000)
+    return source.loss(source.text("valid"))[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tokenizer": "word"},
+        {"tokenizer": "treebank"},
+        {"tokenizer": "character"},
+        {"tokenizer": "byte"},
+        {"tokenizer": "bpe", "vocabulary": 300},
+        {"tokenizer": "word", "batching": "padded"},
+        {"tokenizer": "byte", "batching": "padded"},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_the_source_loses_its_total_on_the_tokens_that_are_scored(settings):
+    score = scored(**settings)
+    assert score["source_loss"] * score["tokens"] == pytest.approx(source_total())
+
+
+def test_where_the_rest_of_a_text_is_dropped_the_source_is_told_for_all_of_it():
+    whole, part = (scored(tokenizer="byte", protocol=protocol) for protocol in ("complete", "example"))
+    assert part["tokens"] < whole["tokens"]
+    assert part["source_loss"] == whole["source_loss"]
+
+
+@pytest.mark.parametrize("batching", ["stream", "padded"])
+def test_where_unknown_words_hide_the_text_the_source_is_left_out(batching):
+    assert "source_loss" not in scored(tokenizer="word", vocabulary=4, batching=batching)
