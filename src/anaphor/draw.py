@@ -29,8 +29,9 @@ def curves(
     title: str = "",
     log_x: bool = False,
     log_y: bool = False,
+    counted: bool = False,
 ) -> Path:
-    """One line for each named (x, y). The file's ending chooses PNG, SVG or PDF."""
+    """One line for each named (x, y); a `counted` x has whole ticks. The file's ending chooses PNG, SVG or PDF."""
     figure, axes = _canvas()
     for index, (name, (x, y)) in enumerate(series.items()):
         # A line through few points hides where they are, and through one there is none.
@@ -40,8 +41,8 @@ def curves(
     axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
     places = sorted({place for x, _ in series.values() for place in x})
     if log_x:
-        _mark(axes.xaxis, places)
-    elif all(float(place).is_integer() for place in places):
+        _mark(axes.xaxis, places, most=0 if counted else MARKED)
+    elif counted or all(float(place).is_integer() for place in places):
         axes.xaxis.get_major_locator().set_params(integer=True)
     if not (log_x or log_y):
         axes.ticklabel_format(useOffset=False)  # a number is written whole, not as what is to be added to another
@@ -241,9 +242,9 @@ def _band(axes: Any, line: Line, number: int) -> Any:
     return drawn
 
 
-def _mark(axis: Any, places: Sequence[float]) -> None:
+def _mark(axis: Any, places: Sequence[float], most: int = MARKED) -> None:
     """Write the very values that were tried, where there are few."""
-    if len(places) <= MARKED:
+    if len(places) <= most:
         axis.set_ticks(places, labels=[f"{place:g}" for place in places])
         axis.set_ticks([], minor=True)
     elif axis.get_scale() == "log":

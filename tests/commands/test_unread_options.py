@@ -111,7 +111,7 @@ def test_by_a_translation_too(capsys, words):
     [
         ("shakespeare-character", "--heads 2 --position sinusoidal"),  # it says how many positions there are
         ("word-language-model-transformer", "--feedforward 0"),  # it says an activation
-        ("word-language-model-lstm", "--batching padded"),  # it says how its text is scored
+        ("word-language-model-lstm", "--batching padded --limit 1"),  # it says how its text is scored
     ],
 )
 def test_a_recipe_may_say_what_a_flag_makes_meaningless(capsys, recipe, words):

@@ -60,6 +60,47 @@ def test_a_sentence_has_no_boundary_round_it(kind):
     assert tokenizer.decode(ids) == "the cat sat"
 
 
+LINES = "the cat sat .\n\nthe dog sat on\nthe cat .\n\n"
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_newline_inside_a_text_is_what_training_had_there(kind):
+    tokenizer = TOKENIZERS[kind].train(LINES * 3)
+    stream = tokenizer.encode(LINES * 2).tolist()
+    told = [*([tokenizer.boundary] if kind == "treebank" else []), *tokenizer.encode_sentence(LINES).tolist()]
+    assert tokenizer.boundary in told[1:], "the text has a newline at least"
+    assert told == stream[: len(told)]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_text_that_does_not_end_its_line_can_go_on_in_it(kind):
+    tokenizer = TOKENIZERS[kind].train(LINES * 3)
+    ended, open_ = (tokenizer.encode_sentence(text).tolist() for text in (LINES, LINES.rstrip()))
+    assert ended[: len(open_)] == open_
+    assert open_[-1] != tokenizer.boundary
+    assert set(ended[len(open_) :]) == {tokenizer.boundary}
+
+
+def test_a_blank_line_before_the_first_dialogue_begins_no_other():
+    tokenizer = Treebank.train(LINES)
+    assert tokenizer.encode_sentence("\n\n the cat").tolist() == tokenizer.encode_sentence("the cat").tolist()
+    assert len(tokenizer.encode_sentence(" \n\n ")) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "parts"),
+    [
+        ("word", "the zebra sat , zebra ä", ["zebra", ",", "ä"]),
+        ("treebank", "the zebra. (the cat)", ["zebra", "(", ")"]),
+        ("character", "the cät sät ß", ["ä", "ß"]),
+        ("byte", "the zebra ß", []),
+        ("bpe", "the zebra ß", []),
+    ],
+)
+def test_it_names_what_it_does_not_know_of_a_text(kind, text, parts):
+    assert TOKENIZERS[kind].train(LINES).unknown_in(text) == parts
+
+
 def test_words_are_numbered_by_first_appearance_with_eos_after_each_line():
     tokenizer = Word.train("b a\nc b\n")
     assert tokenizer.tokens == ("b", "a", "<eos>", "c", "<unk>")

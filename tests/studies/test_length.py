@@ -270,6 +270,24 @@ def test_lengths_far_apart_stand_on_a_logarithmic_scale(longest, far, tmp_path, 
     assert scales["perplexity-by-length"] is far
 
 
+@pytest.mark.parametrize("longest", [5, 40])
+def test_no_tick_stands_between_two_positions(longest, tmp_path, monkeypatch):
+    ticks = []
+
+    def save(figure, path):
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        low, high = axes.get_xlim()
+        ticks.extend(label.get_text() for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high)
+        return path
+
+    monkeypatch.setattr("anaphor.draw._save", save)
+    task, model = task_of(torch.zeros(700, dtype=torch.long)), ByPlace(FALLING)
+    draw_lengths([scored(task, model, longest, False)], tmp_path, trained=4)
+    assert len(set(ticks)) > 2
+    assert all(tick.isdecimal() for tick in ticks)
+
+
 def test_lines_that_would_look_alike_are_not_drawn(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(

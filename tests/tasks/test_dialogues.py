@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.text import IGNORED, Padded
+from anaphor.data.text import IGNORED, Padded, dialogues
 from anaphor.data.treebank import Treebank
+from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import DataError
 from anaphor.models import build
 from anaphor.tasks.language_modelling import ExampleModelling
@@ -105,6 +106,16 @@ def test_bits_per_byte_are_those_of_the_examples_without_what_parts_them(tmp_pat
     size = sum(len(text.strip("\n").encode()) for text in texts)
     assert score.total.bytes == size
     assert score.to_plain()["bits_per_byte"] == pytest.approx(score.total.total / math.log(2) / size, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_bits_per_byte_count_what_is_predicted_whether_examples_or_a_stream_are_read(talk, kind):
+    made = [prepared(talk, tokenizer=kind, batching=batching, model="transformer") for batching in ("stream", "padded")]
+    stream, padded = (one.task.evaluate(one.model, "valid").total for one in made)
+    text = made[0].source.text("valid")
+    between = len(text) - sum(map(len, dialogues(text)))  # newlines that part dialogues, and those at both ends
+    assert stream.bytes - padded.bytes == between
+    assert stream.tokens - padded.tokens == (len(dialogues(text)) if kind == "treebank" else between)
 
 
 def test_pad_positions_get_no_gradient(talk):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.table import print_table
-from anaphor.cli.train import told_overlap
+from anaphor.cli.train import told_overlap, told_source_loss
 from anaphor.cli.writing import make, writing
 from anaphor.config import finite, look_up, parse
 from anaphor.errors import ConfigError
@@ -137,7 +137,7 @@ def run(words: Sequence[str]) -> int:
             make(options.out)
         shared = {"overlap": made.shared_with_train()} if options.split == "test" else {}
         for row, one in scores(made, options, caches, dynamics):
-            rows.append({**row, **shared})
+            rows.append({**row, **_source(made, options.split, row), **shared})
             if one is not None:
                 found.append(one)
             if not options.json and not row["refused"]:
@@ -149,6 +149,8 @@ def run(words: Sequence[str]) -> int:
         return 0
     for line in _refusals(found):
         print(line)
+    for loss in dict.fromkeys(row["source_loss"] for row in rows if "source_loss" in row):
+        print(told_source_loss(loss))
     if options.by_position:
         _print_positions(found)
     if shared:
@@ -257,6 +259,12 @@ def _refuse(options: Options, names: Sequence[str], why: str) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {why}")
 
 
+def _source(made: PreparedLanguage, split: str, row: dict[str, Any]) -> dict[str, float]:
+    """What whoever wrote the text loses on each token, where that is known and there is a perplexity to compare."""
+    known = None if row["refused"] or row["perplexity"] is None else made.source_loss(split, row["tokens"])
+    return {} if known is None else {"source_loss": known}
+
+
 def row_of(length: int | None, score: Score) -> dict[str, Any]:
     return {
         "bptt": length,
@@ -309,11 +317,12 @@ def _print_positions(found: Sequence[LengthScore]) -> None:
 
     curves = [(one, binned(one.positions)) for one in found if one.score is not None]
     longest = max((bins for _, bins in curves), key=lambda bins: bins[-1].last)
-    table = Table(box=None, pad_edge=False, title="loss by position within the segment", title_justify="left")
+    table = Table(box=None, pad_edge=False)
     for heading in ("state", "bptt", *(part.name for part in longest)):
         table.add_column(heading, no_wrap=True, justify="right")
     for one, bins in curves:
         table.add_row(one.state, str(one.length), *(f"{part.total.loss:.2f}" for part in bins))
+    print("loss by position within the segment")  # no title of the table, which would break it at its own width
     print_table(Console(highlight=False), table)
 
 

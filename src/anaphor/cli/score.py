@@ -6,14 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from anaphor.cli.lines import read_lines
+from anaphor.cli.table import print_line
 from anaphor.cli.train import warn_of_unknown
 from anaphor.config import finite, parse
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError
+
+if TYPE_CHECKING:
+    from anaphor.tasks.scoring import Scored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,7 @@ class Options:
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Sentences to score."""
     file: Path | None = None
-    """A file with a sentence on each line; - means standard input."""
+    """A file with a sentence on each line; - means standard input. Blank lines keep their place and have no score."""
     device: str = "auto"
     """Where it runs: auto, cpu or cuda."""
     json: bool = False
@@ -39,58 +43,54 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor score")
 
-    from anaphor.tasks.scoring import score_sentences
+    from anaphor.tasks.scoring import Scored, score_sentences
     from anaphor.training.run import opened_language
 
-    texts = options.texts if options.file is None else _sentences(options.file)
+    texts = options.texts if options.file is None else read_lines(options.file)
     with opened_language(options.run, options.device) as made:
-        found = list(score_sentences(made.model, made.tokenizer, texts))
+        real = score_sentences(made.model, made.tokenizer, [text for text in texts if text.strip()])
+        found = [next(real) if text.strip() else Scored(text, (), (), ()) for text in texts]
     warn_of_unknown(sum(sum(one.unknown) for one in found), sum(len(one.tokens) for one in found), "text")
     if options.json:
-        print(
-            json.dumps(
-                finite(
-                    [
-                        {
-                            "text": one.text,
-                            "loss": one.total.loss,
-                            "perplexity": one.total.perplexity,
-                            "tokens": [
-                                {"token": token, "loss": loss, "unknown": unknown}
-                                for token, loss, unknown in zip(one.tokens, one.losses, one.unknown, strict=True)
-                            ],
-                        }
-                        for one in found
-                    ]
-                )
-            )
-        )
-        return 0
+        print(json.dumps(finite([_plain(one) for one in found])))
+    else:
+        _tell(found)
+    return 0
 
+
+def _plain(one: Scored) -> dict[str, Any]:
+    return {
+        "text": one.text,
+        "loss": one.total.loss if one.tokens else None,
+        "perplexity": one.total.perplexity if one.tokens else None,
+        "tokens": [
+            {"token": token, "loss": loss, "unknown": unknown}
+            for token, loss, unknown in zip(one.tokens, one.losses, one.unknown, strict=True)
+        ],
+    }
+
+
+def _tell(found: Sequence[Scored]) -> None:
+    """Two lines for each sentence: its tokens, and what they come to."""
     from rich.console import Console
     from rich.text import Text
 
+    from anaphor.inspect.tokens import shown
     from anaphor.metrics.perplexity import perplexity_in_words
 
     console = Console(highlight=False)
     for one in found:
-        line = Text()
-        for token, loss, unknown in zip(one.tokens, one.losses, one.unknown, strict=True):
-            line.append(token, style=f"{colour(loss)}{' underline' if unknown else ''}")
-            line.append(f"/{loss:.2f} ", style="dim")
-        console.print(line)
+        tokens = [
+            Text.assemble((token, f"{colour(loss)}{' underline' if unknown else ''}"), (f"/{loss:.2f}", "dim"))
+            for token, loss, unknown in zip(shown(one.tokens), one.losses, one.unknown, strict=True)
+        ]
+        print_line(console, Text(" ").join(tokens))
+        if not one.tokens:
+            print("  no tokens")
+            continue
         total = one.total
-        tokens = f"{total.tokens} token{'s' if total.tokens != 1 else ''}"
-        console.print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {tokens}")
-    return 0
-
-
-def _sentences(path: Path) -> list[str]:
-    """A blank line is none."""
-    found = [line for line in read_lines(path) if line.strip()]
-    if not found:
-        raise DataError(f"{path} holds no sentence")
-    return found
+        count = f"{total.tokens} token{'s' if total.tokens != 1 else ''}"
+        print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {count}")
 
 
 def colour(loss: float) -> str:

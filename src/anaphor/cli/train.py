@@ -151,7 +151,9 @@ def tell(spec: RunSpec, out: Path, options: Options) -> int:
     check_rules(spec)
     made = prepare(spec, place=kept_place(RunDir(out), spec) if options.resume else None)
     build_step(spec, made.model, made.task, made.device)  # it refuses what does not fit the model
-    padding, left_out = made.padding_share(), made.left_out()
+    padding, left_out, notes = made.padding_share(), made.left_out(), made.notes()
+    for line in notes:
+        warn(line)
     facts = {
         "run": str(out),
         "parameters": made.model.count_parameters(),
@@ -159,6 +161,7 @@ def tell(spec: RunSpec, out: Path, options: Options) -> int:
         "batches_per_epoch": len(made.task.batches(0)),
         **({} if padding is None else {"padding_share": round(padding, 4)}),
         **({"left_out": left_out} if left_out else {}),
+        **({"notes": notes} if options.json else {}),
         "device": str(made.device),
     }
     print(json.dumps(facts) if options.json else "\n".join(f"{key}: {value}" for key, value in facts.items()))
@@ -181,6 +184,10 @@ def told_overlap(found: dict[str, Any]) -> str:
     return f"{found['in_train']:,} of {found['test']:,} {found['unit']} of test stand in train as well"
 
 
+def told_source_loss(loss: float) -> str:
+    return f"whoever knows the grammar has perplexity {math.exp(loss):.2f} on this text"
+
+
 def show(result: dict[str, Any], options: Options) -> None:
     if options.json:
         print(json.dumps(finite(result)))
@@ -199,7 +206,7 @@ def show(result: dict[str, Any], options: Options) -> None:
                 print(f"  BLEU {score['bleu']:.2f} ({score['bleu_signature']})")
                 print(f"  chrF {score['chrf']:.2f} ({score['chrf_signature']})")
             if "source_loss" in score:
-                print(f"  whoever knows the grammar has perplexity {math.exp(score['source_loss']):.2f} on this text")
+                print(f"  {told_source_loss(score['source_loss'])}")
             if "overlap" in score:
                 print(f"  {told_overlap(score['overlap'])}")
     if result["padding_share"] is not None:

@@ -87,7 +87,9 @@ def run(words: Sequence[str]) -> int:
     from anaphor.training.run import opened_translation
 
     beam = Beam(width=options.beam, longest=options.longest, length_penalty=options.length_penalty)
-    texts = options.texts if options.file is None else read_lines(options.file)
+    # A sentence is a line, as in training: one that was written in several is read as if it stood in one.
+    given = options.texts if options.file is None else read_lines(options.file)
+    texts = [text.strip().replace("\n", " ") for text in given]
     with ExitStack() as stack:
         members = [
             stack.enter_context(opened_translation(folder, options.device))
@@ -103,7 +105,7 @@ def run(words: Sequence[str]) -> int:
     _warn(texts, read, found, members[0].tokenizers.source)
     target = members[0].tokenizers.target
     if options.json:
-        print(json.dumps(_plain(texts, found, aligned, target, options.n_best), allow_nan=False))
+        print(json.dumps(_plain(given, found, aligned, target, options.n_best), allow_nan=False))
     else:
         _tell(found, aligned if options.align else {}, target, options.n_best)
     if options.out is not None:
@@ -117,7 +119,7 @@ def _read(texts: Sequence[str], members: Sequence[PreparedTranslation], file: Pa
     limit = min((made.model.source_limit for made in members if made.model.source_limit is not None), default=None)
     read = []
     for number, text in enumerate(texts, 1):
-        ids = tokenizer.encode_sentence(text.strip()).tolist()
+        ids = tokenizer.encode_sentence(text).tolist()
         where = f"sentence {number}" if file is None else f"line {number} of {file}"
         if tokenizer.boundary in ids:
             raise DataError(
@@ -133,7 +135,7 @@ def _translated(
     members: Sequence[PreparedTranslation], texts: Sequence[str], read: Sequence[list[int]], beam: Beam
 ) -> list[list[Hypothesis]]:
     """The translations of each text, best first; none of an empty one."""
-    real = [text.strip() for text, ids in zip(texts, read, strict=True) if ids]
+    real = [text for text, ids in zip(texts, read, strict=True) if ids]
     if not real:
         return [[] for _ in texts]
     found = iter(members[0].task.translate([made.model for made in members], real, beam))
@@ -154,7 +156,7 @@ def _aligned(
         if several:
             best = several[0]
             looked = alignment if best.finished else alignment_so_far
-            aligned[place] = looked(made.model, made.tokenizers, text.strip(), best.tokens, options.layer)
+            aligned[place] = looked(made.model, made.tokenizers, text, best.tokens, options.layer)
     return aligned
 
 
@@ -226,11 +228,10 @@ def _warn(
     from anaphor.data.tokenizer import UNKNOWN
 
     unknown = dict.fromkeys(
-        word
+        part
         for text, ids in zip(texts, read, strict=True)
         if tokenizer.unknown in ids
-        for word in text.split()
-        if tokenizer.unknown in tokenizer.encode_sentence(word)
+        for part in tokenizer.unknown_in(text)
     )
     if unknown:
         print(f"anaphor: read as {UNKNOWN}: {_some(list(unknown))}", file=sys.stderr)

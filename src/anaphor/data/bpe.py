@@ -67,7 +67,7 @@ class BPE(Tokenizer):
         return np.concatenate(blocks) if blocks else np.empty(0, np.int32)
 
     def encode_sentence(self, text: str) -> Ids:
-        return self.encode(text.strip("\n"))
+        return self.encode(text)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Exactly the text that was encoded; half a character, which only a model can write, becomes U+FFFD."""

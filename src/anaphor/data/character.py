@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -47,6 +47,9 @@ class Character(Listed):
 
     def encode_sentence(self, text: str) -> Ids:
         return self.encode(text)
+
+    def parts(self, text: str) -> Iterable[str]:
+        return text
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The characters; U+FFFD, the replacement character, where one is unknown."""

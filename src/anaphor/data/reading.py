@@ -60,4 +60,9 @@ def pieces(text: str, size: int = PIECE) -> Iterator[str]:
 
 def dialogues(text: str) -> list[str]:
     """The parts of a text between blank lines, without the white space round them."""
-    return [part.strip() for part in _BLANK_LINE.split(text) if part.strip()]
+    return [part for part in dialogues_so_far(text) if part]
+
+
+def dialogues_so_far(text: str) -> list[str]:
+    """The same of a text that may go on: where it ends with a blank line the last part has begun, and is empty."""
+    return [part.strip() for part in _BLANK_LINE.split(text.lstrip())]

@@ -211,6 +211,11 @@ class Padded(Batches):
         return other
 
     @property
+    def examples(self) -> int:
+        """How many there are."""
+        return len(self._sizes)
+
+    @property
     def padding_share(self) -> float:
         """The part of all positions of all batches that is padding."""
         held = sum(len(batch) * int(self._sizes[batch].max()) for batch in self.batches)

@@ -57,7 +57,19 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_sentence(self, text: str) -> Ids:
-        """One sentence alone: no boundary before it and none after it."""
+        """A text that begins behind a boundary and may go on: none is added before it or after it, and newlines are
+        what training had there, as `encode` has them."""
+
+    def unknown_in(self, text: str) -> list[str]:
+        """What of a text is not in the vocabulary, each word or character once."""
+        if self.unknown is None:
+            return []
+        parts = dict.fromkeys(self.parts(text))
+        return [part for part in parts if self.unknown in self.encode_sentence(part)]
+
+    def parts(self, text: str) -> Iterable[str]:
+        """What of a text becomes one token each, where it may be unknown."""
+        return text.split()
 
     @abstractmethod
     def decode(self, ids: Sequence[int] | Ids) -> str:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from anaphor.data.reading import dialogues, pieces
+from anaphor.data.reading import dialogues, dialogues_so_far, pieces
 from anaphor.data.tokenizer import UNKNOWN, Ids, Listed, most_frequent
 from anaphor.errors import ConfigError
 
@@ -63,14 +63,25 @@ class Treebank(Listed):
 
     def encode_example(self, text: str) -> Ids:
         """One dialogue, after `<start>`."""
-        return np.concatenate([np.array([self.boundary], np.int32), self.encode_sentence(text)])
+        return np.array([self.boundary, *self._numbers(text)], np.int32)
 
     def encode_sentence(self, text: str) -> Ids:
-        return np.array([self._ids.get(word, self.unknown) for word in words_of(text)], np.int32)
+        """A newline is white space; behind a blank line the next dialogue begins."""
+        first, *others = dialogues_so_far(text)
+        ids = self._numbers(first)
+        for dialogue in others:
+            ids += [self.boundary, *self._numbers(dialogue)]
+        return np.array(ids, np.int32)
+
+    def parts(self, text: str) -> Iterable[str]:
+        return words_of(text)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Tokens joined by single spaces."""
         return " ".join(self.tokens[number] for number in ids)
+
+    def _numbers(self, dialogue: str) -> list[int]:
+        return [self._ids.get(word, self.unknown) for word in words_of(dialogue)]
 
 
 def words_of(text: str) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Word(Listed):
         return np.concatenate(blocks) if blocks else np.empty(0, np.int32)
 
     def encode_sentence(self, text: str) -> Ids:
-        return self._numbers(text.split())
+        return self._numbers(_words(text))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Words joined by single spaces, a newline for each `<eos>`."""
@@ -57,6 +57,10 @@ class Word(Listed):
 def words_of(text: str) -> Iterator[list[str]]:
     """The words of a text with `<eos>` after each line, the last one included whether it is ended or not."""
     for piece in pieces(text):
-        yield piece.replace("\n", f" {END} ").split()
+        yield _words(piece)
     if text and not text.endswith("\n"):
         yield [END]
+
+
+def _words(text: str) -> list[str]:
+    return text.replace("\n", f" {END} ").split()

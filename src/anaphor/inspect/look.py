@@ -19,7 +19,7 @@ from anaphor.inspect.recurrence import UnitMap, units_of
 from anaphor.inspect.tokens import losses_of
 from anaphor.models import LanguageModel
 from anaphor.taps import taps_of
-from anaphor.tasks.scoring import Scored
+from anaphor.tasks.scoring import Scored, check_room
 
 LARGEST = 250_000_000
 """Weights that are held at once: a gigabyte in single precision."""
@@ -85,6 +85,7 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
             raise ConfigError(f"there is no layer {layer}: they are 0 to {count - 1}")
     ids = [tokenizer.boundary, *tokenizer.encode_sentence(text).tolist()]
     chosen = sorted(set(layers)) or list(range(count))
+    check_room(model, len(ids), "the text with its boundary")
     _refuse_too_much(model, chosen, len(ids))
     scored = losses_of(model, tokenizer, text)
     row = torch.tensor([ids], device=model.embed.weight.device)

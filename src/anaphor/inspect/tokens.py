@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import DataError
 from anaphor.models import LanguageModel
-from anaphor.tasks.scoring import Scored, score_sentences
+from anaphor.tasks.scoring import Scored, score_text
 
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
 def losses_of(model: LanguageModel, tokenizer: Tokenizer, text: str) -> Scored:
-    """The loss of each token of one text, as `anaphor score` tells it."""
-    (scored,) = score_sentences(model, tokenizer, [text])
-    return scored
+    """The loss of each token of one text, as `anaphor score` tells it, and that of a newline at its end, too."""
+    return score_text(model, tokenizer, text)
 
 
 def differences(first: Scored, second: Scored) -> tuple[float, ...]:

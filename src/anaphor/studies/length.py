@@ -166,6 +166,7 @@ def draw_lengths(found: Sequence[LengthScore], folder: Path, trained: int) -> li
             x_label="position within the segment",
             y_label="loss (nats per token)",
             title=titles[state],
+            counted=True,  # points stand in the middle of their bins, and so between positions
         )
     return drawn
 
@@ -182,14 +183,11 @@ def _curve(one: LengthScore) -> tuple[list[float], list[float]]:
     return [(part.first + part.last) / 2 for part in bins], [part.total.loss for part in bins]
 
 
-def _draw(series: dict[str, Any], path: Path, *, x_label: str, y_label: str, title: str) -> list[Path]:
+def _draw(series: dict[str, Any], path: Path, **names: Any) -> list[Path]:
     """The same figure as PNG and as SVG; on logarithmic scales where the lowest values would else be lost."""
     heights = [height for _, y in series.values() for height in y if math.isfinite(height)]
-    scales = {"log_x": _wide([place for x, _ in series.values() for place in x]), "log_y": _wide(heights)}
-    return [
-        curves(series, path.with_suffix(ending), x_label=x_label, y_label=y_label, title=title, **scales)
-        for ending in (".png", ".svg")
-    ]
+    names |= {"log_x": _wide([place for x, _ in series.values() for place in x]), "log_y": _wide(heights)}
+    return [curves(series, path.with_suffix(ending), **names) for ending in (".png", ".svg")]
 
 
 def _wide(values: Sequence[float]) -> bool:

@@ -70,14 +70,14 @@ class PreparedLanguage(Prepared):
         """Where the text was drawn from a grammar, the loss of whoever knows the grammar stands beside it."""
         found = self.task.evaluate(self.model, split)
         score = found.to_plain()
-        known = self._source_loss(split, found.total.tokens)
+        known = self.source_loss(split, found.total.tokens)
         if known is not None:
             score["source_loss"] = known
         if split == "test":
             score["overlap"] = self.shared_with_train()
         return score
 
-    def _source_loss(self, split: str, scored: int) -> float | None:
+    def source_loss(self, split: str, scored: int) -> float | None:
         """Nats that the source itself loses on each token of this tokenizer. None: it is no grammar, or part of what it
         wrote is hidden behind unknown words, which are easier to predict."""
         if not isinstance(self.source, GrammarSource):
@@ -90,6 +90,18 @@ class PreparedLanguage(Prepared):
             tokens, unknowns = scored, self.task.examples(split).count_of(self.tokenizer.unknown)
         total, _ = self.source.loss(self.source.text(split))
         return None if unknowns else total / tokens
+
+    def notes(self) -> list[str]:
+        if not isinstance(self.task, ExampleModelling) or self.spec.limit == 1:
+            return []
+        learnt = self.task.examples("train")
+        if learnt.examples > 1:
+            return []
+        (batch,) = learnt
+        return [
+            f"{self.source.where('train')} holds no blank line, so it is one example of {batch.count:,} tokens: "
+            f"examples are separated by blank lines"
+        ]
 
     def padding_share(self) -> float | None:
         return self.task.examples("train").padding_share if isinstance(self.task, ExampleModelling) else None

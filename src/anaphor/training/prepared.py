@@ -63,6 +63,10 @@ class Prepared(ABC):
         """Its score on test, where that on valid was just made."""
         return self.score("test")
 
+    def notes(self) -> list[str]:
+        """What whoever trains on these data should know before."""
+        return []
+
     def padding_share(self) -> float | None:
         """The part of all positions of training that is padding; None where there is none."""
         return None

@@ -98,6 +98,8 @@ def execute(
             test = test and trainer.facts["test"]  # what was to stay unread stays so
         trainer.facts["test"] = test
         made.check(test)
+        for line in made.notes():
+            warn(line)
         if not resume:
             rundir.begin(described(spec), force=force)
         rundir.keep_place(_place_to_keep(spec, place))
@@ -270,6 +272,7 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir, warn: Callable[[st
         valid = made.score("valid")
     return {
         "parameters": made.model.count_parameters(),
+        "notes": made.notes(),
         "padding_share": made.padding_share(),
         "left_out": made.left_out(),
         "steps": progress.step,

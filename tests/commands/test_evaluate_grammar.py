@@ -1,0 +1,32 @@
+"""`evaluate` on text of the grammar: the bound that `train` tells stands beside the scores."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.data.sources import SOURCES
+from anaphor.data.synthetic import GrammarSource
+
+
+@pytest.mark.parametrize("batching", [["--bptt", "5"], ["--batching", "padded"]], ids=["stream", "padded"])
+def test_the_loss_of_whoever_knows_the_grammar_is_told_as_by_train(batching, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
+    short = dataclasses.replace(SOURCES["grammar"], open=lambda: GrammarSource(tokens=2000))
+    monkeypatch.setitem(SOURCES, "grammar", short)
+    torch.set_default_dtype(torch.float32)
+    run = str(tmp_path / "run")
+    words = ["train", "lm", "--data", "grammar", "--width", "8", "--steps", "1", "--no-test", "--out", run, *batching]
+    assert main([*words, "--device", "cpu", "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)["valid"]["source_loss"]
+    several = ["--bptt", "5", "7"] if "--bptt" in batching else []
+    assert main(["evaluate", run, *several, "--device", "cpu", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["source_loss"] for row in rows] == [known] * len(rows)
+    assert main(["evaluate", run, *several, "--device", "cpu"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "whoever" in line]
+    assert told == [f"whoever knows the grammar has perplexity {math.exp(known):.2f} on this text"]

@@ -1,0 +1,31 @@
+"""Separate examples of a text that has no blank lines: it is told that there is one."""
+
+import json
+
+import pytest
+
+from anaphor.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("text")
+WORDS = ["train", "lm", "--data", "text", "--batching", "padded", "--width", "8", "--device", "cpu", "--no-test"]
+NOTE = "train.txt holds no blank line, so it is one example of 279 tokens: examples are separated by blank lines"
+
+
+@pytest.mark.parametrize("more", [["--steps", "1", "--out", "run"], ["--dry-run"]], ids=["train", "dry-run"])
+def test_a_text_without_blank_lines_is_said_to_be_one_example(more, tmp_path, capsys):
+    assert main([*WORDS, *more, "--json"]) == 0
+    captured = capsys.readouterr()
+    (note,) = json.loads(captured.out)["notes"]
+    assert note.endswith(NOTE)
+    assert captured.err.splitlines()[0] == f"anaphor: {note}"
+
+
+@pytest.mark.parametrize("more", [[], ["--batching", "stream"], ["--limit", "1"]], ids=" ".join)
+def test_other_texts_have_nothing_to_be_told(more, tmp_path, capsys):
+    if "--batching" not in more:
+        for split in ("train", "valid"):
+            (tmp_path / "text" / f"{split}.txt").write_text("the cat sat\n\na dog\n")
+    assert main([*WORDS, *more, "--dry-run", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["notes"] == []
+    assert captured.err == ""
