@@ -193,7 +193,7 @@ def show(result: dict[str, Any], options: Options) -> None:
         print(json.dumps(finite(result)))
         return
     if result["status"] == "stopped":
-        print(f"stopped; go on with `anaphor train {options.task} --resume --out {result['run']} …`")
+        print(f"stopped; go on with `anaphor train {options.task} --resume --out {result['run']}`")
         return
     from anaphor.metrics.perplexity import perplexity_in_words
 

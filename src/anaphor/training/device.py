@@ -23,6 +23,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def device_meant(name: object) -> object:
+    """What a name of a device comes to on this machine."""
+    return choose_device("auto").type if name == "auto" else name
+
+
 def choose_precision(name: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     """Single precision on a CPU, where half is far slower."""
     if name == "bfloat16" or (name == "auto" and device.type == "cuda"):

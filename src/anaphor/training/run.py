@@ -16,7 +16,7 @@ from torch import nn
 from anaphor.config import from_yaml, look_up, read_mapping, to_yaml
 from anaphor.data.pair_sources import PAIR_SOURCES
 from anaphor.data.sources import SOURCES
-from anaphor.errors import CheckpointError, ConfigError, Diverged
+from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
 from anaphor.tasks.base import Task
 from anaphor.tasks.waiting import Ended, Listener, heard
 from anaphor.training import checkpoint
@@ -24,7 +24,7 @@ from anaphor.training.accelerate import Captured
 from anaphor.training.averaging import build_average
 from anaphor.training.budget import make_budget
 from anaphor.training.curves import draw_curves
-from anaphor.training.device import choose_precision
+from anaphor.training.device import choose_precision, device_meant
 from anaphor.training.events import TensorBoard, require_tensorboard
 from anaphor.training.interruption import Interruption
 from anaphor.training.language import PreparedLanguage, prepare_language
@@ -93,9 +93,12 @@ def execute(
         place = kept_place(rundir, spec) if resume else None
         made = prepare(spec, place=place)
         trainer = _trainer(made, rundir, watcher, interruption)
+        tested = None
         if resume:
+            tested = _test_score(rundir)
             _resume(trainer, rundir, spec, force, warn)
             test = test and trainer.facts["test"]  # what was to stay unread stays so
+        begun_at = trainer.progress.step
         trainer.facts["test"] = test
         made.check(test)
         for line in made.notes():
@@ -118,6 +121,8 @@ def execute(
         try:
             with heard(_end_at_a_signal(interruption)):
                 result = {"status": status, "run": str(out), **_result(made, trainer, rundir, warn)}
+                if trainer.progress.step == begun_at:
+                    result["test"] = tested  # of these very weights: what was read is not unread by --no-test
                 if test:
                     rundir.write_result(result)  # what is known, should the test split turn out to be beyond the model
                     with trainer.scored():
@@ -127,6 +132,17 @@ def execute(
             return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
         rundir.write_result(result)
         return result, 130 if interruption.signal == signal.SIGINT else 0
+
+
+def _test_score(rundir: RunDir) -> dict[str, Any] | None:
+    """What is known of the test split, if the run has ended before."""
+    if not rundir.exists or not rundir.result.is_file():
+        return None
+    try:
+        found = rundir.read_result().get("test")
+    except DataError:  # it will be written anew
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _end_at_a_signal(interruption: Interruption) -> Listener:
@@ -241,6 +257,11 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
     if not changed and trainer.task.empty_carry(trainer.model) is not None:
         to_go_on(saved, "carry")
     trainer.load(saved)
+    if saved.facts.get("spec") != trainer.facts["spec"] and changed and trainer.over():
+        raise ConfigError(
+            f"{rundir.folder} is finished, and nothing would be learned otherwise now: {'; '.join(changed)}; "
+            f"give a larger budget as well, or train another run"
+        )
     trainer.facts["test"] = saved.facts.get("test", True)
     if trainer.progress.best_step != saved.step:
         _best(trainer, rundir, warn)
@@ -253,6 +274,8 @@ def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     old, new = before.get("spec", {}), now["spec"]
     for name in sorted(old.keys() | new.keys()):
+        if name == "device" and device_meant(old.get(name)) == device_meant(new.get(name)):
+            continue
         if old.get(name) != new.get(name):
             yield f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
     for split, digest in now["data"].items():

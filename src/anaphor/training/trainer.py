@@ -173,10 +173,12 @@ class Trainer:
             pending = self.pending.popleft()
             reading = pending.report.read()
             if not reading.finite:
+                bad = reading.first_bad
+                beyond = " (no perplexity is that large)" if bad is None else ""
+                where = "" if bad is None else f", first bad gradient in {bad}"
                 raise Diverged(
-                    f"training diverged at step {pending.step}: loss {reading.loss:.4g}, gradient norm "
-                    f"{reading.norm:.4g}, first bad gradient in {reading.first_bad or 'none'}, learning rate "
-                    f"{pending.lr:.4g}; {self._what_is_left()}"
+                    f"training diverged at step {pending.step}: loss {reading.loss:.4g}{beyond}, gradient norm "
+                    f"{reading.norm:.4g}{where}, learning rate {pending.lr:.4g}; {self._what_is_left()}"
                 )
             self.progress.lost(reading.loss, pending.tokens)
             self.watcher.stepped(self._spent(), reading.loss, self.progress.tokens)

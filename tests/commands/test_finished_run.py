@@ -1,0 +1,50 @@
+"""A run that is over: what is said of it later neither unsays its scores nor rewrites how it was made."""
+
+import json
+
+import pytest
+
+from anaphor.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("text")
+
+SMALL = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--steps", "3"]
+FRESH = ["train", "lm", "--data", "text", *SMALL, "--out", "run"]
+AGAIN = ["train", "lm", "--resume", "--out", "run"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "text" / "test.txt").write_text("the dog sat on the mat\n" * 9)
+    assert main([*FRESH, "--device", "auto"]) == 0
+    return tmp_path / "run"
+
+
+def test_a_test_score_is_not_lost_by_leaving_test_unread(run):
+    before = json.loads((run / "result.json").read_text())["test"]
+    assert main([*AGAIN, "--no-test"]) == 0
+    assert before["loss"] > 0
+    assert json.loads((run / "result.json").read_text())["test"] == before
+
+
+def test_with_other_settings_it_stays_what_it_is(run, capsys):
+    files = {path: path.read_bytes() for path in (run / "spec.yaml", run / "result.json")}
+    assert main([*AGAIN, "--force", "--lr", "0.01"]) == 2
+    assert "is finished, and nothing would be learned otherwise now: lr was None and is 0.01" in capsys.readouterr().err
+    assert files == {path: path.read_bytes() for path in files}
+    assert main([*AGAIN, "--force", "--lr", "0.01", "--steps", "4"]) == 0
+    assert json.loads((run / "result.json").read_text())["steps"] == 4
+
+
+def test_a_device_by_another_name_is_the_same_device(run, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main([*AGAIN, "--device", "cpu"]) == 0
+
+
+def test_a_loss_beyond_all_perplexities_is_told_as_such(capsys):
+    assert (
+        main([*FRESH, "--no-test", "--optimizer", "sgd", "--lr", "1e6", "--schedule", "constant", "--clip", "0"]) == 3
+    )
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "(no perplexity is that large)" in line
+    assert "none" not in line
