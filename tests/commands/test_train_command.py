@@ -46,7 +46,7 @@ def test_an_interrupted_run_says_so_and_is_scored(tmp_path, capsys, monkeypatch)
 def test_people_are_told_how_to_go_on_after_an_interruption(capsys, monkeypatch):
     monkeypatch.setattr(Interruption, "asked", lambda self: True)
     train("--steps", "9", "--out", "run")
-    assert "interrupted after 1 steps; --resume --out run goes on" in capsys.readouterr().out
+    assert "interrupted after step 1; --resume --out run goes on" in capsys.readouterr().out
 
 
 def test_going_on_with_other_settings_changes_the_spec_too(tmp_path, capsys):
@@ -285,6 +285,7 @@ def test_a_schedule_takes_its_options(words, rates):
         (["--final", "2"], "it must be from 0 to 1"),
         (["--divisor", "2"], "means nothing to a cosine schedule"),
         (["--layers", "2", "--rates", "1", "0.5", "0.1"], "3 rates are given for 2 layers"),
+        (["--data", "multi30k"], "sentence pairs, no text: `anaphor train translate` learns from them"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):

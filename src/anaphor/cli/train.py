@@ -221,5 +221,5 @@ def show(result: dict[str, Any], options: Options) -> None:
     if result["stopped_early"]:
         print(f"stopped early, after {result['steps']:,} steps: validation did not get better any more")
     if result["status"] == "interrupted":
-        print(f"interrupted after {result['steps']:,} steps; --resume --out {result['run']} goes on")
+        print(f"interrupted after step {result['steps']:,}; --resume --out {result['run']} goes on")
     print(f"run: {result['run']}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from anaphor.data.corpus import build_tokenizer, encoded
+from anaphor.data.pair_sources import PAIR_SOURCES
 from anaphor.data.reading import dialogues
 from anaphor.data.source import Source
 from anaphor.data.sources import EXAMPLES, LINES, SOURCES, open_source, overlap
@@ -120,6 +122,8 @@ def prepare_language(
     """Build the model for its data. A run that exists brings its own tokenizer, among its `known` facts, and the
     `place` where its data were; they are not opened before a split is read."""
     device = choose_device(spec.device)
+    if spec.data in PAIR_SOURCES and not Path(spec.data).exists():
+        raise ConfigError(f"data={spec.data!r} are sentence pairs, no text: `anaphor train translate` learns from them")
 
     @cache
     def source() -> Source:
