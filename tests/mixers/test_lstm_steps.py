@@ -91,11 +91,19 @@ def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
     assert type(fast.grad_fn) is not type(slow.grad_fn)
 
 
+def test_only_devices_that_can_begin_a_kernel_early_are_able(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    assert not steps.able(DEVICE)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    with torch.inference_mode():
+        assert steps.able(DEVICE)
+
+
 def test_where_kernels_cannot_be_compiled_nothing_is_lost(monkeypatch):
     def fails(device):
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(steps, "try_out", fails)
+    monkeypatch.setattr(steps, "able", fails)
     _own_steps.cache_clear()
     try:
         assert _own_steps(DEVICE) is None

@@ -24,6 +24,8 @@ UNITS = 16
 WIDEST = 256
 """So many weights of each gate a program can hold at once."""
 MOST_ROWS = 256
+# Of devices: Hopper, and the Blackwell of data centres. They have room for all these weights, and begin kernels early.
+GENERATIONS = (9, 10)
 # Below, cuDNN walks a layer of single precision in one kernel.
 NARROWEST = {torch.float32: 128, torch.bfloat16: 1}
 
@@ -33,10 +35,14 @@ def suits(x: Tensor, width: int) -> bool:
     return x.dtype in NARROWEST and NARROWEST[x.dtype] <= width <= WIDEST and 0 < len(x) <= MOST_ROWS
 
 
-def try_out(device: torch.device) -> None:
-    """Fail here if kernels cannot be compiled and run."""
-    row = torch.zeros(1, 16, device=device, requires_grad=True)
-    recurrence(row.new_zeros(1, 2, 64), row, row, row.new_zeros(64, 16))[0].sum().backward()
+def able(device: torch.device) -> bool:
+    """Whether a device has what this needs. Fails where kernels cannot be compiled and run."""
+    if torch.cuda.get_device_capability(device)[0] not in GENERATIONS:
+        return False
+    with torch.inference_mode(False), torch.enable_grad():  # whoever asks first may want no gradients
+        row = torch.zeros(1, 16, device=device, dtype=torch.float32, requires_grad=True)
+        recurrence(row.new_zeros(1, 2, 64), row, row, row.new_zeros(64, 16))[0].sum().backward()
+    return True
 
 
 def recurrence(drive: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,15 +83,15 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _walk(kernel: Any, order: Iterable[int], sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    """One kernel after the other. From the second on, each is begun while the one before still runs, if the device can
-    do that: it then waits where it reads what that one writes."""
+    """One kernel after the other. From the second on, each is begun while the one before still runs; it waits where it
+    reads what that one writes."""
     weight = tensors[1]
     width, rows = weight.shape[1], sizes[0]
     block, warps = (16, 2) if rows <= 64 else (32, 4)  # rows of one program; found by trying
     grid = triton.cdiv(width, UNITS), triton.cdiv(rows, block)
     # As everywhere: tensor cores round single precision in training and leave it alone in scores.
     precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-    early = weight.is_cuda and torch.cuda.get_device_capability(weight.device) >= (9, 0)
+    early = weight.is_cuda  # there is no such thing in Triton's interpreter
     options = {"WIDTH": width, "TERMS": max(triton.next_power_of_2(width), 16), "ROWS": block, "UNITS": UNITS}
     with torch.cuda.device_of(weight):
         for place, step in enumerate(order):

@@ -281,10 +281,9 @@ def _own_steps(device: torch.device) -> ModuleType | None:
     try:
         from anaphor.mixers import lstm_steps
 
-        lstm_steps.try_out(device)
-    except Exception:  # noqa: BLE001 - no Triton, no compiler, an old device: cuDNN does the same work, only slower
+        return lstm_steps if lstm_steps.able(device) else None
+    except Exception:  # noqa: BLE001 - no Triton, or no compiler: cuDNN does the same work, only slower
         return None
-    return lstm_steps
 
 
 @dataclass(frozen=True, kw_only=True)
