@@ -1,5 +1,11 @@
 """The walk by kernels of our own is the framework's walk. Without a GPU, Triton's interpreter runs the same kernels."""
 
+import json
+import os
+import sys
+from pathlib import Path
+from subprocess import CalledProcessError, run
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -99,13 +105,27 @@ def test_only_devices_that_can_begin_a_kernel_early_are_able(monkeypatch):
         assert steps.able(DEVICE)
 
 
-def test_where_kernels_cannot_be_compiled_nothing_is_lost(monkeypatch):
-    def fails(device):
-        raise RuntimeError("no compiler")
+@pytest.mark.parametrize("error", [RuntimeError("no C compiler"), CalledProcessError(1, "gcc"), OSError("no room")])
+def test_where_kernels_cannot_be_compiled_nothing_is_lost(error, monkeypatch):
+    def fails(*tensors):
+        raise error
 
-    monkeypatch.setattr(steps, "able", fails)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(steps, "recurrence", fails)
     _own_steps.cache_clear()
     try:
         assert _own_steps(DEVICE) is None
     finally:
         _own_steps.cache_clear()
+
+
+def test_the_widest_layer_compiles_for_a_hopper_and_fits_into_it(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compiling.py")
+    done = run(
+        [sys.executable, script], env=environment | {"TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    needed = json.loads(done.stdout)
+    assert len(needed) == 4
+    assert max(needed.values()) <= 227 * 1024  # shared memory of one block

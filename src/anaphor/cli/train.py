@@ -75,15 +75,13 @@ def run(words: Sequence[str]) -> int:
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out: the folder of the run to go on with")
     out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
-    said = said_in(words)
+    if not options.dry_run:
+        # Before torch is loaded: a folder that is in use or cannot be written is refused at once.
+        with RunDir(out).lock():
+            pass
+    refuse_unread(spec, said_in(words))
     if options.dry_run:
-        refuse_unread(spec, said)
         return tell(spec, out, options)
-
-    # Before torch is loaded: a folder that is in use or cannot be written is refused at once.
-    with RunDir(out).lock():
-        pass
-    refuse_unread(spec, said)
 
     from anaphor.cli.progress import Bar, Under
     from anaphor.tasks.waiting import heard

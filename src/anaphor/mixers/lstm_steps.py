@@ -11,6 +11,7 @@ Triton comes with torch where there is a GPU. Nothing else may import this file 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from subprocess import SubprocessError
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from triton.errors import TritonError
 
 UNITS = 16
 """Hidden units that one program computes, all four gates of them: the least that tensor cores take."""
@@ -36,12 +38,15 @@ def suits(x: Tensor, width: int) -> bool:
 
 
 def able(device: torch.device) -> bool:
-    """Whether a device has what this needs. Fails where kernels cannot be compiled and run."""
+    """Whether a device has what this needs, and kernels can be compiled for it and run."""
     if torch.cuda.get_device_capability(device)[0] not in GENERATIONS:
         return False
-    with torch.inference_mode(False), torch.enable_grad():  # whoever asks first may want no gradients
-        row = torch.zeros(1, 16, device=device, dtype=torch.float32, requires_grad=True)
-        recurrence(row.new_zeros(1, 2, 64), row, row, row.new_zeros(64, 16))[0].sum().backward()
+    try:
+        with torch.inference_mode(False), torch.enable_grad():  # whoever asks first may want no gradients
+            row = torch.zeros(1, 16, device=device, dtype=torch.float32, requires_grad=True)
+            recurrence(row.new_zeros(1, 2, 64), row, row, row.new_zeros(64, 16))[0].sum().backward()
+    except (TritonError, SubprocessError, OSError, RuntimeError):  # there is no compiler for its launcher, or it fails
+        return False
     return True
 
 
@@ -118,36 +123,24 @@ def _forward(
 ):
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
-    unit = (tl.program_id(0) * UNITS + tl.arange(0, UNITS))[None, :]
-    term = tl.arange(0, TERMS)
-    real = (row < rows) & (unit < WIDTH)
+    row, unit, term, real = _own(rows, WIDTH, TERMS, ROWS, UNITS)
     columns, known = weight + unit * WIDTH + term[:, None], (unit < WIDTH) & (term[:, None] < WIDTH)
-    for_take = tl.load(columns, known, 0.0)
-    for_keep = tl.load(columns + WIDTH * WIDTH, known, 0.0)
-    for_proposal = tl.load(columns + 2 * WIDTH * WIDTH, known, 0.0)
-    for_show = tl.load(columns + 3 * WIDTH * WIDTH, known, 0.0)
+    for_take, for_keep, for_proposal, for_show = _four(columns, WIDTH * WIDTH, known)
     here = (row * steps + step) * 4 * WIDTH + unit
-    take = tl.load(drive + here, real, 0.0).to(tl.float32)
-    keep = tl.load(drive + here + WIDTH, real, 0.0).to(tl.float32)
-    proposal = tl.load(drive + here + 2 * WIDTH, real, 0.0).to(tl.float32)
-    show = tl.load(drive + here + 3 * WIDTH, real, 0.0).to(tl.float32)
+    take, keep, proposal, show = _four(drive + here, WIDTH, real)
     before = (row * (steps + 1) + step) * WIDTH
     if EARLY:  # up to here nothing was read that the step before writes
         tl.extra.cuda.gdc_wait()
     hidden = tl.load(hiddens + before + term[None, :], (row < rows) & (term[None, :] < WIDTH), 0.0)
     cell = tl.load(cells + before + unit, real, 0.0)
-    take = tl.sigmoid(tl.dot(hidden, for_take, take, input_precision=PRECISION))
-    keep = tl.sigmoid(tl.dot(hidden, for_keep, keep, input_precision=PRECISION))
-    proposal = _tanh(tl.dot(hidden, for_proposal, proposal, input_precision=PRECISION))
-    show = tl.sigmoid(tl.dot(hidden, for_show, show, input_precision=PRECISION))
+    take = tl.sigmoid(tl.dot(hidden, for_take, take.to(tl.float32), input_precision=PRECISION))
+    keep = tl.sigmoid(tl.dot(hidden, for_keep, keep.to(tl.float32), input_precision=PRECISION))
+    proposal = _tanh(tl.dot(hidden, for_proposal, proposal.to(tl.float32), input_precision=PRECISION))
+    show = tl.sigmoid(tl.dot(hidden, for_show, show.to(tl.float32), input_precision=PRECISION))
     cell = keep * cell + take * proposal
     tl.store(hiddens + before + WIDTH + unit, show * _tanh(cell), real)
     tl.store(cells + before + WIDTH + unit, cell, real)
-    tl.store(gates + here, take, real)
-    tl.store(gates + here + WIDTH, keep, real)
-    tl.store(gates + here + 2 * WIDTH, proposal, real)
-    tl.store(gates + here + 3 * WIDTH, show, real)
+    _store_four(gates + here, WIDTH, real, take, keep, proposal, show)
 
 
 @triton.jit(do_not_specialize=["step", "rows", "steps"])
@@ -170,20 +163,12 @@ def _backward(
 ):
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
-    unit = (tl.program_id(0) * UNITS + tl.arange(0, UNITS))[None, :]
-    term = tl.arange(0, TERMS)
-    real = (row < rows) & (unit < WIDTH)
+    row, unit, term, real = _own(rows, WIDTH, TERMS, ROWS, UNITS)
     to_unit, known = weight + term[:, None] * WIDTH + unit, (unit < WIDTH) & (term[:, None] < WIDTH)
-    of_take = tl.load(to_unit, known, 0.0)
-    of_keep = tl.load(to_unit + WIDTH * WIDTH, known, 0.0)
-    of_proposal = tl.load(to_unit + 2 * WIDTH * WIDTH, known, 0.0)
-    of_show = tl.load(to_unit + 3 * WIDTH * WIDTH, known, 0.0)
+    of_take, of_keep, of_proposal, of_show = _four(to_unit, WIDTH * WIDTH, known)
     here = (row * steps + step) * 4 * WIDTH + unit
-    take = tl.load(gates + here, real, 0.0).to(tl.float32)
-    keep = tl.load(gates + here + WIDTH, real, 0.0).to(tl.float32)
-    proposal = tl.load(gates + here + 2 * WIDTH, real, 0.0).to(tl.float32)
-    show = tl.load(gates + here + 3 * WIDTH, real, 0.0).to(tl.float32)
+    take, keep, proposal, show = _four(gates + here, WIDTH, real)
+    take, keep, proposal, show = take.to(tl.float32), keep.to(tl.float32), proposal.to(tl.float32), show.to(tl.float32)
     after = (row * (steps + 1) + step + 1) * WIDTH + unit
     shown, cell = _tanh(tl.load(cells + after, real, 0.0)), tl.load(cells + after - WIDTH, real, 0.0)
     through_hidden = tl.load(by_hiddens + after, real, 0.0).to(tl.float32)
@@ -193,10 +178,7 @@ def _backward(
     # What the gates of the following step want of this one's hidden state; the last has none.
     wanted = by_gates + (row * steps + step + 1) * 4 * WIDTH + term[None, :]
     there = (row < rows) & (term[None, :] < WIDTH) & (step + 1 < steps)
-    by_take = tl.load(wanted, there, 0.0)
-    by_keep = tl.load(wanted + WIDTH, there, 0.0)
-    by_proposal = tl.load(wanted + 2 * WIDTH, there, 0.0)
-    by_show = tl.load(wanted + 3 * WIDTH, there, 0.0)
+    by_take, by_keep, by_proposal, by_show = _four(wanted, WIDTH, there)
     # Each product is a sum of its own: none waits for another.
     through_hidden = tl.dot(by_take, of_take, through_hidden, input_precision=PRECISION)
     through_keep = tl.dot(by_keep, of_keep, input_precision=PRECISION)
@@ -204,11 +186,33 @@ def _backward(
     through_show = tl.dot(by_show, of_show, input_precision=PRECISION)
     through_hidden += through_keep + through_proposal + through_show
     through_cell += through_hidden * show * (1 - shown * shown)
-    tl.store(by_gates + here, through_cell * proposal * take * (1 - take), real)
-    tl.store(by_gates + here + WIDTH, through_cell * cell * keep * (1 - keep), real)
-    tl.store(by_gates + here + 2 * WIDTH, through_cell * take * (1 - proposal * proposal), real)
-    tl.store(by_gates + here + 3 * WIDTH, through_hidden * shown * show * (1 - show), real)
+    by_take, by_keep = through_cell * proposal * take * (1 - take), through_cell * cell * keep * (1 - keep)
+    by_proposal, by_show = through_cell * take * (1 - proposal * proposal), through_hidden * shown * show * (1 - show)
+    _store_four(by_gates + here, WIDTH, real, by_take, by_keep, by_proposal, by_show)
     tl.store(by_cell + row * WIDTH + unit, through_cell * keep, real)
+
+
+@triton.jit
+def _own(rows, WIDTH: tl.constexpr, TERMS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr):
+    """What a program computes: rows and hidden units, the terms of its sums, and which of the results are real."""
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
+    unit = (tl.program_id(0) * UNITS + tl.arange(0, UNITS))[None, :]
+    return row, unit, tl.arange(0, TERMS), (row < rows) & (unit < WIDTH)
+
+
+@triton.jit
+def _four(first, apart, real):
+    """One block for each gate; zero where nothing real lies."""
+    take, keep = tl.load(first, real, 0.0), tl.load(first + apart, real, 0.0)
+    return take, keep, tl.load(first + 2 * apart, real, 0.0), tl.load(first + 3 * apart, real, 0.0)
+
+
+@triton.jit
+def _store_four(first, apart, real, take, keep, proposal, show):
+    tl.store(first, take, real)
+    tl.store(first + apart, keep, real)
+    tl.store(first + 2 * apart, proposal, real)
+    tl.store(first + 3 * apart, show, real)
 
 
 @triton.jit

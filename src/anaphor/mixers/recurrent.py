@@ -280,10 +280,9 @@ def _own_steps(device: torch.device) -> ModuleType | None:
     """Kernels of our own for small LSTM layers, if they work on that device."""
     try:
         from anaphor.mixers import lstm_steps
-
-        return lstm_steps if lstm_steps.able(device) else None
-    except Exception:  # noqa: BLE001 - no Triton, or no compiler: cuDNN does the same work, only slower
+    except ImportError:  # without Triton cuDNN does the same work, only slower
         return None
+    return lstm_steps if lstm_steps.able(device) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,32 @@
+"""Compile the kernels of the LSTM's steps for a Hopper where there is none, and tell the shared memory they need.
+
+A process of its own: in that of the tests Triton interprets.
+"""
+
+import json
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from anaphor.mixers import lstm_steps
+
+HOPPER = GPUTarget("cuda", 90, 32)
+SIZES = {"WIDTH": lstm_steps.WIDEST, "TERMS": lstm_steps.WIDEST, "ROWS": 32, "UNITS": lstm_steps.UNITS}
+WIDE = ("cells", "by_cell")  # single precision always
+
+
+def needed(kernel, dtype):
+    constants = {**SIZES, "PRECISION": "tf32", "EARLY": True}
+    kinds = dict.fromkeys(kernel.arg_names, f"*{dtype}") | dict.fromkeys(("step", "rows", "steps"), "i32")
+    kinds |= {name: "*fp32" for name in WIDE if name in kinds} | dict.fromkeys(constants, "constexpr")
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, kinds, places)
+    return triton.compile(source, target=HOPPER, options={"num_warps": 4, "launch_pdl": True}).metadata.shared
+
+
+if __name__ == "__main__":
+    kernels = {"forward": lstm_steps._forward, "backward": lstm_steps._backward}
+    found = {f"{name} {dtype}": needed(kernel, dtype) for name, kernel in kernels.items() for dtype in ("fp32", "bf16")}
+    json.dump(found, sys.stdout)
