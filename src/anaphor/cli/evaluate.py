@@ -180,12 +180,12 @@ def _takes_one(kind: object) -> bool:
 def tell_whole(made: Prepared, options: Options) -> int:
     """The score of a task that has no segments, and so none of the choices about them."""
     from anaphor.cli.progress import Bar, Under
-    from anaphor.tasks.waiting import heard
+    from anaphor.progress import progress_listener
 
     segments = ("bptt", "state", "carry", "by_position", "cache", "dynamic", "out", "batch_size", "protocol")
     _refuse(options, segments, f"is for language models; {options.run} is another task's run")
     said = {name: getattr(options, name) for name in SEARCHES if getattr(options, name) is not None}
-    with Bar("reading") as bar, heard(Under(bar, alone=True)):
+    with Bar("reading") as bar, progress_listener(Under(bar, alone=True)):
         score = replace(made, spec=replace(made.spec, **said)).score(options.split)
     if options.json:
         print(json.dumps(finite([score])))

@@ -84,10 +84,13 @@ def run(words: Sequence[str]) -> int:
         return tell(spec, out, options)
 
     from anaphor.cli.progress import Bar, Under
-    from anaphor.tasks.waiting import heard
+    from anaphor.progress import progress_listener
     from anaphor.training.run import execute
 
-    with Bar("training", "perplexity" if getattr(spec, "causal", True) else "exp(loss)") as bar, heard(Under(bar)):
+    with (
+        Bar("training", "perplexity" if getattr(spec, "causal", True) else "exp(loss)") as bar,
+        progress_listener(Under(bar)),
+    ):
         result, code = execute(
             spec, out, bar, resume=options.resume, force=options.force, test=not options.no_test,
             tensorboard=options.tensorboard, warn=warn,

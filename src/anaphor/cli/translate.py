@@ -83,7 +83,7 @@ def run(words: Sequence[str]) -> int:
 
     from anaphor.cli.progress import Bar, Under
     from anaphor.generate import Beam
-    from anaphor.tasks.waiting import heard
+    from anaphor.progress import progress_listener
     from anaphor.training.run import opened_translation
 
     beam = Beam(width=options.beam, longest=options.longest, length_penalty=options.length_penalty)
@@ -99,7 +99,7 @@ def run(words: Sequence[str]) -> int:
             if member.tokenizers != members[0].tokenizers:
                 raise ConfigError(f"{folder} and {options.run} have different tokenizers: they cannot vote on a token")
         read = _read(texts, members, options.file)
-        with Bar("reading") as bar, heard(Under(bar, alone=True)):
+        with Bar("reading") as bar, progress_listener(Under(bar, alone=True)):
             found = _translated(members, texts, read, beam)
         aligned = _aligned(members[0], texts, found, options)
     _warn(texts, read, found, members[0].tokenizers.source)

@@ -20,7 +20,7 @@ from anaphor.models import LanguageModel, ModelState
 from anaphor.models.cross_entropy import NO_TARGET, chunked, token_losses
 from anaphor.tasks.base import Loss
 from anaphor.tasks.restraint import Restraint
-from anaphor.tasks.waiting import reached
+from anaphor.progress import report_progress
 
 FREE = Restraint()
 
@@ -98,7 +98,7 @@ def losses_in_order(
                 losses.append(token_losses(x, model.head, piece.targets))
             found.append((batch, torch.cat(losses, dim=1)))
             tick()
-            reached("scoring", number, len(batches))
+            report_progress("scoring", number, len(batches))
     return found
 
 

@@ -20,7 +20,7 @@ from anaphor.models.cross_entropy import smoothed, token_losses
 from anaphor.models.seq2seq import Seq2Seq
 from anaphor.tasks.base import Loss
 from anaphor.tasks.disagreement import Disagreement
-from anaphor.tasks.waiting import reached
+from anaphor.progress import report_progress
 
 SHOWN = 3  # translations that a person sees while it trains
 GREEDY = Beam(width=1, longest=None)
@@ -94,7 +94,7 @@ class Translation:
             for number, batch in enumerate(ordered, 1):
                 losses = token_losses(features(model, batch), model.head, batch.targets)
                 total = total + LossTotal(float(losses.double().sum()), batch.count, 0)
-                reached("scoring", number, len(ordered))
+                report_progress("scoring", number, len(ordered))
         return total
 
     def signature_facts(self, total: LossTotal) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Translation:
         ordered, several = batches.by_length(), together([stepper(model) for model in models])
 
         def step(number: int, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
-            reached("translating", number, len(ordered))  # at every token: a batch may take long
+            report_progress("translating", number, len(ordered))  # at every token: a batch may take long
             return several(tokens, state)
 
         chosen = replace(beam, longest=None, end=end)
@@ -162,7 +162,7 @@ class Translation:
                 found.update(
                     zip(batch.places, search(partial(step, number), first, state, chosen, longest), strict=True)
                 )
-            reached("translating", len(ordered), len(ordered))
+            report_progress("translating", len(ordered), len(ordered))
         return found
 
     def sample(self, model: Seq2Seq, seed: int) -> str:

@@ -18,7 +18,7 @@ from anaphor.data.pair_sources import PAIR_SOURCES
 from anaphor.data.sources import SOURCES
 from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
 from anaphor.tasks.base import Task
-from anaphor.tasks.waiting import Ended, Listener, heard
+from anaphor.progress import Cancelled, ProgressListener, progress_listener
 from anaphor.training import checkpoint
 from anaphor.training.accelerate import Captured
 from anaphor.training.averaging import build_average
@@ -119,7 +119,7 @@ def execute(
             return {"status": "stopped", "run": str(out)}, 143
         status = "finished" if trainer.over() else "interrupted"
         try:
-            with heard(_end_at_a_signal(interruption)):
+            with progress_listener(_end_at_a_signal(interruption)):
                 result = {"status": status, "run": str(out), **_result(made, trainer, rundir, warn)}
                 if trainer.progress.step == begun_at:
                     result["test"] = tested  # of these very weights: what was read is not unread by --no-test
@@ -127,7 +127,7 @@ def execute(
                     rundir.write_result(result)  # what is known, should the test split turn out to be beyond the model
                     with trainer.scored():
                         result["test"] = made.score_test(result["valid"])
-        except Ended:
+        except Cancelled:
             assert interruption.signal is not None, "nothing else ends it"
             return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
         rundir.write_result(result)
@@ -145,13 +145,13 @@ def _test_score(rundir: RunDir) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _end_at_a_signal(interruption: Interruption) -> Listener:
+def _end_at_a_signal(interruption: Interruption) -> ProgressListener:
     """Ends long work at the next signal. One that came before has ended training, and is no reason not to score."""
     before = interruption.signal
 
     def listen(what: str, share: float) -> None:
         if interruption.signal != before:
-            raise Ended
+            raise Cancelled
 
     return listen
 

@@ -8,7 +8,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.tasks.translation import Translation
-from anaphor.tasks.waiting import heard
+from anaphor.progress import progress_listener
 from anaphor.training.run import execute, prepare
 from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 from anaphor.training.trainer import Nobody
@@ -83,7 +83,7 @@ def test_other_text_is_translated_anew(tmp_path, searched):
 
 def test_whoever_listens_hears_how_far_it_is(tmp_path):
     made, told = prepare(twice(tmp_path)), []
-    with heard(lambda what, share: told.append((what, share))):
+    with progress_listener(lambda what, share: told.append((what, share))):
         made.score("valid")
     made.score("test")
     shares = [share for what, share in told if what == "translating"]
@@ -109,7 +109,7 @@ def test_a_signal_during_the_last_scoring_ends_it(tmp_path, number, kind):
             if len(told) == 2:
                 signal.raise_signal(number)
 
-    with heard(ask):
+    with progress_listener(ask):
         result, code = execute(spec, out, Over())
     assert (result["status"], code) == ("stopped", 128 + number)
     assert len(told) == 2, "nothing more was done"

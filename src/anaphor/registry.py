@@ -1,0 +1,197 @@
+"""Named parts: mixers, tasks, data sets, presets and optimizers. `register_*` adds a user's own.
+
+Built-in parts are written as "module:attribute" and imported on first use, so that listing names needs no torch. A
+user's parts come from a file (`import_file`, the flag `--import`), from an installed package (entry-point group
+`anaphor.plugins`), or from a call in a notebook.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from anaphor.errors import AnaphorError, ConfigError
+
+PLUGINS = "anaphor.plugins"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class ImportedFile:
+    """A Python file whose parts were registered by `--import`."""
+
+    path: Path
+    sha256: str
+
+
+IMPORTED: dict[Path, ImportedFile] = {}
+"""Files imported so far, by absolute path."""
+_importing: ContextVar[list[tuple[str, str]] | None] = ContextVar("importing", default=None)
+
+
+class Registry(Mapping[str, Any]):
+    """Parts of one kind by name. Iterating gives the names; a value is imported when it is first looked up."""
+
+    def __init__(self, kind: str, builtin: Mapping[str, Any] | None = None) -> None:
+        self.kind = kind
+        self._entries: dict[str, Any] = dict(builtin or {})
+        self._builtin = frozenset(self._entries)
+        self._origin: dict[str, Path] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._entries:
+            load_plugins()
+        value = self._entries[name]
+        if isinstance(value, str):
+            value = self._entries[name] = resolve(value)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        load_plugins()
+        return iter(dict(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            load_plugins()
+        return name in self._entries
+
+    def add(self, name: str, value: Any) -> None:
+        """Register a user's own part. A taken name is refused, unless the same file registers it again."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigError(f"{self.kind} name {name!r}: use lower-case letters, digits, '-', '_' and '.'")
+        record = _importing.get()
+        origin = _current_file.get()
+        if name in self._builtin or (
+            name in self._entries and (record is not None and self._origin.get(name) != origin)
+        ):
+            raise ConfigError(f"{self.kind} name {name!r} is already registered: choose another name")
+        self._entries[name] = value
+        if origin is not None:
+            self._origin[name] = origin
+        if record is not None:
+            record.append((self.kind, name))
+
+
+_current_file: ContextVar[Path | None] = ContextVar("current_file", default=None)
+
+
+def resolve(reference: str | Callable[..., Any]) -> Any:
+    """The object behind "module:attribute"; anything else is the object itself."""
+    if not isinstance(reference, str):
+        return reference
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+MIXERS = Registry("mixer")
+TASKS = Registry("task", {"lm": "anaphor.tasks.lm:TASK", "translate": "anaphor.tasks.translate:TASK"})
+DATASETS = Registry("data set")
+OPTIMIZERS = Registry("optimizer")
+PRESETS: dict[str, Registry] = {"lm": Registry("model"), "translate": Registry("model")}
+"""Model presets of each task: overrides of the fields of its model spec."""
+
+
+def register_mixer(name: str, spec: Any) -> None:
+    """Add a mixer: `spec` is a `MixerSpec` subclass whose `build` makes it."""
+    MIXERS.add(name, spec)
+
+
+def register_task(definition: Any) -> None:
+    """Add a task by its `TaskDefinition`; `train NAME` then trains it."""
+    TASKS.add(definition.name, definition)
+
+
+def register_dataset(name: str, dataset: Any) -> None:
+    """Add a named data set."""
+    DATASETS.add(name, dataset)
+
+
+def register_preset(task: str, name: str, settings: Mapping[str, Any]) -> None:
+    """Add a model preset of a task: settings of its model spec under a name for `--model`."""
+    PRESETS.setdefault(task, Registry("model")).add(name, dict(settings))
+
+
+def register_optimizer(name: str, optimizer: Any) -> None:
+    """Add an optimizer."""
+    OPTIMIZERS.add(name, optimizer)
+
+
+def import_file(path: Path | str) -> ImportedFile:
+    """Execute a user's Python file that registers parts. The same file again is executed only if it was edited."""
+    given, path = path, Path(path).expanduser().absolute()
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"--import {given}: {error.strerror}") from None
+    if path in IMPORTED and IMPORTED[path].sha256 == digest:
+        return IMPORTED[path]
+    with _recording(path) as registered:
+        _execute(given, path)
+    if not registered:
+        raise ConfigError(f"--import {given} registers nothing: call anaphor.register_mixer or one of its like in it")
+    IMPORTED[path] = ImportedFile(path, digest)
+    return IMPORTED[path]
+
+
+def _execute(given: Path | str, path: Path) -> None:
+    name = f"anaphor_import_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}"
+    spec = importlib.util.spec_from_file_location(
+        name, path, loader=importlib.machinery.SourceFileLoader(name, str(path))
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is written beside a user's file
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ConfigError(f"--import {given}: syntax error in line {error.lineno}: {error.msg}") from None
+    except AnaphorError as error:
+        raise ConfigError(f"--import {given}: {error}") from None
+    except Exception as error:  # noqa: BLE001 (a user's code may raise anything)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = f" in line {frames[-1].lineno}" if frames else ""
+        message = " ".join(str(error).split())[:300]
+        raise ConfigError(f"--import {given}: {type(error).__name__}{line}: {message}") from None
+    finally:
+        sys.dont_write_bytecode = before
+
+
+@contextmanager
+def _recording(path: Path) -> Iterator[list[tuple[str, str]]]:
+    """Collect what is registered inside the block."""
+    registered: list[tuple[str, str]] = []
+    token, file_token = _importing.set(registered), _current_file.set(path)
+    try:
+        yield registered
+    finally:
+        _importing.reset(token)
+        _current_file.reset(file_token)
+
+
+@cache
+def load_plugins() -> dict[str, str]:
+    """Import the installed packages that add parts. Gives the errors of those that failed, by name."""
+    failures: dict[str, str] = {}
+    for entry in entry_points(group=PLUGINS):
+        try:
+            entry.load()
+        except Exception as error:  # noqa: BLE001 (one broken package must not take the others along)
+            failures[entry.name] = f"{type(error).__name__}: {error}"
+    return failures
