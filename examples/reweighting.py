@@ -70,7 +70,7 @@ def loss_of(model: LanguageModel, rows: Tensor) -> Tensor:
 
 def trained(merge: str, text: Tensor, vocabulary: int) -> LanguageModel:
     torch.manual_seed(0)
-    model = build("gpt-nano", vocabulary=vocabulary, positions=TOKENS, merge=merge, causal=False)
+    model = build("gpt-nano", vocabulary=vocabulary, max_positions=TOKENS, merge=merge, causal=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     generator = torch.Generator().manual_seed(1)
     for step in range(STEPS):

@@ -183,7 +183,7 @@ def test_one_model_alone_is_taken_at_its_word():
 @pytest.mark.parametrize("name", ["lstm", "transformer", "linear", "hybrid"])
 def test_every_family_is_searched_in_batches_as_alone(name):
     heads = {} if name == "lstm" else {"heads": 2}
-    model = build(name, vocabulary=6, width=8, layers=2, initial="uniform", **heads).eval()
+    model = build(name, vocabulary=6, width=8, layers=2, init_scheme="uniform", **heads).eval()
     first = torch.tensor([1, 2, 3])
     beam = Beam(width=3, longest=5, end=END, length_penalty=1.0)
     found = search(stepper(model), first, model.initial_state(3), beam)

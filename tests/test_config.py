@@ -24,17 +24,17 @@ def test_a_spec_survives_being_written(name, tmp_path):
     width=st.sampled_from([8, 24]),
     dropout=st.floats(0, 0.9),
     tied=st.booleans(),
-    widths=st.sampled_from([(), (8, 16)]),
+    layer_widths=st.sampled_from([(), (8, 16)]),
     embedding=st.one_of(st.none(), st.integers(1, 50)),
 )
-def test_any_values_survive(tmp_path_factory, width, dropout, tied, widths, embedding):
+def test_any_values_survive(tmp_path_factory, width, dropout, tied, layer_widths, embedding):
     spec = LanguageModelSpec(
         vocabulary=9,
         mixers=("lstm", "gru"),
         width=width,
         dropout=dropout,
         tied=tied,
-        widths=widths,
+        layer_widths=layer_widths,
         embedding=embedding,
     )
     path = tmp_path_factory.mktemp("spec") / "spec.yaml"

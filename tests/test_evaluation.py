@@ -120,7 +120,7 @@ FAMILIES = {
     "transformer-xl": {"memory": 3},
     "linear": {},
     "hybrid": {},
-    "gpt-nano": {"positions": 40},
+    "gpt-nano": {"max_positions": 40},
 }
 
 
@@ -162,7 +162,7 @@ def test_a_long_sentence_is_scored_in_pieces_and_nobody_notices(name, monkeypatc
 
 
 def test_what_is_longer_than_the_positions_is_refused_by_its_whole_length(monkeypatch):
-    model = model_of("gpt-nano", positions=8)
+    model = model_of("gpt-nano", max_positions=8)
     in_pieces(model, monkeypatch, [])
     with pytest.raises(ConfigError, match="9 tokens are more than the 8 learned positions"):
         losses_of(model, TOKENIZER, "a b c " * 3)

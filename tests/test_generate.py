@@ -16,7 +16,7 @@ FAMILIES = ["lstm", "transformer", "transformer-xl", "linear", "hybrid", "gpt-na
 
 def model_of(name, vocabulary=5):
     heads = {"heads": 2} if name not in ("lstm",) else {}
-    return build(name, vocabulary=vocabulary, width=8, layers=2, initial="uniform", **heads).eval()
+    return build(name, vocabulary=vocabulary, width=8, layers=2, init_scheme="uniform", **heads).eval()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

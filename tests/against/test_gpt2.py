@@ -19,7 +19,7 @@ def pair():
     peer = transformers.GPT2LMHeadModel(config).double().eval()
     for parameter in peer.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    ours = preset("gpt2", vocabulary=50, width=12, layers=2, heads=3, positions=16).build().eval()
+    ours = preset("gpt2", vocabulary=50, width=12, layers=2, heads=3, max_positions=16).build().eval()
     copy(peer.transformer, ours)
     torch.set_default_dtype(torch.float32)
     return ours, peer

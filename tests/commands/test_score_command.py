@@ -51,7 +51,19 @@ def test_an_empty_file_has_no_sentences(scored, tmp_path):
 
 
 def test_what_is_longer_than_the_positions_is_to_be_cut(scored, capsys):
-    words = ["--model", "gpt-nano", "--positions", "5", "--bptt", "5", "--steps", "1", "--device", "cpu", "--no-test"]
+    words = [
+        "--model",
+        "gpt-nano",
+        "--max-positions",
+        "5",
+        "--bptt",
+        "5",
+        "--steps",
+        "1",
+        "--device",
+        "cpu",
+        "--no-test",
+    ]
     assert main(["train", "lm", "--data", "text", *words, "--out", "short"]) == 0
     capsys.readouterr()
     assert main(["score", "short", "a dog sat on a", "--device", "cpu"]) == 0

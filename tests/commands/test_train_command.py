@@ -82,7 +82,7 @@ def test_an_average_may_be_asked_for_later_and_then_begins_there(capsys):
 
 def test_going_on_needs_no_flag_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Interruption, "asked", lambda self: True)
-    train("--steps", "9", "--lr", "0.02", "--dropouts", "0.1", "--out", "run")
+    train("--steps", "9", "--lr", "0.02", "--layer-dropouts", "0.1", "--out", "run")
     monkeypatch.setattr(Interruption, "asked", lambda self: False)
     before = (tmp_path / "run" / "spec.yaml").read_text()
     assert main(["train", "lm", "--resume", "--no-test", "--out", "run"]) == 0
@@ -199,13 +199,13 @@ def test_examples_by_themselves_have_no_segments(capsys, words):
     ],
 )
 def test_writing_is_refused_before_the_first_token(capsys, words, message):
-    train("--model", "gpt-nano", "--heads", "2", "--positions", "16", "--steps", "1", "--out", "run")
+    train("--model", "gpt-nano", "--heads", "2", "--max-positions", "16", "--steps", "1", "--out", "run")
     capsys.readouterr()
     refused(capsys, ["generate", "run", "--device", "cpu", *words], message)
 
 
 def test_as_many_tokens_as_there_are_positions_can_be_written(capsys):
-    train("--model", "gpt-nano", "--heads", "2", "--positions", "16", "--steps", "1", "--out", "run")
+    train("--model", "gpt-nano", "--heads", "2", "--max-positions", "16", "--steps", "1", "--out", "run")
     capsys.readouterr()
     assert main(["generate", "run", "--tokens", "16", "--json", "--device", "cpu"]) == 0
     assert len(json.loads(capsys.readouterr().out)["tokens"]) == 16
@@ -243,7 +243,7 @@ def test_patience_that_ended_a_run_is_told(capsys):
 
 
 def test_what_is_said_of_all_layers_takes_the_place_of_what_a_file_says_of_each(tmp_path, capsys):
-    each = "--layers 2 --mixers lstm gru --widths 8 6 --residuals True True"
+    each = "--layers 2 --mixers lstm gru --layer-widths 8 6 --layer-residuals True True"
     train(*each.split(), "--steps", "1", "--out", "run")
     capsys.readouterr()
     for flags in (["--width", "4"], ["--model", "gru"], ["--no-residual"]):
@@ -252,11 +252,11 @@ def test_what_is_said_of_all_layers_takes_the_place_of_what_a_file_says_of_each(
     assert len(set(told)) == 3
     narrow = ["--config", "run/spec.yaml", "--width", "4", "--no-test", "--out", "other"]
     assert main(["train", "lm", *narrow]) == 0
-    assert "widths: []" in (tmp_path / "other" / "spec.yaml").read_text()
+    assert "layer_widths: []" in (tmp_path / "other" / "spec.yaml").read_text()
 
 
 def test_another_rule_does_not_inherit_the_options_of_a_recipes(capsys):
-    words = ["--recipe", "wikitext-2-lstm", "--optimizer", "sgd", "--layers", "1", "--widths", "4"]
+    words = ["--recipe", "wikitext-2-lstm", "--optimizer", "sgd", "--layers", "1", "--layer-widths", "4"]
     train(*words, "--steps", "1", "--out", "run")
     assert "betas: []" in Path("run/spec.yaml").read_text()
 

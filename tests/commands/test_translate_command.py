@@ -16,7 +16,8 @@ SETTINGS = "--batch-size 16 --device cpu --no-test --beam 1"
 MODELS = {
     "copy": "--model luong --width 64 --lr 0.01 --steps 200 --evaluate-every 200",
     "other": "--model luong --width 16 --steps 2 --seed 1",
-    "deep": "--model transformer-translation --layers 2 --heads 2 --position learned --positions 9 --width 8 --steps 1",
+    "deep": "--model transformer-translation --layers 2 --heads 2 --position learned --max-positions 9 --width 8 "
+    "--steps 1",
     "letters": "--model luong --width 16 --steps 2 --tokenizer character",
     "state": "--model luong --width 16 --steps 2 --condition state",
 }

@@ -29,12 +29,12 @@ def told(capsys, words):
         ("--batching padded --evaluation-rows 77", f"evaluation_rows=77 {EXAMPLES}"),
         ("--batching padded --evaluation_rows 77", f"evaluation_rows=77 {EXAMPLES}"),
         (
-            "--model lstm --positions 7",
-            "positions=7 means nothing to position='none', which has no table of them; it belongs to learned",
+            "--model lstm --max-positions 7",
+            "max_positions=7 means nothing to position='none', which has no table of them; it belongs to learned",
         ),
         (
-            "--model transformer --heads 2 --position sinusoidal --positions 3",
-            "positions=3 means nothing to position='sinusoidal', which has no table of them; it belongs to learned",
+            "--model transformer --heads 2 --position sinusoidal --max-positions 3",
+            "max_positions=3 means nothing to position='sinusoidal', which has no table of them; it belongs to learned",
         ),
         (
             "--model lstm --activation relu",
@@ -61,10 +61,10 @@ def test_what_nothing_reads_is_refused(capsys, words, message):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ("--model luong --positions 7", "positions"),
+        ("--model luong --max-positions 7", "max_positions"),
         ("--model luong --activation relu", "activation"),
         ("--model luong --dropout-kind locked", "dropout_kind"),
-        ("--model transformer-translation --positions 7", "positions"),
+        ("--model transformer-translation --max-positions 7", "max_positions"),
     ],
 )
 def test_nor_by_a_translation(capsys, words, name):
@@ -75,19 +75,20 @@ def test_nor_by_a_translation(capsys, words, name):
 
 
 def test_it_is_refused_before_anything_is_written(tmp_path, capsys):
-    assert main([*LM, "--positions", "7", "--out", "run"]) == 2
-    assert "positions=7 means nothing" in capsys.readouterr().err
+    assert main([*LM, "--max-positions", "7", "--out", "run"]) == 2
+    assert "max_positions=7 means nothing" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "--model transformer --heads 2 --position learned --positions 50",
+        "--model transformer --heads 2 --position learned --max-positions 50",
         "--model lstm --feedforward 16 --activation relu",
         "--model lstm --dropout-kind locked --output-dropout 0.1",
-        "--model lstm --dropout-kind locked --layers 2 --dropouts 0 0.1",
-        "--mixers lstm attention --heads 2 --position learned --positions 50 --dropout-kind locked --input-dropout 0.2",
+        "--model lstm --dropout-kind locked --layers 2 --layer-dropouts 0 0.1",
+        "--mixers lstm attention --heads 2 --position learned --max-positions 50 --dropout-kind locked "
+        "--input-dropout 0.2",
         "--bptt 9 --protocol example --evaluation-rows 2",
     ],
 )
@@ -99,7 +100,7 @@ def test_what_something_reads_is_welcome(capsys, words):
     "words",
     [
         "--model luong --dropout 0.1 --dropout-kind locked",
-        "--model mixed --heads 2 --position learned --positions 50 --activation relu",
+        "--model mixed --heads 2 --position learned --max-positions 50 --activation relu",
     ],
 )
 def test_by_a_translation_too(capsys, words):
@@ -120,8 +121,8 @@ def test_a_recipe_may_say_what_a_flag_makes_meaningless(capsys, recipe, words):
 
 def test_a_run_from_before_it_was_refused_opens_and_goes_on(tmp_path, capsys):
     (tmp_path / "old.yaml").write_text(
-        "data: text\nmodel: lstm\npositions: 7\nactivation: relu\ndropout_kind: locked\nbatching: padded\nbptt: 99\n"
-        "width: 8\nlayers: 1\nsteps: 2\ndevice: cpu\n"
+        "data: text\nmodel: lstm\nmax_positions: 7\nactivation: relu\ndropout_kind: locked\nbatching: padded\n"
+        "bptt: 99\nwidth: 8\nlayers: 1\nsteps: 2\ndevice: cpu\n"
     )
     assert main(["train", "lm", "--config", "old.yaml", "--no-test", "--out", "run", "--json"]) == 0
     assert main(["train", "lm", "--resume", "--no-test", "--out", "run", "--json"]) == 0

@@ -52,7 +52,7 @@ def combinations() -> dict[str, MixerSpec]:
             normalise=parts[1],
             position=parts[2],
             merge=parts[3],
-            positions=64,
+            max_positions=64,
             **VIEWS[parts[4]],
         )
         for parts in product(SCORES, NORMALISERS, POSITIONS, merges, VIEWS)

@@ -168,7 +168,7 @@ def test_weights_that_the_last_step_ruined_are_divergence_too(tmp_path):
 @pytest.mark.parametrize("rule", ["sgd", "adamw"])
 def test_a_loss_without_a_perplexity_is_divergence_too(tmp_path, rule):
     """The gates of a recurrent model stay within bounds, and so its loss remains a number, however large."""
-    plain = ["--mixers", "lstm", "attention", "--residuals", "False", "False", "--norms", "none", "none"]
+    plain = ["--mixers", "lstm", "attention", "--layer-residuals", "False", "False", "--layer-norms", "none", "none"]
     done = here(tmp_path, tmp_path / "run", *plain, "--lr", "1e20", "--optimizer", rule, "--steps", "6")
     assert done.returncode == 3, done.stderr
     assert "anaphor: training diverged at step 2: loss" in done.stderr.splitlines()[-1]

@@ -65,7 +65,7 @@ def test_a_target_that_was_cut_has_the_same_rows_without_an_end(name):
 
 
 def test_a_cut_target_may_fill_all_positions():
-    model = model_of("transformer-translation", position="learned", positions=3)
+    model = model_of("transformer-translation", position="learned", max_positions=3)
     assert len(alignment_so_far(model, WORDS, "the cat", target_of("die Katze sah")).target) == 3
     with pytest.raises(ConfigError, match="the target has 4 tokens, but the limit is 3"):
         alignment_so_far(model, WORDS, "the cat", target_of("die Katze sah ein"))
@@ -95,7 +95,7 @@ def test_a_model_that_looks_at_no_source_is_refused_in_one_line(condition):
 
 
 def test_sources_and_targets_that_do_not_fit_are_refused():
-    model = model_of("transformer-translation", position="learned", positions=3)
+    model = model_of("transformer-translation", position="learned", max_positions=3)
     with pytest.raises(DataError, match="too long"):
         alignment(model, WORDS, SOURCE, [])
     with pytest.raises(DataError, match="sentence 1 is empty"):

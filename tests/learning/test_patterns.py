@@ -48,7 +48,9 @@ def test_carried_state_knows_what_a_fresh_start_cannot(name):
     """Each row repeats a number of its own between question marks. A segment starts with a question mark, so what its
     first answer must be stands in the segment before."""
     numbers, question = 4, 4
-    model, optimizer = fresh(name, vocabulary=5, initial="uniform")  # at this width it learns sooner than GPT-2's draw
+    model, optimizer = fresh(
+        name, vocabulary=5, init_scheme="uniform"
+    )  # at this width it learns sooner than GPT-2's draw
 
     def first_answers(carry: bool, learn: bool) -> float:
         rows = torch.randint(0, numbers, (64, 1))

@@ -93,7 +93,7 @@ def test_rotary_refuses_odd_heads():
 def test_learned_positions_end_where_the_table_ends():
     from anaphor.mixers import Span
 
-    mixer = AttentionSpec(width=8, heads=2, position="learned", positions=6).build()
+    mixer = AttentionSpec(width=8, heads=2, position="learned", max_positions=6).build()
     assert mixer.spec.limit == 6
     x = torch.randn(1, 7, 8)
     mixer(x[:, :6], mixer.initial_state(x), Span.whole(x[:, :6]))

@@ -54,7 +54,7 @@ REFUSED = {
     "evaluation": (lambda: AttentionSpec(width=8, merge_evaluation="sam"), "did you mean 'same'"),
     "combine": (lambda: AttentionSpec(width=8, combine="querry"), "unknown combination 'querry'; did you mean 'query'"),
     "dropout": (lambda: AttentionSpec(width=8, dropout=1.5), "dropout=1.5 is not a share"),
-    "positions": (lambda: AttentionSpec(width=8, positions=0), "positions=0"),
+    "max_positions": (lambda: AttentionSpec(width=8, max_positions=0), "max_positions=0"),
     "nonlinearity": (lambda: RNNSpec(width=8, nonlinearity="tan"), "unknown nonlinearity 'tan'; did you mean 'tanh'"),
     "feature map": (lambda: LinearSpec(width=8, feature_map="elou"), "unknown feature map 'elou'; did you mean 'elu'"),
     "chunk": (lambda: LinearSpec(width=8, chunk=0), "chunk=0"),

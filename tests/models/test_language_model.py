@@ -74,7 +74,7 @@ def test_state_bytes_are_those_of_a_real_state(name):
 @pytest.mark.parametrize("embedding", [None, 8, 40])
 @pytest.mark.parametrize("name", ["lstm", "transformer", "hybrid"])
 def test_widths_may_differ_everywhere(name, embedding, tied):
-    model = small(name, embedding=embedding, tied=tied, widths=(24, 16, 32))
+    model = small(name, embedding=embedding, tied=tied, layer_widths=(24, 16, 32))
     logits, _ = model(torch.randint(0, 20, (2, 5)))
     logits.sum().backward()
     assert logits.shape == (2, 5, 20)
@@ -85,7 +85,7 @@ def test_widths_may_differ_everywhere(name, embedding, tied):
 
 @pytest.mark.parametrize("dropouts", [(0.5, 0), (0, 0.5)])
 def test_each_layer_may_leave_out_a_share_of_its_own(dropouts):
-    model = small("hybrid", layers=2, mixers=("lstm", "attention"), dropouts=dropouts).train()
+    model = small("hybrid", layers=2, mixers=("lstm", "attention"), layer_dropouts=dropouts).train()
     x = torch.randn(2, 5, 24)
     for block, share in zip(model.blocks, dropouts, strict=True):
         first, second = (block(x, block.initial_state(x), Span.whole(x))[0] for _ in range(2))
@@ -95,7 +95,10 @@ def test_each_layer_may_leave_out_a_share_of_its_own(dropouts):
 def test_a_layer_may_be_added_to_a_stack_that_adds_nothing_else():
     plain = small("lstm", layers=2)
     model = small(
-        "lstm", mixers=("lstm", "attention", "lstm"), norms=("none", "before", "none"), residuals=(False, True, False)
+        "lstm",
+        mixers=("lstm", "attention", "lstm"),
+        layer_norms=("none", "before", "none"),
+        layer_residuals=(False, True, False),
     )
     frames = [(block.spec.norm, block.spec.residual) for block in model.layers.blocks]
     assert frames == [("none", False), ("before", True), ("none", False)]
@@ -122,7 +125,7 @@ def test_tied_weights_count_once():
 )  # fmt: skip
 def test_gpt_presets_have_the_published_sizes(name, layers, heads, width):
     spec = preset(name, vocabulary=50_257)
-    assert (len(spec.layer_mixers), spec.heads, spec.width) == (layers, heads, width)
+    assert (len(spec.mixers_by_layer), spec.heads, spec.width) == (layers, heads, width)
 
 
 def test_gpt2_has_its_published_parameter_count():
@@ -131,14 +134,14 @@ def test_gpt2_has_its_published_parameter_count():
 
 
 def test_hybrid_is_a_recurrent_layer_below_attention():
-    assert preset("hybrid", vocabulary=5, layers=4).layer_mixers == ("lstm", "attention", "attention", "attention")
+    assert preset("hybrid", vocabulary=5, layers=4).mixers_by_layer == ("lstm", "attention", "attention", "attention")
 
 
 def test_free_stacks_are_spelled_out():
     spec = LanguageModelSpec(vocabulary=20, mixers=("gru", "attention", "linear"), width=8, heads=2)
     assert [type(mixer).__name__ for mixer in spec.build().layers.mixers] == ["GRU", "Attention", "Linear"]
     again = preset("transformer", vocabulary=20, mixers=["lstm", "attention", "attention"], width=8)
-    assert again.layer_mixers == ("lstm", "attention", "attention")
+    assert again.mixers_by_layer == ("lstm", "attention", "attention")
 
 
 @settings(max_examples=40, deadline=None)
@@ -201,14 +204,26 @@ REFUSED = {
         "layers=1 is less than the 2",
     ),
     "no mixers": (lambda: LanguageModelSpec(vocabulary=5, mixers=()), "mixers is empty"),
-    "widths": (lambda: build("lstm", vocabulary=5, widths=(3,)), "1 widths are given for 2 layers"),
-    "norms": (lambda: build("lstm", vocabulary=5, norms=("none", "befor")), "unknown norm 'befor'; did you mean"),
-    "residuals": (lambda: build("lstm", vocabulary=5, residuals=(True,)), "1 residuals are given for 2 layers"),
-    "dropouts": (lambda: build("lstm", vocabulary=5, dropouts=(0.1, 1.0)), "dropout=1.0 is not a share"),
-    "too many dropouts": (lambda: build("lstm", vocabulary=5, dropouts=(0, 0, 0)), "3 dropouts are given for 2 layers"),
+    "layer_widths": (lambda: build("lstm", vocabulary=5, layer_widths=(3,)), "1 layer_widths are given for 2 layers"),
+    "layer_norms": (
+        lambda: build("lstm", vocabulary=5, layer_norms=("none", "befor")),
+        "unknown norm 'befor'; did you mean",
+    ),
+    "layer_residuals": (
+        lambda: build("lstm", vocabulary=5, layer_residuals=(True,)),
+        "1 layer_residuals are given for 2 layers",
+    ),
+    "layer_dropouts": (lambda: build("lstm", vocabulary=5, layer_dropouts=(0.1, 1.0)), "dropout=1.0 is not a share"),
+    "too many dropouts": (
+        lambda: build("lstm", vocabulary=5, layer_dropouts=(0, 0, 0)),
+        "3 layer_dropouts are given for 2 layers",
+    ),
     "norm": (lambda: build("lstm", vocabulary=5, norm="befor"), "unknown norm 'befor'; did you mean 'before'"),
     "activation": (lambda: build("gpt2", vocabulary=5, activation="gelo"), "unknown activation 'gelo'; did you mean"),
-    "initial": (lambda: build("lstm", vocabulary=5, initial="norml"), "unknown initialisation 'norml'; did you mean"),
+    "init_scheme": (
+        lambda: build("lstm", vocabulary=5, init_scheme="norml"),
+        "unknown initialisation 'norml'; did you mean",
+    ),
     "memory below window": (lambda: build("transformer-xl", vocabulary=5, window=200), "memory=128 is too short"),
     "dropout": (lambda: build("lstm", vocabulary=5, dropout=1.0), "dropout=1.0 is not a share"),
     "width as text": (
@@ -232,7 +247,7 @@ def test_what_cannot_work_is_refused_in_one_line(case):
 @pytest.mark.parametrize("name", ["lstm", "transformer", "transformer-xl", "gpt-nano", "hybrid", "linear"])
 @pytest.mark.parametrize(
     ("option", "values"),
-    [("positions", (8, 9)), ("activation", ("relu", "gelu")), ("dropout_kind", ("each", "locked"))],
+    [("max_positions", (8, 9)), ("activation", ("relu", "gelu")), ("dropout_kind", ("each", "locked"))],
 )
 @pytest.mark.parametrize("more", [{}, {"feedforward": 0}, {"feedforward": 5}, {"dropout": 0.5}, {"input_dropout": 0.5}])
 def test_a_model_says_which_options_it_reads(name, option, values, more):
@@ -252,13 +267,13 @@ def test_a_model_says_which_options_it_reads(name, option, values, more):
 @pytest.mark.parametrize("norm", ["before", "none"])
 def test_the_norm_behind_the_stack_follows_the_norm_of_all_and_not_those_of_each(norm):
     model = build(
-        "lstm", vocabulary=5, width=8, norm=norm, norms=("none", "before") if norm == "none" else ("none",) * 2
+        "lstm", vocabulary=5, width=8, norm=norm, layer_norms=("none", "before") if norm == "none" else ("none",) * 2
     )
     assert isinstance(model.norm, torch.nn.LayerNorm) == (norm == "before")
 
 
 def test_learned_positions_end_and_say_so():
-    model = small("gpt-nano", positions=8)
+    model = small("gpt-nano", max_positions=8)
     tokens = torch.randint(0, 20, (2, 8))
     _, state = model(tokens)
     with pytest.raises(ConfigError, match="9 tokens are more than the 8 learned positions"):
@@ -269,7 +284,7 @@ def test_learned_positions_end_and_say_so():
 
 @pytest.mark.parametrize("carried", [False, True], ids=["fresh", "carried"])
 def test_padding_does_not_use_up_learned_positions(carried):
-    model, tokens = small("gpt-nano", positions=8).eval(), torch.randint(0, 20, (2, 16))
+    model, tokens = small("gpt-nano", max_positions=8).eval(), torch.randint(0, 20, (2, 16))
     before = model(tokens[:, :3])[1] if carried else None
     seen, rest = (3, tokens[:, 3:]) if carried else (0, tokens)
     padded, _ = model(rest, before, torch.tensor([8 - seen, 1]))
@@ -333,7 +348,7 @@ def test_lengths_that_cannot_be_are_refused(lengths, message):
 
 def test_padding_does_not_run_out_of_positions():
     """Rows that have seen 8 and 2 of 10 positions go on by 1 and 5 tokens: both fit, whatever the padding."""
-    model = small("gpt-nano", positions=10)
+    model = small("gpt-nano", max_positions=10)
     _, state = model(torch.randint(0, 20, (2, 8)), lengths=torch.tensor([8, 2]))
     logits, state = model(torch.randint(0, 20, (2, 5)), state, torch.tensor([1, 5]))
     assert state.seen.tolist() == [9, 7]

@@ -167,7 +167,7 @@ def test_a_recurrent_model_that_needs_the_past_is_flat_when_carried_and_falls_wh
 def test_every_position_scheme_goes_beyond_its_length_or_says_why_not(name):
     task = task_of(tokens_of())
     for memory in (None, 6):
-        model = model_of("transformer", heads=2, position=name, positions=8, memory=memory)
+        model = model_of("transformer", heads=2, position=name, max_positions=8, memory=memory)
         rows = {(length, carry): scored(task, model, length, carry) for length in (4, 8, 32) for carry in (True, False)}
         for (length, carry), row in rows.items():
             bounded = name == "learned"
@@ -248,7 +248,7 @@ def test_pieces_hold_a_batch_in_order_and_as_few_pairs_as_allowed(monkeypatch):
 
 def test_figures_show_what_was_scored_and_leave_out_what_was_not(tmp_path):
     task = task_of(tokens_of())
-    model = model_of("transformer", heads=2, position="learned", positions=8)
+    model = model_of("transformer", heads=2, position="learned", max_positions=8)
     found = [scored(task, model, length, carry) for carry in (True, False) for length in (4, 2, 8, 16)]
     names = ["perplexity-by-length", "loss-by-position-restarted"]
     drawn = draw_lengths(found, tmp_path, trained=4)
@@ -310,7 +310,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lengths")
     (folder / "text.txt").write_text("a b c d e f\nb c d e f a\n\nc d e f a b\nd e f a b c\n\n" * 12, encoding="utf-8")
     small = ["--data", str(folder / "text.txt"), "--width", "8", "--layers", "1", "--batch-size", "2"]
-    learned = ["--model", "transformer", "--heads", "2", "--position", "learned", "--positions", "8"]
+    learned = ["--model", "transformer", "--heads", "2", "--position", "learned", "--max-positions", "8"]
     kinds = {
         "lstm": ["--model", "lstm", "--bptt", "5"],
         "learned": [*learned, "--bptt", "5"],

@@ -212,10 +212,10 @@ def test_padding_is_told(talk, tmp_path, capsys):
 
 def test_an_example_longer_than_the_model_reaches_is_refused_before_the_first_step(talk, tmp_path):
     with pytest.raises(DataError, match=r"talk\.txt has \d+ tokens, but the model knows 4 positions"):
-        prepared(talk, positions=4).task.batches(0)
+        prepared(talk, max_positions=4).task.batches(0)
     out = tmp_path / "run"
     words = ["--data", talk, "--tokenizer", "treebank", "--batching", "padded", "--model", "dialogue-gpt"]
-    assert main(["train", "lm", *words, "--positions", "4", "--out", str(out), "--device", "cpu"]) == 2
+    assert main(["train", "lm", *words, "--max-positions", "4", "--out", str(out), "--device", "cpu"]) == 2
     assert not (out / "spec.yaml").exists()
 
 

@@ -120,7 +120,7 @@ def test_carry_is_decided_by_the_model_and_refused_where_it_cannot_work():
 
 def test_a_sample_ends_with_the_positions_that_the_model_knows():
     task, _, _ = task_of()
-    model = model_of(task, "transformer", heads=2, position="learned", positions=6)
+    model = model_of(task, "transformer", heads=2, position="learned", max_positions=6)
     assert len(task.sample(model, seed=0).split()) <= 6
     assert len(task.sample(model_of(task, "transformer", heads=2), seed=0).split()) > 6
 

@@ -252,5 +252,5 @@ def test_lines_that_are_empty_on_both_sides_are_left_out_and_counted(tmp_path):
 )
 def test_a_sentence_longer_than_the_models_positions_is_refused_in_one_line(tmp_path, capsys, source, target, message):
     folder = folder_of(tmp_path, source, target)
-    learned = "--model transformer-translation --position learned --positions 8 --heads 2"
+    learned = "--model transformer-translation --position learned --max-positions 8 --heads 2"
     assert message.format(folder) in refused(capsys, folder, *learned.split())

@@ -16,12 +16,12 @@ from anaphor.training.spec import DEVICES, LanguageRunSpec, TranslationRunSpec
         (LanguageRunSpec, {"mixers": "lstm"}, "mixers='lstm': it must be a list of names"),
         (LanguageRunSpec, {"mixers": None}, "mixers=None: it must be a list of names"),
         (LanguageRunSpec, {"mixers": [{"lstm": 1}]}, "mixers=[{'lstm': 1}]: it must be a list of names"),
-        (LanguageRunSpec, {"widths": 5}, "widths=5: it must be a list of whole numbers"),
-        (LanguageRunSpec, {"widths": [8, 8.5]}, "widths=[8, 8.5]: it must be a list of whole numbers"),
+        (LanguageRunSpec, {"layer_widths": 5}, "layer_widths=5: it must be a list of whole numbers"),
+        (LanguageRunSpec, {"layer_widths": [8, 8.5]}, "layer_widths=[8, 8.5]: it must be a list of whole numbers"),
         (LanguageRunSpec, {"betas": 0.9}, "betas=0.9: it must be a list of numbers"),
         (LanguageRunSpec, {"betas": (0.9, True)}, "betas=(0.9, True): it must be a list of numbers"),
         (LanguageRunSpec, {"rates": 0.5}, "rates=0.5: it must be a list of numbers"),
-        (LanguageRunSpec, {"residuals": [1, 0]}, "residuals=[1, 0]: it must be a list of True and False"),
+        (LanguageRunSpec, {"layer_residuals": [1, 0]}, "layer_residuals=[1, 0]: it must be a list of True and False"),
         (LanguageRunSpec, {"device": "cdua"}, "unknown device 'cdua'; did you mean 'cuda'? (known: auto, cpu, cuda)"),
         (TranslationRunSpec, {"encoder": "lstm"}, "encoder='lstm': it must be a list of names"),
         (TranslationRunSpec, {"decoder": "gru"}, "decoder='gru': it must be a list of names"),
@@ -38,9 +38,11 @@ def test_what_cannot_work_is_refused_in_one_line(kind, said, message):
 
 
 def test_a_list_is_as_welcome_as_a_tuple():
-    run = LanguageRunSpec(mixers=["lstm", "attention"], widths=[8, 16], residuals=[False, True], betas=[0, 0.99])
-    assert (run.mixers, run.widths) == (("lstm", "attention"), (8, 16))
-    assert (run.residuals, run.betas) == ((False, True), (0, 0.99))
+    run = LanguageRunSpec(
+        mixers=["lstm", "attention"], layer_widths=[8, 16], layer_residuals=[False, True], betas=[0, 0.99]
+    )
+    assert (run.mixers, run.layer_widths) == (("lstm", "attention"), (8, 16))
+    assert (run.layer_residuals, run.betas) == ((False, True), (0, 0.99))
 
 
 def test_devices_are_those_that_a_run_can_choose(monkeypatch):

@@ -78,9 +78,9 @@ def translation_row(name: str, options: Options) -> dict[str, Any]:
         model = spec.build()
     return {
         "name": name,
-        "encoder": spec.encoding().layer_mixers,
-        "decoder": spec.decoding().layer_mixers,
-        "width": spec.decoding().layer_widths[-1],
+        "encoder": spec.encoding().mixers_by_layer,
+        "decoder": spec.decoding().mixers_by_layer,
+        "width": spec.decoding().widths_by_layer[-1],
         "parameters": model.count_parameters(),
         "state_bytes": model.state_bytes(options.tokens, options.tokens),
         "tokens": options.tokens,

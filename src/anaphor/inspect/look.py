@@ -122,7 +122,7 @@ def _refuse_too_much(model: LanguageModel, layers: Sequence[int], tokens: int) -
 
 
 def _described(model: LanguageModel) -> str:
-    mixers = model.spec.layer_mixers
+    mixers = model.spec.mixers_by_layer
     runs = [f"{mixers.count(name)} × {name}" for name in dict.fromkeys(mixers)]
     return f"{', '.join(runs)}; width {model.spec.width}; {model.count_parameters():,} parameters"
 

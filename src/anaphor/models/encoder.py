@@ -41,7 +41,7 @@ class Encoder(Trunk):
 
     def __init__(self, spec: LanguageModelSpec, embed: nn.Embedding | None = None) -> None:
         super().__init__(spec, embed)
-        INITIALISERS[spec.initial](self)
+        INITIALISERS[spec.init_scheme](self)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Encoded:
         """[B, S], [B] -> [B, S, D] and the last states"""

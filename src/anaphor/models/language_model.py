@@ -38,14 +38,14 @@ class LanguageModelSpec(StackOptions):
 
     mixers: tuple[str, ...] = ("attention",)
     """What the layers are, from the first to the last; the last one named is repeated up to `layers`."""
-    widths: tuple[int, ...] = ()
+    layer_widths: tuple[int, ...] = ()
     """Size of each layer's output, where they differ; empty means `width` for all."""
-    norms: tuple[str, ...] = ()
+    layer_norms: tuple[str, ...] = ()
     """Where the norm of each layer stands, where they differ; empty means `norm` for all. The norm behind the last
     layer follows `norm` alone."""
-    residuals: tuple[bool, ...] = ()
+    layer_residuals: tuple[bool, ...] = ()
     """Whether each layer's input is added to its output, where they differ; empty means `residual` for all."""
-    dropouts: tuple[float, ...] = ()
+    layer_dropouts: tuple[float, ...] = ()
     """Share set to zero in and after each layer, where they differ; empty means `dropout` for all."""
     causal: bool = True
     """Whether layers that see later tokens are refused. Admitted, they see what is to be predicted, and no number of
@@ -67,11 +67,11 @@ class LanguageModelSpec(StackOptions):
             raise ConfigError(f"mixers={self.mixers!r} is no list of names: write mixers=({self.mixers!r},)")
         for name in ("mixers", *_EACH):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # a list is welcome
-        for name in ("vocabulary", "width", "positions", "embedding"):
+        for name in ("vocabulary", "width", "max_positions", "embedding"):
             size = getattr(self, name)
             if size is not None and size < 1:
                 raise ConfigError(f"{name}={size}: it must be at least 1")
-        look_up(INITIALISERS, self.initial, "initialisation")
+        look_up(INITIALISERS, self.init_scheme, "initialisation")
         look_up(POSITIONS, self.position, "position")
         for name in ("input_dropout", "output_dropout", "word_dropout"):
             check_share(name, getattr(self, name))
@@ -81,35 +81,35 @@ class LanguageModelSpec(StackOptions):
             raise ConfigError(f"layers={self.layers} is less than the {len(self.mixers)} mixers named")
         for name in _EACH:
             given = getattr(self, name)
-            if given and len(given) != len(self.layer_mixers):
-                raise ConfigError(f"{len(given)} {name} are given for {len(self.layer_mixers)} layers")
+            if given and len(given) != len(self.mixers_by_layer):
+                raise ConfigError(f"{len(given)} {name} are given for {len(self.mixers_by_layer)} layers")
         self.blocks()
 
     @property
-    def layer_mixers(self) -> tuple[str, ...]:
+    def mixers_by_layer(self) -> tuple[str, ...]:
         """The mixer of every layer."""
         missing = 0 if self.layers is None else self.layers - len(self.mixers)
         return self.mixers + self.mixers[-1:] * missing
 
     @property
-    def layer_widths(self) -> tuple[int, ...]:
-        return self.widths or (self.width,) * len(self.layer_mixers)
+    def widths_by_layer(self) -> tuple[int, ...]:
+        return self.layer_widths or (self.width,) * len(self.mixers_by_layer)
 
     @property
-    def layer_norms(self) -> tuple[str, ...]:
-        return self.norms or (self.norm,) * len(self.layer_mixers)
+    def norms_by_layer(self) -> tuple[str, ...]:
+        return self.layer_norms or (self.norm,) * len(self.mixers_by_layer)
 
     @property
-    def layer_residuals(self) -> tuple[bool, ...]:
-        return self.residuals or (self.residual,) * len(self.layer_mixers)
+    def residuals_by_layer(self) -> tuple[bool, ...]:
+        return self.layer_residuals or (self.residual,) * len(self.mixers_by_layer)
 
     @property
-    def layer_dropouts(self) -> tuple[float, ...]:
-        return self.dropouts or (self.dropout,) * len(self.layer_mixers)
+    def dropouts_by_layer(self) -> tuple[float, ...]:
+        return self.layer_dropouts or (self.dropout,) * len(self.mixers_by_layer)
 
     @property
     def embedding_width(self) -> int:
-        return self.layer_widths[0] if self.embedding is None else self.embedding
+        return self.widths_by_layer[0] if self.embedding is None else self.embedding
 
     @property
     def enters_by_embedding(self) -> bool:
@@ -123,8 +123,10 @@ class LanguageModelSpec(StackOptions):
             options["position"] = self.position
         self._refuse_unused(options)
         blocks, width_in = [], self.embedding_width
-        frames = zip(self.layer_norms, self.layer_residuals, self.layer_dropouts, strict=True)
-        for name, width, (norm, residual, dropout) in zip(self.layer_mixers, self.layer_widths, frames, strict=True):
+        frames = zip(self.norms_by_layer, self.residuals_by_layer, self.dropouts_by_layer, strict=True)
+        for name, width, (norm, residual, dropout) in zip(
+            self.mixers_by_layer, self.widths_by_layer, frames, strict=True
+        ):
             # With a residual, a layer works at one width throughout; without, the mixer goes from one to the other.
             entering = width if residual else width_in
             understood = {key: value for key, value in options.items() if key in options_of(name)}
@@ -151,7 +153,7 @@ class LanguageModelSpec(StackOptions):
     @property
     def understood(self) -> frozenset[str]:
         """Which options mean something to at least one layer."""
-        return frozenset().union(*(options_of(name) for name in self.layer_mixers))
+        return frozenset().union(*(options_of(name) for name in self.mixers_by_layer))
 
     def hears(self, name: str, value: Any) -> bool:
         """Whether an option would mean something to its layers."""
@@ -161,13 +163,13 @@ class LanguageModelSpec(StackOptions):
 
     def reads(self, name: str) -> bool:
         """Whether anything depends on an option that every model accepts."""
-        if name == "positions":
+        if name == "max_positions":
             return POSITIONS[self.position].bounded
         if name == "activation":
             return self.feedforward != 0
         if name == "dropout_kind":
             entering = self.dropout if self.input_dropout is None else self.input_dropout
-            return any((entering, self.output_dropout, *self.layer_dropouts))
+            return any((entering, self.output_dropout, *self.dropouts_by_layer))
         return True
 
     def _refuse_unused(self, options: dict[str, Any]) -> None:
@@ -175,7 +177,7 @@ class LanguageModelSpec(StackOptions):
             if name not in self.understood:
                 able = sorted(mixer for mixer in MIXERS if name in options_of(mixer))
                 raise ConfigError(
-                    f"{name}={value!r} means nothing to the layers {', '.join(self.layer_mixers)}; "
+                    f"{name}={value!r} means nothing to the layers {', '.join(self.mixers_by_layer)}; "
                     f"it belongs to {', '.join(able)}"
                 )
 
@@ -183,7 +185,12 @@ class LanguageModelSpec(StackOptions):
         return built(LanguageModel, self)
 
 
-_EACH = ("widths", "norms", "residuals", "dropouts")  # what may be said of every layer by itself
+_EACH = (
+    "layer_widths",
+    "layer_norms",
+    "layer_residuals",
+    "layer_dropouts",
+)  # what may be said of every layer by itself
 _LAYER_OPTIONS = (*sorted(OF_SOME_LAYERS), "window", "memory", "mask", "merge_evaluation")
 
 
@@ -239,15 +246,15 @@ class Trunk(nn.Module):
             self.__dict__["embed"] = embed  # no part of this one: it exists once, in every copy, file and device
         self.left_out = nn.Embedding(1, width) if spec.word_dropout else None
         scheme = POSITIONS[spec.position if spec.enters_by_embedding else "none"]
-        self.position = scheme(Sizes(width, heads=1, head_width=width, limit=spec.positions))
+        self.position = scheme(Sizes(width, heads=1, head_width=width, limit=spec.max_positions))
         self.input_dropout = spec.dropout if spec.input_dropout is None else spec.input_dropout
         self.layers = Stack(blocks, width)
-        last = spec.layer_widths[-1]
+        last = spec.widths_by_layer[-1]
         self.norm = nn.LayerNorm(last) if spec.norm == "before" else nn.Identity()
         self.narrow = nn.Linear(last, width, bias=False) if spec.tied and last != width else nn.Identity()
         # What positions add has a size of its own; word vectors are drawn small and brought to it.
         self.embedding_scale = math.sqrt(width) if self.position.fixed else 1.0
-        limits = [block.mixer.limit for block in blocks] + [spec.positions if self.position.bounded else None]
+        limits = [block.mixer.limit for block in blocks] + [spec.max_positions if self.position.bounded else None]
         self.limit = min((limit for limit in limits if limit is not None), default=None)
         """How many positions the model knows; None means no end."""
 
@@ -333,9 +340,9 @@ class Trunk(nn.Module):
     def _check_end(self, span: Span, fresh: bool) -> None:
         """Refuse tokens after the last position. Padding does not count: it stands where the last real token does."""
         if fresh and span.full:
-            check_limit(span.count, self.spec.positions)
+            check_limit(span.count, self.spec.max_positions)
         elif span.seen.device.type == "cpu" and len(span.seen) and not torch.compiler.is_compiling():
-            check_limit(int((span.seen + span.lengths).max()), self.spec.positions)
+            check_limit(int((span.seen + span.lengths).max()), self.spec.max_positions)
 
 
 class LanguageModel(Trunk):
@@ -343,9 +350,9 @@ class LanguageModel(Trunk):
 
     def __init__(self, spec: LanguageModelSpec) -> None:
         super().__init__(spec)
-        last = spec.layer_widths[-1]
+        last = spec.widths_by_layer[-1]
         self.head = Head(last, spec.vocabulary, spec.head_bias, self.embed if spec.tied else None)
-        INITIALISERS[spec.initial](self)
+        INITIALISERS[spec.init_scheme](self)
 
     def forward(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None

@@ -38,11 +38,11 @@ class StackOptions:
     for all of them."""
     dropout_kind: str = "each"
     """What dropout sets to zero: each value by itself, or the same features for all tokens of a row (locked)."""
-    initial: str = "normal"
+    init_scheme: str = "normal"
     """How the first weights are drawn: normal or uniform."""
     position: str = "none"
     """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
-    positions: int = 1024
+    max_positions: int = 1024
     """How many positions a learned table covers."""
     weight_drop: float | None = None
     """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
@@ -70,6 +70,6 @@ OF_SOME_LAYERS = frozenset(
 """What not every layer understands: it goes to those that do."""
 OF_ALL_LAYERS = frozenset(
     {"width", "embedding", "norm", "residual", "feedforward", "activation", "dropout", "input_dropout", "word_dropout",
-     "dropout_kind", "initial", "positions"}
+     "dropout_kind", "init_scheme", "max_positions"}
 )  # fmt: skip
 """What means the same for every stack. The rest belongs to the output, or depends on what the layers are."""

@@ -11,7 +11,14 @@ from anaphor.models.options import OF_SOME_LAYERS
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 
 # The textbook's stack: layer on layer, with nothing round them.
-_PLAIN = {"norm": "none", "residual": False, "feedforward": 0, "tied": False, "head_bias": True, "initial": "uniform"}
+_PLAIN = {
+    "norm": "none",
+    "residual": False,
+    "feedforward": 0,
+    "tied": False,
+    "head_bias": True,
+    "init_scheme": "uniform",
+}
 # What a preset may say to layers of its own, and others need not understand.
 FOR_SOME = OF_SOME_LAYERS | {"position", "memory"}
 _GPT = {"mixers": ("attention",), "position": "learned", "activation": "gelu-tanh"}
@@ -39,7 +46,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gpt-micro": _gpt(4, 4, 128, tied=False),
     "gpt-mini": _gpt(6, 6, 192, tied=False),
     "gopher-44m": _gpt(8, 16, 512, tied=False),
-    "openai-gpt": _gpt(12, 12, 768, norm="after", positions=512),
+    "openai-gpt": _gpt(12, 12, 768, norm="after", max_positions=512),
     "gpt2": _gpt(12, 12, 768),
     "gpt2-medium": _gpt(24, 16, 1024),
     "gpt2-large": _gpt(36, 20, 1280),
@@ -87,7 +94,7 @@ SEQ2SEQ_PRESETS: dict[str, dict[str, Any]] = {
         "feedforward": 256,
         "activation": "relu",
         "position": "sinusoidal",
-        "initial": "uniform",
+        "init_scheme": "uniform",
     },
     # A recurrent encoder knows by itself where its tokens stand; the decoder is told.
     "mixed": {
@@ -95,7 +102,7 @@ SEQ2SEQ_PRESETS: dict[str, dict[str, Any]] = {
         "decoder": ("attention",),
         "layers": 2,
         "position": "sinusoidal",
-        "initial": "uniform",
+        "init_scheme": "uniform",
     },
 }
 

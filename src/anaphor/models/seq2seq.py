@@ -60,7 +60,7 @@ class DecoderSpec(LanguageModelSpec):
                 width=self.width if self.residual else self.embedding_width,
                 width_out=self.width,
                 cell=self.mixers[0],
-                layers=len(self.layer_mixers),
+                layers=len(self.mixers_by_layer),
                 source_width=self.source_width,
                 dropout=self.dropout,
                 dropout_kind=self.dropout_kind,

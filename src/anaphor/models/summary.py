@@ -34,8 +34,8 @@ def summarise(spec: LanguageModelSpec, tokens: int = 1024) -> Summary:
     with torch.device("meta"):
         model = spec.build()
     return Summary(
-        layers=spec.layer_mixers,
-        width=spec.layer_widths[-1],
+        layers=spec.mixers_by_layer,
+        width=spec.widths_by_layer[-1],
         parameters=model.count_parameters(),
         state_bytes=model.state_bytes(tokens),
         tokens=tokens,

@@ -191,7 +191,7 @@ def _padded_task(
         if limit is not None and longest > limit:
             raise DataError(
                 f"the longest example of {where} has {longest:,} tokens, but the model knows {limit:,} "
-                f"positions: choose a larger --positions, or positions without end"
+                f"positions: choose a larger --max-positions, or positions without end"
             )
         told = [place for place, example in enumerate(ids) if len(example) > 1]
         return Padded(

@@ -9,11 +9,11 @@ from anaphor.training.budget import BUDGETS
 
 # What takes the place of something else: what is said of all layers, of what was said of each; a rule, of its options.
 REPLACED = {
-    "model": ("mixers", "widths", "norms", "residuals", "dropouts", "rates"),
-    "width": ("widths",),
-    "norm": ("norms",),
-    "residual": ("residuals",),
-    "dropout": ("dropouts",),
+    "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "rates"),
+    "width": ("layer_widths",),
+    "norm": ("layer_norms",),
+    "residual": ("layer_residuals",),
+    "dropout": ("layer_dropouts",),
     "optimizer": ("betas", "momentum"),
     "schedule": ("final", "divisor"),
 }

@@ -152,13 +152,13 @@ class ModelOptions:
     """Whether a layer's input is added to its output."""
     activation: str | None = None
     """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
-    initial: str | None = None
+    init_scheme: str | None = None
     """How the first weights are drawn: normal or uniform."""
     head_bias: bool | None = None
     """Whether the output adds a constant for each token of the vocabulary."""
     position: str | None = None
     """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
-    positions: int | None = None
+    max_positions: int | None = None
     """How many positions a learned table covers."""
     score: str | None = None
     """How a key of attention answers a query: scaled-dot, dot, bilinear, additive or cosine."""
@@ -181,8 +181,8 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """Train a language model. What is None is left to the model, the data or the optimizer."""
 
     task = "lm"
-    more_options = ("mixers", "widths", "norms", "residuals", "dropouts", "tied", "causal", "memory", "window",
-                    "mask", "head_width", "bias", "feature_map", "merge_evaluation")  # fmt: skip
+    more_options = ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "tied", "causal",
+                    "memory", "window", "mask", "head_width", "bias", "feature_map", "merge_evaluation")  # fmt: skip
 
     data: str = "python-reference"
     """A named data set, a folder with train, valid and test, or one text file."""
@@ -198,13 +198,13 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """Train on so many examples only, to overfit on purpose."""
     mixers: tuple[str, ...] = ()
     """The layers spelled out, from first to last, in place of the model's own."""
-    widths: tuple[int, ...] = ()
+    layer_widths: tuple[int, ...] = ()
     """Size of each layer's output, where they differ, in place of the width."""
-    norms: tuple[str, ...] = ()
+    layer_norms: tuple[str, ...] = ()
     """Where each layer's norm stands, in place of the norm; that behind the last layer follows the norm alone."""
-    residuals: tuple[bool, ...] = ()
+    layer_residuals: tuple[bool, ...] = ()
     """Whether each layer's input is added to its output, where they differ, in place of the residual."""
-    dropouts: tuple[float, ...] = ()
+    layer_dropouts: tuple[float, ...] = ()
     """Share set to zero in and after each layer, where they differ; the word vectors still follow the dropout."""
     tied: bool | None = None
     """Whether the output uses the word vectors again."""
@@ -242,10 +242,10 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.as_list("mixers", "names", str)
-        self.as_list("widths", "whole numbers", int)
-        self.as_list("norms", "names", str)
-        self.as_list("residuals", "True and False", bool)
-        self.as_list("dropouts", "numbers", int, float)
+        self.as_list("layer_widths", "whole numbers", int)
+        self.as_list("layer_norms", "names", str)
+        self.as_list("layer_residuals", "True and False", bool)
+        self.as_list("layer_dropouts", "numbers", int, float)
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
         for name in ("bptt", "evaluation_rows", "limit"):

@@ -10,7 +10,7 @@ from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
 OF_STREAMS = ("bptt", "protocol", "evaluation_rows")
 """What separate examples know nothing of."""
 OF_SOME_MODELS = {
-    "positions": "means nothing to position={position!r}, which has no table of them; it belongs to learned",
+    "max_positions": "means nothing to position={position!r}, which has no table of them; it belongs to learned",
     "activation": "means nothing without a feed-forward network: give it a width by --feedforward",
     "dropout_kind": "means nothing where nothing is dropped: give a share by --dropout or its like",
 }

@@ -39,7 +39,7 @@ class AttentionSpec(HeadedSpec):
     """How many past tokens a carried state keeps, and so how far back a token may see; None means all."""
     position: str = "none"
     """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
-    positions: int = 1024
+    max_positions: int = 1024
     """How many positions a learned table covers."""
 
     def __post_init__(self) -> None:
@@ -52,8 +52,8 @@ class AttentionSpec(HeadedSpec):
             check_far(f"window={self.window}", self.window)
         if self.memory is not None:
             check_far(f"memory={self.memory}", self.memory + 1)  # a token also sees itself
-        if self.positions < 1:
-            raise ConfigError(f"positions={self.positions}: there must be at least 1")
+        if self.max_positions < 1:
+            raise ConfigError(f"max_positions={self.max_positions}: there must be at least 1")
         reach = self.rule.reach
         if self.memory is not None and reach is not None and self.memory < reach - 1:
             raise ConfigError(
@@ -73,7 +73,7 @@ class AttentionSpec(HeadedSpec):
     @property
     def sizes(self) -> Sizes:
         sizes = super().sizes
-        return Sizes(sizes.width, sizes.heads, sizes.head_width, limit=self.positions)
+        return Sizes(sizes.width, sizes.heads, sizes.head_width, limit=self.max_positions)
 
     @property
     def whole_because(self) -> str | None:
@@ -89,7 +89,7 @@ class AttentionSpec(HeadedSpec):
 
     @property
     def limit(self) -> int | None:
-        return self.positions if POSITIONS[self.position].bounded else None
+        return self.max_positions if POSITIONS[self.position].bounded else None
 
     def build(self) -> Attention:
         return Attention(self)
