@@ -18,7 +18,7 @@ from anaphor.generate import Choice, generate
 # Chosen on the validation split. The number of epochs is what each of them reads in the same time.
 COMMON: dict[str, Any] = {
     "data": "python-reference", "width": 128, "layers": 2, "tied": True,
-    "batch_size": 20, "bptt": 20, "shift": True, "optimizer": "muon",
+    "batch_size": 20, "bptt": 20, "random_offset": True, "optimizer": "muon",
 }  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "lstm": {"model": "lstm", "dropout": 0.2, "lr": 0.02, "weight_decay": 0.2, "epochs": 7},

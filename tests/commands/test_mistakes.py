@@ -41,7 +41,7 @@ def test_a_value_of_the_wrong_kind_is_told_what_it_must_be(capsys, words, messag
         ("width: abc", "it.yaml: width='abc': it must be a whole number"),
         ("layer_widths: [8, y]", "it.yaml: layer_widths='8 y': it must be a list of whole numbers"),
         ("lr: ", None),
-        ("shift: maybe", "it.yaml: shift='maybe': it must be True or False"),
+        ("random_offset: maybe", "it.yaml: random_offset='maybe': it must be True or False"),
         ("tied: maybe", "it.yaml: tied='maybe': it must be True or False"),
         ("widht: 3", "it.yaml has no field 'widht'; did you mean 'width'?"),
         ("zzz: 3", "it.yaml has no field 'zzz'; --help lists all that there are"),

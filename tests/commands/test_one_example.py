@@ -20,7 +20,7 @@ def test_a_text_without_blank_lines_is_said_to_be_one_example(more, tmp_path, ca
     assert captured.err.splitlines()[0] == f"anaphor: {note}"
 
 
-@pytest.mark.parametrize("more", [[], ["--batching", "stream"], ["--limit", "1"]], ids=" ".join)
+@pytest.mark.parametrize("more", [[], ["--batching", "stream"], ["--max-examples", "1"]], ids=" ".join)
 def test_other_texts_have_nothing_to_be_told(more, tmp_path, capsys):
     if "--batching" not in more:
         for split in ("train", "valid"):

@@ -334,12 +334,12 @@ def test_lengths_beyond_the_rows_of_the_text_stand_where_their_segments_end(file
 
 def test_rows_that_end_at_other_lengths_are_told_apart(file, engine, tmp_path, capsys):
     asked = tmp_path / "asked.yaml"
-    text = file.read_text().replace("model: {values: [lstm, gru]}", "evaluation_rows: {values: [2, 4]}")
+    text = file.read_text().replace("model: {values: [lstm, gru]}", "eval_batch_size: {values: [2, 4]}")
     asked.write_text(text + "lengths: [5, 80, 160]\n")
     _, result = told(capsys, asked, "--seeds", "1", "--test", "none")
     said = [line for line in result["findings"] if "no row" in line]
     assert [line.partition(", ")[0] for line in said] == [
-        f"By length: with evaluation_rows {rows}" for rows in (2, 4)
+        f"By length: with eval_batch_size {rows}" for rows in (2, 4)
     ], said
     assert len({line.partition("their segments")[2] for line in said}) == 2
 

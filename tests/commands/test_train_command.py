@@ -154,7 +154,7 @@ def test_divergence_before_the_first_checkpoint_claims_none(tmp_path, capsys):
 
 
 def test_validations_within_an_epoch_tell_how_far_it_is(capsys):
-    train("--steps", "4", "--evaluate-every", "2", "--out", "run")
+    train("--steps", "4", "--eval-every", "2", "--out", "run")
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
     places = [float(line.split()[1].rstrip(":")) for line in lines]
     assert len(places) == 2
@@ -162,7 +162,7 @@ def test_validations_within_an_epoch_tell_how_far_it_is(capsys):
 
 
 def test_scores_are_taken_as_while_it_was_trained(capsys):
-    train("--steps", "4", "--protocol", "example", "--evaluation-rows", "3", "--out", "run", "--json")
+    train("--steps", "4", "--protocol", "example", "--eval-batch-size", "3", "--out", "run", "--json")
     trained = json.loads(capsys.readouterr().out)["valid"]
     assert main(["evaluate", "run", "--json", "--device", "cpu"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
@@ -180,7 +180,20 @@ def test_json_has_no_infinity(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words", [["--bptt", "5"], ["--protocol", "example"], ["--no-carry"], ["--state", "carried"]])
 def test_examples_by_themselves_have_no_segments(capsys, words):
-    padded = ["train", "lm", "--data", "text", "--no-test", *PADDED, "--limit", "4", "--steps", "1", "--out", "run"]
+    padded = [
+        "train",
+        "lm",
+        "--data",
+        "text",
+        "--no-test",
+        *PADDED,
+        "--max-examples",
+        "4",
+        "--steps",
+        "1",
+        "--out",
+        "run",
+    ]
     assert main(padded) == 0
     capsys.readouterr()
     refused(capsys, ["evaluate", "run", "--device", "cpu", *words], f"{words[0].replace('--no-', '--')} needs a text")
@@ -232,12 +245,12 @@ def test_unknown_words_of_a_prompt_are_told(capsys):
 
 
 def test_a_budget_that_was_spent_is_no_early_stop(capsys):
-    train("--steps", "2", "--evaluate-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
+    train("--steps", "2", "--eval-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
     assert "stopped early" not in capsys.readouterr().out
 
 
 def test_patience_that_ended_a_run_is_told(capsys):
-    train("--steps", "40", "--evaluate-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
+    train("--steps", "40", "--eval-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
     assert "stopped early, after" in capsys.readouterr().out
     assert json.loads(Path("run/result.json").read_text())["stopped_early"]
 
@@ -264,12 +277,12 @@ def test_another_rule_does_not_inherit_the_options_of_a_recipes(capsys):
 @pytest.mark.parametrize(
     ("words", "rates"),
     [
-        (["--lr", "1", "--schedule", "linear", "--final", "0.4"], [0.8, 0.6, 0.4]),
-        (["--lr", "1e-30", "--schedule", "plateau", "--divisor", "10"], [1e-30, 1e-30, 1e-31]),
+        (["--lr", "1", "--schedule", "linear", "--min-lr-ratio", "0.4"], [0.8, 0.6, 0.4]),
+        (["--lr", "1e-30", "--schedule", "plateau", "--plateau-factor", "10"], [1e-30, 1e-30, 1e-31]),
     ],
 )
 def test_a_schedule_takes_its_options(words, rates):
-    train("--optimizer", "sgd", *words, "--steps", "3", "--evaluate-every", "1", "--out", "run")
+    train("--optimizer", "sgd", *words, "--steps", "3", "--eval-every", "1", "--out", "run")
     told = [json.loads(line)["lr"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert told == pytest.approx(rates, rel=1e-9, abs=0)
 
@@ -282,9 +295,9 @@ def test_a_schedule_takes_its_options(words, rates):
         (["--optimizer", "adamx"], "did you mean 'adamw'"),
         (["--schedule", "cosin"], "did you mean 'cosine'"),
         (["--lr", "-1"], "must be above 0"),
-        (["--final", "2"], "it must be from 0 to 1"),
-        (["--divisor", "2"], "means nothing to a cosine schedule"),
-        (["--layers", "2", "--rates", "1", "0.5", "0.1"], "3 rates are given for 2 layers"),
+        (["--min-lr-ratio", "2"], "it must be from 0 to 1"),
+        (["--plateau-factor", "2"], "means nothing to a cosine schedule"),
+        (["--layers", "2", "--layer-lr", "1", "0.5", "0.1"], "3 layer_lr are given for 2 layers"),
         (["--data", "multi30k"], "sentence pairs, no text: `anaphor train translate` learns from them"),
     ],
 )
@@ -292,7 +305,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):
     refused(capsys, ["train", "lm", "--data", "text", "--dry-run", *TINY, *words], message)
 
 
-@pytest.mark.parametrize("name", ["shift", "carry"])
+@pytest.mark.parametrize("name", ["random_offset", "carry"])
 def test_a_dry_run_refuses_what_examples_do_not_have(capsys, name):
     words = ["train", "lm", "--data", "text", "--dry-run", *PADDED, f"--{name}"]
     refused(capsys, words, f"{name}=True is about segments of a text")

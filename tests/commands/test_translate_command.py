@@ -14,7 +14,7 @@ from anaphor.cli.main import main
 
 SETTINGS = "--batch-size 16 --device cpu --no-test --beam 1"
 MODELS = {
-    "copy": "--model luong --width 64 --lr 0.01 --steps 200 --evaluate-every 200",
+    "copy": "--model luong --width 64 --lr 0.01 --steps 200 --eval-every 200",
     "other": "--model luong --width 16 --steps 2 --seed 1",
     "deep": "--model transformer-translation --layers 2 --heads 2 --position learned --max-positions 9 --width 8 "
     "--steps 1",
@@ -145,7 +145,7 @@ def test_the_alignment_is_told_as_text_and_written_as_figures_and_pages(runs, tm
 
 
 def test_an_end_that_was_never_written_has_no_line_in_the_alignment(runs, tmp_path, capsys):
-    words = (runs["copy"], "a b c d", "--longest", 2, "--out", tmp_path / "out")
+    words = (runs["copy"], "a b c d", "--max-length", 2, "--out", tmp_path / "out")
     (found,) = json.loads(told(capsys, *words, "--json").out)
     (best,) = found["translations"]
     assert (best["tokens"], best["finished"]) == (["A", "B"], False)
@@ -171,9 +171,9 @@ def test_unknown_words_and_cuts_are_told_in_a_line_each(runs, capsys):
     captured = told(capsys, runs["copy"], "a zebra b", "c <b>", "zebra")
     assert captured.out.count("\n") == 3
     assert captured.err == "anaphor: read as <unk>: zebra, <b>\n"
-    captured = told(capsys, runs["copy"], "a b c d", "--longest", 2)
+    captured = told(capsys, runs["copy"], "a b c d", "--max-length", 2)
     assert captured.err == "anaphor: the translation of sentence 1 was cut at the longest length\n"
-    captured = told(capsys, runs["copy"], "a b c d", "e", "d c b", "--longest", 2)
+    captured = told(capsys, runs["copy"], "a b c d", "e", "d c b", "--max-length", 2)
     assert captured.err == "anaphor: translations were cut at the longest length: of the sentences 1, 3\n"
 
 
@@ -197,7 +197,7 @@ def test_layers_can_be_chosen(runs, capsys):
         (["{copy}", "a", "--length-penalty", "-1"], "length_penalty=-1.0: it must be from 0 to 10"),
         (["{copy}", "a", "--length-penalty", "nan"], "length_penalty=nan: it must be from 0 to 10"),
         (["{copy}", "a", "--layer", "0"], "layer=0 tells whose attention is shown: say --align, --out or --json, too"),
-        (["{copy}", "a", "--longest", "0"], "longest=0"),
+        (["{copy}", "a", "--max-length", "0"], "longest=0"),
         (["{copy}", "a", "--ensemble", "{copy}"], "votes already: a run has one vote"),
         (["{copy}", "a", "--ensemble", "{letters}"], "have different tokenizers: they cannot vote on a token"),
         (["{copy}", "a", "--align", "--layer", "1"], "layer=1: the source is looked at by layer 0 only"),
@@ -251,7 +251,7 @@ def little(runs, tmp_path, capsys):
         for language in ("en", "de"):
             (folder / f"{split}.{language}").write_text("".join(f"{line} {line}\n" for line in lines))
     words = ["train", "translate", "--data", str(folder), "--source", "en", "--width", "8", "--steps", "1"]
-    assert main([*words, "--limit", "5", "--device", "cpu", "--json", "--out", str(tmp_path / "run")]) == 0
+    assert main([*words, "--max-examples", "5", "--device", "cpu", "--json", "--out", str(tmp_path / "run")]) == 0
     return tmp_path / "run", json.loads(capsys.readouterr().out)
 
 
@@ -282,9 +282,7 @@ def test_pairs_that_were_left_out_were_not_learnt(little):
 def test_it_is_told_how_many_pairs_are_too_long(runs, tmp_path, capsys):
     folder = runs["copy"].parent
     longer = sum(len(line.split()) > 3 for line in (folder / "train.en").read_text().splitlines())
-    words = (
-        f"train translate --data {folder} --source en --longest 3 --steps 1 --out {tmp_path}/short {SETTINGS}".split()
-    )
+    words = f"train translate --data {folder} --source en --max-length 3 --steps 1 --out {tmp_path}/short {SETTINGS}".split()
     capsys.readouterr()
     assert main([*words, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == longer > 0
@@ -299,7 +297,7 @@ def test_a_translation_does_not_depend_on_its_neighbours(runs, capsys):
 
 
 def test_a_translation_that_was_cut_says_so(runs, capsys):
-    found = told(capsys, runs["copy"], "a b c d", "--longest", "2", "--json")
+    found = told(capsys, runs["copy"], "a b c d", "--max-length", "2", "--json")
     (one,) = json.loads(found.out)
     assert not one["translations"][0]["finished"]
     assert "was cut at the longest length" in found.err
@@ -309,7 +307,7 @@ def test_a_translation_that_was_cut_says_so(runs, capsys):
 
 
 def test_a_bound_that_is_asked_for_holds_for_short_sources_too(runs, capsys):
-    (one,) = json.loads(told(capsys, runs["other"], "a", "--longest", "60", "--beam", "1", "--json").out)
+    (one,) = json.loads(told(capsys, runs["other"], "a", "--max-length", "60", "--beam", "1", "--json").out)
     assert len(one["translations"][0]["tokens"]) == 60, "an untrained model does not stop"
 
 

@@ -32,7 +32,7 @@ def _as_the_command_has_it(tmp_path, monkeypatch):
 
 def said(capsys, run, *texts):
     capsys.readouterr()
-    assert main(["translate", run, *texts, "--longest", "2", "--beam", "1", "--device", "cpu"]) == 0
+    assert main(["translate", run, *texts, "--max-length", "2", "--beam", "1", "--device", "cpu"]) == 0
     captured = capsys.readouterr()
     return captured.out, [line for line in captured.err.splitlines() if "cut at" not in line]
 

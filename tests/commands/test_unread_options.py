@@ -26,8 +26,8 @@ def told(capsys, words):
         ("--batching padded --bptt 99", f"bptt=99 {EXAMPLES}"),
         ("--batching padded --bptt 35", f"bptt=35 {EXAMPLES}"),
         ("--batching padded --protocol=example", f"protocol='example' {EXAMPLES}"),
-        ("--batching padded --evaluation-rows 77", f"evaluation_rows=77 {EXAMPLES}"),
-        ("--batching padded --evaluation_rows 77", f"evaluation_rows=77 {EXAMPLES}"),
+        ("--batching padded --eval-batch-size 77", f"eval_batch_size=77 {EXAMPLES}"),
+        ("--batching padded --eval_batch_size 77", f"eval_batch_size=77 {EXAMPLES}"),
         (
             "--model lstm --max-positions 7",
             "max_positions=7 means nothing to position='none', which has no table of them; it belongs to learned",
@@ -89,7 +89,7 @@ def test_it_is_refused_before_anything_is_written(tmp_path, capsys):
         "--model lstm --dropout-kind locked --layers 2 --layer-dropouts 0 0.1",
         "--mixers lstm attention --heads 2 --position learned --max-positions 50 --dropout-kind locked "
         "--input-dropout 0.2",
-        "--bptt 9 --protocol example --evaluation-rows 2",
+        "--bptt 9 --protocol example --eval-batch-size 2",
     ],
 )
 def test_what_something_reads_is_welcome(capsys, words):
@@ -112,7 +112,7 @@ def test_by_a_translation_too(capsys, words):
     [
         ("shakespeare-character", "--heads 2 --position sinusoidal"),  # it says how many positions there are
         ("word-language-model-transformer", "--feedforward 0"),  # it says an activation
-        ("word-language-model-lstm", "--batching padded --limit 1"),  # it says how its text is scored
+        ("word-language-model-lstm", "--batching padded --max-examples 1"),  # it says how its text is scored
     ],
 )
 def test_a_recipe_may_say_what_a_flag_makes_meaningless(capsys, recipe, words):

@@ -14,8 +14,8 @@ from anaphor.cli.main import main
 
 SETTINGS = [
     "--model", "hybrid", "--width", "16", "--layers", "2", "--heads", "2", "--memory", "8", "--dropout", "0.2",
-    "--batch-size", "4", "--bptt", "6", "--steps", "60", "--evaluate-every", "7", "--device", "cpu", "--no-test",
-    "--average", "ema", "--shift",
+    "--batch-size", "4", "--bptt", "6", "--steps", "60", "--eval-every", "7", "--device", "cpu", "--no-test",
+    "--average", "ema", "--random-offset",
 ]  # fmt: skip
 
 

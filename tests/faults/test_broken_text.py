@@ -173,7 +173,7 @@ def test_without_a_test_split_it_runs_if_none_is_wanted(tmp_path, train):
 
 def test_rows_that_would_run_out_of_text_when_shifted_are_refused_at_once(tmp_path, train):
     parts = folder(tmp_path, train=b"a b c d e f g h i\n", valid=GOOD, test=GOOD)
-    assert "too short for 4 rows after 34 tokens" in train(parts, "--shift")
+    assert "too short for 4 rows after 34 tokens" in train(parts, "--random-offset")
     assert works(train(parts))
 
 

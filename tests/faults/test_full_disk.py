@@ -14,7 +14,7 @@ from anaphor.cli.main import main
 from anaphor.training import checkpoint
 from faults.runs import command, environment, hashes, run
 
-STEPS = ("--steps", "30", "--evaluate-every", "5", "--width", "32")
+STEPS = ("--steps", "30", "--eval-every", "5", "--width", "32")
 
 
 def mounted(folder, options):

@@ -11,7 +11,7 @@ import torch
 from anaphor.cli.main import main
 from anaphor.training import checkpoint
 
-TINY = "--width 8 --layers 1 --batch-size 2 --device cpu --steps 4 --evaluate-every 2 --no-test --json"
+TINY = "--width 8 --layers 1 --batch-size 2 --device cpu --steps 4 --eval-every 2 --no-test --json"
 RUNS = {
     "lm": "--data text.txt --model lstm --bptt 5 --average ema",
     "translate": "--data pairs --source en --model luong",

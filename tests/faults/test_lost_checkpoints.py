@@ -15,7 +15,7 @@ from anaphor.training import checkpoint
 from anaphor.training.interruption import Interruption
 
 TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]
-WORDS = ["train", "lm", "--data", "text", "--no-test", *TINY, "--steps", "6", "--evaluate-every", "2", "--out", "run"]
+WORDS = ["train", "lm", "--data", "text", "--no-test", *TINY, "--steps", "6", "--eval-every", "2", "--out", "run"]
 
 pytestmark = pytest.mark.usefixtures("text")
 
@@ -134,8 +134,8 @@ def test_progress_of_another_kind_is_refused_in_one_line(trained, capsys, change
 
 def test_a_place_in_an_epoch_that_is_shorter_now_is_its_end(tmp_path, capsys):
     words = ["train", "lm", "--data", "text", "--no-test", "--model", "transformer", "--heads", "2", *TINY[2:]]
-    assert main([*words, "--steps", "20", "--evaluate-every", "20", "--out", "run"]) == 0
-    larger = ["--batch-size", "20", "--steps", "22", "--evaluate-every", "2"]
+    assert main([*words, "--steps", "20", "--eval-every", "20", "--out", "run"]) == 0
+    larger = ["--batch-size", "20", "--steps", "22", "--eval-every", "2"]
     assert main([*words, *larger, "--out", "run", "--resume", "--force", "--json"]) == 0
     progress = checkpoint.read(tmp_path / "run" / "checkpoints" / "step-22").facts["progress"]
     assert (progress["epoch"], progress["batch"]) == (1, 2)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 STUDY = """
-base: {data: %(text)s, layers: 1, batch_size: 2, bptt: 8, steps: %(steps)d, evaluate_every: 10, device: cpu}
+base: {data: %(text)s, layers: 1, batch_size: 2, bptt: 8, steps: %(steps)d, eval_every: 10, device: cpu}
 parameters:
   width: {values: %(widths)s}
 seeds: %(seeds)d

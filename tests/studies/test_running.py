@@ -20,7 +20,7 @@ from anaphor.studies.study import KILLS, Study, holding, why
 from studies.here import Here, Silent
 
 STUDY = """
-base: {data: %s, width: 8, layers: 1, batch_size: 2, bptt: 4, steps: 4, evaluate_every: 2, device: cpu}
+base: {data: %s, width: 8, layers: 1, batch_size: 2, bptt: 4, steps: 4, eval_every: 2, device: cpu}
 parameters:
   width: {values: [4, 8]}
 seeds: 2

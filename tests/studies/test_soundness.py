@@ -36,11 +36,11 @@ def test_every_preset_is_sound(name, data):
         ("base: {warmup: 2}\nparameters: {width: {values: [8]}}\n", "warmup=2 is not a share of the budget"),
         ("task: translate\nparameters: {model: {values: [luong, lstm]}}\n", "at model lstm: unknown model 'lstm'"),
         ("task: translate\nparameters: {condition: {values: [stat]}}\n", "unknown condition 'stat'; did you mean"),
-        ("task: translate\nparameters: {disagreement_penalty: {values: [0, 5]}}\n", "readings that would be the same"),
-        ("base: {layers: 2}\nparameters: {rates: {values: [[1, 1], [1]]}}\n", "1 rates are given for 2 layers"),
+        ("task: translate\nparameters: {rdrop: {values: [0, 5]}}\n", "readings that would be the same"),
+        ("base: {layers: 2}\nparameters: {layer_lr: {values: [[1, 1], [1]]}}\n", "1 layer_lr are given for 2 layers"),
         (
-            "task: translate\nbase: {model: mixed, layers: 2}\nparameters: {rates: {values: [[1, 1]]}}\n",
-            "2 rates are given for 4 layers",
+            "task: translate\nbase: {model: mixed, layers: 2}\nparameters: {layer_lr: {values: [[1, 1]]}}\n",
+            "2 layer_lr are given for 4 layers",
         ),
         (
             "method: bayes\nbase: {optimizer: adamx}\nparameters: {lr: {min: 0.1, max: 1}}\n",

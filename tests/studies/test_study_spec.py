@@ -246,9 +246,9 @@ def test_a_setting_of_the_other_task_is_told_as_one(tmp_path, text, name, other,
 
 def test_a_list_among_the_values_is_one_value_in_brackets(tmp_path):
     spec = read(
-        tmp_path, "parameters: {rates: {values: [[1, 1], [0.5, 1.0]]}, layer_residuals: {values: [[true, false]]}}\n"
+        tmp_path, "parameters: {layer_lr: {values: [[1, 1], [0.5, 1.0]]}, layer_residuals: {values: [[true, false]]}}\n"
     )
-    assert spec.axes == {"rates": ("[1, 1]", "[0.5, 1.0]"), "layer_residuals": ("[yes, no]",)}
+    assert spec.axes == {"layer_lr": ("[1, 1]", "[0.5, 1.0]"), "layer_residuals": ("[yes, no]",)}
 
 
 def test_an_unknown_study_names_the_nearest():

@@ -85,7 +85,7 @@ def test_the_loss_falls_in_each_of_three_epochs(talk, tmp_path, capsys):
 
 def test_the_loss_falls_in_each_of_three_epochs_of_shakespeare(shakespeare, tmp_path):
     losses = train(
-        tmp_path / "run", data=shakespeare, vocabulary=1000, limit=1000, epochs=3, batch_size=32, lr=3e-3,
+        tmp_path / "run", data=shakespeare, vocabulary=1000, max_examples=1000, epochs=3, batch_size=32, lr=3e-3,
     )  # fmt: skip
     assert falls(losses, vocabulary=1000)
 
@@ -162,7 +162,7 @@ def test_a_few_examples_are_learnt_by_heart(tmp_path, capsys):
     """Which of them comes nobody can know; all that follows its first word is certain."""
     lines = [f"{thing.upper()}:\nI was in the {place}, and nobody saw me." for thing in THINGS for place in PLACES]
     data, out, limit = written(tmp_path / "text.txt", lines[::4] + lines), tmp_path / "run", 4
-    train(out, data=data, limit=limit, steps=120, evaluate_every=120, batch_size=limit, lr=1e-2)
+    train(out, data=data, max_examples=limit, steps=120, eval_every=120, batch_size=limit, lr=1e-2)
     capsys.readouterr()
     assert main(["evaluate", str(out), "--split", "train", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)

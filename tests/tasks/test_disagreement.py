@@ -34,7 +34,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 def prepared(**settings):
     """A model in training, and a batch that has something to pad."""
-    made = prepare(dataclasses.replace(SPEC, limit=5, **settings))
+    made = prepare(dataclasses.replace(SPEC, max_examples=5, **settings))
     batch = made.task.batches(0)[0]
     assert (batch.targets == NO_TARGET).any()
     return made.task, made.model.train(), batch
@@ -98,7 +98,7 @@ def test_narrow_numbers_are_compared_in_single_precision():
 @pytest.mark.parametrize("share", [0.0, 0.1])
 @pytest.mark.parametrize("model", SEQ2SEQ_PRESETS)
 def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, share):
-    task, model, batch = prepared(model=model, label_smoothing=share, disagreement_penalty=PRICE)
+    task, model, batch = prepared(model=model, label_smoothing=share, rdrop=PRICE)
     torch.manual_seed(1)
     ours, _ = task.loss(model, batch, None)
     mine = gradients(model, ours.objective)
@@ -121,7 +121,7 @@ def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, sh
 
 
 def test_two_readings_that_agree_cost_nothing_and_lose_what_one_does():
-    task, model, batch = prepared(disagreement_penalty=PRICE)
+    task, model, batch = prepared(rdrop=PRICE)
     model.eval()  # without dropout
     loss, _ = task.loss(model, batch, None)
     alone = smoothed(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
@@ -166,7 +166,7 @@ class Counting(Nobody):
 
 
 def _run(out, price):
-    spec = dataclasses.replace(SPEC, disagreement_penalty=price, steps=40, lr=0.01, limit=200)
+    spec = dataclasses.replace(SPEC, rdrop=price, steps=40, lr=0.01, max_examples=200)
     watcher = Counting()
     execute(spec, out, watcher, test=False)
     told = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
@@ -179,12 +179,12 @@ def _run(out, price):
 
 def test_a_run_from_the_command_line_remembers_its_price(tmp_path, capsys):
     torch.set_default_dtype(torch.float32)
-    words = "train translate --data reverse --width 16 --steps 3 --dropout 0.1 --disagreement-penalty 5 --no-test"
+    words = "train translate --data reverse --width 16 --steps 3 --dropout 0.1 --rdrop 5 --no-test"
     assert main([*words.split(), "--beam", "1", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["status"], result["steps"]) == ("finished", 3)
     assert math.isfinite(result["valid"]["loss"])
-    assert read_mapping(tmp_path / "run" / "spec.yaml")["disagreement_penalty"] == 5.0
+    assert read_mapping(tmp_path / "run" / "spec.yaml")["rdrop"] == 5.0
 
 
 # ---- what is refused
@@ -192,19 +192,19 @@ def test_a_run_from_the_command_line_remembers_its_price(tmp_path, capsys):
 
 @pytest.mark.parametrize("price", [-1.0, math.inf, math.nan])
 def test_what_is_no_price_is_refused_by_name(price):
-    with pytest.raises(ConfigError, match=f"^disagreement_penalty={price} is no price: it must be at least 0$"):
-        prepare(dataclasses.replace(SPEC, disagreement_penalty=price))
+    with pytest.raises(ConfigError, match=f"^rdrop={price} is no price: it must be at least 0$"):
+        prepare(dataclasses.replace(SPEC, rdrop=price))
 
 
 @pytest.mark.parametrize("others", [{}, {"word_dropout": 0.1}, {"weight_drop": 0.1, "condition": "state"}])
 def test_two_readings_that_cannot_differ_are_refused(others):
-    silent = dataclasses.replace(SPEC, dropout=0.0, disagreement_penalty=PRICE, **others)
-    with pytest.raises(ConfigError, match=r"^disagreement_penalty=3\.0 compares two readings that would be the same"):
+    silent = dataclasses.replace(SPEC, dropout=0.0, rdrop=PRICE, **others)
+    with pytest.raises(ConfigError, match=r"^rdrop=3\.0 compares two readings that would be the same"):
         prepare(silent)
 
 
 @pytest.mark.parametrize("share", ["dropout", "input_dropout", "output_dropout"])
 def test_any_dropout_of_rows_makes_them_differ(share):
-    task, model, batch = prepared(**{"dropout": 0.0, share: 0.2}, disagreement_penalty=PRICE)
+    task, model, batch = prepared(**{"dropout": 0.0, share: 0.2}, rdrop=PRICE)
     loss, _ = task.loss(model, batch, None)
     assert loss.penalty > 0

@@ -31,7 +31,7 @@ def test_the_cost_is_that_of_a_loop_over_tokens():
 
 def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
     made = prepare(SPEC)
-    dear = prepare(dataclasses.replace(SPEC, size_penalty=3.0, change_penalty=1.0))
+    dear = prepare(dataclasses.replace(SPEC, activation_reg=3.0, temporal_activation_reg=1.0))
     (plain, _), (restrained, _) = (each.task.loss(each.model, each.task.batches(0)[0], None) for each in (made, dear))
     assert torch.equal(plain.total, restrained.total)
     assert restrained.objective > plain.objective
@@ -40,7 +40,7 @@ def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
 
 
 def _size_after(out, penalty):
-    spec = dataclasses.replace(SPEC, size_penalty=penalty)
+    spec = dataclasses.replace(SPEC, activation_reg=penalty)
     execute(spec, out, Nobody(), test=False)
     logged = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert logged["train_loss"] < 10, "the penalty is no part of what is told"
@@ -49,7 +49,7 @@ def _size_after(out, penalty):
     return float(x.square().mean())
 
 
-@pytest.mark.parametrize("field", ["size_penalty", "change_penalty"])
+@pytest.mark.parametrize("field", ["activation_reg", "temporal_activation_reg"])
 def test_a_negative_price_is_refused_by_name(field):
     with pytest.raises(ConfigError, match=f"{field}=-1.0 is no price"):
         prepare(dataclasses.replace(SPEC, **{field: -1.0}))

@@ -155,7 +155,7 @@ def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
         return SimpleNamespace(bleu=next(given, 30.0), signature=found.signature)
 
     monkeypatch.setattr(Translation, "bleu", bleu)
-    words = "train translate --data reverse --width 16 --steps 6 --evaluate-every 2 --select bleu --no-test --beam 1"
+    words = "train translate --data reverse --width 16 --steps 6 --eval-every 2 --select bleu --no-test --beam 1"
     assert main([*words.split(), "--device", "cpu", "--out", str(tmp_path / "run"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     told = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -189,7 +189,7 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, model):
     torch.set_default_dtype(torch.float32)
     spec = TranslationRunSpec(
         data="reverse", model=model, width=16, layers=2, dropout=0.2, label_smoothing=0.1, average="ema", steps=8,
-        evaluate_every=3, batch_size=8, beam=1, device="cpu",
+        eval_every=3, batch_size=8, beam=1, device="cpu",
     )  # fmt: skip
     execute(spec, tmp_path / "whole", Nobody(), test=False)
     with pytest.raises(ChildProcessError):

@@ -15,7 +15,7 @@ from anaphor.training.trainer import Nobody
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
 
-SMALL = LanguageRunSpec(data="grammar", width=32, steps=120, evaluate_every=40, batch_size=8, bptt=16, dtype="float32")
+SMALL = LanguageRunSpec(data="grammar", width=32, steps=120, eval_every=40, batch_size=8, bptt=16, dtype="float32")
 MODELS = {
     "lstm": {"model": "lstm", "optimizer": "sgd", "lr": 1.0},
     "transformer": {"model": "transformer", "carry": False},
@@ -35,13 +35,13 @@ def losses(spec, out):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_captured_step_learns_the_same(name, tmp_path):
     spec = dataclasses.replace(SMALL, **MODELS[name])
-    plain = losses(dataclasses.replace(spec, capture=False), tmp_path / "plain")
+    plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
     captured = losses(spec, tmp_path / "captured")
     assert captured == pytest.approx(plain, rel=2e-3)
     assert captured[-1] < captured[0]
 
 
-PAIRS = TranslationRunSpec(data="reverse", width=32, steps=120, evaluate_every=40, batch_size=16, pad_to=8, beam=1)
+PAIRS = TranslationRunSpec(data="reverse", width=32, steps=120, eval_every=40, batch_size=16, pad_to=8, beam=1)
 TRANSLATORS = {
     "luong": {"model": "luong", "layers": 2},
     "gru": {"model": "gru-attention"},
@@ -55,7 +55,7 @@ TRANSLATORS = {
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_a_captured_step_on_padded_pairs_learns_the_same(name, tmp_path):
     spec = dataclasses.replace(PAIRS, dtype="float32", **TRANSLATORS[name])
-    plain = losses(dataclasses.replace(spec, capture=False), tmp_path / "plain")
+    plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
     captured = losses(spec, tmp_path / "captured")
     assert captured == pytest.approx(plain, rel=5e-3)
     assert captured[-1] < captured[0]
@@ -63,7 +63,7 @@ def test_a_captured_step_on_padded_pairs_learns_the_same(name, tmp_path):
 
 @on_gpu
 def test_two_readings_that_are_to_agree_are_drawn_anew_at_every_replay(tmp_path):
-    options = {"dropout": 0.1, "disagreement_penalty": 1.0, **TRANSLATORS["transformer"]}
+    options = {"dropout": 0.1, "rdrop": 1.0, **TRANSLATORS["transformer"]}
     spec = dataclasses.replace(PAIRS, dtype="float32", **options)
     once = losses(spec, tmp_path / "once")
     assert once[-1] < once[0]

@@ -56,7 +56,7 @@ def whole(text, tmp_path_factory):
 
 def small(text, **more):
     return LanguageRunSpec(
-        data=str(text), width=8, layers=1, batch_size=2, bptt=8, steps=12, evaluate_every=4, device="cpu", **more
+        data=str(text), width=8, layers=1, batch_size=2, bptt=8, steps=12, eval_every=4, device="cpu", **more
     )
 
 

@@ -37,7 +37,7 @@ def spec(tmp_path, monkeypatch):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\nthe dog sat on the log\na bird sang\n" * 20, encoding="utf-8")
     return LanguageRunSpec(
-        data=str(text), width=8, layers=1, batch_size=2, bptt=8, steps=12, evaluate_every=3, device="cpu"
+        data=str(text), width=8, layers=1, batch_size=2, bptt=8, steps=12, eval_every=3, device="cpu"
     )
 
 

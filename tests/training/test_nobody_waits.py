@@ -34,7 +34,7 @@ RUNS = {
     "translator": dataclasses.replace(PAIRS, model="transformer-translation", layers=2, feedforward=32),
     "mixed": dataclasses.replace(PAIRS, model="mixed", heads=2),
     "state": dataclasses.replace(PAIRS, model="luong", condition="state"),
-    "agreeing": dataclasses.replace(PAIRS, model="mixed", heads=2, disagreement_penalty=5.0),
+    "agreeing": dataclasses.replace(PAIRS, model="mixed", heads=2, rdrop=5.0),
 }
 
 

@@ -213,7 +213,7 @@ def test_muon_against_torch(shape, rule):
 @pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
 def test_a_learning_rate_on_the_device_is_the_same_learning_rate(name):
     spec, model, captured = SETTINGS[name], small().double(), small().double()
-    spec = replace(spec, rates=(1, 0.3))
+    spec = replace(spec, layer_lr=(1, 0.3))
     learn(model, build_optimizer(spec, model), 3, spec=spec)
     optimizer = build_optimizer(spec, captured, captured=True)
     assert optimizer.capturable
@@ -238,7 +238,7 @@ def test_a_layer_with_a_rate_of_its_own_steps_as_if_it_were_everyones(name):
     spec = SETTINGS[name]
     full, _ = stepped(spec)
     quarter, _ = stepped(replace(spec, lr=spec.rate / 4))
-    mixed, optimizer = stepped(replace(spec, rates=(1, 0.25)))
+    mixed, optimizer = stepped(replace(spec, layer_lr=(1, 0.25)))
     for key, weight in mixed.items():
         alone = quarter if key.startswith("layers.1.") else full
         torch.testing.assert_close(weight, alone[key], rtol=0, atol=0, msg=key)
@@ -248,7 +248,7 @@ def test_a_layer_with_a_rate_of_its_own_steps_as_if_it_were_everyones(name):
 
 def test_a_rate_of_zero_leaves_a_layer_as_it_was():
     model, before = small("transformer"), small("transformer").state_dict()
-    spec = replace(SETTINGS["adamw"], rates=[0, 1])
+    spec = replace(SETTINGS["adamw"], layer_lr=[0, 1])
     learn(model, build_optimizer(spec, model), 2, spec=spec)
     same = {name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])}
     assert same == {name for name in before if name.startswith("layers.0.")}
@@ -256,15 +256,15 @@ def test_a_rate_of_zero_leaves_a_layer_as_it_was():
 
 def test_rates_of_a_translation_model_are_of_the_encoder_and_then_of_the_decoder():
     model = build_seq2seq("transformer-translation", source_vocabulary=7, vocabulary=11, width=8, heads=2, layers=2)
-    groups = build_optimizer(OptimizerSpec(rates=(1, 2, 3, 4)), model).param_groups
+    groups = build_optimizer(OptimizerSpec(layer_lr=(1, 2, 3, 4)), model).param_groups
     factors = {weight: group["factor"] for group in groups for weight in group["params"]}
     layers = [*model.encoder.layers, *model.decoder.layers]
     assert [{factors[weight] for weight in layer.parameters()} for layer in layers] == [{1}, {2}, {3}, {4}]
 
 
 def test_rates_that_are_not_one_for_each_layer_are_refused():
-    with pytest.raises(ConfigError, match="3 rates are given for 2 layers"):
-        build_optimizer(OptimizerSpec(rates=(1, 1, 0.5)), small())
+    with pytest.raises(ConfigError, match="3 layer_lr are given for 2 layers"):
+        build_optimizer(OptimizerSpec(layer_lr=(1, 1, 0.5)), small())
 
 
 def test_the_learning_rate_is_the_usual_one_unless_given():
@@ -285,8 +285,8 @@ def test_the_learning_rate_is_the_usual_one_unless_given():
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"betas": (0.9,)}, "two are needed"),
         ({"optimizer": "muon", "momentum": 1.0}, "momentum=1.0"),
-        ({"rates": (1, -0.5)}, r"rates=\(1, -0.5\): what the rate is multiplied by must be 0 or more"),
-        ({"rates": (float("nan"),)}, "rates=.*and finite"),
+        ({"layer_lr": (1, -0.5)}, r"layer_lr=\(1, -0.5\): what the rate is multiplied by must be 0 or more"),
+        ({"layer_lr": (float("nan"),)}, "layer_lr=.*and finite"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(fields, told):

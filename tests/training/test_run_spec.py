@@ -20,7 +20,7 @@ from anaphor.training.spec import DEVICES, LanguageRunSpec, TranslationRunSpec
         (LanguageRunSpec, {"layer_widths": [8, 8.5]}, "layer_widths=[8, 8.5]: it must be a list of whole numbers"),
         (LanguageRunSpec, {"betas": 0.9}, "betas=0.9: it must be a list of numbers"),
         (LanguageRunSpec, {"betas": (0.9, True)}, "betas=(0.9, True): it must be a list of numbers"),
-        (LanguageRunSpec, {"rates": 0.5}, "rates=0.5: it must be a list of numbers"),
+        (LanguageRunSpec, {"layer_lr": 0.5}, "layer_lr=0.5: it must be a list of numbers"),
         (LanguageRunSpec, {"layer_residuals": [1, 0]}, "layer_residuals=[1, 0]: it must be a list of True and False"),
         (LanguageRunSpec, {"device": "cdua"}, "unknown device 'cdua'; did you mean 'cuda'? (known: auto, cpu, cuda)"),
         (TranslationRunSpec, {"encoder": "lstm"}, "encoder='lstm': it must be a list of names"),

@@ -18,7 +18,7 @@ LOSSES = st.lists(st.floats(0.1, 10) | st.just(math.nan) | st.just(math.inf), ma
 def specs(draw):
     name = draw(st.sampled_from(sorted(SHAPES)))
     final = draw(st.none() | SHARES) if name != "constant" else None
-    return ScheduleSpec(schedule=name, warmup=draw(st.floats(0, 0.9)), final=final)
+    return ScheduleSpec(schedule=name, warmup=draw(st.floats(0, 0.9)), min_lr_ratio=final)
 
 
 @given(specs(), SHARES, SHARES)
@@ -36,7 +36,7 @@ def test_factors_rise_in_the_warm_up_and_never_after(spec, one, other):
 def test_the_warm_up_ends_at_one_and_the_budget_at_the_final_share(spec):
     schedule = build_schedule(spec)
     assert schedule.factor(spec.warmup) == pytest.approx(1)
-    end = 1 if spec.schedule == "constant" else spec.final or 0
+    end = 1 if spec.schedule == "constant" else spec.min_lr_ratio or 0
     assert schedule.factor(1) == pytest.approx(end, abs=1e-12)
     assert schedule.factor(1.7) == schedule.factor(1)
 
@@ -59,7 +59,7 @@ def test_steps_are_small_where_progress_is(name, where):
 
 
 def test_half_way_down():
-    assert build_schedule(ScheduleSpec(schedule="linear", final=0.2)).factor(0.5) == pytest.approx(0.6)
+    assert build_schedule(ScheduleSpec(schedule="linear", min_lr_ratio=0.2)).factor(0.5) == pytest.approx(0.6)
     assert build_schedule(ScheduleSpec(schedule="cosine")).factor(0.5) == pytest.approx(0.5)
     assert build_schedule(ScheduleSpec(schedule="constant", warmup=0.2)).factor(0.1) == pytest.approx(0.5)
 
@@ -79,7 +79,7 @@ def test_plateau_against_the_loop_of_the_example_script(losses):
 
 @given(LOSSES, st.integers(0, 30), st.floats(1.1, 10))
 def test_a_plateau_through_its_state_is_the_uninterrupted_one(losses, where, divisor):
-    spec = ScheduleSpec(schedule="plateau", divisor=divisor)
+    spec = ScheduleSpec(schedule="plateau", plateau_factor=divisor)
     whole, first, second = (build_schedule(spec) for _ in range(3))
     for loss in losses:
         whole.report(loss)
@@ -112,10 +112,10 @@ def test_a_plateau_warms_up_too(warmup, where):
     [
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"warmup": 1.0}, "warmup=1.0"),
-        ({"schedule": "cosine", "final": 1.5}, "final=1.5"),
-        ({"schedule": "plateau", "final": 0.1}, "final=0.1 means nothing to a plateau schedule"),
-        ({"schedule": "linear", "divisor": 4.0}, "divisor=4.0 means nothing to a linear schedule"),
-        ({"schedule": "plateau", "divisor": 1.0}, "divisor=1.0"),
+        ({"schedule": "cosine", "min_lr_ratio": 1.5}, "min_lr_ratio=1.5"),
+        ({"schedule": "plateau", "min_lr_ratio": 0.1}, "min_lr_ratio=0.1 means nothing to a plateau schedule"),
+        ({"schedule": "linear", "plateau_factor": 4.0}, "plateau_factor=4.0 means nothing to a linear schedule"),
+        ({"schedule": "plateau", "plateau_factor": 1.0}, "plateau_factor=1.0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(fields, told):

@@ -237,7 +237,7 @@ def _protocols(spec: LanguageRunSpec, task: LanguageModelling, options: Options)
     usual = task.carry if options.carry is None else options.carry
     ways = [STATES[name] for name in options.state] or [usual]
     complete = (options.protocol or spec.protocol) == "complete"
-    rows = spec.evaluation_rows if options.batch_size is None else options.batch_size
+    rows = spec.eval_batch_size if options.batch_size is None else options.batch_size
     tokens = len(task.splits(options.split).tokens)
     if complete and options.batch_size is not None and rows > tokens:  # else the signature would tell a wrong number
         raise ConfigError(f"batch_size={rows}: each row needs a token, and {options.split} has {tokens:,}")

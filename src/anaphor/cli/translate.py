@@ -43,7 +43,7 @@ class Options:
     """Translations are ranked by log-probability over length to this power: 0 favours short ones."""
     n_best: int = 1
     """How many translations of each sentence are told, best first, with their scores if more than one."""
-    longest: int | None = None
+    max_length: int | None = None
     """How many tokens a translation has at most; None means twice as many as its source, and 20."""
     ensemble: tuple[Path, ...] = ()
     """Further runs with the same tokenizers; the mean of all probabilities decides."""
@@ -86,7 +86,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.progress import progress_listener
     from anaphor.training.run import opened_translation
 
-    beam = Beam(width=options.beam, longest=options.longest, length_penalty=options.length_penalty)
+    beam = Beam(width=options.beam, longest=options.max_length, length_penalty=options.length_penalty)
     # A sentence is a line, as in training: one that was written in several is read as if it stood in one.
     given = options.texts if options.file is None else read_lines(options.file)
     texts = [text.strip().replace("\n", " ") for text in given]

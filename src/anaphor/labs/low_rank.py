@@ -152,7 +152,7 @@ def looked_at(spec: LowRankLabSpec) -> dict[str, Any]:
     """Maps of a small model before and after it was trained, on a text that it was not trained on."""
     run_spec = LanguageRunSpec(
         data="python-reference", tokenizer="character", model="transformer", width=64, heads=4, layers=2,
-        feedforward=128, dropout=0.0, bptt=READ, batch_size=8, steps=spec.train, evaluate_every=spec.train, lr=3e-3,
+        feedforward=128, dropout=0.0, bptt=READ, batch_size=8, steps=spec.train, eval_every=spec.train, lr=3e-3,
         seed=spec.seed, device="cpu", position="rotary", warmup=0.1,
     )  # fmt: skip
     rows: dict[str, dict[str, float]] = {}

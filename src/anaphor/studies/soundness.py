@@ -11,7 +11,7 @@ from anaphor.models import PRESETS, SEQ2SEQ_PRESETS, BlockSpec, preset, seq2seq_
 from anaphor.studies.axes import Axis
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.units import BY_TOKEN, TEXT_SETTINGS, TOKEN_SETTINGS
-from anaphor.training.optim import OPTIMIZERS, check_rates
+from anaphor.training.optim import OPTIMIZERS, check_layer_lr
 from anaphor.training.run import check_rules
 from anaphor.training.schedule import SCHEDULES
 from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
@@ -82,7 +82,7 @@ def check_parts(run: Run) -> list[BlockSpec]:
     """Describe the parts of a run as the run itself would; gives the layers of its model."""
     check_rules(run)
     layers = check_model(run)
-    check_rates(run.rates, len(layers))
+    check_layer_lr(run.layer_lr, len(layers))
     return layers
 
 

@@ -28,7 +28,7 @@ class Disagreement:
 
     def __post_init__(self) -> None:
         if not 0 <= self.price < float("inf"):
-            raise ConfigError(f"disagreement_penalty={self.price} is no price: it must be at least 0")
+            raise ConfigError(f"rdrop={self.price} is no price: it must be at least 0")
 
     def of(self, features: Tensor, head: Head, targets: Tensor) -> Tensor | None:
         """The cost of all tokens with a target together; None where it is free. The rows of the features are those of

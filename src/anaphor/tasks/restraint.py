@@ -24,7 +24,7 @@ class Restraint:
     """Of the squares of what differs from the token before."""
 
     def __post_init__(self) -> None:
-        for name, price in (("size_penalty", self.size), ("change_penalty", self.change)):
+        for name, price in (("activation_reg", self.size), ("temporal_activation_reg", self.change)):
             if not 0 <= price < float("inf"):
                 raise ConfigError(f"{name}={price} is no price: it must be at least 0")
 

@@ -94,7 +94,7 @@ class PreparedLanguage(Prepared):
         return None if unknowns else total / tokens
 
     def notes(self) -> list[str]:
-        if not isinstance(self.task, ExampleModelling) or self.spec.limit == 1:
+        if not isinstance(self.task, ExampleModelling) or self.spec.max_examples == 1:
             return []
         learnt = self.task.examples("train")
         if learnt.examples > 1:
@@ -147,22 +147,24 @@ def prepare_language(
 def _stream_task(
     spec: LanguageRunSpec, source: Callable[[], Source], tokenizer: Tokenizer, carry: bool, device: torch.device
 ) -> LanguageModelling:
-    if spec.limit is not None:
-        raise ConfigError(f"limit={spec.limit} counts examples, and a stream has none: use --batching padded")
+    if spec.max_examples is not None:
+        raise ConfigError(
+            f"max_examples={spec.max_examples} counts examples, and a stream has none: use --batching padded"
+        )
 
     @cache
     def split(name: str) -> Split:
         corpus = encoded(source(), name, tokenizer)
         return Split(corpus.tensor(device), corpus.bytes, corpus.unknowns)
 
-    protocol = Protocol(spec.evaluation_rows, spec.bptt, carry, spec.protocol == "complete")
+    protocol = Protocol(spec.eval_batch_size, spec.bptt, carry, spec.protocol == "complete")
     return LanguageModelling(
         tokenizer,
         split,
         rows=spec.batch_size,
         bptt=spec.bptt,
         carry=carry,
-        shift=spec.shift,
+        shift=spec.random_offset,
         protocol=protocol,
         restraint=_restraint(spec),
     )
@@ -175,7 +177,7 @@ def _padded_task(
     limit: int | None,
     device: torch.device,
 ) -> ExampleModelling:
-    for name in ("carry", "shift"):
+    for name in ("carry", "random_offset"):
         if getattr(spec, name):
             raise ConfigError(f"{name}=True is about segments of a text, and examples have none: use --batching stream")
 
@@ -185,7 +187,7 @@ def _padded_task(
         raw, where = text.read(name), text.where(name)
         texts = dialogues(tokenizer.as_text(raw, where=where, start=text.start(name)))
         check_examples(texts, where)
-        chosen = texts[: spec.limit] if name == "train" else texts
+        chosen = texts[: spec.max_examples] if name == "train" else texts
         ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text))) for text in chosen]
         longest = max(map(len, ids)) - 1
         if limit is not None and longest > limit:
@@ -207,4 +209,4 @@ def _padded_task(
 
 
 def _restraint(spec: LanguageRunSpec) -> Restraint:
-    return Restraint(size=spec.size_penalty, change=spec.change_penalty)
+    return Restraint(size=spec.activation_reg, change=spec.temporal_activation_reg)

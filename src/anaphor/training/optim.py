@@ -38,7 +38,7 @@ class OptimizerSpec:
     """How slowly adamw's averages of gradients and of their squares move; None means 0.9 and 0.95."""
     momentum: float | None = None
     """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
-    rates: tuple[float, ...] = ()
+    layer_lr: tuple[float, ...] = ()
     """What each layer's learning rate is multiplied by, from the first to the last; empty means by 1."""
 
     def __post_init__(self) -> None:
@@ -53,8 +53,8 @@ class OptimizerSpec:
             raise ConfigError(f"lr={self.lr}: a learning rate must be above 0 and finite")
         if not 0 <= self.weight_decay < float("inf"):
             raise ConfigError(f"weight_decay={self.weight_decay}: it must be 0 or more, and finite")
-        if not all(0 <= rate < float("inf") for rate in self.rates):
-            raise ConfigError(f"rates={self.rates}: what the rate is multiplied by must be 0 or more, and finite")
+        if not all(0 <= rate < float("inf") for rate in self.layer_lr):
+            raise ConfigError(f"layer_lr={self.layer_lr}: what the rate is multiplied by must be 0 or more, and finite")
         if self.betas is not None and len(self.betas) != 2:
             raise ConfigError(f"betas={self.betas}: two are needed, of gradients and of their squares")
         for name, shares in (("betas", self.betas or ()), ("momentum", (self.momentum or 0.0,))):
@@ -299,17 +299,17 @@ def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = F
     if not any(weights):
         raise ConfigError(f"{type(model).__name__} has no weights to learn")
     captured = captured and rule.capturable
-    kernels = rule.make(Request(spec, weights, _factors(spec.rates, model), captured))
+    kernels = rule.make(Request(spec, weights, _factors(spec.layer_lr, model), captured))
     return Optimizer(kernels, {weight: name for name, weight in model.named_parameters()}, spec.rate, captured)
 
 
-def check_rates(rates: Sequence[float], layers: int) -> None:
-    """Refuse rates that are not one for each layer, where any are given."""
-    if rates and len(rates) != layers:
-        raise ConfigError(f"{len(rates)} rates are given for {layers} layers")
+def check_layer_lr(layer_lr: Sequence[float], layers: int) -> None:
+    """Refuse layer_lr that are not one for each layer, where any are given."""
+    if layer_lr and len(layer_lr) != layers:
+        raise ConfigError(f"{len(layer_lr)} layer_lr are given for {layers} layers")
 
 
-def _factors(rates: Sequence[float], model: nn.Module) -> dict[nn.Parameter, float]:
+def _factors(layer_lr: Sequence[float], model: nn.Module) -> dict[nn.Parameter, float]:
     layers = model.blocks if isinstance(model, LanguageModel | Seq2Seq) else []
-    check_rates(rates, len(layers))
-    return {weight: rate for layer, rate in zip(layers, rates, strict=False) for weight in layer.parameters()}
+    check_layer_lr(layer_lr, len(layers))
+    return {weight: rate for layer, rate in zip(layers, layer_lr, strict=False) for weight in layer.parameters()}

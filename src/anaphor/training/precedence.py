@@ -9,13 +9,13 @@ from anaphor.training.budget import BUDGETS
 
 # What takes the place of something else: what is said of all layers, of what was said of each; a rule, of its options.
 REPLACED = {
-    "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "rates"),
+    "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_lr"),
     "width": ("layer_widths",),
     "norm": ("layer_norms",),
     "residual": ("layer_residuals",),
     "dropout": ("layer_dropouts",),
     "optimizer": ("betas", "momentum"),
-    "schedule": ("final", "divisor"),
+    "schedule": ("min_lr_ratio", "plateau_factor"),
 }
 
 

@@ -173,7 +173,9 @@ def check_rules(spec: RunSpec) -> None:
 
 
 def schedule_spec(spec: RunSpec) -> ScheduleSpec:
-    return ScheduleSpec(schedule=spec.schedule, warmup=spec.warmup, final=spec.final, divisor=spec.divisor)
+    return ScheduleSpec(
+        schedule=spec.schedule, warmup=spec.warmup, min_lr_ratio=spec.min_lr_ratio, plateau_factor=spec.plateau_factor
+    )
 
 
 def optimizer_spec(spec: RunSpec) -> OptimizerSpec:
@@ -183,13 +185,13 @@ def optimizer_spec(spec: RunSpec) -> OptimizerSpec:
         weight_decay=spec.weight_decay,
         betas=spec.betas or None,
         momentum=spec.momentum,
-        rates=spec.rates,
+        layer_lr=spec.layer_lr,
     )
 
 
 def build_step(spec: RunSpec, model: nn.Module, task: Task, device: torch.device) -> Step:
     """The step of a run: captured where there is a GPU and the optimizer allows it."""
-    optimizer = build_optimizer(optimizer_spec(spec), model, captured=spec.capture and device.type == "cuda")
+    optimizer = build_optimizer(optimizer_spec(spec), model, captured=spec.cuda_graph and device.type == "cuda")
     kind = Captured if optimizer.capturable else Step
     return kind(model, task, optimizer, clip=spec.clip, precision=choose_precision(spec.dtype, device))
 
@@ -207,7 +209,7 @@ def _trainer(made: Prepared, rundir: RunDir, watcher: Watcher, interruption: Int
         settings=Settings(
             lr=optimizer_spec(spec).rate,
             accumulate=spec.accumulate,
-            evaluate_every=spec.evaluate_every,
+            eval_every=spec.eval_every,
             patience=spec.patience,
             average_from=0.5 if spec.average == "tail" else 0.0,
             sample_seed=spec.seed,

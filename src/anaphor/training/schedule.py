@@ -32,9 +32,9 @@ class ScheduleSpec:
     """How the learning rate falls: constant, linear, cosine or plateau (divided when validation does not improve)."""
     warmup: float = 0.0
     """Share of the budget in which the learning rate rises from zero."""
-    final: float | None = None
+    min_lr_ratio: float | None = None
     """What a linear or cosine schedule ends at, as a share of the highest learning rate; None means 0."""
-    divisor: float | None = None
+    plateau_factor: float | None = None
     """What a plateau divides the learning rate by; None means 4."""
 
     def __post_init__(self) -> None:
@@ -42,16 +42,18 @@ class ScheduleSpec:
         look_up(SCHEDULES, self.schedule, "schedule")
         if not 0 <= self.warmup < 1:
             raise ConfigError(f"warmup={self.warmup} is not a share of the budget: it must be at least 0 and below 1")
-        for name, able in (("final", ("cosine", "linear")), ("divisor", ("plateau",))):
+        for name, able in (("min_lr_ratio", ("cosine", "linear")), ("plateau_factor", ("plateau",))):
             given = getattr(self, name)
             if given is not None and self.schedule not in able:
                 raise ConfigError(
                     f"{name}={given} means nothing to a {self.schedule} schedule; it belongs to {', '.join(able)}"
                 )
-        if self.final is not None and not 0 <= self.final <= 1:
-            raise ConfigError(f"final={self.final} is not a share of the learning rate: it must be from 0 to 1")
-        if self.divisor is not None and not 1 < self.divisor < math.inf:
-            raise ConfigError(f"divisor={self.divisor}: to lower the learning rate it must be above 1")
+        if self.min_lr_ratio is not None and not 0 <= self.min_lr_ratio <= 1:
+            raise ConfigError(
+                f"min_lr_ratio={self.min_lr_ratio} is not a share of the learning rate: it must be from 0 to 1"
+            )
+        if self.plateau_factor is not None and not 1 < self.plateau_factor < math.inf:
+            raise ConfigError(f"plateau_factor={self.plateau_factor}: to lower the learning rate it must be above 1")
 
 
 class Schedule:
@@ -70,8 +72,8 @@ class Schedule:
 
     def height(self, progress: float) -> float:
         """The factor, when this share of what follows the warm-up is spent."""
-        final = self.spec.final or 0.0
-        return final + (1 - final) * SHAPES[self.spec.schedule](progress)
+        min_lr_ratio = self.spec.min_lr_ratio or 0.0
+        return min_lr_ratio + (1 - min_lr_ratio) * SHAPES[self.spec.schedule](progress)
 
     def report(self, loss: float) -> bool:
         """Hear of a validation loss. Whether the learning rate was lowered for it."""
@@ -95,8 +97,8 @@ class Plateau(Schedule):
         self.cuts = 0
 
     def height(self, progress: float) -> float:
-        divisor = 4.0 if self.spec.divisor is None else self.spec.divisor
-        return float(divisor**-self.cuts)
+        plateau_factor = 4.0 if self.spec.plateau_factor is None else self.spec.plateau_factor
+        return float(plateau_factor**-self.cuts)
 
     def report(self, loss: float) -> bool:
         if loss < (math.inf if self.best is None else self.best):

@@ -53,16 +53,16 @@ class RunSpec:
     means 0.9 and 0.95."""
     momentum: float | None = None
     """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
-    rates: tuple[float, ...] = ()
+    layer_lr: tuple[float, ...] = ()
     """What each layer's learning rate is multiplied by, where they differ, from the first to the last; an encoder's
     layers come before a decoder's. Word vectors and the output keep the full rate."""
     schedule: str = "cosine"
     """How the learning rate moves: constant, linear, cosine or plateau."""
     warmup: float = 0.0
     """Share of the budget in which the learning rate rises from zero."""
-    final: float | None = None
+    min_lr_ratio: float | None = None
     """What a linear or cosine schedule ends at, as a share of the highest learning rate; None means 0."""
-    divisor: float | None = None
+    plateau_factor: float | None = None
     """What a plateau divides the learning rate by; None means 4."""
     clip: float = 1.0
     """Largest norm that all gradients together may have; 0 means no bound."""
@@ -72,7 +72,7 @@ class RunSpec:
     """Which average of the weights is scored and kept: none, ema or tail."""
     patience: int | None = None
     """Stop after so many validations without a better one."""
-    evaluate_every: int | None = None
+    eval_every: int | None = None
     """Steps between validations; None means once an epoch."""
     seed: int = 0
     """Decides every random draw."""
@@ -80,17 +80,17 @@ class RunSpec:
     """Where it runs: auto, cpu or cuda."""
     dtype: str = "auto"
     """Number type of the computation: auto, float32 or bfloat16."""
-    capture: bool = True
+    cuda_graph: bool = True
     """Whether a GPU records a step once and replays it; the same numbers, sooner."""
 
     def __post_init__(self) -> None:
         self.as_list("betas", "numbers", int, float)
-        self.as_list("rates", "numbers", int, float)
+        self.as_list("layer_lr", "numbers", int, float)
         check_types(self)
         look_up(DEVICES, self.device, "device")
         look_up(DTYPES, self.dtype, "number type")
         look_up(AVERAGES, self.average, "average")
-        for name in ("batch_size", "accumulate", "steps", "patience", "evaluate_every"):
+        for name in ("batch_size", "accumulate", "steps", "patience", "eval_every"):
             self.at_least_one(name)
         for name in ("epochs", "minutes"):
             given = getattr(self, name)
@@ -194,7 +194,7 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """How many different tokens to keep, for tokenizers that are told."""
     batching: str = "stream"
     """How text becomes batches: stream or padded."""
-    limit: int | None = None
+    max_examples: int | None = None
     """Train on so many examples only, to overfit on purpose."""
     mixers: tuple[str, ...] = ()
     """The layers spelled out, from first to last, in place of the model's own."""
@@ -224,19 +224,19 @@ class LanguageRunSpec(ModelOptions, RunSpec):
     """What makes queries and keys of linear attention positive: elu, relu or softmax."""
     merge_evaluation: str | None = None
     """What the merge of heads does when the model is scored: same or concatenate."""
-    size_penalty: float = 0.0
+    activation_reg: float = 0.0
     """What the squares of what the head reads cost in training, on average."""
-    change_penalty: float = 0.0
+    temporal_activation_reg: float = 0.0
     """What the squares of its changes from token to token cost in training, on average."""
     bptt: int = 35
     """Tokens of a segment, through which gradient flows."""
     carry: bool | None = None
     """Whether state is carried from one segment to the next; None means wherever the model can."""
-    shift: bool = False
+    random_offset: bool = False
     """Whether the rows are cut elsewhere in every epoch, so that every transition is learnt."""
     protocol: str = "complete"
     """How a split is scored: complete (every token once) or example (as the well-known example script)."""
-    evaluation_rows: int = 10
+    eval_batch_size: int = 10
     """Rows that are scored side by side."""
 
     def __post_init__(self) -> None:
@@ -248,7 +248,7 @@ class LanguageRunSpec(ModelOptions, RunSpec):
         self.as_list("layer_dropouts", "numbers", int, float)
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
-        for name in ("bptt", "evaluation_rows", "limit"):
+        for name in ("bptt", "eval_batch_size", "max_examples"):
             self.at_least_one(name)
 
 
@@ -274,9 +274,9 @@ class TranslationRunSpec(ModelOptions, RunSpec):
     """How many different tokens to keep, for tokenizers that are told."""
     joint: bool = False
     """Whether both languages have one tokenizer."""
-    limit: int | None = None
+    max_examples: int | None = None
     """Train on so many pairs only, to overfit on purpose."""
-    longest: int | None = None
+    max_length: int | None = None
     """Leave out training pairs with more tokens on either side."""
     model: str = "luong"
     """A model by name: luong, gru-attention, transformer-translation or mixed."""
@@ -302,7 +302,7 @@ class TranslationRunSpec(ModelOptions, RunSpec):
     """Lengths are padded to a multiple of this, so that there are few shapes."""
     label_smoothing: float = 0.0
     """Share of every target's probability that is given to all tokens alike in training."""
-    disagreement_penalty: float = 0.0
+    rdrop: float = 0.0
     """What it costs in training that two readings with different dropout differ; every batch is then read twice."""
     select: str = "perplexity"
     """What the best model is chosen by while it trains: perplexity or bleu."""
@@ -316,7 +316,7 @@ class TranslationRunSpec(ModelOptions, RunSpec):
         self.as_list("encoder", "names", str)
         self.as_list("decoder", "names", str)
         look_up(CHOICES, self.select, "choice of the best")
-        for name in ("batch_tokens", "pad_to", "limit", "longest", "beam", "encoder_layers"):
+        for name in ("batch_tokens", "pad_to", "max_examples", "max_length", "beam", "encoder_layers"):
             self.at_least_one(name)
         if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
             raise ConfigError("condition='none' leaves the source unread: an encoder means nothing to it")

@@ -57,7 +57,7 @@ class Settings:
 
     lr: float
     accumulate: int = 1
-    evaluate_every: int | None = None
+    eval_every: int | None = None
     patience: int | None = None
     average_from: float = 0.0
     """Share of the budget after which weights are averaged."""
@@ -131,7 +131,7 @@ class Trainer:
         return patience is not None and self.progress.fruitless >= patience and self._spent() < 1
 
     def _due(self) -> bool:
-        every = self.settings.evaluate_every
+        every = self.settings.eval_every
         return self.progress.batch == 0 if every is None else self.progress.step % every == 0
 
     def _groups(self) -> Iterator[list[Any]]:

@@ -130,17 +130,17 @@ def prepare_translation(
         smoothing=spec.label_smoothing,
         disagreement=disagreement_of(spec, model.spec),
         select=spec.select,
-        facts={"data": "fit"} if fit and spec.limit is None and spec.longest is None else {},
+        facts={"data": "fit"} if fit and spec.max_examples is None and spec.max_length is None else {},
     )
     return PreparedTranslation(spec, model, task, device, source, tokenizers, known=known or {})
 
 
 def disagreement_of(spec: TranslationRunSpec, shares: Seq2SeqSpec) -> Disagreement:
     """Refused where both readings would be the same: words and weights are left out of a whole batch, not of a row."""
-    made = Disagreement(spec.disagreement_penalty)
+    made = Disagreement(spec.rdrop)
     if made.price and not (shares.dropout or shares.input_dropout or shares.output_dropout):
         raise ConfigError(
-            f"disagreement_penalty={made.price} compares two readings that would be the same: "
+            f"rdrop={made.price} compares two readings that would be the same: "
             f"--dropout, --input-dropout or --output-dropout makes them differ"
         )
     return made
@@ -158,8 +158,8 @@ def _splits(
         pairs = encoded_pairs(source(), name, tokenizers)
         texts = source().pairs(name)
         if name == "train":
-            pairs = pairs if spec.limit is None else pairs.first(spec.limit)
-            pairs = pairs if spec.longest is None else pairs.without_longer(spec.longest)
+            pairs = pairs if spec.max_examples is None else pairs.first(spec.max_examples)
+            pairs = pairs if spec.max_length is None else pairs.without_longer(spec.max_length)
         pairs.check_lengths(source=model.source_limit, target=model.limit)
         batches = PairBatches(
             pairs,

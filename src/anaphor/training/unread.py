@@ -7,7 +7,7 @@ from collections.abc import Collection
 from anaphor.errors import ConfigError
 from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
 
-OF_STREAMS = ("bptt", "protocol", "evaluation_rows")
+OF_STREAMS = ("bptt", "protocol", "eval_batch_size")
 """What separate examples know nothing of."""
 OF_SOME_MODELS = {
     "max_positions": "means nothing to position={position!r}, which has no table of them; it belongs to learned",
