@@ -7,14 +7,12 @@ from anaphor import evaluation
 from anaphor.data.text import Batch
 from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError
-from anaphor.evaluation import cuts, evaluating, read
+from anaphor.evaluation import chunk_slices, eval_mode, losses_by_batch, prefill, score_sentences
 from anaphor.generate import Choice, beam_search, generate
 from anaphor.inspect import attention_maps, look_at, losses_of, unit_maps
 from anaphor.models import build
 from anaphor.tasks.dynamic_evaluation import Dynamic, dynamic_losses
-from anaphor.tasks.language_modelling import losses_in_order
 from anaphor.tasks.neural_cache import Cache, cached_losses
-from anaphor.tasks.scoring import score_sentences
 
 TOKENIZER = Word.train("a b c d")
 ROW = torch.tensor([[0, 1, 2, 3, 1]])
@@ -23,7 +21,7 @@ USES = {
     "score_sentences": lambda model: list(score_sentences(model, TOKENIZER, ["a b", "c"])),
     "losses_of": lambda model: losses_of(model, TOKENIZER, "a b"),
     "look_at": lambda model: look_at(model, TOKENIZER, "a b"),
-    "losses_in_order": lambda model: losses_in_order(model, [BATCH], carry=False),
+    "losses_by_batch": lambda model: list(losses_by_batch(model, [BATCH], carry=False)),
     "cached_losses": lambda model: cached_losses(model, [BATCH], False, [Cache(3)]),
     "dynamic_losses": lambda model: dynamic_losses(model, [BATCH], False, Dynamic(0.1)),
     "generate": lambda model: list(generate(model, [0, 1], 3, Choice())),
@@ -49,10 +47,15 @@ def partly_frozen():
 
 
 def test_scores_do_not_round_single_precision(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    with evaluating(model_of()):
+    kernels = (torch.backends.cudnn.rnn, torch.backends.cudnn.conv)
+    for kernel in kernels:
+        monkeypatch.setattr(kernel, "fp32_precision", "tf32")
+    with eval_mode(model_of()):
+        assert [kernel.fp32_precision for kernel in kernels] == ["ieee", "ieee"]
         assert not torch.backends.cudnn.allow_tf32
-    assert torch.backends.cudnn.allow_tf32
+        with torch.backends.cudnn.flags(enabled=False):  # reads the flag that all kernels of cuDNN have in common
+            assert not torch.backends.cudnn.enabled
+    assert [kernel.fp32_precision for kernel in kernels] == ["tf32", "tf32"]
 
 
 @pytest.mark.parametrize("use", USES)
@@ -100,19 +103,19 @@ def test_two_texts_may_be_written_at_once():
 
 def test_several_models_are_evaluated_at_once():
     models = [model_of().train(), model_of().eval()]
-    with evaluating(*models):
+    with eval_mode(*models):
         assert not any(model.training for model in models)
     assert [model.training for model in models] == [True, False]
 
 
 def test_cuts_follow_each_other_and_hold_as_few_pairs_as_allowed(monkeypatch):
-    monkeypatch.setattr(evaluation, "LEAST_AT_ONCE", 2)
-    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 2 * 7 * 3)
-    assert list(cuts(2, 7)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
-    assert list(cuts(200, 3)) == [slice(0, 2), slice(2, 3)]
-    assert list(cuts(1, 6)) == [slice(0, 6)]
-    assert list(cuts(1, 0)) == [slice(0, 0)], "no tokens are one piece, too"
-    assert list(cuts(0, 3)) == [slice(0, 3)]
+    monkeypatch.setattr(evaluation, "MIN_CHUNK", 2)
+    monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", 2 * 7 * 3)
+    assert list(chunk_slices(2, 7)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert list(chunk_slices(200, 3)) == [slice(0, 2), slice(2, 3)]
+    assert list(chunk_slices(1, 6)) == [slice(0, 6)]
+    assert list(chunk_slices(1, 0)) == [slice(0, 0)], "no tokens are one piece, too"
+    assert list(chunk_slices(0, 3)) == [slice(0, 3)]
 
 
 FAMILIES = {
@@ -133,8 +136,8 @@ def in_pieces(model, monkeypatch, widths):
         return features(ids, *others)
 
     monkeypatch.setattr(model, "features", watched)
-    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 1)
-    monkeypatch.setattr(evaluation, "LEAST_AT_ONCE", 3)
+    monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", 1)
+    monkeypatch.setattr(evaluation, "MIN_CHUNK", 3)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -170,7 +173,7 @@ def test_what_is_longer_than_the_positions_is_refused_by_its_whole_length(monkey
 
 def test_reading_gives_what_stands_behind_the_last_token():
     model = model_of().eval()
-    x, state = read(model, ROW, None)
+    x, state = prefill(model, ROW, None)
     whole, _ = model.features(ROW)
     assert torch.equal(x, whole[:, -1])
     assert state.seen.tolist() == [5]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.tasks.translation import Translation
 from anaphor.progress import progress_listener
+from anaphor.tasks.translation import Translation
 from anaphor.training.run import execute, prepare
 from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 from anaphor.training.trainer import Nobody

@@ -1,49 +1,150 @@
-"""Run a model to see what it does, not to teach it: nothing is dropped, and long texts are read in pieces."""
+"""Run a model in evaluation mode: the losses of batches, of sentences and of whole texts, long texts in chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from anaphor.data.text import Batch
+from anaphor.data.tokenizer import Tokenizer
+from anaphor.errors import ConfigError, DataError
+from anaphor.metrics.perplexity import LossTotal
 from anaphor.models import LanguageModel, ModelState
+from anaphor.models.cross_entropy import token_losses
+from anaphor.progress import report_progress
 
-# Attention may hold a number for each head and each pair of tokens, which no machine has room for when a text is
-# long. Each call of the model has its price, too, so it gets so many tokens of a row at least.
-PAIRS_AT_ONCE = 2**24
-LEAST_AT_ONCE = 64
+# Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is
+# long. Each call of the model has a fixed cost, too, so a chunk has a minimum size.
+PAIRS_PER_CHUNK = 2**24
+MIN_CHUNK = 64
+QUOTED = 40  # characters of a text that an error message repeats
 
 
 @contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Models in evaluation mode; afterwards every part of them is what it was. Gradients are the caller's business.
+def eval_mode(*models: nn.Module) -> Iterator[None]:
+    """Models in evaluation mode inside the block; afterwards each submodule has its own mode back. Gradients are left
+    to the caller.
 
-    Recurrence on a GPU keeps all digits of single precision meanwhile: scores are to be the same everywhere.
+    cuDNN computes in full single precision inside, so that scores are the same everywhere.
     """
-    tensor_cores, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
-    learning = [module for model in models for module in model.modules() if module.training]
-    for module in learning:
+    kernels = (torch.backends.cudnn.rnn, torch.backends.cudnn.conv)  # alike, or torch refuses to read the common flag
+    precisions = [kernel.fp32_precision for kernel in kernels]
+    in_training = [module for model in models for module in model.modules() if module.training]
+    for module in in_training:
         module.training = False
+    for kernel in kernels:
+        kernel.fp32_precision = "ieee"
     try:
         yield
     finally:
-        for module in learning:
+        for module in in_training:
             module.training = True
-        torch.backends.cudnn.allow_tf32 = tensor_cores
+        for kernel, precision in zip(kernels, precisions, strict=True):
+            kernel.fp32_precision = precision
 
 
-def cuts(rows: int, tokens: int) -> Iterator[slice]:
-    """Where to cut so many rows of a text that a causal model may be too small to read at once. A state that goes on
-    from each piece to the next gives what the whole would."""
-    size = max(PAIRS_AT_ONCE // max(rows * tokens, 1), LEAST_AT_ONCE)
+def chunk_slices(rows: int, tokens: int) -> Iterator[slice]:
+    """Where to split a batch of so many rows and tokens so that each chunk fits into memory. A causal model whose state
+    is passed from chunk to chunk gives what it gives for the whole."""
+    size = max(PAIRS_PER_CHUNK // max(rows * tokens, 1), MIN_CHUNK)
     for start in range(0, max(tokens, 1), size):
         yield slice(start, min(start + size, tokens))
 
 
-def read(model: LanguageModel, tokens: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState | None]:
-    """What the head reads behind the last token [B, D], and the state there. [B, T], with at least one token."""
-    for cut in cuts(*tokens.shape):
-        x, state = model.features(tokens[:, cut], state)
+def prefill(model: LanguageModel, tokens: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState | None]:
+    """Features of the last token [B, D] and the state after it. [B, T], with at least one token."""
+    for chunk in chunk_slices(*tokens.shape):
+        x, state = model.features(tokens[:, chunk], state)
     return x[:, -1], state
+
+
+def losses_by_batch(model: LanguageModel, batches: Sequence[Batch], carry: bool) -> Iterator[tuple[Batch, Tensor]]:
+    """Each batch with the losses of its targets [B, T], zero where there is no target. Nothing is kept after a batch.
+
+    The model is in evaluation mode while a batch is computed, and as it was while the caller has the losses.
+    """
+    state = None
+    for number, batch in enumerate(batches, 1):
+        state = state if carry and not batch.restarts else None
+        losses = []
+        with eval_mode(model), torch.inference_mode():
+            for chunk in split_batch(batch) if _can_split(model, batch) else [batch]:
+                x, state = model.features(chunk.input_ids, state, chunk.lengths)
+                losses.append(token_losses(x, model.head, chunk.targets))
+            whole = torch.cat(losses, dim=1)
+        report_progress("scoring", number, len(batches))
+        yield batch, whole
+
+
+def _can_split(model: LanguageModel, batch: Batch) -> bool:
+    # A batch beyond the learned positions is passed as a whole, so that the model's error names its whole length.
+    return model.causal and (model.limit is None or batch.input_ids.shape[1] <= model.limit)
+
+
+def split_batch(batch: Batch) -> Iterator[Batch]:
+    """A batch in chunks of tokens that fit into memory."""
+    chunks = list(chunk_slices(*batch.targets.shape))
+    if len(chunks) == 1:
+        yield batch
+        return
+    for chunk in chunks:
+        lengths = None if batch.lengths is None else (batch.lengths - chunk.start).clamp(0, chunk.stop - chunk.start)
+        restarts = batch.restarts and chunk.start == 0
+        yield Batch(batch.input_ids[:, chunk], batch.targets[:, chunk], lengths, restarts)
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A text with the loss of each of its tokens."""
+
+    text: str
+    tokens: tuple[str, ...]
+    losses: tuple[float, ...]
+    unknown: tuple[bool, ...]
+    """Which tokens are unknown to the tokenizer."""
+    causal: bool = True
+    """Whether the model saw no token before it predicted it."""
+
+    @property
+    def total(self) -> LossTotal:
+        return LossTotal(sum(self.losses), len(self.losses), causal=self.causal)
+
+
+def score_sentences(model: LanguageModel, tokenizer: Tokenizer, sentences: Sequence[str]) -> Iterator[ScoredText]:
+    """Score each sentence on its own. It starts after the tokenizer's boundary, and its end is not scored.
+
+    One after the other rather than in a batch: the kernels of a padded batch need not give the same bits as those of a
+    single row, and a sentence's score must not depend on its neighbors.
+    """
+    for text in sentences:
+        yield replace(score_text(model, tokenizer, text.rstrip("\n")), text=text)
+
+
+def score_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> ScoredText:
+    """Score every token of a text, ends of lines included, after the tokenizer's boundary."""
+    ids = tokenizer.encode_sentence(text).tolist()
+    if not ids:
+        raise DataError(f"{text!r} has no tokens to score")
+    check_length(model, len(ids), repr(text if len(text) <= QUOTED else f"{text[: QUOTED - 1]}…"))
+    row = torch.tensor([[tokenizer.boundary, *ids]], device=model.device)
+    ((_, (losses,)),) = losses_by_batch(model, [Batch(row[:, :-1], row[:, 1:])], carry=False)
+    return ScoredText(
+        text,
+        tuple(tokenizer.tokens[token] for token in ids),
+        tuple(losses.double().tolist()),
+        tuple(token == tokenizer.unknown for token in ids),
+        model.causal,
+    )
+
+
+def check_length(model: LanguageModel, tokens: int, name: str) -> None:
+    """Raise an error for a text with more tokens than a trained model has positions."""
+    if model.limit is not None and tokens > model.limit:
+        raise ConfigError(
+            f"{name} is too long: {tokens:,} tokens are more than the {model.limit:,} learned positions of the model; "
+            f"cut it"
+        )

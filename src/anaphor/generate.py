@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anaphor.config import check_types
 from anaphor.errors import ConfigError
-from anaphor.evaluation import evaluating, read
+from anaphor.evaluation import eval_mode, prefill
 from anaphor.mixers import select_rows
 from anaphor.models import LanguageModel, ModelState
 
@@ -69,12 +69,12 @@ def generate(
     """New tokens one by one, as they are chosen. The prompt itself is not repeated."""
     _check_prompt(model, prompt, tokens)
     generator = torch.Generator().manual_seed(seed)
-    given = torch.tensor([list(prompt)], device=model.embed.weight.device)
+    given = torch.tensor([list(prompt)], device=model.device)
     state = None
     for _ in range(tokens):
         # For each token anew: between two of them the model is in the hands of whoever waits for the next.
-        with evaluating(model), torch.inference_mode():
-            x, state = read(model, given, state)
+        with eval_mode(model), torch.inference_mode():
+            x, state = prefill(model, given, state)
             token = choice(model.head(x), generator)
             given = token[:, None]
         yield int(token)
@@ -267,10 +267,10 @@ def beam_search(model: LanguageModel, prompt: Sequence[int], tokens: int, width:
     """The `width` most probable continuations of a prompt that it finds, best first."""
     beam = Beam(width=width, longest=tokens)
     _check_prompt(model, prompt, tokens)
-    given = torch.tensor([list(prompt)], device=model.embed.weight.device)
+    given = torch.tensor([list(prompt)], device=model.device)
     state: ModelState | None = model.initial_state(1)
-    with evaluating(model):
+    with eval_mode(model):
         if len(prompt) > 1:
-            _, state = read(model, given[:, :-1], state)
+            _, state = prefill(model, given[:, :-1], state)
         (found,) = search(stepper(model), given[:, -1], state, beam)
     return found

@@ -8,7 +8,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.data.text import Complete
-from anaphor.tasks.language_modelling import losses_in_order
+from anaphor.evaluation import losses_by_batch
 from anaphor.training.run import opened
 
 # Chosen on the validation text.
@@ -32,7 +32,7 @@ def test_a_recurrent_model_comes_close_to_the_grammar_and_never_beats_it(tmp_pat
     with opened(tmp_path / "run", "cpu") as made:
         protocol, text = made.task.protocol, made.task.splits("test")
         batches = Complete(text.tokens, made.tokenizer.boundary, protocol.rows, protocol.bptt)
-        losses = in_order(batches, [found for _, found in losses_in_order(made.model, batches, protocol.carry)])
+        losses = in_order(batches, [found for _, found in losses_by_batch(made.model, batches, protocol.carry)])
         best = torch.from_numpy(made.source.losses(made.source.text("test")))
     above = losses.double() - best
     assert above.mean().item() == pytest.approx(result["test"]["loss"] - result["test"]["source_loss"], abs=1e-6)

@@ -13,11 +13,12 @@ from anaphor.cli.main import main
 from anaphor.data.text import IGNORED, Batch
 from anaphor.data.word import Word
 from anaphor.errors import ConfigError
+from anaphor.evaluation import losses_by_batch, split_batch
 from anaphor.metrics.perplexity import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
 from anaphor.studies.length import binned, draw_lengths, losses_by_length, score_at_length
-from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order, pieces
+from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
 from anaphor.training.run import opened
 
 VOCABULARY = 7
@@ -208,12 +209,12 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
     monkeypatch.setattr(model, "features", watched)
     for rows, bptt in ((1, 20), (4, 8), (4, 43)):
         batches = Protocol(rows, bptt, carry).batches(tokens, 0)
-        whole = losses_in_order(model, batches, carry)
+        whole = list(losses_by_batch(model, batches, carry))
         with monkeypatch.context() as patch:
-            patch.setattr(evaluation, "PAIRS_AT_ONCE", 1)
-            patch.setattr(evaluation, "LEAST_AT_ONCE", 3)
+            patch.setattr(evaluation, "PAIRS_PER_CHUNK", 1)
+            patch.setattr(evaluation, "MIN_CHUNK", 3)
             widths.clear()
-            apart = losses_in_order(model, batches, carry)
+            apart = list(losses_by_batch(model, batches, carry))
         assert max(widths) == 3
         assert len(widths) > len(batches)
         for (_, expected), (_, losses) in zip(whole, apart, strict=True):
@@ -223,8 +224,8 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
 def test_what_sees_later_tokens_is_never_read_in_pieces(monkeypatch):
     model = model_of("transformer", heads=2, merge="reweight-matrix", causal=False)
     expected = scored(task_of(tokens_of()), model, 20, False)
-    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 1)
-    monkeypatch.setattr(evaluation, "LEAST_AT_ONCE", 3)
+    monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", 1)
+    monkeypatch.setattr(evaluation, "MIN_CHUNK", 3)
     found = scored(task_of(tokens_of()), model, 20, False)
     assert found == expected
     assert found.to_plain()["perplexity"] is None
@@ -232,18 +233,18 @@ def test_what_sees_later_tokens_is_never_read_in_pieces(monkeypatch):
 
 
 def test_pieces_hold_a_batch_in_order_and_as_few_pairs_as_allowed(monkeypatch):
-    monkeypatch.setattr(evaluation, "LEAST_AT_ONCE", 2)
-    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 2 * 7 * 3)
+    monkeypatch.setattr(evaluation, "MIN_CHUNK", 2)
+    monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", 2 * 7 * 3)
     ids = torch.arange(14).view(2, 7)
     batch = Batch(ids, ids.masked_fill(ids == 13, IGNORED), torch.tensor([7, 6]), restarts=True)
-    found = list(pieces(batch))
+    found = list(split_batch(batch))
     assert [piece.targets.shape[1] for piece in found] == [3, 3, 1]
     assert torch.equal(torch.cat([piece.input_ids for piece in found], 1), batch.input_ids)
     assert torch.equal(torch.cat([piece.targets for piece in found], 1), batch.targets)
     assert [piece.lengths.tolist() for piece in found] == [[3, 3], [3, 3], [1, 0]]
     assert [piece.restarts for piece in found] == [True, False, False]
-    monkeypatch.setattr(evaluation, "PAIRS_AT_ONCE", 2 * 7 * 7)
-    assert list(pieces(batch)) == [batch]
+    monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", 2 * 7 * 7)
+    assert list(split_batch(batch)) == [batch]
 
 
 def test_figures_show_what_was_scored_and_leave_out_what_was_not(tmp_path):

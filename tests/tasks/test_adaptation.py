@@ -14,12 +14,13 @@ from anaphor.cli.main import main
 from anaphor.data.text import Complete
 from anaphor.data.word import Word
 from anaphor.errors import ConfigError, Diverged
+from anaphor.evaluation import losses_by_batch
 from anaphor.models import build
 from anaphor.models.cross_entropy import NO_TARGET
 from anaphor.tasks import neural_cache
 from anaphor.tasks.adaptation import strengths_in_training, with_caches, with_dynamic
 from anaphor.tasks.dynamic_evaluation import FLOOR, Dynamic, dynamic_losses, gradient_strengths
-from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order
+from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
 from anaphor.tasks.neural_cache import Cache, Memory, cached_losses, mixed_losses
 
 VOCABULARY = 7
@@ -158,7 +159,7 @@ def test_a_cache_of_weight_zero_gives_the_plain_score():
 
 def test_the_first_token_of_a_row_is_scored_by_the_model_alone():
     model, batches = model_of(), Complete(tokens_of(), 0, 3, 4)
-    plain = in_order(losses_in_order(model, batches, True))
+    plain = in_order(losses_by_batch(model, batches, True))
     cached = in_order(cached_losses(model, batches, True, CACHES))
     torch.testing.assert_close(cached[:, :, 0], plain[:, 0].expand(len(CACHES), 3))
     assert not torch.allclose(cached[:, :, 1], plain[:, 1].expand(len(CACHES), 3))

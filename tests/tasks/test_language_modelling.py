@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from anaphor.data.text import IGNORED
 from anaphor.data.word import Word
 from anaphor.errors import ConfigError
+from anaphor.evaluation import score_sentences
 from anaphor.models import build
 from anaphor.models.cross_entropy import NO_TARGET
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, resolve_carry
-from anaphor.tasks.scoring import score_sentences
 
 TEXT = "a b c a b\nb c a b c\na a b\n" * 4
 

@@ -17,7 +17,7 @@ from anaphor.config import finite, parse
 from anaphor.errors import ConfigError
 
 if TYPE_CHECKING:
-    from anaphor.tasks.scoring import Scored
+    from anaphor.evaluation import ScoredText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +43,13 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor score")
 
-    from anaphor.tasks.scoring import Scored, score_sentences
+    from anaphor.evaluation import ScoredText, score_sentences
     from anaphor.training.run import opened_language
 
     texts = options.texts if options.file is None else read_lines(options.file)
     with opened_language(options.run, options.device) as made:
         real = score_sentences(made.model, made.tokenizer, [text for text in texts if text.strip()])
-        found = [next(real) if text.strip() else Scored(text, (), (), ()) for text in texts]
+        found = [next(real) if text.strip() else ScoredText(text, (), (), ()) for text in texts]
     warn_of_unknown(sum(sum(one.unknown) for one in found), sum(len(one.tokens) for one in found), "text")
     if options.json:
         print(json.dumps(finite([_plain(one) for one in found])))
@@ -58,7 +58,7 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _plain(one: Scored) -> dict[str, Any]:
+def _plain(one: ScoredText) -> dict[str, Any]:
     return {
         "text": one.text,
         "loss": one.total.loss if one.tokens else None,
@@ -70,7 +70,7 @@ def _plain(one: Scored) -> dict[str, Any]:
     }
 
 
-def _tell(found: Sequence[Scored]) -> None:
+def _tell(found: Sequence[ScoredText]) -> None:
     """Two lines for each sentence: its tokens, and what they come to."""
     from rich.console import Console
     from rich.text import Text

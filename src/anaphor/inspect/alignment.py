@@ -12,7 +12,7 @@ from torch import Tensor
 from anaphor.data.pair_corpus import PairTokenizers, encode_pairs
 from anaphor.draw import Panel, heat_maps
 from anaphor.errors import ConfigError
-from anaphor.evaluation import evaluating
+from anaphor.evaluation import eval_mode
 from anaphor.inspect.figures import ENDINGS
 from anaphor.inspect.page import one_file
 from anaphor.inspect.record import recorded
@@ -80,10 +80,10 @@ def _looked(
     given = encode_pairs([(source_text, "")], tokenizers)
     given.check_lengths(source=model.source_limit)
     target = tokenizers.target
-    device = model.embed.weight.device
+    device = model.device
     source_ids = torch.tensor([given.source.tokens.tolist()], device=device)
     input_ids = torch.tensor([[target.boundary, *predicted[:-1]]], device=device)
-    with evaluating(model), recorded(model, tap) as seen:
+    with eval_mode(model), recorded(model, tap) as seen:
         model.features(input_ids, model.encode(source_ids))
     (weights,) = seen[tap]
     return Alignment(

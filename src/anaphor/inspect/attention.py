@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.evaluation import evaluating
+from anaphor.evaluation import eval_mode
 from anaphor.inspect.record import recorded
 from anaphor.mixers.low_rank import LowRank
 from anaphor.models.block import READERS
@@ -31,7 +31,7 @@ def attention_maps(model: nn.Module, *inputs: Any) -> dict[str, Tensor]:
     """
     if not any(_is_map(model, name) for name in taps_of(model)):
         return {}
-    with evaluating(model), torch.no_grad(), recorded(model, "*weights") as seen:
+    with eval_mode(model), torch.no_grad(), recorded(model, "*weights") as seen:
         model(*as_row(inputs))
     return maps_of(model, seen)
 

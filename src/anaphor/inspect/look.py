@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
-from anaphor.evaluation import evaluating
+from anaphor.evaluation import ScoredText, check_length, eval_mode
 from anaphor.inspect.attention import maps_of, rollout, sums_to_one
 from anaphor.inspect.heads import HeadSummary, ranked, summarise
 from anaphor.inspect.record import recorded
@@ -19,7 +19,6 @@ from anaphor.inspect.recurrence import UnitMap, units_of
 from anaphor.inspect.tokens import losses_of
 from anaphor.models import LanguageModel
 from anaphor.taps import taps_of
-from anaphor.tasks.scoring import Scored, check_room
 
 LARGEST = 250_000_000
 """Weights that are held at once: a gigabyte in single precision."""
@@ -35,7 +34,7 @@ class Look:
     """The boundary and the text."""
     joined: bool
     """Whether tokens stand side by side as they are, or are words with spaces between them."""
-    scored: Scored
+    scored: ScoredText
     """The loss of every token but the boundary."""
     maps: dict[str, Tensor]
     """[H, T, T] under the tap's name."""
@@ -85,13 +84,13 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
             raise ConfigError(f"there is no layer {layer}: they are 0 to {count - 1}")
     ids = [tokenizer.boundary, *tokenizer.encode_sentence(text).tolist()]
     chosen = sorted(set(layers)) or list(range(count))
-    check_room(model, len(ids), "the text with its boundary")
+    check_length(model, len(ids), "the text with its boundary")
     _refuse_too_much(model, chosen, len(ids))
     scored = losses_of(model, tokenizer, text)
-    row = torch.tensor([ids], device=model.embed.weight.device)
+    row = torch.tensor([ids], device=model.device)
     tapped = {layer_of(name) for name in taps_of(model) if name.startswith("layers.")}
     seen: dict[str, Tensor] = {}
-    with evaluating(model), torch.no_grad(), ExitStack() as opened:
+    with eval_mode(model), torch.no_grad(), ExitStack() as opened:
         recordings = [opened.enter_context(recorded(model, f"layers.{layer}.*")) for layer in chosen if layer in tapped]
         model.features(row)
     for recording in recordings:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.evaluation import evaluating
+from anaphor.evaluation import eval_mode
 from anaphor.inspect.attention import as_row
 from anaphor.inspect.record import recorded
 from anaphor.mixers.recurrent import Recurrent
@@ -48,7 +48,7 @@ def unit_maps(model: nn.Module, *inputs: Any, most: int = MOST) -> list[UnitMap]
     if not any(isinstance(module, Recurrent) for module in model.modules()):
         return []
     # Whatever is watched in a recurrent layer makes it walk step by step, so both taps cost as much as one.
-    with evaluating(model), torch.no_grad(), recorded(model, "*gates") as gates, recorded(model, "*states") as states:
+    with eval_mode(model), torch.no_grad(), recorded(model, "*gates") as gates, recorded(model, "*states") as states:
         model(*as_row(inputs))
     return units_of(model, {**gates, **states}, most)
 

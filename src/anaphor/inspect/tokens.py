@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import DataError
+from anaphor.evaluation import ScoredText, score_text
 from anaphor.models import LanguageModel
-from anaphor.tasks.scoring import Scored, score_text
 
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
-def losses_of(model: LanguageModel, tokenizer: Tokenizer, text: str) -> Scored:
+def losses_of(model: LanguageModel, tokenizer: Tokenizer, text: str) -> ScoredText:
     """The loss of each token of one text, as `anaphor score` tells it, and that of a newline at its end, too."""
     return score_text(model, tokenizer, text)
 
 
-def differences(first: Scored, second: Scored) -> tuple[float, ...]:
+def differences(first: ScoredText, second: ScoredText) -> tuple[float, ...]:
     """Second loss less first, token by token: below zero where the second model expected it more.
 
     Only for equal tokens: a loss of one token cannot be set beside that of two halves of it.

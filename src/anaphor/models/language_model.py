@@ -264,6 +264,11 @@ class Trunk(nn.Module):
         return self.layers.blocks
 
     @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.embed.weight.device
+
+    @property
     def owns_embedding(self) -> bool:
         """Whether the word vectors are its own."""
         return "embed" in self._modules

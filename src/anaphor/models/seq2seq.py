@@ -12,6 +12,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from anaphor.config import check_types, look_up
@@ -254,6 +255,11 @@ class Seq2Seq(nn.Module):
     def blocks(self) -> list[Block]:
         """The layers of both sides, the encoder's first."""
         return [*([] if self.encoder is None else self.encoder.blocks), *self.decoder.blocks]
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.decoder.device
 
     @property
     def embed(self) -> nn.Embedding:

@@ -98,7 +98,7 @@ def score_at_length(task: LanguageModelling, model: LanguageModel, split: str, p
     why = refusal(model, protocol)
     if why is not None:
         return LengthScore(protocol.bptt, protocol.carry, refused=why)
-    found = task.segment_losses(model, split, protocol)
+    found = list(task.segment_losses(model, split, protocol))
     score = task.score_of(model, split, protocol, found)
     return LengthScore(protocol.bptt, protocol.carry, score, by_position(found, model.causal))
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from anaphor.data.pair_source import lines_of
+from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.metrics.perplexity import Score
 from anaphor.studies.length import losses_by_length
-from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split, losses_in_order
-from anaphor.tasks.scoring import score_sentences
+from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
 from anaphor.training.language import PreparedLanguage
 from anaphor.training.prepared import Prepared
 
@@ -115,7 +115,7 @@ def save_losses(made: PreparedLanguage, folder: Path, split: str) -> None:
     tokens = task.splits(split).tokens
     batches = Protocol(protocol.rows, protocol.bptt, protocol.carry).batches(tokens, task.tokenizer.boundary)
     rows: list[list[NDArray[Any]]] = []
-    for batch, losses in losses_in_order(made.model, batches, protocol.carry):
+    for batch, losses in losses_by_batch(made.model, batches, protocol.carry):
         real = (batch.targets >= 0).cpu().numpy()
         for row, (values, there) in enumerate(zip(losses.float().cpu().numpy(), real, strict=True)):
             if row == len(rows):

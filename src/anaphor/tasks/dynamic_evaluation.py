@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from anaphor.config import look_up
 from anaphor.data.text import Batch
 from anaphor.errors import ConfigError
-from anaphor.evaluation import evaluating
+from anaphor.evaluation import eval_mode
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
 from anaphor.models.cross_entropy import chunked, token_losses
@@ -124,6 +124,6 @@ def _learning(model: LanguageModel) -> Iterator[list[nn.Parameter]]:
     """The weights to be moved. Nothing is dropped meanwhile."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     # On a GPU the recurrent kernels of cuDNN have no way back unless they train, and then mixers drop; others have.
-    others = torch.backends.cudnn.flags(enabled=False) if model.embed.weight.is_cuda else nullcontext()
-    with evaluating(model), others:
+    others = torch.backends.cudnn.flags(enabled=False) if model.device.type == "cuda" else nullcontext()
+    with eval_mode(model), others:
         yield weights

@@ -6,21 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from anaphor.data.text import Batch, Complete, Padded, Stream, offset_of
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
-from anaphor.evaluation import cuts, evaluating
+from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Choice, generate
 from anaphor.metrics.perplexity import LossTotal, Score, Tally
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
-from anaphor.models.cross_entropy import NO_TARGET, chunked, token_losses
+from anaphor.models.cross_entropy import NO_TARGET, chunked
 from anaphor.tasks.base import Loss
 from anaphor.tasks.restraint import Restraint
-from anaphor.progress import report_progress
 
 FREE = Restraint()
 
@@ -84,41 +82,6 @@ def resolve_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
     return carry
 
 
-def losses_in_order(
-    model: LanguageModel, batches: Sequence[Batch], carry: bool, tick: Callable[[], None] = lambda: None
-) -> list[tuple[Batch, Tensor]]:
-    """Each batch with the loss of its targets [B, T], zero where there is none. The model is in evaluation mode."""
-    found, state = [], None
-    with evaluating(model), torch.inference_mode():
-        for number, batch in enumerate(batches, 1):
-            state = state if carry and not batch.restarts else None
-            losses = []
-            for piece in pieces(batch) if _may_cut(model, batch) else [batch]:
-                x, state = model.features(piece.input_ids, state, piece.lengths)
-                losses.append(token_losses(x, model.head, piece.targets))
-            found.append((batch, torch.cat(losses, dim=1)))
-            tick()
-            report_progress("scoring", number, len(batches))
-    return found
-
-
-def _may_cut(model: LanguageModel, batch: Batch) -> bool:
-    # What is too long for its positions, the model refuses by itself, if it is told of the whole.
-    return model.causal and (model.limit is None or batch.input_ids.shape[1] <= model.limit)
-
-
-def pieces(batch: Batch) -> Iterator[Batch]:
-    """A batch cut along the text where it is too long to be read at once."""
-    found = list(cuts(*batch.targets.shape))
-    if len(found) == 1:
-        yield batch
-        return
-    for cut in found:
-        lengths = None if batch.lengths is None else (batch.lengths - cut.start).clamp(0, cut.stop - cut.start)
-        restarts = batch.restarts and cut.start == 0
-        yield Batch(batch.input_ids[:, cut], batch.targets[:, cut], lengths, restarts)
-
-
 class LanguageModelling:
     """The next token of a stream of text, rows side by side, segment after segment, the state carried or not."""
 
@@ -156,18 +119,14 @@ class LanguageModelling:
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         return self.evaluate_by(model, split, self.protocol)
 
-    def evaluate_by(
-        self, model: LanguageModel, split: str, protocol: Protocol, tick: Callable[[], None] = lambda: None
-    ) -> Score:
+    def evaluate_by(self, model: LanguageModel, split: str, protocol: Protocol) -> Score:
         """The score under another protocol: other lengths, or the state carried or not."""
-        return self.score_of(model, split, protocol, self.segment_losses(model, split, protocol, tick))
+        return self.score_of(model, split, protocol, self.segment_losses(model, split, protocol))
 
-    def segment_losses(
-        self, model: LanguageModel, split: str, protocol: Protocol, tick: Callable[[], None] = lambda: None
-    ) -> list[tuple[Batch, Tensor]]:
+    def segment_losses(self, model: LanguageModel, split: str, protocol: Protocol) -> Iterator[tuple[Batch, Tensor]]:
         """The segments of a split, each with the loss of its tokens [B, T]."""
         batches = protocol.batches(self.splits(split).tokens, self.tokenizer.boundary)
-        return losses_in_order(model, batches, protocol.carry, tick)
+        return losses_by_batch(model, batches, protocol.carry)
 
     def score_of(
         self, model: LanguageModel, split: str, protocol: Protocol, found: Iterable[tuple[Batch, Tensor]]
@@ -206,7 +165,7 @@ class ExampleModelling:
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         batches = self.examples(split)
         total = LossTotal(0.0, 0, batches.bytes, causal=model.causal)
-        for batch, losses in losses_in_order(model, batches, carry=False):
+        for batch, losses in losses_by_batch(model, batches, carry=False):
             total = total + LossTotal(float(losses.double().sum()), int((batch.targets != NO_TARGET).sum()), 0)
         unknowns = batches.count_of(self.tokenizer.unknown)
         facts = {"batching": "padded", "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, unknowns)}

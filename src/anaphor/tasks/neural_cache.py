@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anaphor.data.text import Batch
 from anaphor.errors import ConfigError
-from anaphor.evaluation import evaluating
+from anaphor.evaluation import eval_mode
 from anaphor.models import LanguageModel
 from anaphor.models.cross_entropy import NO_TARGET, token_losses
 
@@ -85,7 +85,7 @@ def cached_losses(
         raise ConfigError("there is no cache to score with: give at least one")
     window = max(cache.window for cache in caches)
     found, state, memory = [], None, None
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for batch in batches:
             goes_on = carry and not batch.restarts
             x, state = model.features(batch.input_ids, state if goes_on else None, batch.lengths)

@@ -11,16 +11,16 @@ import torch
 
 from anaphor.data.pair_batches import PairBatch, PairBatches
 from anaphor.data.pair_corpus import EncodedPairs, PairTokenizers, encode_pairs
-from anaphor.evaluation import evaluating
+from anaphor.evaluation import eval_mode
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
 from anaphor.metrics.bleu import BleuScore, corpus_bleu
 from anaphor.metrics.perplexity import LossTotal, Score
 from anaphor.metrics.sacre import ChrfScore, chrf
 from anaphor.models.cross_entropy import smoothed, token_losses
 from anaphor.models.seq2seq import Seq2Seq
+from anaphor.progress import report_progress
 from anaphor.tasks.base import Loss
 from anaphor.tasks.disagreement import Disagreement
-from anaphor.progress import report_progress
 
 SHOWN = 3  # translations that a person sees while it trains
 GREEDY = Beam(width=1, longest=None)
@@ -89,7 +89,7 @@ class Translation:
         """What is lost on the targets of a split, their ends included."""
         found = self.splits(split)
         total = LossTotal(0.0, 0, found.pairs.bytes)
-        with evaluating(model), torch.inference_mode():
+        with eval_mode(model), torch.inference_mode():
             ordered = found.batches.by_length()
             for number, batch in enumerate(ordered, 1):
                 losses = token_losses(features(model, batch), model.head, batch.targets)
@@ -134,7 +134,7 @@ class Translation:
         pairs = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers)
         for model in models:
             pairs.check_lengths(source=model.source_limit)
-        batches = PairBatches(pairs, rows=rows, device=models[0].embed.weight.device)
+        batches = PairBatches(pairs, rows=rows, device=models[0].device)
         found = self.translated(models, batches, beam)
         return [found[place] for place in range(len(sentences))]
 
@@ -150,7 +150,7 @@ class Translation:
             return several(tokens, state)
 
         chosen = replace(beam, longest=None, end=end)
-        with evaluating(*models), torch.inference_mode():
+        with eval_mode(*models), torch.inference_mode():
             for number, batch in enumerate(ordered):
                 bounds = [
                     2 * size + 20 if beam.longest is None else beam.longest for size in batch.source_lengths.tolist()

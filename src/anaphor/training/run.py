@@ -17,8 +17,8 @@ from anaphor.config import from_yaml, look_up, read_mapping, to_yaml
 from anaphor.data.pair_sources import PAIR_SOURCES
 from anaphor.data.sources import SOURCES
 from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
-from anaphor.tasks.base import Task
 from anaphor.progress import Cancelled, ProgressListener, progress_listener
+from anaphor.tasks.base import Task
 from anaphor.training import checkpoint
 from anaphor.training.accelerate import Captured
 from anaphor.training.averaging import build_average

@@ -70,7 +70,7 @@ class Reading:
 @contextmanager
 def tensor_cores() -> Iterator[None]:
     """Single precision on a GPU may use tensor cores, as its kernels of recurrence do by themselves. Scores are made
-    without, by `evaluating`: they are to be the same wherever they are made."""
+    without, by `eval_mode`: they are to be the same wherever they are made."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
