@@ -4,7 +4,7 @@ from itertools import product
 
 from anaphor.mixers import MIXERS, AttentionSpec, MixerSpec, mixer_spec
 from anaphor.mixers.attention.merge import MERGES
-from anaphor.mixers.attention.normalise import NORMALISERS
+from anaphor.mixers.attention.normalize import NORMALISERS
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.mixers.attention.score import SCORES
 from anaphor.mixers.linear import FEATURE_MAPS

@@ -9,9 +9,9 @@ from anaphor.errors import ConfigError
 from anaphor.mixers import Attention, AttentionSpec, Span
 from anaphor.mixers.attention.mask import Band, Causal, Everything, Given, Hidden, Prefix, Window, parse_mask
 from anaphor.mixers.attention.merge import Merge, Reweight, ReweightMatrix, Shift, Shuffle
-from anaphor.mixers.attention.normalise import NORMALISERS, sigmoid, softmax, sparsemax
+from anaphor.mixers.attention.normalize import NORMALISERS, sigmoid, softmax, sparsemax
 from anaphor.mixers.attention.score import SCORES, Additive, Bilinear, Cosine
-from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.spec import Sizes
 
 SIZES = Sizes(width=6, heads=2, head_width=3, limit=16)
 

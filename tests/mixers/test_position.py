@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anaphor.errors import ConfigError
 from anaphor.mixers import AttentionSpec
 from anaphor.mixers.attention.position import Alibi, Relative, Rotary, Sinusoidal, SinusoidalUnpaired
-from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.spec import Sizes
 
 
 def sizes(width=6, heads=2, head_width=4):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anaphor.mixers import LinearSpec, Span, mixer_spec
-from anaphor.mixers.attention.normalise import sparsemax
+from anaphor.mixers.attention.normalize import sparsemax
 from anaphor.models import PRESETS, build
 
 SMALL = [name for name in PRESETS if not name.startswith(("gpt2", "gopher", "openai"))]

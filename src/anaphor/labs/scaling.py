@@ -14,7 +14,7 @@ from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, true
 from anaphor.labs.specs import ScalingSpec
 from anaphor.labs.table import LABS
 from anaphor.mixers.attention.score import Dot, ScaledDot, Score
-from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.spec import Sizes
 
 ERRORS = 4.0  # standard errors that a simulated moment may be off the exact one
 STEADY = 0.1  # how much the entropy with √h may move from the smallest width to the largest, as a share of log n

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from anaphor.config import check_types
 from anaphor.errors import ConfigError
+from anaphor.mixers.spec import MixerSpec
 from anaphor.mixers.state import count_bytes, tensors_of
 
 
@@ -88,50 +88,6 @@ def check_lengths(lengths: Tensor, rows: int, count: int) -> None:
     if least < 0 or largest > count:
         wrong = least if least < 0 else largest
         raise ConfigError(f"a row of length {wrong} does not fit into {count} tokens: lengths go from 0 to {count}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixerSpec:
-    """What every mixer's spec begins with. Frozen, and beside the mixer it builds."""
-
-    width: int
-    """Size of every token vector that comes in."""
-    width_out: int | None = None
-    """Size of every token vector that goes out; None means the same as comes in."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("width", "width_out"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ConfigError(f"{name}={size} is not a width: it must be at least 1")
-
-    @property
-    def out(self) -> int:
-        return self.width if self.width_out is None else self.width_out
-
-    @property
-    def whole_because(self) -> str | None:
-        """Why the mixer must read whole sequences; None when it may run on pieces and carry its state on."""
-        return None
-
-    @property
-    def streams(self) -> bool:
-        """Whether the mixer may run on a piece of a sequence and carry its state on to the next."""
-        return self.whole_because is None
-
-    @property
-    def grows(self) -> bool:
-        """Whether the state gets larger with every token, without end."""
-        return False
-
-    @property
-    def limit(self) -> int | None:
-        """How many positions there are; None means no end."""
-        return None
-
-    def build(self) -> Mixer:
-        raise NotImplementedError(f"{type(self).__name__} builds no mixer")
 
 
 class Mixer(nn.Module):

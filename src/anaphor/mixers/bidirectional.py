@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.base import Mixer, MixerSpec, Span
+from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.linear import LinearSpec
+from anaphor.mixers.recurrent import GRUSpec, LSTMSpec
+from anaphor.mixers.spec import MixerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,7 @@ class BidirectionalSpec(MixerSpec):
         return cls(inner=inner, width=inner.width, width_out=2 * inner.out)
 
     @property
-    def whole_because(self) -> str | None:
+    def noncausal_reason(self) -> str | None:
         return "one of its directions starts at the end"
 
     @property
@@ -43,6 +47,20 @@ class BidirectionalSpec(MixerSpec):
 
     def build(self) -> Bidirectional:
         return Bidirectional(self)
+
+
+def _both_directions(
+    inner: type[MixerSpec], *, width: int, width_out: int | None = None, **options: Any
+) -> BidirectionalSpec:
+    out = width if width_out is None else width_out
+    if out % 2:
+        raise ConfigError(f"width_out={out} cannot be shared by two directions: it must be even")
+    return BidirectionalSpec.of(inner(width=width, width_out=out // 2, **options))
+
+
+BIDIRECTIONAL_GRU = partial(_both_directions, GRUSpec)
+BIDIRECTIONAL_LSTM = partial(_both_directions, LSTMSpec)
+BIDIRECTIONAL_LINEAR = partial(_both_directions, LinearSpec)
 
 
 class Bidirectional(Mixer):

@@ -20,10 +20,11 @@ from torch.nn import functional as F
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.normalise import softmax
-from anaphor.mixers.base import Mixer, MixerSpec, Span
-from anaphor.mixers.dropout import DROPOUTS, check_share
+from anaphor.mixers.attention.normalize import softmax
+from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.dropout import DROPOUTS
 from anaphor.mixers.feeding import CELLS, Walk, arranged
+from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_at_least, check_probability, required
 from anaphor.taps import Tap
 
 
@@ -45,8 +46,10 @@ class Fed(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputFeedingSpec(MixerSpec):
-    """Stacked LSTM or GRU cells that look at a source and read what they found there with the next token."""
+class InputFeedingSpec(MixerSpec, RecurrentOptions):
+    """Stacked LSTM or GRU cells with attention to a source and input feeding."""
+
+    defaults = {"weight_drop": 0.0}
 
     cell: str = "lstm"
     """What the layers are: lstm or gru."""
@@ -58,19 +61,13 @@ class InputFeedingSpec(MixerSpec):
     """Share of what a layer hands up to the next that is set to zero in training."""
     dropout_kind: str = "each"
     """What is set to zero: each value by itself, or the same features for all tokens of a row (locked)."""
-    weight_drop: float = 0.0
-    """Share of the weights from each layer's last hidden state that are set to zero in training, anew at every call."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         look_up(CELLS, self.cell, "cell")
-        for name in ("layers", "source_width"):
-            given = getattr(self, name)
-            if given is not None and given < 1:
-                raise ConfigError(f"{name}={given}: it must be at least 1")
+        check_at_least(1, layers=self.layers, source_width=self.source_width)
         look_up(DROPOUTS, self.dropout_kind, "kind of dropout")
-        for name in ("dropout", "weight_drop"):
-            check_share(name, getattr(self, name))
+        check_probability(dropout=self.dropout, weight_drop=self.weight_drop)
 
     def build(self) -> InputFeeding:
         return InputFeeding(self)
@@ -144,7 +141,7 @@ class InputFeeding(Mixer):
         matrices = [cast(Tensor, cell.weight_hh) for cell in self.cells]
         if not (self.training and self.spec.weight_drop):
             return matrices
-        return [F.dropout(matrix, self.spec.weight_drop) for matrix in matrices]
+        return [F.dropout(matrix, required(self.spec.weight_drop)) for matrix in matrices]
 
     @property
     def inner(self) -> Tensor:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional as F
 
-from anaphor.errors import ConfigError
-
 
 def each(x: Tensor, share: float) -> Tensor:
     """Every value by itself."""
@@ -25,8 +23,3 @@ def locked(x: Tensor, share: float) -> Tensor:
 
 
 DROPOUTS: dict[str, Callable[[Tensor, float], Tensor]] = {"each": each, "locked": locked}
-
-
-def check_share(name: str, share: float | None) -> None:
-    if share is not None and not 0 <= share < 1:
-        raise ConfigError(f"{name}={share} is not a share: it must be at least 0 and below 1")

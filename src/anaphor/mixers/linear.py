@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.config import look_up
-from anaphor.errors import ConfigError
-from anaphor.mixers.attention.sizes import check_heads
-from anaphor.mixers.base import Mixer, MixerSpec, Span
+from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.spec import LinearOptions, MixerSpec, check_at_least, check_heads, required
 from anaphor.taps import Tap
 
 # Feature maps are positive, so that weights are; a little is added where they may all be zero.
@@ -75,24 +74,19 @@ def _positive(total: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearSpec(MixerSpec):
-    """Attention whose state does not grow. It has no scores: no bias, no window, no position inside the layer."""
+class LinearSpec(MixerSpec, LinearOptions):
+    """Attention with a state of constant size. It computes no scores: no mask, no window, no position encoding."""
 
-    heads: int = 4
-    """Parallel heads; must divide the width."""
-    feature_map: str = "elu"
-    """What makes queries and keys positive: elu, relu or softmax."""
+    defaults = {"heads": 4, "bias": True, "feature_map": "elu"}
+
     chunk: int = 64
-    """How many tokens are treated at once."""
-    bias: bool = True
-    """Whether the projections add a constant."""
+    """Number of tokens per chunk."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_heads(self.heads, self.width)
-        if self.chunk < 1:
-            raise ConfigError(f"chunk={self.chunk}: a chunk has at least 1 token")
-        look_up(FEATURE_MAPS, self.feature_map, "feature map")
+        check_heads(required(self.heads), self.width)
+        check_at_least(1, chunk=self.chunk)
+        look_up(FEATURE_MAPS, required(self.feature_map), "feature map")
 
     def build(self) -> Linear:
         return Linear(self)
@@ -104,15 +98,16 @@ class Linear(Mixer):
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        size = self.width_in // self.spec.heads
-        return (self.spec.heads, size, size)
+        size = self.width_in // self.heads
+        return (self.heads, size, size)
 
     def __init__(self, spec: LinearSpec) -> None:
         super().__init__(spec)
-        self.feature_map = FEATURE_MAPS[spec.feature_map]
-        self.project = nn.Linear(spec.width, 3 * spec.width, bias=spec.bias)
+        self.heads = required(spec.heads)
+        self.feature_map = FEATURE_MAPS[required(spec.feature_map)]
+        self.project = nn.Linear(spec.width, 3 * spec.width, bias=required(spec.bias))
         self.weights = Tap()
-        self.out = nn.Linear(spec.width, spec.out, bias=spec.bias)
+        self.out = nn.Linear(spec.width, spec.out, bias=required(spec.bias))
 
     def initial_state(self, like: Tensor) -> Sums:
         rows, dtype = like.shape[0], torch.promote_types(self.out.weight.dtype, torch.float32)
@@ -124,7 +119,7 @@ class Linear(Mixer):
 
     def mix(self, x: Tensor, state: Sums, span: Span) -> tuple[Tensor, Sums]:
         q, k, v = (
-            part.unflatten(-1, (self.spec.heads, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=-1)
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=-1)
         )  # [B, H, T, K]
         # Sums over a long text outgrow half precision, so they and what is added to them are kept in single at least.
         q, k, v = (part.to(state.products.dtype) for part in (q, k, v))

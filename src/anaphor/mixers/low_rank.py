@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import Headed, HeadedSpec, Visible
 from anaphor.mixers.base import Span
+from anaphor.mixers.spec import check_at_least, required
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +27,10 @@ class WholeHeadedSpec(HeadedSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rank < 1:
-            raise ConfigError(f"rank={self.rank}: keep at least 1 direction")
+        check_at_least(1, rank=self.rank)
 
     @property
-    def whole_because(self) -> str | None:
+    def noncausal_reason(self) -> str | None:
         return "it mixes all tokens, later ones too, into every key"
 
 
@@ -39,7 +39,7 @@ class WholeHeaded(Headed):
 
     def __init__(self, spec: WholeHeadedSpec) -> None:
         super().__init__(spec)
-        self.project = nn.Linear(spec.width, 3 * self.inner, bias=spec.bias)
+        self.project = nn.Linear(spec.width, 3 * self.inner, bias=required(spec.bias))
 
     def initial_state(self, like: Tensor) -> tuple[()]:
         return ()
@@ -58,8 +58,7 @@ class LowRankSpec(WholeHeadedSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tokens < 1:
-            raise ConfigError(f"tokens={self.tokens}: the projection must cover at least 1")
+        check_at_least(1, tokens=self.tokens)
 
     @property
     def limit(self) -> int | None:
@@ -111,7 +110,7 @@ class SVD(WholeHeaded):
     def mix(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, tuple[()]]:
         q, k, v = self.heads_of(x)
         allowed = (span.valid[:, :, None] & span.valid[:, None, :])[:, None]  # [B, 1, T, T]
-        weights = self.normalise(self.score(q, k), allowed)
+        weights = self.normalize(self.score(q, k), allowed)
         wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))  # there is no narrower one
         left = torch.linalg.svd(wide, full_matrices=False).U[..., : self.spec.rank].to(weights.dtype)  # [B, H, T, R]
         context = self.weigh(left @ (left.transpose(-1, -2) @ weights), v)

@@ -14,8 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anaphor.mixers.attention.normalise import softmax
-from anaphor.mixers.base import Mixer, MixerSpec, Span
+from anaphor.mixers.attention.normalize import softmax
+from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.spec import MixerSpec
 from anaphor.taps import Tap
 
 
@@ -34,7 +35,7 @@ class PooledSpec(MixerSpec):
     """One weighted average of the sequence, the same for every token."""
 
     @property
-    def whole_because(self) -> str | None:
+    def noncausal_reason(self) -> str | None:
         return "it averages all tokens, later ones too"
 
     def build(self) -> Pooled:

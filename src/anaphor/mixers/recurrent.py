@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import ClassVar, NamedTuple, cast
 
@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from anaphor.config import look_up
-from anaphor.errors import ConfigError
-from anaphor.mixers.base import Mixer, MixerSpec, Span
+from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, required
 from anaphor.taps import Tap
 
 
@@ -37,16 +37,14 @@ class HiddenAndCell(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentSpec(MixerSpec):
-    """The fields of every recurrent mixer."""
+class RecurrentSpec(MixerSpec, RecurrentOptions):
+    """Base class of the specs of recurrent mixers."""
 
-    weight_drop: float = 0.0
-    """Share of the weights from the last hidden state that are set to zero in training, anew at every call."""
+    defaults = {"weight_drop": 0.0}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.weight_drop < 1:
-            raise ConfigError(f"weight_drop={self.weight_drop} is not a share: it must be at least 0 and below 1")
+        check_probability(weight_drop=self.weight_drop)
 
 
 Step = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # the next state's tensors, hidden first; and the gates
@@ -138,12 +136,12 @@ class Recurrent(Mixer):
 
     @property
     def _drops(self) -> bool:
-        return self.training and self.spec.weight_drop > 0
+        return self.training and required(self.spec.weight_drop) > 0
 
     def _recurrent_now(self) -> tuple[Tensor, Tensor]:
         """The recurrent weights of one call, in training with new gaps at every call."""
         matrix, constant = self.recurrent_weights
-        return (F.dropout(matrix, self.spec.weight_drop) if self._drops else matrix), constant
+        return (F.dropout(matrix, required(self.spec.weight_drop)) if self._drops else matrix), constant
 
     def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         start = before if len(before) > 1 else before[0]
@@ -225,6 +223,11 @@ class RNNSpec(RecurrentSpec):
 
     def build(self) -> RNN:
         return RNN(self)
+
+
+RNN_TANH = partial(RNNSpec, nonlinearity="tanh")
+RNN_RELU = partial(RNNSpec, nonlinearity="relu")
+RNN_IDENTITY = partial(RNNSpec, nonlinearity="identity")
 
 
 class RNN(Recurrent):

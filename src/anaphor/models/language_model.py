@@ -14,7 +14,7 @@ from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import MIXERS, MixerSpec, Span, mixer_spec, options_of
 from anaphor.mixers.attention.position import POSITIONS, check_limit
-from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.spec import Sizes
 from anaphor.mixers.dropout import DROPOUTS, check_share
 from anaphor.models.block import Block, BlockSpec, Stack
 from anaphor.models.capacity import built
@@ -195,11 +195,11 @@ _LAYER_OPTIONS = (*sorted(OF_SOME_LAYERS), "window", "memory", "mask", "merge_ev
 
 
 def _refuse_unless_causal(name: str, mixer: MixerSpec) -> None:
-    if mixer.whole_because is None:
+    if mixer.noncausal_reason is None:
         return
     raise ConfigError(
         f"mixer {name!r} reads the whole sequence, so that a token would see what it is to predict: "
-        f"{mixer.whole_because}; causal=False admits it all the same"
+        f"{mixer.noncausal_reason}; causal=False admits it all the same"
     )
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.mask import Everything, Given, Mask
-from anaphor.mixers.attention.normalise import softmax
+from anaphor.mixers.attention.normalize import softmax
 from anaphor.mixers.attention.score import ScaledDot
-from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.spec import Sizes
 from anaphor.models.block import FeedForward
 
 

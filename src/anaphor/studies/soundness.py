@@ -73,7 +73,7 @@ def check_metric(metric: str, run: Run) -> None:
 
 def check_sight(metric: str, run: Run, layers: Sequence[BlockSpec]) -> None:
     """The same of a model whose layers are known. Those of an encoder may see all of a source."""
-    whole = isinstance(run, LanguageRunSpec) and any(layer.mixer.whole_because is not None for layer in layers)
+    whole = isinstance(run, LanguageRunSpec) and any(layer.mixer.noncausal_reason is not None for layer in layers)
     if metric == BITS and whole:
         raise ConfigError(f"metric={metric} is for models that see no later tokens: choose by valid.perplexity")
 

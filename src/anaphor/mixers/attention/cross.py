@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import Headed, HeadedSpec, Visible
 from anaphor.mixers.base import Span
+from anaphor.mixers.spec import required
 
 
 class Source(NamedTuple):
@@ -29,8 +30,8 @@ class CrossAttentionSpec(HeadedSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.whole_because is not None:
-            raise ConfigError(f"{self.whole_because}: tokens that look at a source come one by one")
+        if self.noncausal_reason is not None:
+            raise ConfigError(f"{self.noncausal_reason}: tokens that look at a source come one by one")
 
     def build(self) -> CrossAttention:
         return CrossAttention(self)
@@ -45,8 +46,8 @@ class CrossAttention(Headed):
     def __init__(self, spec: CrossAttentionSpec) -> None:
         super().__init__(spec)
         self.source_width = spec.width if spec.source_width is None else spec.source_width
-        self.query = nn.Linear(spec.width, self.inner, bias=spec.bias)
-        self.project = nn.Linear(self.source_width, 2 * self.inner, bias=spec.bias)
+        self.query = nn.Linear(spec.width, self.inner, bias=required(spec.bias))
+        self.project = nn.Linear(self.source_width, 2 * self.inner, bias=required(spec.bias))
 
     def initial_state(self, like: Tensor, lengths: Tensor | None = None) -> Source:
         """`like` is the source itself [B, S, D], `lengths` how much of each row is real."""

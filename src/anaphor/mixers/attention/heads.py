@@ -13,64 +13,64 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.config import look_up
-from anaphor.errors import ConfigError
 from anaphor.mixers.attention.merge import COMBINES, MERGES
-from anaphor.mixers.attention.normalise import NORMALISERS
+from anaphor.mixers.attention.normalize import NORMALIZERS
 from anaphor.mixers.attention.score import SCORES
-from anaphor.mixers.attention.sizes import Sizes, check_heads
-from anaphor.mixers.base import Mixer, MixerSpec, Span
+from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.spec import (
+    HeadOptions,
+    MixerSpec,
+    Sizes,
+    check_at_least,
+    check_heads,
+    check_probability,
+    required,
+)
 from anaphor.taps import Tap
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadedSpec(MixerSpec):
-    """The fields of every mixer that attends with heads."""
+class HeadedSpec(MixerSpec, HeadOptions):
+    """Base class of the specs of mixers that compute attention scores."""
 
-    heads: int = 4
-    """Parallel heads; must divide the width unless head_width is given."""
-    head_width: int | None = None
-    """Size of a query, key and value in one head; None means width / heads."""
-    score: str = "scaled-dot"
-    """How a key answers a query: scaled-dot, dot, bilinear, additive or cosine."""
-    normalise: str = "softmax"
-    """From scores to weights: softmax, sigmoid or sparsemax."""
-    merge: str = "concatenate"
-    """How heads become one vector: concatenate, shuffle, shift, reweight or reweight-matrix."""
-    merge_evaluation: str | None = None
-    """What the merge does when evaluated: same or concatenate; None means what is usual for it."""
-    combine: str = "context"
-    """What a head hands on: what it found (context), or that plus its query (query)."""
+    defaults = {
+        "heads": 4,
+        "bias": True,
+        "score": "scaled-dot",
+        "normalize": "softmax",
+        "merge": "concatenate",
+        "combine": "context",
+    }
+
     dropout: float = 0.0
-    """Share of weights set to zero in training."""
-    bias: bool = True
-    """Whether the projections add a constant."""
+    """Dropout probability of the attention weights."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_heads(self.heads, self.width if self.head_width is None else self.heads)
-        if self.head_width is not None and self.head_width < 1:
-            raise ConfigError(f"head_width={self.head_width}: it must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout={self.dropout} is not a share: it must be at least 0 and below 1")
-        look_up(SCORES, self.score, "score")
-        look_up(NORMALISERS, self.normalise, "normaliser")
-        look_up(MERGES, self.merge, "merge")(self.merge_evaluation)
-        look_up(COMBINES, self.combine, "combination")
+        heads = required(self.heads)
+        check_heads(heads, self.width if self.head_width is None else heads)
+        check_at_least(1, head_width=self.head_width)
+        check_probability(dropout=self.dropout)
+        look_up(SCORES, required(self.score), "score")
+        look_up(NORMALIZERS, required(self.normalize), "normalizer")
+        look_up(MERGES, required(self.merge), "merge")(self.merge_evaluation)
+        look_up(COMBINES, required(self.combine), "combination")
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.width, self.heads, self.head_width or self.width // self.heads, limit=self.limit or 0)
+        heads = required(self.heads)
+        return Sizes(self.width, heads, self.head_width or self.width // heads, max_positions=self.limit or 0)
 
     @property
-    def whole_because(self) -> str | None:
-        if MERGES[self.merge].causal:
+    def noncausal_reason(self) -> str | None:
+        if MERGES[required(self.merge)].causal:
             return None
         return f"merge {self.merge!r} weighs every token by all tokens, later ones too; 'reweight' does not"
 
     @property
     def repeatable(self) -> bool:
         """Whether evaluating the same input twice gives the same output."""
-        merge = MERGES[self.merge]
+        merge = MERGES[required(self.merge)]
         return merge.repeatable or (self.merge_evaluation or merge.default_evaluation) != "same"
 
 
@@ -104,12 +104,12 @@ class Headed(Mixer):
         sizes = spec.sizes
         self.heads, self.head_width = sizes.heads, sizes.head_width
         self.inner = sizes.heads * sizes.head_width
-        self.score = SCORES[spec.score](sizes)
-        self.normalise = NORMALISERS[spec.normalise]
-        self.merge = MERGES[spec.merge](spec.merge_evaluation)
-        self.combine = COMBINES[spec.combine]
+        self.score = SCORES[required(spec.score)](sizes)
+        self.normalize = NORMALIZERS[required(spec.normalize)]
+        self.merge = MERGES[required(spec.merge)](spec.merge_evaluation)
+        self.combine = COMBINES[required(spec.combine)]
         self.weights = Tap()
-        self.out = nn.Linear(self.inner, spec.out, bias=spec.bias)
+        self.out = nn.Linear(self.inner, spec.out, bias=required(spec.bias))
 
     def split(self, x: Tensor) -> Tensor:
         """[B, T, H·K] -> [B, H, T, K]"""
@@ -118,7 +118,7 @@ class Headed(Mixer):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, bias: Tensor | None = None) -> Tensor:
         """What each head finds. [B, H, T, K], [B, H, S, K], [B, H, S, K] -> [B, H, T, K]"""
         factors = None
-        if not self.weights.watched and self.spec.normalise == "softmax":
+        if not self.weights.watched and self.spec.normalize == "softmax":
             factors = self.score.factors(q, k)
         if factors is None:
             return self._explicit(q, k, v, visible, bias)
@@ -133,7 +133,7 @@ class Headed(Mixer):
         s = self.score(q, k)  # [B, H, T, S]
         if bias is not None:
             s = s + bias
-        return self.weigh(self.normalise(s, visible.matrix(q, k)), v)
+        return self.weigh(self.normalize(s, visible.matrix(q, k)), v)
 
     def weigh(self, w: Tensor, v: Tensor) -> Tensor:
         """[B, H, T, S], [B, H, S, K] -> [B, H, T, K]"""

@@ -1,8 +1,8 @@
-"""Softmax attention assembled from its parts: score, normalise, mask, position, merge."""
+"""Softmax attention assembled from its parts: score, normalize, mask, position, merge."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,8 +13,8 @@ from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import Headed, HeadedSpec, Visible
 from anaphor.mixers.attention.mask import Mask, Window, check_far, parse_mask
 from anaphor.mixers.attention.position import POSITIONS, check_limit
-from anaphor.mixers.attention.sizes import Sizes
 from anaphor.mixers.base import Span
+from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, required
 from anaphor.mixers.state import Growing
 
 
@@ -28,19 +28,10 @@ class Memory(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionSpec(HeadedSpec):
-    """Self-attention. What a token may see is `mask & window`; what a carried state keeps is `memory`."""
+class AttentionSpec(HeadedSpec, ReachOptions, PositionOptions):
+    """Self-attention. A token attends to what `mask` and `window` allow; a carried state keeps `memory` tokens."""
 
-    mask: str = "causal"
-    """Who may see whom, from causal, window(n), band(before, after), prefix(n), hidden(i, …), everything, & and |."""
-    window: int | None = None
-    """How many tokens a token may see, itself included; None means all that the mask allows."""
-    memory: int | None = None
-    """How many past tokens a carried state keeps, and so how far back a token may see; None means all."""
-    position: str = "none"
-    """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
-    max_positions: int = 1024
-    """How many positions a learned table covers."""
+    defaults = {**HeadedSpec.defaults, "mask": "causal"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,8 +43,7 @@ class AttentionSpec(HeadedSpec):
             check_far(f"window={self.window}", self.window)
         if self.memory is not None:
             check_far(f"memory={self.memory}", self.memory + 1)  # a token also sees itself
-        if self.max_positions < 1:
-            raise ConfigError(f"max_positions={self.max_positions}: there must be at least 1")
+        check_at_least(1, max_positions=self.max_positions)
         reach = self.rule.reach
         if self.memory is not None and reach is not None and self.memory < reach - 1:
             raise ConfigError(
@@ -65,20 +55,19 @@ class AttentionSpec(HeadedSpec):
     @property
     def rule(self) -> Mask:
         """The mask and the window as one."""
-        rule = parse_mask(self.mask)
+        rule = parse_mask(required(self.mask))
         if self.window is not None:
             rule = rule & Window(self.window)
         return rule
 
     @property
     def sizes(self) -> Sizes:
-        sizes = super().sizes
-        return Sizes(sizes.width, sizes.heads, sizes.head_width, limit=self.max_positions)
+        return replace(super().sizes, max_positions=self.max_positions)
 
     @property
-    def whole_because(self) -> str | None:
-        if super().whole_because is not None:
-            return super().whole_because
+    def noncausal_reason(self) -> str | None:
+        if super().noncausal_reason is not None:
+            return super().noncausal_reason
         if self.rule.causal:
             return None
         return f"mask {str(self.rule)!r} lets a token see later ones; 'causal & ({self.rule})' does not"
@@ -111,7 +100,7 @@ class Attention(Headed):
         super().__init__(spec)
         rule = spec.rule if mask is None else mask
         self.rule = rule if spec.memory is None else rule & Window(spec.memory + 1)
-        self.project = nn.Linear(spec.width, 3 * self.inner, bias=spec.bias)
+        self.project = nn.Linear(spec.width, 3 * self.inner, bias=required(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
 
     @property

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.spec import Sizes
 
 Door = Literal["embed", "rotate", "bias"]
 
@@ -54,7 +54,7 @@ class Learned(Position):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        self.table = nn.Embedding(sizes.limit, sizes.width)
+        self.table = nn.Embedding(sizes.max_positions, sizes.width)
 
     def embed(self, positions: Tensor) -> Tensor:
         vectors: Tensor = self.table(positions)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.mixers.attention.sizes import Sizes
+from anaphor.mixers.spec import Sizes
 
 
 class Score(nn.Module):

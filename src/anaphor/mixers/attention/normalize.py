@@ -1,4 +1,4 @@
-"""Normalise: from scores to weights. What is not allowed weighs exactly zero; a row that sees nothing is all zeros."""
+"""Normalize: from scores to weights. What is not allowed weighs exactly zero; a row that sees nothing is all zeros."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Normalise = Callable[[Tensor, Tensor], Tensor]  # scores and allowed, both [B, H, T, S] or broadcast to it
+Normalize = Callable[[Tensor, Tensor], Tensor]  # scores and allowed, both [B, H, T, S] or broadcast to it
 
 
 def softmax(scores: Tensor, allowed: Tensor) -> Tensor:
@@ -41,4 +41,4 @@ def _finite(scores: Tensor, allowed: Tensor) -> Tensor:
     return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min / 4)
 
 
-NORMALISERS: dict[str, Normalise] = {"softmax": softmax, "sigmoid": sigmoid, "sparsemax": sparsemax}
+NORMALIZERS: dict[str, Normalize] = {"softmax": softmax, "sigmoid": sigmoid, "sparsemax": sparsemax}

@@ -1,0 +1,243 @@
+"""Specs of mixers and the table of their names. Imports no torch, so that the command line can list them quickly."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from anaphor.config import check_types, look_up, nearest
+from anaphor.errors import ConfigError
+
+if TYPE_CHECKING:
+    from anaphor.mixers.base import Mixer
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectionOptions:
+    """Options of mixers with queries, keys and values. In every class of options None is the mixer's own default."""
+
+    heads: int | None = None
+    """Number of attention heads."""
+    bias: bool | None = None
+    """Bias in the projections of attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions(ProjectionOptions):
+    """Options of mixers that compute attention scores."""
+
+    head_width: int | None = None
+    """Dimension of each head; None means width / heads."""
+    score: str | None = None
+    """Attention score: scaled-dot, dot, bilinear, additive or cosine."""
+    normalize: str | None = None
+    """Normalization of the scores: softmax, sigmoid or sparsemax."""
+    merge: str | None = None
+    """Merge of the heads: concatenate, shuffle, shift, reweight or reweight-matrix."""
+    merge_evaluation: str | None = None
+    """Merge of the heads in evaluation: same (as in training) or concatenate."""
+    combine: str | None = None
+    """Output of a head: its context vector (context), or context plus query (query)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachOptions:
+    """Options of self-attention: which tokens a token attends to."""
+
+    mask: str | None = None
+    """Attention mask: causal, window(n), band(before, after), prefix(n), hidden(i, …), everything, joined by & and |."""
+    window: int | None = None
+    """Attention window: number of tokens a token attends to, itself included."""
+    memory: int | None = None
+    """Number of past tokens that a carried state keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionOptions:
+    """Options of everything that may encode positions."""
+
+    position: str = "none"
+    """Position encoding: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
+    max_positions: int = 1024
+    """Number of learned positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentOptions:
+    """Options of recurrent mixers."""
+
+    weight_drop: float | None = None
+    """Dropout probability of the recurrent (hidden-to-hidden) weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearOptions(ProjectionOptions):
+    """Options of linear attention."""
+
+    feature_map: str | None = None
+    """Feature map of linear attention: elu, relu or softmax."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOptions(HeadOptions, ReachOptions, RecurrentOptions, LinearOptions):
+    """Every option that only some mixers have. A model passes each one to the layers that have it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerSpec:
+    """Base class of every mixer's spec."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Values of the options that are None."""
+
+    width: int
+    """Dimension of the input vectors."""
+    width_out: int | None = None
+    """Dimension of the output vectors; None means the same as the input."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        check_types(self)
+        for name in ("width", "width_out"):
+            check_at_least(1, **{name: getattr(self, name)})
+
+    @property
+    def out(self) -> int:
+        """Dimension of the output vectors."""
+        return self.width if self.width_out is None else self.width_out
+
+    @property
+    def noncausal_reason(self) -> str | None:
+        """Why the mixer needs whole sequences; None if it is causal and streams."""
+        return None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the mixer may process a sequence in chunks and carry its state from one to the next."""
+        return self.noncausal_reason is None
+
+    @property
+    def grows(self) -> bool:
+        """Whether the state grows with every token, without bound."""
+        return False
+
+    @property
+    def limit(self) -> int | None:
+        """Maximum sequence length; None means unbounded."""
+        return None
+
+    def build(self) -> Mixer:
+        """The mixer with freshly drawn weights."""
+        raise NotImplementedError(f"{type(self).__name__} does not define build")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Dimensions that the parts of attention are built from."""
+
+    width: int
+    """Dimension of a token vector."""
+    heads: int
+    """Number of heads."""
+    head_width: int
+    """Dimension of a query, key or value in one head."""
+    max_positions: int
+    """Number of positions in a learned table."""
+
+
+MixerFactory = Callable[..., MixerSpec]
+MIXERS: dict[str, MixerFactory | str] = {
+    "rnn-tanh": "anaphor.mixers.recurrent:RNN_TANH",
+    "rnn-relu": "anaphor.mixers.recurrent:RNN_RELU",
+    "rnn-identity": "anaphor.mixers.recurrent:RNN_IDENTITY",
+    "gru": "anaphor.mixers.recurrent:GRUSpec",
+    "lstm": "anaphor.mixers.recurrent:LSTMSpec",
+    "attention": "anaphor.mixers.attention.layer:AttentionSpec",
+    "linear": "anaphor.mixers.linear:LinearSpec",
+    "low-rank": "anaphor.mixers.low_rank:LowRankSpec",
+    "svd": "anaphor.mixers.low_rank:SVDSpec",
+    "pooled": "anaphor.mixers.pooled:PooledSpec",
+    "bidirectional-gru": "anaphor.mixers.bidirectional:BIDIRECTIONAL_GRU",
+    "bidirectional-lstm": "anaphor.mixers.bidirectional:BIDIRECTIONAL_LSTM",
+    "bidirectional-linear": "anaphor.mixers.bidirectional:BIDIRECTIONAL_LINEAR",
+}
+"""Spec classes (or functions that return a spec) by name. Strings are imported on first use."""
+
+
+def register_mixer(name: str, factory: MixerFactory) -> None:
+    """Add a mixer under a new name. `factory` is a subclass of MixerSpec or a function that returns a spec."""
+    if name in MIXERS:
+        raise ConfigError(f"mixer {name!r} is already registered")
+    MIXERS[name] = factory
+
+
+def mixer_spec(name: str, **options: Any) -> MixerSpec:
+    """The spec of the mixer of that name with the given options."""
+    known = options_of(name)
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known) or f" (known: {', '.join(sorted(known))})"
+            raise ConfigError(f"mixer {name!r} has no option {option!r}{hint}")
+    return _factory_of(name)(**options)
+
+
+def options_of(name: str) -> frozenset[str]:
+    """Names of the options that the mixer of that name accepts."""
+    return _parameters(_factory_of(name))
+
+
+def _factory_of(name: str) -> MixerFactory:
+    factory = look_up(MIXERS, name, "mixer")
+    if isinstance(factory, str):
+        module, _, attribute = factory.partition(":")
+        resolved: MixerFactory = getattr(import_module(module), attribute)
+        return resolved
+    return factory
+
+
+def _parameters(factory: MixerFactory) -> frozenset[str]:
+    if isinstance(factory, partial):
+        if factory.args:  # a wrapper round a mixer has the options of that mixer
+            return _parameters(factory.args[0])
+        return _parameters(factory.func) - set(factory.keywords)
+    if dataclasses.is_dataclass(factory):
+        return frozenset(field.name for field in dataclasses.fields(factory))
+    return frozenset(inspect.signature(factory).parameters)
+
+
+def required(option: Value | None) -> Value:
+    """The value of an option that has a default: a spec has replaced None by it."""
+    assert option is not None, "a spec fills in its defaults"
+    return option
+
+
+def check_probability(**options: float | None) -> None:
+    """Refuse a dropout probability outside [0, 1)."""
+    for name, value in options.items():
+        if value is not None and not 0 <= value < 1:
+            raise ConfigError(f"{name}={value} is not a dropout probability: it must be at least 0 and below 1")
+
+
+def check_at_least(least: int, **options: int | None) -> None:
+    """Refuse a number below its minimum. None passes."""
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise ConfigError(f"{name}={value}: it must be at least {least}")
+
+
+def check_heads(heads: int, width: int) -> None:
+    """Refuse a number of heads that does not divide the width."""
+    check_at_least(1, heads=heads)
+    if width % heads:
+        divisors = [number for number in range(1, width + 1) if width % number == 0]
+        closest = min(divisors, key=lambda number: abs(number - heads))
+        raise ConfigError(f"heads={heads} does not divide width={width}; the nearest that does is heads={closest}")
