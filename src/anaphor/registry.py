@@ -98,7 +98,24 @@ def resolve(reference: str | Callable[..., Any]) -> Any:
     return getattr(import_module(module), attribute)
 
 
-MIXERS = Registry("mixer")
+MIXERS = Registry(
+    "mixer",
+    {
+        "rnn-tanh": "anaphor.mixers.recurrent:RNN_TANH",
+        "rnn-relu": "anaphor.mixers.recurrent:RNN_RELU",
+        "rnn-identity": "anaphor.mixers.recurrent:RNN_IDENTITY",
+        "gru": "anaphor.mixers.recurrent:GRUSpec",
+        "lstm": "anaphor.mixers.recurrent:LSTMSpec",
+        "attention": "anaphor.mixers.attention.layer:AttentionSpec",
+        "linear": "anaphor.mixers.linear:LinearSpec",
+        "low-rank": "anaphor.mixers.low_rank:LowRankSpec",
+        "svd": "anaphor.mixers.low_rank:SVDSpec",
+        "pooled": "anaphor.mixers.pooled:PooledSpec",
+        "bidirectional-gru": "anaphor.mixers.bidirectional:BIDIRECTIONAL_GRU",
+        "bidirectional-lstm": "anaphor.mixers.bidirectional:BIDIRECTIONAL_LSTM",
+        "bidirectional-linear": "anaphor.mixers.bidirectional:BIDIRECTIONAL_LINEAR",
+    },
+)
 TASKS = Registry("task", {"lm": "anaphor.tasks.lm:TASK", "translate": "anaphor.tasks.translate:TASK"})
 DATASETS = Registry("data set")
 OPTIMIZERS = Registry("optimizer")
@@ -107,7 +124,7 @@ PRESETS: dict[str, Registry] = {"lm": Registry("model"), "translate": Registry("
 
 
 def register_mixer(name: str, spec: Any) -> None:
-    """Add a mixer: `spec` is a `MixerSpec` subclass whose `build` makes it."""
+    """Add a mixer: `spec` is a `MixerSpec` subclass whose `build` makes it, or a function that returns a spec."""
     MIXERS.add(name, spec)
 
 

@@ -4,7 +4,7 @@ from itertools import product
 
 from anaphor.mixers import MIXERS, AttentionSpec, MixerSpec, mixer_spec
 from anaphor.mixers.attention.merge import MERGES
-from anaphor.mixers.attention.normalize import NORMALISERS
+from anaphor.mixers.attention.normalize import NORMALIZERS
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.mixers.attention.score import SCORES
 from anaphor.mixers.linear import FEATURE_MAPS
@@ -42,20 +42,20 @@ def table() -> dict[str, MixerSpec]:
 
 
 def combinations() -> dict[str, MixerSpec]:
-    """Every score with every normaliser, position, merge and view: all that attention allows while it streams."""
+    """Every score with every normalizer, position, merge and view: all that attention allows while it streams."""
     merges = [name for name, merge in MERGES.items() if merge.causal]
     return {
         "-".join(parts): AttentionSpec(
             width=WIDTH,
             heads=2,
             score=parts[0],
-            normalise=parts[1],
+            normalize=parts[1],
             position=parts[2],
             merge=parts[3],
             max_positions=64,
             **VIEWS[parts[4]],
         )
-        for parts in product(SCORES, NORMALISERS, POSITIONS, merges, VIEWS)
+        for parts in product(SCORES, NORMALIZERS, POSITIONS, merges, VIEWS)
     }
 
 
@@ -64,12 +64,12 @@ def whole_sequence_combinations() -> dict[str, MixerSpec]:
     masks = ("everything", "band(1, 2)", "causal | prefix(3)", "everything & hidden(1)")
     by_mask = {
         "-".join(parts): AttentionSpec(
-            width=WIDTH, heads=2, score=parts[0], normalise=parts[1], position=parts[2], mask=parts[3]
+            width=WIDTH, heads=2, score=parts[0], normalize=parts[1], position=parts[2], mask=parts[3]
         )
-        for parts in product(SCORES, NORMALISERS, POSITIONS, masks)
+        for parts in product(SCORES, NORMALIZERS, POSITIONS, masks)
     }
     by_merge = {
-        f"reweight-matrix-{name}": AttentionSpec(width=WIDTH, heads=2, merge="reweight-matrix", normalise=name)
-        for name in NORMALISERS
+        f"reweight-matrix-{name}": AttentionSpec(width=WIDTH, heads=2, merge="reweight-matrix", normalize=name)
+        for name in NORMALIZERS
     }
     return by_mask | by_merge

@@ -239,7 +239,7 @@ def test_a_text_too_long_for_the_memory_is_refused(monkeypatch):
 
 def test_rows_that_do_not_sum_to_one_are_told():
     tokenizer = Word.train("a b c")
-    model = LanguageModelSpec(vocabulary=len(tokenizer), layers=2, width=8, normalise="sigmoid").build()
+    model = LanguageModelSpec(vocabulary=len(tokenizer), layers=2, width=8, normalize="sigmoid").build()
     found = look_at(model, tokenizer, "a b c")
     assert found.notes == (
         "Rows do not sum to one in layers 0, 1: the summary and the rollout divide them by their sum.",
@@ -287,7 +287,7 @@ class PlainSpec(MixerSpec):
 
 @pytest.mark.parametrize(("mixers", "maps"), [(("plain", "attention"), 1), (("plain", "plain"), 0)])
 def test_a_layer_without_taps_is_passed_over(monkeypatch, mixers, maps):
-    monkeypatch.setitem(MIXERS, "plain", PlainSpec)
+    monkeypatch.setitem(MIXERS._entries, "plain", PlainSpec)
     tokenizer = Word.train("a b c")
     heads = {"heads": 2} if maps else {}
     model = LanguageModelSpec(vocabulary=len(tokenizer), width=8, mixers=mixers, **heads).build()

@@ -224,7 +224,7 @@ def test_a_rollout_by_hand():
 
 
 def test_rows_that_do_not_sum_to_one_are_divided_by_their_sum():
-    model = model_with(normalise="sigmoid")
+    model = model_with(normalize="sigmoid")
     (weights, _) = attention_maps(model, torch.randint(0, 11, (5,))).values()
     assert not sums_to_one(weights)
     torch.testing.assert_close(shares(weights).sum(-1), torch.ones(HEADS, 5))

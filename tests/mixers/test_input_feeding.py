@@ -272,8 +272,8 @@ def test_reduced_precision_leaves_the_state_as_it_was(x):
         ({"cell": "rnn"}, "unknown cell 'rnn'"),
         ({"layers": 0}, "layers=0: it must be at least 1"),
         ({"source_width": 0}, "source_width=0: it must be at least 1"),
-        ({"dropout": 1.0}, "dropout=1.0 is not a share"),
-        ({"weight_drop": -0.1}, "weight_drop=-0.1 is not a share"),
+        ({"dropout": 1.0}, "dropout=1.0 is not a dropout probability"),
+        ({"weight_drop": -0.1}, "weight_drop=-0.1 is not a dropout probability"),
         ({"dropout_kind": "loked"}, "did you mean 'locked'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Scores, normalisers, masks and merges against their definitions."""
+"""Scores, normalizers, masks and merges against their definitions."""
 
 import pytest
 import torch
@@ -9,11 +9,11 @@ from anaphor.errors import ConfigError
 from anaphor.mixers import Attention, AttentionSpec, Span
 from anaphor.mixers.attention.mask import Band, Causal, Everything, Given, Hidden, Prefix, Window, parse_mask
 from anaphor.mixers.attention.merge import Merge, Reweight, ReweightMatrix, Shift, Shuffle
-from anaphor.mixers.attention.normalize import NORMALISERS, sigmoid, softmax, sparsemax
+from anaphor.mixers.attention.normalize import NORMALIZERS, sigmoid, softmax, sparsemax
 from anaphor.mixers.attention.score import SCORES, Additive, Bilinear, Cosine
 from anaphor.mixers.spec import Sizes
 
-SIZES = Sizes(width=6, heads=2, head_width=3, limit=16)
+SIZES = Sizes(width=6, heads=2, head_width=3, max_positions=16)
 
 
 # Scores
@@ -53,7 +53,7 @@ def test_factors_multiply_to_the_score(name):
         torch.testing.assert_close(scale * a @ b.mT, score(q, k))
 
 
-# Normalisers
+# Normalizers
 
 
 @st.composite
@@ -64,11 +64,11 @@ def scores_and_masks(draw):
     return scores, torch.rand(rows, keys) < draw(st.sampled_from([0.2, 0.7, 1.0]))
 
 
-@given(scores_and_masks(), st.sampled_from(sorted(NORMALISERS)))
+@given(scores_and_masks(), st.sampled_from(sorted(NORMALIZERS)))
 def test_weights_are_zero_where_forbidden_and_never_nan(pair, name):
     scores, allowed = pair
     scores.requires_grad_()
-    weights = NORMALISERS[name](scores, allowed)
+    weights = NORMALIZERS[name](scores, allowed)
     weights.square().sum().backward()
     assert (weights >= 0).all()
     assert not weights[~allowed].any()

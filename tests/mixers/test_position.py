@@ -14,7 +14,7 @@ from anaphor.mixers.spec import Sizes
 
 
 def sizes(width=6, heads=2, head_width=4):
-    return Sizes(width, heads, head_width, limit=16)
+    return Sizes(width, heads, head_width, max_positions=16)
 
 
 @pytest.mark.parametrize("width", [6, 7])

@@ -20,9 +20,9 @@ from anaphor.mixers import (
 
 REFUSED = {
     "heads": (lambda: AttentionSpec(width=10, heads=3), "heads=3 does not divide width=10; .* heads=2"),
-    "no heads": (lambda: AttentionSpec(width=8, heads=0), "heads=0: there must be at least 1"),
+    "no heads": (lambda: AttentionSpec(width=8, heads=0), "heads=0: it must be at least 1"),
     "linear heads": (lambda: LinearSpec(width=12, heads=5), "heads=5 does not divide width=12; .* heads=4"),
-    "width": (lambda: LSTMSpec(width=0), "width=0 is not a width"),
+    "width": (lambda: LSTMSpec(width=0), "width=0: it must be at least 1"),
     "memory": (
         lambda: AttentionSpec(width=8, window=9, memory=3),
         "memory=3 is too short for a window of 9: keep at least 8",
@@ -45,15 +45,15 @@ REFUSED = {
         lambda: AttentionSpec(width=8, score="scaled-dott"),
         "unknown score 'scaled-dott'; did you mean 'scaled-dot'",
     ),
-    "normalise": (
-        lambda: AttentionSpec(width=8, normalise="softmx"),
-        "unknown normaliser 'softmx'; did you mean 'softmax'",
+    "normalize": (
+        lambda: AttentionSpec(width=8, normalize="softmx"),
+        "unknown normalizer 'softmx'; did you mean 'softmax'",
     ),
     "position": (lambda: AttentionSpec(width=8, position="rotery"), "unknown position 'rotery'; did you mean 'rotary'"),
     "merge": (lambda: AttentionSpec(width=8, merge="shufle"), "unknown merge 'shufle'; did you mean 'shuffle'"),
     "evaluation": (lambda: AttentionSpec(width=8, merge_evaluation="sam"), "did you mean 'same'"),
     "combine": (lambda: AttentionSpec(width=8, combine="querry"), "unknown combination 'querry'; did you mean 'query'"),
-    "dropout": (lambda: AttentionSpec(width=8, dropout=1.5), "dropout=1.5 is not a share"),
+    "dropout": (lambda: AttentionSpec(width=8, dropout=1.5), "dropout=1.5 is not a dropout probability"),
     "max_positions": (lambda: AttentionSpec(width=8, max_positions=0), "max_positions=0"),
     "nonlinearity": (lambda: RNNSpec(width=8, nonlinearity="tan"), "unknown nonlinearity 'tan'; did you mean 'tanh'"),
     "feature map": (lambda: LinearSpec(width=8, feature_map="elou"), "unknown feature map 'elou'; did you mean 'elu'"),
@@ -67,8 +67,8 @@ REFUSED = {
         lambda: CrossAttentionSpec(width=8, merge="reweight-matrix"),
         "tokens that look at a source come one by one",
     ),
-    "field": (lambda: mixer_spec("lstm", width=8, heads=2), "LSTMSpec has no field 'heads'"),
-    "window on linear": (lambda: mixer_spec("linear", width=8, window=3), "LinearSpec has no field 'window'"),
+    "field": (lambda: mixer_spec("lstm", width=8, heads=2), "mixer 'lstm' has no option 'heads'"),
+    "window on linear": (lambda: mixer_spec("linear", width=8, window=3), "mixer 'linear' has no option 'window'"),
 }
 
 

@@ -146,7 +146,7 @@ def test_weight_drop_is_the_same_in_the_kernel_and_in_the_cell(name, lengths):
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 @pytest.mark.parametrize("option", ["weight_drop", "word_dropout", "output_dropout", "dropout"])
 def test_a_share_is_at_least_zero_and_below_one(option, share):
-    with pytest.raises(ConfigError, match=f"{option}={share} is not a share"):
+    with pytest.raises(ConfigError, match=f"{option}={share} is not a dropout probability"):
         build("lstm", vocabulary=5, width=8, **{option: share})
 
 

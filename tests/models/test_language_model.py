@@ -213,7 +213,10 @@ REFUSED = {
         lambda: build("lstm", vocabulary=5, layer_residuals=(True,)),
         "1 layer_residuals are given for 2 layers",
     ),
-    "layer_dropouts": (lambda: build("lstm", vocabulary=5, layer_dropouts=(0.1, 1.0)), "dropout=1.0 is not a share"),
+    "layer_dropouts": (
+        lambda: build("lstm", vocabulary=5, layer_dropouts=(0.1, 1.0)),
+        "dropout=1.0 is not a dropout probability",
+    ),
     "too many dropouts": (
         lambda: build("lstm", vocabulary=5, layer_dropouts=(0, 0, 0)),
         "3 layer_dropouts are given for 2 layers",
@@ -225,7 +228,7 @@ REFUSED = {
         "unknown initialisation 'norml'; did you mean",
     ),
     "memory below window": (lambda: build("transformer-xl", vocabulary=5, window=200), "memory=128 is too short"),
-    "dropout": (lambda: build("lstm", vocabulary=5, dropout=1.0), "dropout=1.0 is not a share"),
+    "dropout": (lambda: build("lstm", vocabulary=5, dropout=1.0), "dropout=1.0 is not a dropout probability"),
     "width as text": (
         lambda: build("lstm", vocabulary=5, width="8"),
         "width='8' is a str, but it must be a whole number",

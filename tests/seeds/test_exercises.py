@@ -97,7 +97,7 @@ def test_residuals_stand_after_attention_and_after_the_network():
     assert torch.equal(A, expected_A)
 
 
-def test_the_network_normalises_first():
+def test_the_network_normalizes_first():
     ffn = FFN(dim=6, n_hidden=10)
     x = torch.randn(2, 5, 6)
     inner = torch.nn.functional.gelu(ffn.feedforward.up(ffn.norm(x)))

@@ -89,7 +89,7 @@ def run(spec: ScalingSpec) -> Outcome:
     pairs = [(drawn(spec, spec.queries, width), drawn(spec, spec.keys, width)) for width in widths]
     for name, kind in scores.items():
         found = [
-            sharpness(spec, kind(Sizes(width, 1, width, limit=0)), q, k)
+            sharpness(spec, kind(Sizes(width, 1, width, max_positions=0)), q, k)
             for width, (q, k) in zip(widths, pairs, strict=True)
         ]
         curves["entropy"][name], curves["gradient"][name] = (list(column) for column in zip(*found, strict=True))

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from anaphor.mixers.low_rank import LowRankSpec, SVDSpec
     from anaphor.mixers.pooled import PooledSpec
     from anaphor.mixers.recurrent import GRUSpec, LSTMSpec, RNNSpec
-    from anaphor.mixers.spec import MIXERS, MixerSpec, mixer_spec, options_of, register_mixer
+    from anaphor.mixers.spec import MixerSpec, mixer_spec, options_of
     from anaphor.mixers.state import Growing, count_bytes, detach, map_state, select_rows
+    from anaphor.registry import MIXERS
 
 # Imported on first use, so that `anaphor.mixers.spec` and with it `anaphor --help` need not wait for torch.
 _MODULES = {
@@ -27,7 +28,7 @@ _MODULES = {
     "low_rank": ("LowRankSpec", "SVDSpec"),
     "pooled": ("PooledSpec",),
     "recurrent": ("GRUSpec", "LSTMSpec", "RNNSpec"),
-    "spec": ("MIXERS", "MixerSpec", "mixer_spec", "options_of", "register_mixer"),
+    "spec": ("MIXERS", "MixerSpec", "mixer_spec", "options_of"),
     "state": ("Growing", "count_bytes", "detach", "map_state", "select_rows"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
@@ -69,6 +70,5 @@ __all__ = [
     "map_state",
     "mixer_spec",
     "options_of",
-    "register_mixer",
     "select_rows",
 ]

@@ -11,8 +11,9 @@ together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ class Fed(NamedTuple):
 class InputFeedingSpec(MixerSpec, RecurrentOptions):
     """Stacked LSTM or GRU cells with attention to a source and input feeding."""
 
-    defaults = {"weight_drop": 0.0}
+    defaults: ClassVar[Mapping[str, Any]] = {"weight_drop": 0.0}
 
     cell: str = "lstm"
     """What the layers are: lstm or gru."""

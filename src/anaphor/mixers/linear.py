@@ -7,9 +7,9 @@ softmax attention. `stepwise` is a recurrence. `chunked` is the one to run: with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ def _positive(total: Tensor) -> Tensor:
 class LinearSpec(MixerSpec, LinearOptions):
     """Attention with a state of constant size. It computes no scores: no mask, no window, no position encoding."""
 
-    defaults = {"heads": 4, "bias": True, "feature_map": "elu"}
+    defaults: ClassVar[Mapping[str, Any]] = {"heads": 4, "bias": True, "feature_map": "elu"}
 
     chunk: int = 64
     """Number of tokens per chunk."""

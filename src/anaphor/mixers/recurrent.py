@@ -6,11 +6,11 @@ hold the two together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from types import ModuleType
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class HiddenAndCell(NamedTuple):
 class RecurrentSpec(MixerSpec, RecurrentOptions):
     """Base class of the specs of recurrent mixers."""
 
-    defaults = {"weight_drop": 0.0}
+    defaults: ClassVar[Mapping[str, Any]] = {"weight_drop": 0.0}
 
     def __post_init__(self) -> None:
         super().__post_init__()

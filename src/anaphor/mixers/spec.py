@@ -1,4 +1,4 @@
-"""Specs of mixers and the table of their names. Imports no torch, so that the command line can list them quickly."""
+"""Specs of mixers. Imports no torch, so that the command line can list their options quickly."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from anaphor.config import check_types, look_up, nearest
 from anaphor.errors import ConfigError
+from anaphor.registry import MIXERS
 
 if TYPE_CHECKING:
     from anaphor.mixers.base import Mixer
@@ -52,7 +52,7 @@ class ReachOptions:
     """Options of self-attention: which tokens a token attends to."""
 
     mask: str | None = None
-    """Attention mask: causal, window(n), band(before, after), prefix(n), hidden(i, …), everything, joined by & and |."""
+    """Attention mask from causal, window(n), band(before, after), prefix(n), hidden(i, …), everything, & and |."""
     window: int | None = None
     """Attention window: number of tokens a token attends to, itself included."""
     memory: int | None = None
@@ -155,29 +155,6 @@ class Sizes:
 
 
 MixerFactory = Callable[..., MixerSpec]
-MIXERS: dict[str, MixerFactory | str] = {
-    "rnn-tanh": "anaphor.mixers.recurrent:RNN_TANH",
-    "rnn-relu": "anaphor.mixers.recurrent:RNN_RELU",
-    "rnn-identity": "anaphor.mixers.recurrent:RNN_IDENTITY",
-    "gru": "anaphor.mixers.recurrent:GRUSpec",
-    "lstm": "anaphor.mixers.recurrent:LSTMSpec",
-    "attention": "anaphor.mixers.attention.layer:AttentionSpec",
-    "linear": "anaphor.mixers.linear:LinearSpec",
-    "low-rank": "anaphor.mixers.low_rank:LowRankSpec",
-    "svd": "anaphor.mixers.low_rank:SVDSpec",
-    "pooled": "anaphor.mixers.pooled:PooledSpec",
-    "bidirectional-gru": "anaphor.mixers.bidirectional:BIDIRECTIONAL_GRU",
-    "bidirectional-lstm": "anaphor.mixers.bidirectional:BIDIRECTIONAL_LSTM",
-    "bidirectional-linear": "anaphor.mixers.bidirectional:BIDIRECTIONAL_LINEAR",
-}
-"""Spec classes (or functions that return a spec) by name. Strings are imported on first use."""
-
-
-def register_mixer(name: str, factory: MixerFactory) -> None:
-    """Add a mixer under a new name. `factory` is a subclass of MixerSpec or a function that returns a spec."""
-    if name in MIXERS:
-        raise ConfigError(f"mixer {name!r} is already registered")
-    MIXERS[name] = factory
 
 
 def mixer_spec(name: str, **options: Any) -> MixerSpec:
@@ -196,11 +173,7 @@ def options_of(name: str) -> frozenset[str]:
 
 
 def _factory_of(name: str) -> MixerFactory:
-    factory = look_up(MIXERS, name, "mixer")
-    if isinstance(factory, str):
-        module, _, attribute = factory.partition(":")
-        resolved: MixerFactory = getattr(import_module(module), attribute)
-        return resolved
+    factory: MixerFactory = look_up(MIXERS, name, "mixer")
     return factory
 
 

@@ -13,7 +13,8 @@ from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import CrossAttention, CrossAttentionSpec, InputFeeding, Mixer, MixerSpec, Span
 from anaphor.mixers.attention.cross import Source
-from anaphor.mixers.dropout import DROPOUTS, check_share
+from anaphor.mixers.dropout import DROPOUTS
+from anaphor.mixers.spec import check_probability
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -53,7 +54,7 @@ class BlockSpec:
         if self.feedforward is not None and self.feedforward < 1:
             raise ConfigError(f"feedforward={self.feedforward}: its hidden width must be at least 1")
         look_up(DROPOUTS, self.dropout_kind, "kind of dropout")
-        check_share("dropout", self.dropout)
+        check_probability(dropout=self.dropout)
         if self.residual and self.mixer.width != self.mixer.out:
             raise ConfigError(
                 f"a residual adds a layer's input to its output, but the mixer takes {self.mixer.width} and gives "

@@ -14,8 +14,8 @@ from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import MIXERS, MixerSpec, Span, mixer_spec, options_of
 from anaphor.mixers.attention.position import POSITIONS, check_limit
-from anaphor.mixers.spec import Sizes
-from anaphor.mixers.dropout import DROPOUTS, check_share
+from anaphor.mixers.dropout import DROPOUTS
+from anaphor.mixers.spec import Sizes, check_probability
 from anaphor.models.block import Block, BlockSpec, Stack
 from anaphor.models.capacity import built
 from anaphor.models.dropout import words
@@ -74,7 +74,7 @@ class LanguageModelSpec(StackOptions):
         look_up(INITIALISERS, self.init_scheme, "initialisation")
         look_up(POSITIONS, self.position, "position")
         for name in ("input_dropout", "output_dropout", "word_dropout"):
-            check_share(name, getattr(self, name))
+            check_probability(**{name: getattr(self, name)})
         if not self.mixers:
             raise ConfigError(f"mixers is empty: name at least one of {', '.join(sorted(MIXERS))}")
         if self.layers is not None and self.layers < len(self.mixers):
@@ -246,7 +246,7 @@ class Trunk(nn.Module):
             self.__dict__["embed"] = embed  # no part of this one: it exists once, in every copy, file and device
         self.left_out = nn.Embedding(1, width) if spec.word_dropout else None
         scheme = POSITIONS[spec.position if spec.enters_by_embedding else "none"]
-        self.position = scheme(Sizes(width, heads=1, head_width=width, limit=spec.max_positions))
+        self.position = scheme(Sizes(width, heads=1, head_width=width, max_positions=spec.max_positions))
         self.input_dropout = spec.dropout if spec.input_dropout is None else spec.input_dropout
         self.layers = Stack(blocks, width)
         last = spec.widths_by_layer[-1]

@@ -54,7 +54,7 @@ class StackOptions:
     """Whether the projections of an attention layer add a constant."""
     score: str | None = None
     """How a key answers a query: scaled-dot, dot, bilinear, additive or cosine."""
-    normalise: str | None = None
+    normalize: str | None = None
     """From scores to weights: softmax, sigmoid or sparsemax."""
     merge: str | None = None
     """How heads become one vector: concatenate, shuffle, shift, reweight or reweight-matrix."""
@@ -65,7 +65,7 @@ class StackOptions:
 
 
 OF_SOME_LAYERS = frozenset(
-    {"weight_drop", "heads", "head_width", "bias", "score", "normalise", "merge", "combine", "feature_map"}
+    {"weight_drop", "heads", "head_width", "bias", "score", "normalize", "merge", "combine", "feature_map"}
 )
 """What not every layer understands: it goes to those that do."""
 OF_ALL_LAYERS = frozenset(

@@ -28,7 +28,7 @@ class AttentionHead(nn.Module):
         self.query = nn.Linear(dim, n_hidden)
         self.key = nn.Linear(dim, n_hidden)
         self.value = nn.Linear(dim, n_hidden)
-        self.score = ScaledDot(Sizes(dim, 1, n_hidden, limit=0))
+        self.score = ScaledDot(Sizes(dim, 1, n_hidden, max_positions=0))
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         q, k, v = self.query(x), self.key(x), self.value(x)

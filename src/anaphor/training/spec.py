@@ -162,7 +162,7 @@ class ModelOptions:
     """How many positions a learned table covers."""
     score: str | None = None
     """How a key of attention answers a query: scaled-dot, dot, bilinear, additive or cosine."""
-    normalise: str | None = None
+    normalize: str | None = None
     """From scores to weights: softmax, sigmoid or sparsemax."""
     combine: str | None = None
     """What a head hands on: what it found (context), or that plus its query (query)."""

@@ -6,7 +6,9 @@ path, five lines long, makes the matrix of weights. Tests hold them together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +35,7 @@ from anaphor.taps import Tap
 class HeadedSpec(MixerSpec, HeadOptions):
     """Base class of the specs of mixers that compute attention scores."""
 
-    defaults = {
+    defaults: ClassVar[Mapping[str, Any]] = {
         "heads": 4,
         "bias": True,
         "score": "scaled-dot",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ class Memory(NamedTuple):
 class AttentionSpec(HeadedSpec, ReachOptions, PositionOptions):
     """Self-attention. A token attends to what `mask` and `window` allow; a carried state keeps `memory` tokens."""
 
-    defaults = {**HeadedSpec.defaults, "mask": "causal"}
+    defaults: ClassVar[Mapping[str, Any]] = {**HeadedSpec.defaults, "mask": "causal"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
