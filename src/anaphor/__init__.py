@@ -30,6 +30,13 @@ _PUBLIC = {
         "preset",
     ),
     "anaphor.training.run": ("execute", "opened"),
+    "anaphor.registry": (
+        "register_dataset",
+        "register_mixer",
+        "register_optimizer",
+        "register_preset",
+        "register_task",
+    ),
     "anaphor.studies": ("StudySpec", "read_study"),
     "anaphor.training.spec": ("LanguageRunSpec", "TranslationRunSpec"),
 }
