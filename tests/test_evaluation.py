@@ -46,16 +46,18 @@ def partly_frozen():
     return model
 
 
-def test_scores_do_not_round_single_precision(monkeypatch):
+def test_scores_do_not_round_single_precision():
     kernels = (torch.backends.cudnn.rnn, torch.backends.cudnn.conv)
-    for kernel in kernels:
-        monkeypatch.setattr(kernel, "fp32_precision", "tf32")
-    with eval_mode(model_of()):
-        assert [kernel.fp32_precision for kernel in kernels] == ["ieee", "ieee"]
-        assert not torch.backends.cudnn.allow_tf32
-        with torch.backends.cudnn.flags(enabled=False):  # reads the flag that all kernels of cuDNN have in common
-            assert not torch.backends.cudnn.enabled
-    assert [kernel.fp32_precision for kernel in kernels] == ["tf32", "tf32"]
+    before = [kernel.fp32_precision for kernel in kernels]
+    try:
+        for kernel in kernels:
+            kernel.fp32_precision = "tf32"
+        with eval_mode(model_of()):
+            assert [kernel.fp32_precision for kernel in kernels] == ["ieee", "ieee"]
+        assert [kernel.fp32_precision for kernel in kernels] == ["tf32", "tf32"]
+    finally:
+        for kernel, precision in zip(kernels, before, strict=True):
+            kernel.fp32_precision = precision
 
 
 @pytest.mark.parametrize("use", USES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ def eval_mode(*models: nn.Module) -> Iterator[None]:
 
     cuDNN computes in full single precision inside, so that scores are the same everywhere.
     """
-    kernels = (torch.backends.cudnn.rnn, torch.backends.cudnn.conv)  # alike, or torch refuses to read the common flag
+    kernels: tuple[Any, ...] = (torch.backends.cudnn.rnn, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
     precisions = [kernel.fp32_precision for kernel in kernels]
     in_training = [module for model in models for module in model.modules() if module.training]
     for module in in_training:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -124,6 +124,10 @@ def _learning(model: LanguageModel) -> Iterator[list[nn.Parameter]]:
     """The weights to be moved. Nothing is dropped meanwhile."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     # On a GPU the recurrent kernels of cuDNN have no way back unless they train, and then mixers drop; others have.
-    others = torch.backends.cudnn.flags(enabled=False) if model.device.type == "cuda" else nullcontext()
-    with eval_mode(model), others:
-        yield weights
+    enabled = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = enabled and model.device.type != "cuda"
+    try:
+        with eval_mode(model):
+            yield weights
+    finally:
+        torch.backends.cudnn.enabled = enabled
