@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.metrics.result import Result
+
 
 @dataclass(frozen=True)
 class LossTotal:
@@ -84,6 +86,21 @@ class Score:
             **self.others,
             "signature": self.signature,
         }
+
+
+@dataclass(frozen=True)
+class LossResult(Result):
+    """Loss, perplexity and bits per byte of a text, and the total they are computed from."""
+
+    total: LossTotal = field(kw_only=True)
+
+
+def loss_result(
+    total: LossTotal, facts: Mapping[str, Any], others: Mapping[str, float] | None = None, **details: Any
+) -> LossResult:
+    """The result of a total; `others` are further metrics, such as BLEU."""
+    values = {"loss": total.loss, "perplexity": total.perplexity, "bits_per_byte": total.bits_per_byte}
+    return LossResult(values | dict(others or {}), facts, {"tokens": total.tokens, **details}, total=total)
 
 
 class Tally:
