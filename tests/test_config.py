@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from anaphor.cli.main import main
 from anaphor.cli.train import LanguageOptions
-from anaphor.config import from_text, from_yaml, look_up, parse, read_mapping, to_yaml
+from anaphor.config import from_text, from_yaml, look_up, read_mapping, to_yaml
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 from anaphor.models import PRESETS, LanguageModelSpec, preset
 from anaphor.training.spec import LanguageRunSpec
 
@@ -127,13 +128,17 @@ def test_flags_override_a_file():
         parse(LanguageModelSpec, ["--widht", "12"], program="x", default=base)
 
 
-@pytest.mark.parametrize(
-    ("words", "tied"), [([], None), (["--tied"], True), (["--no-tied"], False), (["--no-tied", "--tied"], True)]
-)
+@pytest.mark.parametrize(("words", "tied"), [([], None), (["--tied"], True), (["--no-tied"], False)])
 def test_what_is_left_open_is_set_by_a_switch(words, tied):
     spec = parse(LanguageRunSpec, words, program="x")
     assert spec == LanguageRunSpec(tied=tied)
     assert type(spec) is LanguageRunSpec
+
+
+@pytest.mark.parametrize("words", [["--no-tied", "--tied"], ["--width", "8", "--width=9"], ["--tied", "--tied"]])
+def test_a_flag_given_twice_is_refused(words):
+    with pytest.raises(ConfigError, match=r"--(tied|width) is given twice"):
+        parse(LanguageRunSpec, words, program="x")
 
 
 @pytest.mark.parametrize("given", [True, False, None])

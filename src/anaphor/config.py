@@ -1,116 +1,213 @@
-"""Frozen dataclasses <-> YAML and the command line. Machinery only: it knows no component.
+"""Specs: frozen dataclasses in sections <-> YAML files. `flags` reads them from a command line. Knows no component.
 
-One validator serves files and flags: a file becomes the words of a command line, and the same parser reads both.
+A spec is flat: `spec.lr`. Its class is composed of section classes by inheritance, each with a `section` name, and the
+sections group `--help` and the YAML file. One parser reads files and flags: a file becomes the words of a command line.
 """
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import dataclasses
 import difflib
-import io
+import inspect
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+import types
+from collections.abc import Iterable, Mapping
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from anaphor.errors import ConfigError
 
 Spec = TypeVar("Spec")
 Value = TypeVar("Value")
 
-# A spec is a page of text. Anything longer is not one of ours, and is refused before it is parsed.
+FORMAT = 2
+"""Format number of spec files and checkpoints."""
 LARGEST_FILE = 1_000_000
-A_FEW = 12  # names that are listed in an error, where it does not know what was meant
+"""Bytes of a YAML file; a larger one is refused before it is parsed."""
+LISTED = 12
+"""Most names that an error lists."""
+NOT_SETTINGS = ("format", "task", "environment", "imports")
+"""Keys of a run's spec file beside the sections."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """'; did you mean …?' when something known is close, else nothing."""
+    """'; did you mean …?' when a known name is close, else an empty string."""
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def look_up(table: Mapping[str, Value], name: str, what: str) -> Value:
-    """The entry of that name, or an error that says what there is."""
+    """The entry of that name, or an error that lists the known names."""
     if isinstance(name, str) and name in table:
         return table[name]
     raise ConfigError(f"unknown {what} {name!r}{nearest(name, table)} (known: {', '.join(sorted(table))})")
 
 
 def check_fields(kind: type, given: Iterable[str], where: str | None = None) -> None:
-    """Refuse the first name that is no field of the dataclass. `where` says what gave it, if not a call."""
+    """Raise for the first name that is not a field of the dataclass. `where` names the origin, if not a call."""
     fields = {field.name for field in dataclasses.fields(kind)}
     for name in given:
         if name not in fields:
             hint = nearest(name, fields)
             if not hint:
-                few = where is None or len(fields) <= A_FEW
-                hint = f" (known: {', '.join(sorted(fields))})" if few else "; --help lists all that there are"
+                few = where is None or len(fields) <= LISTED
+                hint = f" (known: {', '.join(sorted(fields))})" if few else "; --help lists all of them"
             raise ConfigError(f"{where or kind.__name__} has no field {name!r}{hint}")
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-_WANTED: dict[Any, tuple[str, str]] = {
-    int: ("a whole number", "whole numbers"),
-    float: ("a number", "numbers"),
-    bool: ("True or False", "True and False"),
-}
-"""What a value must be, one and many of them."""
+_EXPECTED = {"int": "a whole number", "float": "a number", "str": "a name", "bool": "True or False"}
 
 
 def check_types(spec: Any) -> None:
-    """Refuse a value that is not of its field's type, for the plain types that a spec holds."""
+    """Raise for a value that is not of its field's type, for the plain types that a spec holds."""
     for field in dataclasses.fields(spec):
         name, _, optional = str(field.type).partition(" | ")
         value = getattr(spec, field.name)
         if name not in _TYPES or (value is None and optional == "None"):
             continue
-        wanted = _TYPES[name]
-        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-            what = {"int": "a whole number", "float": "a number", "str": "a name", "bool": "True or False"}[name]
-            raise ConfigError(f"{field.name}={value!r} is a {type(value).__name__}, but it must be {what}")
+        allowed = _TYPES[name]
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            raise ConfigError(f"{field.name}={value!r} is a {type(value).__name__}, but it must be {_EXPECTED[name]}")
 
 
-def parse(kind: type[Spec], words: Sequence[str], *, program: str, default: Spec | None = None) -> Spec:
-    """Read command-line words into a spec. Help goes to stdout; a mistake becomes a ConfigError of one line."""
-    for name, hint in get_type_hints(kind).items():
-        # A path without a name is the current folder, which nobody means.
-        if Path in (hint, *get_args(hint)) and "" in _behind(name, words):
-            raise ConfigError(f"{name}='': a folder or a file has a name; . is this folder")
-    switched = _with_switches(kind)
-    read = _read(switched, words, program, None if default is None else switched(**vars(default)), markers=())
-    return kind(**vars(read))
+def section_of(kind: type, name: str) -> str:
+    """The section that a field belongs to; empty for none. The class that declares it last decides."""
+    for owner in kind.__mro__:
+        if name in owner.__dict__.get("__annotations__", {}):
+            return next((base.__dict__["section"] for base in owner.__mro__ if "section" in base.__dict__), "")
+    return ""
+
+
+def sections_of(kind: type) -> dict[str, list[dataclasses.Field[Any]]]:
+    """The fields of a spec by section, in the order of `SECTIONS`; fields without a section come first."""
+    found: dict[str, list[dataclasses.Field[Any]]] = {name: [] for name in ("", *SECTIONS)}
+    for field in dataclasses.fields(kind):
+        found.setdefault(section_of(kind, field.name), []).append(field)
+    return {name: fields for name, fields in found.items() if fields}
+
+
+SECTIONS = ("data", "model", "training", "evaluation")
+
+
+@cache
+def field_docs(kind: type) -> Mapping[str, str]:
+    """The docstring behind each field of a dataclass, its bases included. A generated field has it as metadata."""
+    docs: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        docs |= {field.name: field.metadata["help"] for field in dataclasses.fields(owner) if "help" in field.metadata}
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        except (OSError, TypeError, SyntaxError):  # made at run time, or in a notebook
+            continue
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, body.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+                text = following.value
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    assert isinstance(statement.target, ast.Name)
+                    docs[statement.target.id] = " ".join(text.value.split())
+    return types.MappingProxyType(docs)
+
+
+def optional_section(kind: type, name: str, section: str, exclude: Iterable[str] = ()) -> Any:
+    """A section with the fields of a spec, each optional: None, or an empty tuple, means that it was not given.
+
+    So an option of a model is declared once, in the model's own spec.
+    """
+    hints, docs, skipped = get_type_hints(kind, include_extras=True), field_docs(kind), set(exclude)
+    fields: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(kind):
+        if field.name in skipped:
+            continue
+        hint = hints[field.name]
+        several = get_origin(hint) is tuple
+        kept = hint if several or type(None) in get_args(hint) else Union[hint, None]  # noqa: UP007 (made at run time)
+        default = () if several else None
+        fields.append(
+            (field.name, kept, dataclasses.field(default=default, metadata={"help": docs.get(field.name, "")}))
+        )
+    made = dataclasses.make_dataclass(name, fields, frozen=True, kw_only=True, namespace={"section": section})
+    made.__doc__ = kind.__doc__
+    made.__module__ = kind.__module__
+    return made
+
+
+def plain_value(value: Any) -> Any:
+    """A value as YAML and JSON hold it: tuples become lists, paths become strings."""
+    if isinstance(value, tuple):
+        return [plain_value(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def to_yaml(spec: Any) -> str:
-    """A spec as YAML, every field in it, in the order of its definition."""
+    """A spec as flat YAML, every field in it, in the order of its definition."""
+    return dump_yaml({key: plain_value(value) for key, value in vars(spec).items()})
+
+
+def dump_yaml(values: Mapping[str, Any]) -> str:
     import yaml
 
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(spec).items()}
-    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120))
+
+
+def in_sections(kind: type, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Flat settings grouped by the sections of their spec."""
+    return {
+        section: {field.name: plain_value(values[field.name]) for field in fields if field.name in values}
+        for section, fields in sections_of(kind).items()
+    }
+
+
+def flatten_sections(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Settings of a file without their sections. Flat files are welcome; a setting given twice is refused."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        inside = value if key in SECTIONS and isinstance(value, dict) else {key: value}
+        for name in inside:
+            if name in flat:
+                raise ConfigError(f"{path} gives {name!r} twice, in two sections")
+        flat |= inside
+    return flat
+
+
+def check_format(values: Mapping[str, Any], path: Path, *, required: bool) -> None:
+    """Raise for a spec file of another format number; a run's spec must have one."""
+    if "format" not in values and not required:
+        return
+    if values.get("format") != FORMAT or isinstance(values["format"], bool):
+        given = f"format {values['format']!r}"[:40] if "format" in values else "no format number"
+        raise ConfigError(f"{path} has {given}, but this version of anaphor reads format {FORMAT}")
+
+
+def read_settings(kind: type, path: Path) -> dict[str, Any]:
+    """The settings of a file, flat and unparsed. The file may be for one task; one for another task is refused."""
+    values = read_mapping(path)
+    check_format(values, path, required=False)
+    task, expected = values.get("task"), getattr(kind, "task", None)
+    if task is not None and task != expected:
+        raise ConfigError(f"{path} is for the task {str(task)[:60]!r}, not for {expected!r}")
+    flat = flatten_sections({key: value for key, value in values.items() if key not in NOT_SETTINGS}, path)
+    check_fields(kind, flat, str(path))
+    return flat
 
 
 def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> Spec:
-    """Read a spec from a file. Unknown keys, wrong types and anything nested are refused.
+    """Read a spec from a file. Unknown keys, wrong types and anything nested but the sections are refused."""
+    from anaphor.flags import parse_values
 
-    A file may say for which task it is; one for another task is refused.
-    """
-    import tyro
-
-    values = read_mapping(path)
-    task, expected = values.pop("task", None), getattr(kind, "task", None)
-    if task is not None and task != expected:
-        raise ConfigError(f"{path} is for the task {task!r}, not for {expected!r}")
-    check_fields(kind, values, str(path))
-    words = [word for key, value in values.items() for word in _as_words(key, value, path)]
+    words = [word for key, value in read_settings(kind, path).items() for word in _to_words(key, value, path)]
     try:
-        # Booleans arrive as values, not as switches.
-        return _read(kind, words, str(path), default, markers=(tyro.conf.FlagConversionOff,))
+        return parse_values(kind, words, program=str(path), default=default)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        message = str(error)
+        raise ConfigError(message if message.startswith(str(path)) else f"{path}: {message}") from None
 
 
 def finite(value: Any) -> Any:
@@ -122,105 +219,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(child) for child in value]
     return value
-
-
-def _with_switches(kind: type[Spec]) -> type[Any]:
-    """The same spec, where a field that is True, False or left open is set by `--name` and `--no-name`.
-
-    The parser makes switches of plain booleans only, unless a field says that None is its default and never typed.
-    """
-    import tyro
-
-    hints = get_type_hints(kind, include_extras=True)
-    switches: list[tuple[str, Any, Any]] = []
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if hints[field.name] == bool | None:
-            switch: Any = Annotated[bool | None, tyro.conf.DisallowNone]
-        elif hints[field.name] is bool and field.name.startswith("no_"):
-            switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # nobody would type `--no-no-name`
-        else:
-            continue
-        switches.append((field.name, switch, dataclasses.field(default=field.default)))
-    about = {"__doc__": kind.__doc__}
-    return dataclasses.make_dataclass(
-        kind.__name__, switches, bases=(kind,), namespace=about, frozen=True, kw_only=True
-    )
-
-
-def _read(kind: type[Spec], words: Sequence[str], program: str, default: Spec | None, markers: tuple[Any, ...]) -> Spec:
-    import tyro
-
-    complaints = io.StringIO()
-    keywords: dict[str, Any] = {} if default is None else {"default": default}
-    try:
-        with contextlib.redirect_stderr(complaints):
-            spec: Spec = tyro.cli(kind, args=list(words), prog=program, config=markers, **keywords)
-            return spec
-    except SystemExit as done:
-        if done.code in (0, None):
-            raise
-        raise ConfigError(_explained(_one_line(complaints.getvalue()), kind, words)) from None
-
-
-def _explained(message: str, kind: type, words: Sequence[str]) -> str:
-    """What the parser says of a value or a flag, in terms of what the user typed rather than of how it is read."""
-    hints = get_type_hints(kind)
-    missing = re.match(r"Missing from (anaphor .*?): (?:--([\w-]+) )?([A-Z:]+) (.*?) \(required\)", message)
-    if missing:
-        verb, flag, shape, about = missing.groups()
-        return f"`{verb}` needs {f'--{flag} {shape}' if flag else shape}: {about[0].lower()}{about[1:].rstrip('.')}"
-    lacking = re.match(r"Missing value for argument '(--[\w-]+)", message)
-    if lacking:
-        return f"{lacking[1]} needs a value"
-    wrong = re.match(r"(?:Error parsing |invalid choice .* for argument ')--([\w-]+)", message)
-    name = wrong[1].replace("-", "_") if wrong else ""
-    if name in hints:
-        parts = {hints[name], *get_args(hints[name])}  # of `int | None` and of `tuple[int, ...]`
-        wanted = next((wanted for one, wanted in _WANTED.items() if one in parts), None)
-        several = get_origin(hints[name]) is tuple
-        given = _behind(name, words)[: None if several else 1]
-        if wanted is not None and given:
-            must = f"a list of {wanted[1]}" if several else wanted[0]
-            return f"{name}={' '.join(given)!r}: it must be {must}"
-    unknown = re.match(r"Unrecognized options: (--[\w-]+)", message)
-    if unknown and "did you mean" not in message:
-        return message + nearest(unknown[1], [f"--{name.replace('_', '-')}" for name in hints])
-    return message
-
-
-def _behind(name: str, words: Sequence[str]) -> list[str]:
-    """The words behind the flag of a field, up to the next flag. Where it comes twice, the last one counts."""
-    found: list[str] = []
-    for place, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if flag.startswith("--") and flag[2:].replace("-", "_") == name:
-            rest = takewhile(lambda other: not other.startswith("--"), words[place + 1 :])
-            found = [value] if equals else list(rest)
-    return found
-
-
-def _one_line(box: str) -> str:
-    """What the parser wrote in a frame, as one sentence: its message, and its first suggestion if it has one.
-
-    The frame is drawn with lines or with dashes, in colours or not, as the terminal allows.
-    """
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    sections: list[list[str]] = [[]]
-    for line in plain.splitlines():
-        words = line.strip(" │")
-        if re.fullmatch(r"╭.*╮|╰─*╯|─+|-+", words):  # the title, the end, and the rules between sections
-            sections.append([])
-        elif words:
-            sections[-1].append(words)
-    # A frame without a box has its title as a section of its own, above the first rule.
-    told = [section for section in sections[1:] if section] or [["the command line could not be read"]]
-    message = " ".join(told[0])
-    for section in told[1:]:
-        if section[0].startswith("Perhaps you meant") and len(section) > 1:
-            # One line names a switch and its opposite.
-            names = re.findall(r"--[\w-]+", section[1]) or section[1].split()
-            message += f"; did you mean {difflib.get_close_matches(told[0][-1].split()[-1], names, 1, 0)[0]!r}?"
-    return _in_one_line(message)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -294,7 +292,7 @@ def _refuse_twice(root: Any, path: Path) -> None:
         waiting += [value for _, value in pairs] or node.value
 
 
-def _as_words(key: str, value: Any, path: Path) -> list[str]:
+def _to_words(key: str, value: Any, path: Path) -> list[str]:
     items = value if isinstance(value, list) else [value]
     for item in items:
         if isinstance(item, dict | list):

@@ -26,7 +26,7 @@ def told(capsys, *words):
         (["train", "lm", "--layer-widths", "8", "y"], "layer_widths='8 y': it must be a list of whole numbers"),
         (["train", "lm", "--layer-residuals", "maybe"], "layer_residuals='maybe': it must be a list of True and False"),
         (["train", "lm", "--lr", "--force"], "--lr needs a value"),
-        (["train", "lm", "--width", "8", "--width", "x"], "width='x': it must be a whole number"),
+        (["train", "lm", "--width", "8", "--width", "x"], "--width is given twice: give it once"),
         (["models", "--vocabulary", "many"], "vocabulary='many': it must be a whole number"),
         (["generate", "run", "--temperature", "cold", "--seed", "1"], "temperature='cold': it must be a number"),
     ],
@@ -44,7 +44,7 @@ def test_a_value_of_the_wrong_kind_is_told_what_it_must_be(capsys, words, messag
         ("random_offset: maybe", "it.yaml: random_offset='maybe': it must be True or False"),
         ("tied: maybe", "it.yaml: tied='maybe': it must be True or False"),
         ("widht: 3", "it.yaml has no field 'widht'; did you mean 'width'?"),
-        ("zzz: 3", "it.yaml has no field 'zzz'; --help lists all that there are"),
+        ("zzz: 3", "it.yaml has no field 'zzz'; --help lists all of them"),
         ("data: [1\nb: 2", "it.yaml is not a plain YAML file: line 2, column 2: expected ',' or ']', but got ':'"),
         ("a: \x01", "it.yaml is not a plain YAML file: unacceptable character #x0001: special characters are not "
          "allowed at position 3"),
@@ -62,10 +62,10 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, capsys, text,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "lm", "--widht", "3"], "--widht, 3; did you mean '--width'?"),
-        (["train", "lm", "--widht=3"], "--widht=3; did you mean '--width'?"),
+        (["train", "lm", "--widht", "3"], "unknown option --widht; did you mean '--width'?"),
+        (["train", "lm", "--widht=3"], "unknown option --widht; did you mean '--width'?"),
         (["train", "lm", "--no-tide"], "--no-tide; did you mean '--no-tied'?"),
-        (["generate", "run", "--temprature=0"], "--temprature=0; did you mean '--temperature'?"),
+        (["generate", "run", "--temprature=0"], "unknown option --temprature; did you mean '--temperature'?"),
         (["generate", "run", "--greedy"], "--temperature 0 always takes the most likely token"),
         (["train", "--json"], "the task is missing: `anaphor train lm --json` or `anaphor train translate --json`"),
         (["--json", "models"], "the verb is missing: it stands before all options (known: bench, "),
@@ -87,5 +87,5 @@ def test_a_flag_that_is_not_known_gets_the_nearest_guess(capsys, words, message)
 )
 def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
-    assert told(capsys, *words) == "out='': a folder or a file has a name; . is this folder"
+    assert told(capsys, *words) == "out='': a folder or a file needs a name; . is this folder"
     assert not list(tmp_path.iterdir())

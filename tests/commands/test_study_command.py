@@ -9,7 +9,7 @@ import torch
 from anaphor.cli.main import main
 from anaphor.cli.study import Options, chosen, engine_for
 from anaphor.cli.study_table import score_of
-from anaphor.config import parse
+from anaphor.flags import parse
 from anaphor.studies import worker
 from anaphor.studies.axes import plain_axis
 from anaphor.studies.cell import MEASURES, Cell, measures_of

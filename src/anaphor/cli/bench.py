@@ -10,8 +10,9 @@ from pathlib import Path
 
 from anaphor.cli.table import print_table
 from anaphor.cli.writing import make, writing
-from anaphor.config import look_up, parse
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 
 PARTS = {
     "overhead": "what the contract costs",

@@ -12,8 +12,9 @@ from typing import Annotated
 import tyro
 
 from anaphor.cli.lines import read_lines
-from anaphor.config import look_up, parse
+from anaphor.config import look_up
 from anaphor.errors import ConfigError, DataError
+from anaphor.flags import parse
 from anaphor.metrics.sacre import TOKENIZERS
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.table import print_table
-from anaphor.config import look_up, parse
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 
 if TYPE_CHECKING:
     from anaphor.data.pair_sources import NamedPairs

@@ -14,8 +14,9 @@ import tyro
 from anaphor.cli.table import print_table
 from anaphor.cli.train import told_overlap, told_source_loss
 from anaphor.cli.writing import make, writing
-from anaphor.config import finite, look_up, parse
+from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 
 if TYPE_CHECKING:
     from anaphor.metrics.perplexity import Score

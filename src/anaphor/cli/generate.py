@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from anaphor.cli.train import warn_of_unknown
-from anaphor.config import parse
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 from anaphor.training.spec import check_seed
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import tyro
 
 from anaphor.cli.table import print_table
 from anaphor.cli.writing import make
-from anaphor.config import look_up, parse
+from anaphor.config import look_up
+from anaphor.flags import parse
 from anaphor.labs.lab import CURVES, Check, Outcome
 from anaphor.labs.table import LABS
 

@@ -15,8 +15,9 @@ import tyro
 from anaphor.cli.table import print_table
 from anaphor.cli.train import warn_of_unknown
 from anaphor.cli.writing import writing
-from anaphor.config import finite, parse
+from anaphor.config import finite
 from anaphor.errors import ConfigError, DataError
+from anaphor.flags import parse
 
 if TYPE_CHECKING:
     from anaphor.inspect import Look

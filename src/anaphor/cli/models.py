@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import tyro
 
 from anaphor.cli.table import print_table
-from anaphor.config import look_up, parse
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ import tyro
 from anaphor.cli.lines import read_lines
 from anaphor.cli.table import print_line
 from anaphor.cli.train import warn_of_unknown
-from anaphor.config import finite, parse
+from anaphor.config import finite
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 
 if TYPE_CHECKING:
     from anaphor.evaluation import ScoredText

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.config import from_text, look_up, parse
+from anaphor.config import from_text, look_up
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 from anaphor.studies.presets import questions, study_file
 from anaphor.studies.spec import TESTS, StudySpec, read_study
 

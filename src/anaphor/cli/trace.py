@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.writing import writing
-from anaphor.config import parse
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 
 if TYPE_CHECKING:
     from anaphor.inspect import Graph

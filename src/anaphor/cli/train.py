@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import finite, from_yaml, look_up, parse
+from anaphor.config import finite, from_yaml, look_up
 from anaphor.errors import ConfigError
+from anaphor.flags import parse
 from anaphor.training.budget import BUDGETS
 from anaphor.training.precedence import REPLACED, without_replaced
 from anaphor.training.recipes import recipe_file

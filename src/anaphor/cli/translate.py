@@ -14,8 +14,8 @@ import tyro
 
 from anaphor.cli.lines import read_lines
 from anaphor.cli.writing import writing
-from anaphor.config import parse
 from anaphor.errors import ConfigError, DataError
+from anaphor.flags import parse
 
 if TYPE_CHECKING:
     from anaphor.data.tokenizer import Tokenizer

@@ -1,0 +1,291 @@
+"""Flags: a spec from the words of a command line. tyro reads them and writes the help; mistakes are found before.
+
+Each word is checked against the fields of the spec first, so that an error names what was typed, what is allowed and
+the nearest flag, and does not depend on how another library words it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from anaphor.config import field_docs, nearest, sections_of
+from anaphor.errors import ConfigError
+
+Spec = TypeVar("Spec")
+
+_CAST: dict[Any, tuple[Any, str, str]] = {
+    int: (int, "a whole number", "whole numbers"),
+    float: (float, "a number", "numbers"),
+    bool: ({"True": True, "False": False}.__getitem__, "True or False", "True and False"),
+}
+"""For each type: how a word is read, and what one and several of them are called."""
+_METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A field of a spec as the command line knows it."""
+
+    field: str
+    name: str
+    kind: Any
+    """Type of one value."""
+    several: bool
+    optional: bool
+    positional: bool
+    repeated: bool
+    """Whether the flag may be given several times, one value each."""
+    required: bool
+    metavar: str
+    help: str
+
+    @property
+    def is_switch(self) -> bool:
+        return self.kind is bool and not self.several
+
+    @property
+    def shown(self) -> str:
+        return self.metavar if self.positional else f"--{self.name} {self.metavar}"
+
+
+def flags_of(kind: type) -> dict[str, Flag]:
+    """The flags of a spec by field."""
+    import tyro
+
+    hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
+    found: dict[str, Flag] = {}
+    for field in dataclasses.fields(kind):
+        hint, extras = _strip(hints[field.name])
+        several = get_origin(hint) is tuple
+        inner = get_args(hint)[0] if several else hint
+        options = [one for one in get_args(inner) if one is not type(None)]
+        optional = type(None) in get_args(inner)
+        one = options[0] if optional and len(options) == 1 else inner
+        named = next((extra for extra in extras if getattr(extra, "metavar", None)), None)
+        positional = any(extra is tyro.conf.Positional or extra in get_args(tyro.conf.Positional) for extra in extras)
+        metavar = _METAVARS.get(one, "STR")
+        if get_origin(one) is Literal:
+            metavar = "{" + ",".join(map(str, get_args(one))) + "}"
+        if positional:
+            metavar = field.name.upper()
+        repeated = bool(field.metadata.get("repeated"))
+        found[field.name] = Flag(
+            field=field.name,
+            name=field.metadata.get("flag", field.name.replace("_", "-")),
+            kind=one,
+            several=several,
+            optional=optional,
+            positional=positional,
+            repeated=repeated,
+            required=field.default is MISSING and field.default_factory is MISSING,
+            metavar=named.metavar if named is not None else metavar,
+            help=docs.get(field.name, ""),
+        )
+    return found
+
+
+def _strip(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type and its annotations."""
+    if get_origin(hint) is Annotated:
+        inner, *extras = get_args(hint)
+        return inner, tuple(extras)
+    return hint, ()
+
+
+def parse(kind: type[Spec], words: Sequence[str], *, program: str, default: Spec | None = None) -> Spec:
+    """Read command-line words into a spec. Help goes to stdout; a mistake becomes a ConfigError of one line."""
+    flags = flags_of(kind)
+    if not {"-h", "--help"} & set(words):
+        check_words(flags, words, program=program, has_default=default is not None)
+    return _read(kind, flags, words, program, default, switches=True)
+
+
+def parse_values(kind: type[Spec], words: Sequence[str], *, program: str, default: Spec | None = None) -> Spec:
+    """The same for the words of a file, where a boolean has a value."""
+    flags = flags_of(kind)
+    check_words(flags, words, program=program, has_default=default is not None, switches=False)
+    return _read(kind, flags, words, program, default, switches=False)
+
+
+def check_words(
+    flags: dict[str, Flag], words: Sequence[str], *, program: str, has_default: bool, switches: bool = True
+) -> None:
+    """Raise for the first mistake: an unknown flag, one given twice, a missing or a wrong value, a word too many."""
+    named = {flag.name: flag for flag in flags.values() if not flag.positional}
+    switch_off = {f"no-{flag.name}": flag for flag in named.values() if flag.is_switch and switches}
+    places = [flag for flag in flags.values() if flag.positional]
+    given: set[str] = set()
+    loose: list[str] = []
+    for word, equals, values in _groups(words):
+        if word is None:
+            loose += values
+            continue
+        name = word[2:].replace("_", "-")
+        flag = named.get(name) or switch_off.get(name)
+        if flag is None:
+            known = [f"--{one}" for one in (*named, *switch_off)]
+            raise ConfigError(f"unknown option {word}{nearest(word, known)}")
+        if flag.field in given and not flag.repeated:
+            raise ConfigError(f"--{flag.name} is given twice: give it once")
+        given.add(flag.field)
+        loose += _check_values(flag, values, equals, switches=switches)
+    for place in places:
+        if loose:
+            given.add(place.field)
+            taken = loose if place.several else loose[:1]
+            loose = loose[len(taken) :]
+            for value in taken:
+                _check_value(place, value, [value])
+    if loose:
+        raise ConfigError(f"unexpected argument {loose[0]!r}{_one_value(words, loose[0])}")
+    for flag in flags.values():
+        if flag.required and flag.field not in given and not has_default:
+            about = f": {flag.help[0].lower()}{flag.help[1:].rstrip('.')}" if flag.help else ""
+            raise ConfigError(f"`{program}` needs {flag.shown}{about}")
+
+
+def _groups(words: Sequence[str]) -> Iterator[tuple[str | None, bool, list[str]]]:
+    """Each flag with the words behind it, up to the next flag; words before the first flag belong to none."""
+    flag: str | None = None
+    equals, values = False, list[str]()
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            if flag is not None or values:
+                yield flag, equals, values
+            flag, sign, value = word.partition("=")
+            equals, values = bool(sign), [value] if sign else []
+        else:
+            values.append(word)
+    if flag is not None or values:
+        yield flag, equals, values
+
+
+def _check_values(flag: Flag, values: list[str], equals: bool, *, switches: bool) -> list[str]:
+    """Check the values that belong to a flag; gives the words behind them, which belong to none."""
+    if flag.is_switch and switches:
+        if equals:
+            raise ConfigError(f"--{flag.name} is a switch and takes no value, but {values[0]!r} is given")
+        return values
+    if not values and not flag.several:
+        raise ConfigError(f"--{flag.name} needs a value")
+    several = flag.several and not flag.repeated
+    taken = values if several else values[:1]
+    for value in taken:
+        _check_value(flag, value, taken)
+    return values[len(taken) :]
+
+
+def _check_value(flag: Flag, value: str, values: list[str]) -> None:
+    if value == "None" and flag.optional:
+        return
+    if flag.kind is Path and not value:
+        raise ConfigError(f"{flag.field}='': a folder or a file needs a name; . is this folder")
+    if get_origin(flag.kind) is Literal and value not in map(str, get_args(flag.kind)):
+        known = [str(choice) for choice in get_args(flag.kind)]
+        raise ConfigError(f"{flag.field}={value!r}{nearest(value, known)} (known: {', '.join(known)})")
+    if flag.kind not in _CAST:
+        return
+    cast, one, many = _CAST[flag.kind]
+    try:
+        cast(value)
+    except (ValueError, KeyError):
+        expected = f"a list of {many}" if flag.several else one
+        raise ConfigError(f"{flag.field}={' '.join(values)!r}: it must be {expected}") from None
+
+
+def _one_value(words: Sequence[str], loose: str) -> str:
+    """What to say of a word too many right behind the value of a flag that takes one."""
+    place = list(words).index(loose)
+    before = [word for word in words[:place] if word.startswith("--")]
+    return f": {before[-1].partition('=')[0]} takes one value" if before and place >= 2 else ""
+
+
+def _read(
+    kind: type[Spec],
+    flags: dict[str, Flag],
+    words: Sequence[str],
+    program: str,
+    default: Spec | None,
+    *,
+    switches: bool,
+) -> Spec:
+    import tyro
+
+    view = _view(kind, flags, default, switches=switches)
+    markers: list[Any] = [tyro.conf.OmitArgPrefixes]
+    if not switches:
+        markers.append(tyro.conf.FlagConversionOff)
+    complaints = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaints):
+            read = tyro.cli(view, args=list(words), prog=program, config=tuple(markers))
+    except SystemExit as done:
+        if done.code in (0, None):
+            raise
+        typed = " ".join(words)
+        raise ConfigError(f"cannot parse {typed[:200]!r}; `{program} --help` lists the options") from None
+    values: dict[str, Any] = {}
+    for name, value in vars(read).items():
+        values |= vars(value) if name.startswith("section_") else {name: value}
+    return kind(**values)
+
+
+def _view(kind: type, flags: dict[str, Flag], default: Any, *, switches: bool) -> Any:
+    """The spec as tyro reads it: its sections as nested dataclasses, whose titles group the help."""
+    hints = get_type_hints(kind, include_extras=True)
+    parts: list[tuple[str, Any, Any]] = []
+    for section, fields in sections_of(kind).items():
+        members = [_member(flags[field.name], hints[field.name], field, default, switches=switches) for field in fields]
+        if not section:
+            parts += members
+            continue
+        nested = dataclasses.make_dataclass(section, members, frozen=True, kw_only=True)
+        nested.__doc__ = ""
+        import tyro
+
+        titled = Annotated[nested, tyro.conf.arg(name=section)]
+        parts.append((f"section_{section}", titled, dataclasses.field()))
+    made = dataclasses.make_dataclass(kind.__name__, parts, frozen=True, kw_only=True)
+    made.__doc__ = kind.__doc__
+    return made
+
+
+def _member(
+    flag: Flag, hint: Any, field: dataclasses.Field[Any], default: Any, *, switches: bool
+) -> tuple[str, Any, Any]:
+    import tyro
+
+    extras: list[Any] = []
+    value = field.default if default is None else getattr(default, field.name)
+    if value is MISSING and field.default_factory is not MISSING:
+        value = field.default_factory()
+    if flag.is_switch and switches:
+        if flag.optional:
+            extras.append(tyro.conf.DisallowNone)
+        if flag.name.startswith("no-"):
+            extras.append(tyro.conf.FlagCreatePairsOff)  # nobody would type `--no-no-name`
+    if flag.repeated:
+        extras.append(tyro.conf.UseAppendAction)
+    shown = "" if value in (MISSING, None, (), False, "") else f"(default: {_shown(value)})"
+    argument: dict[str, Any] = {
+        "help": flag.help or None,
+        "help_behavior_hint": shown if value is not MISSING else None,
+    }
+    if not flag.is_switch:
+        argument["metavar"] = f"[{flag.metavar} ...]" if flag.several and not flag.repeated else flag.metavar
+    if flag.name != flag.field.replace("_", "-"):
+        argument["name"] = flag.name
+    inner, given = _strip(hint)
+    kept = [extra for extra in given if not hasattr(extra, "metavar")]
+    annotated = Annotated[(inner, *kept, *extras, tyro.conf.arg(**argument))]  # type: ignore[valid-type]
+    return field.name, annotated, dataclasses.field() if value is MISSING else dataclasses.field(default=value)
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
