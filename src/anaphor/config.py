@@ -78,7 +78,7 @@ def check_types(spec: Any) -> None:
 def section_of(kind: type, name: str) -> str:
     """The section that a field belongs to; empty for none. The class that declares it last decides."""
     for owner in kind.__mro__:
-        if name in owner.__dict__.get("__annotations__", {}):
+        if name in inspect.get_annotations(owner):
             return next((base.__dict__["section"] for base in owner.__mro__ if "section" in base.__dict__), "")
     return ""
 
