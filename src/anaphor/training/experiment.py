@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from anaphor.errors import DataError
 from anaphor.metrics.result import Result
 from anaphor.training.spec import RunSpec
 
@@ -74,7 +76,8 @@ class Experiment(ABC):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """Digests of the data (`data`: by split, without test) and the preprocessing. They must not change on resume."""
+        """Digests of the data (`data`: by split, without test) and the preprocessing. They must not change on
+        resume."""
 
     def validate(self, test: bool) -> None:
         """Raise before the first step what could not be scored later; `test` says whether test will be scored."""
@@ -92,3 +95,31 @@ class Experiment(ABC):
         """Splits whose data differ from those of training. Test was not fingerprinted."""
         before, now = self.known.get("data", {}), self.fingerprint()["data"]
         return [split for split in before if before[split] != now.get(split)]
+
+
+class HasSplits(Protocol):
+    """Data in splits."""
+
+    def check(self, split: str) -> str: ...
+
+
+def require_splits(data: HasSplits, test: bool) -> None:
+    """Refuse data without a split that will be scored."""
+    data.check("valid")
+    if test:
+        try:
+            data.check("test")
+        except DataError as error:
+            raise DataError(f"{error}; use --no-test to train without it") from None
+
+
+@contextmanager
+def seeded(seed: int, keep_state: bool) -> Iterator[None]:
+    """Draw initial weights from the seed. With `keep_state` the global random state is restored afterwards."""
+    if not keep_state:
+        torch.manual_seed(seed)
+        yield
+        return
+    with torch.random.fork_rng(devices=()):  # weights are drawn on the CPU
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,390 @@
+"""Language modeling: a model, its text and its tokenizer; batches, loss and scores."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anaphor.data.corpus import build_tokenizer, encoded
+from anaphor.data.pair_sources import PAIR_SOURCES
+from anaphor.data.reading import dialogues
+from anaphor.data.source import Source
+from anaphor.data.sources import EXAMPLES, LINES, SOURCES, open_source, overlap
+from anaphor.data.synthetic import GrammarSource
+from anaphor.data.text import Batch, Complete, Padded, Stream, columns, largest_offset, offset_of
+from anaphor.data.tokenizer import Tokenizer
+from anaphor.data.vocab import tokenizer_from_plain
+from anaphor.errors import ConfigError, DataError
+from anaphor.evaluation import losses_by_batch
+from anaphor.generate import Choice, generate
+from anaphor.metrics.perplexity import LossResult, Tally, loss_result
+from anaphor.mixers import detach
+from anaphor.models import LanguageModel, ModelState, preset
+from anaphor.models.cross_entropy import NO_TARGET, chunked
+from anaphor.training.device import choose_device
+from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
+from anaphor.training.place import at_hand
+from anaphor.training.spec import LanguageRunSpec
+
+SAMPLE_TOKENS = 50
+
+
+@dataclass(frozen=True)
+class ActivationRegularization:
+    """Penalties on the features that the output layer reads (Merity, McCann and Socher, 2017). They are part of the
+    gradient and of no score."""
+
+    activation: float = 0.0
+    """Weight of the mean square of the features (AR)."""
+    temporal: float = 0.0
+    """Weight of the mean square of their change from one token to the next (TAR)."""
+
+    def __post_init__(self) -> None:
+        for name, weight in (("activation_reg", self.activation), ("temporal_activation_reg", self.temporal)):
+            if not 0 <= weight < math.inf:
+                raise ConfigError(f"{name}={weight}: it must be at least 0, and finite")
+
+    def penalty(self, features: Tensor, targets: Tensor) -> Tensor | None:
+        """Sum over all tokens with a target; None where both weights are 0. [B, T, D], [B, T] -> []"""
+        if not (self.activation or self.temporal):
+            return None
+        x, valid = features.float(), targets != NO_TARGET
+        total = self.activation * (x.square().mean(-1) * valid).sum()
+        if self.temporal:
+            change = (x[:, 1:] - x[:, :-1]).square().mean(-1)
+            total = total + self.temporal * (change * valid[:, 1:]).sum()
+        return total
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split on the device, and the size of its text."""
+
+    tokens: Tensor
+    """[N]"""
+    bytes: int
+    unknowns: int
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a split is scored."""
+
+    rows: int
+    """Rows of the text that are scored in parallel."""
+    bptt: int
+    """Tokens of a segment."""
+    carry: bool
+    """Whether the state is carried from one segment to the next; else each segment starts without a state."""
+    complete: bool = True
+    """Whether every token is scored once; else as in PyTorch's word_language_model example, which drops the remainder
+    of the text and the first token of every row."""
+
+    def batches(self, tokens: Tensor, boundary: int) -> Sequence[Batch]:
+        if self.complete:
+            return Complete(tokens, boundary, self.rows, self.bptt)
+        return Stream(tokens, self.rows, self.bptt)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "bptt": self.bptt,
+            "state": "carried" if self.carry else "restarted",
+            "batch": self.rows,
+            "protocol": "complete" if self.complete else "example",
+        }
+
+
+def resolve_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
+    """Whether state is carried across segments; None means wherever the model can. Impossible choices are refused."""
+    if carry is None:
+        carry = model.causal and model.limit is None and not model.state_grows
+    if carry and not model.causal:
+        raise ConfigError("a layer that sees later tokens reads whole segments and carries no state: use --no-carry")
+    if carry and model.limit is not None:
+        raise ConfigError(
+            f"a carried state has no end, but the model has {model.limit:,} learned positions: use --no-carry, "
+            f"or another --position (sinusoidal, rotary, alibi, relative)"
+        )
+    if carry and model.state_grows:
+        raise ConfigError("a carried state of attention would grow without bound: set --memory, or use --no-carry")
+    if not carry and model.limit is not None and bptt > model.limit:
+        raise ConfigError(f"bptt={bptt} is longer than the {model.limit:,} learned positions of the model")
+    return carry
+
+
+class LanguageModelExperiment(Experiment):
+    """A language model with its text and tokenizer. Subclasses say how the text becomes batches."""
+
+    spec: LanguageRunSpec
+    model: LanguageModel
+    largest_loss = math.log(sys.float_info.max)  # the perplexity of a larger one is no number
+
+    def __init__(
+        self,
+        spec: LanguageRunSpec,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        open_text: Callable[[], Source],
+        *,
+        device: torch.device | str = "cpu",
+        known: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`open_text` is called when a split is first read, so that a run can be used without its data."""
+        self.spec, self.model, self.tokenizer = spec, model, tokenizer
+        self.device, self.known = torch.device(device), known or {}
+        self.regularization = ActivationRegularization(spec.activation_reg, spec.temporal_activation_reg)
+        self._open_text = open_text
+        self.split = cache(self.load_split)
+        """Loads a split when it is first asked for, so that test is not read before it is scored."""
+        self.setup()
+
+    def setup(self) -> None:
+        """Refuse settings that do not fit together, and derive others."""
+
+    @property
+    def source(self) -> Source:
+        return self._open_text()
+
+    @abstractmethod
+    def load_split(self, name: str) -> Any: ...
+
+    @abstractmethod
+    def evaluate(self, split: str) -> LossResult: ...
+
+    @abstractmethod
+    def count_tokens(self, split: str) -> tuple[int, int]:
+        """All tokens of a split, and how many of them are unknown."""
+
+    overlap_unit: str
+    overlap_separator: bytes
+
+    def score(self, split: str) -> LossResult:
+        """Also the loss of the grammar itself, where the text was drawn from one, and the overlap of test and train."""
+        result = self.evaluate(split)
+        details = {} if (loss := self.source_loss(split)) is None else {"source_loss": loss}
+        if split == "test":
+            details["overlap"] = self.overlap()
+        return replace(result, details={**result.details, **details})
+
+    def source_loss(self, split: str) -> float | None:
+        """Loss of the grammar that the text was drawn from, in nats per token of this tokenizer. None: the text is not
+        from a grammar, or has unknown words, which are easier to predict than what they stand for."""
+        if not isinstance(self.source, GrammarSource):
+            return None
+        tokens, unknowns = self.count_tokens(split)
+        total, _ = self.source.loss(self.source.text(split))
+        return None if unknowns else total / tokens
+
+    def overlap(self) -> dict[str, Any]:
+        """How much of test is in train too. It reads the test split."""
+        found = overlap(self.source, self.overlap_separator)
+        return {"unit": self.overlap_unit, "test": found.parts, "in_train": found.in_train}
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {
+            "tokenizer": self.tokenizer.to_plain(),
+            "data": {split: self.source.digest(split) for split in ("train", "valid")},
+        }
+
+    def validate(self, test: bool) -> None:
+        require_splits(self.source, test)
+
+    def sample(self, seed: int) -> str:
+        """A short text generated from the empty prompt."""
+        if not self.model.causal:
+            return "(none: a model that sees later tokens cannot generate text)"
+        tokens = SAMPLE_TOKENS if self.model.limit is None else min(SAMPLE_TOKENS, self.model.limit)
+        ids = generate(self.model, [self.tokenizer.boundary], tokens, Choice(temperature=1.0), seed=seed)
+        return self.tokenizer.decode(list(ids))
+
+    def compute_loss(self, batch: Batch, state: ModelState | None) -> tuple[Loss, ModelState]:
+        """Loss of a batch after a state, and the next state."""
+        x, state = self.model.features(batch.input_ids, state, batch.lengths)
+        penalty = self.regularization.penalty(x, batch.targets)
+        return Loss(chunked(x, self.model.head, batch.targets), penalty), state
+
+    def common_facts(self, tokens: int, unknowns: int) -> dict[str, Any]:
+        """Part of every signature."""
+        sight = {} if self.model.causal else {"causal": "no"}
+        unknown = "none" if not unknowns else "kept"
+        vocabulary = {"tokenizer": self.tokenizer.kind, "vocab": len(self.tokenizer), "unk": unknown}
+        return {"tokens": tokens, **vocabulary, **sight}
+
+
+class StreamExperiment(LanguageModelExperiment):
+    """The text as one stream in parallel rows, segment after segment, with the state carried or not."""
+
+    overlap_unit, overlap_separator = "lines", LINES
+
+    def setup(self) -> None:
+        spec = self.spec
+        if spec.max_examples is not None:
+            raise ConfigError(
+                f"max_examples={spec.max_examples} counts examples, and a stream has none: use --batching padded"
+            )
+        self.carry = resolve_carry(self.model, spec.carry, spec.bptt)
+        self.protocol = Protocol(spec.eval_batch_size, spec.bptt, self.carry, spec.protocol == "complete")
+
+    def load_split(self, name: str) -> Split:
+        corpus = encoded(self.source, name, self.tokenizer)
+        return Split(corpus.tensor(self.device), corpus.bytes, corpus.unknowns)
+
+    def batches(self, epoch: int) -> Stream:
+        rows, bptt = self.spec.batch_size, self.spec.bptt
+        offset = offset_of(epoch, rows, bptt) if self.spec.random_offset else 0
+        return Stream(self.split("train").tokens, rows, bptt, offset)
+
+    def initial_carry(self) -> ModelState | None:
+        return self.model.initial_state(self.spec.batch_size) if self.carry else None
+
+    def loss(self, batch: Batch, carry: ModelState | None) -> tuple[Loss, ModelState | None]:
+        loss, state = self.compute_loss(batch, carry if self.carry and not batch.restarts else None)
+        return loss, detach(state) if self.carry else None
+
+    def validate(self, test: bool) -> None:
+        super().validate(test)
+        self.eval_batches("valid", self.protocol)
+        if self.spec.random_offset:
+            rows = self.spec.batch_size
+            columns(self.split("train").tokens, rows, largest_offset(rows, self.spec.bptt))
+
+    def evaluate(self, split: str) -> LossResult:
+        return self.evaluate_with(split, self.protocol)
+
+    def evaluate_with(self, split: str, protocol: Protocol) -> LossResult:
+        """The result under another protocol: other segment lengths, or another choice of carrying."""
+        return self.result_of(split, protocol, self.segment_losses(split, protocol))
+
+    def eval_batches(self, split: str, protocol: Protocol) -> Sequence[Batch]:
+        return protocol.batches(self.split(split).tokens, self.tokenizer.boundary)
+
+    def segment_losses(self, split: str, protocol: Protocol) -> Iterator[tuple[Batch, Tensor]]:
+        """The segments of a split, each with the losses of its tokens [B, T]."""
+        return losses_by_batch(self.model, self.eval_batches(split, protocol), protocol.carry)
+
+    def result_of(self, split: str, protocol: Protocol, losses: Iterable[tuple[Batch, Tensor]]) -> LossResult:
+        """The result of the losses of all segments of a split."""
+        tally = Tally(causal=self.model.causal)
+        for batch, values in losses:
+            tally.add(values.double().sum(), batch.count)
+        return self.result_of_tally(split, protocol, tally)
+
+    def result_of_tally(self, split: str, protocol: Protocol, tally: Tally, **facts: Any) -> LossResult:
+        text = self.split(split)
+        total = tally.read(text.bytes if protocol.complete else None)
+        return loss_result(total, {**protocol.facts(), **self.common_facts(total.tokens, text.unknowns), **facts})
+
+    def count_tokens(self, split: str) -> tuple[int, int]:
+        # All tokens, although the example protocol drops a few: the grammar's total is that of the whole text.
+        text = self.split(split)
+        return len(text.tokens), text.unknowns
+
+
+class PaddedExperiment(LanguageModelExperiment):
+    """Separate examples, padded to the longest one of a batch. No state is carried from one to the next."""
+
+    overlap_unit, overlap_separator = "examples", EXAMPLES
+
+    def setup(self) -> None:
+        for name in ("carry", "random_offset"):
+            if getattr(self.spec, name):
+                raise ConfigError(
+                    f"{name}=True applies to segments of a stream, and examples have none: use --batching stream"
+                )
+
+    def load_split(self, name: str) -> Padded:
+        where, tokenizer = self.source.where(name), self.tokenizer
+        text = tokenizer.as_text(self.source.read(name), where=where, start=self.source.start(name))
+        examples = dialogues(text)
+        if not examples:
+            raise DataError(f"{where} holds no examples: they are separated by blank lines")
+        if name == "train":
+            examples = examples[: self.spec.max_examples]
+        ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(example))) for example in examples]
+        longest, limit = max(map(len, ids)) - 1, self.model.limit
+        if limit is not None and longest > limit:
+            raise DataError(
+                f"the longest example of {where} has {longest:,} tokens, but the model has {limit:,} learned "
+                f"positions: use a larger --max-positions, or another --position"
+            )
+        kept = [index for index, example in enumerate(ids) if len(example) > 1]
+        return Padded(
+            [ids[index] for index in kept],
+            pad=tokenizer.pad,
+            rows=self.spec.batch_size,
+            seed=self.spec.seed,
+            device=self.device,
+            size=sum(len(examples[index].encode("utf-8", "surrogateescape")) for index in kept),
+        )
+
+    def batches(self, epoch: int) -> Padded:
+        return self.split("train").at(epoch)
+
+    def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
+        return self.compute_loss(batch, None)[0], None
+
+    def validate(self, test: bool) -> None:
+        super().validate(test)
+        self.split("valid")
+
+    def evaluate(self, split: str) -> LossResult:
+        examples = self.split(split)
+        tally = Tally(causal=self.model.causal)
+        for batch, values in losses_by_batch(self.model, examples, carry=False):
+            tally.add(values.double().sum(), batch.count)
+        total = tally.read(examples.bytes)
+        unknowns = examples.count_of(self.tokenizer.unknown)
+        return loss_result(total, {"batching": "padded", **self.common_facts(total.tokens, unknowns)})
+
+    def count_tokens(self, split: str) -> tuple[int, int]:
+        examples = self.split(split)
+        return sum(batch.count for batch in examples), examples.count_of(self.tokenizer.unknown)
+
+    def notes(self) -> list[str]:
+        examples = self.split("train")
+        if self.spec.max_examples == 1 or examples.examples > 1:
+            return []
+        (batch,) = examples
+        return [
+            f"{self.source.where('train')} has no blank line, so it is one example of {batch.count:,} tokens: "
+            f"separate examples by blank lines"
+        ]
+
+    def statistics(self) -> dict[str, Any]:
+        return {"padding_share": self.split("train").padding_share}
+
+
+BATCHING: dict[str, type[LanguageModelExperiment]] = {"stream": StreamExperiment, "padded": PaddedExperiment}
+
+
+def build_experiment(
+    spec: LanguageRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
+) -> LanguageModelExperiment:
+    """Build the model for its data. A run that exists brings its `known` fingerprint with the tokenizer, and the
+    `data_path` where its data were; its data are not opened before a split is read."""
+    device = choose_device(spec.device)
+    if spec.data in PAIR_SOURCES and not Path(spec.data).exists():
+        raise ConfigError(f"data={spec.data!r} is a data set of sentence pairs: use `anaphor train translate`")
+
+    @cache
+    def open_text() -> Source:
+        exists = known is not None or data_path is not None
+        return open_source(at_hand(spec.data, data_path, SOURCES) if exists else spec.data)
+
+    if known is None:
+        tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
+    else:
+        tokenizer = tokenizer_from_plain(known["tokenizer"])
+    with seeded(spec.seed, keep_state=known is not None):
+        model = preset(spec.model, vocabulary=len(tokenizer), **spec.model_options()).build()
+    return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)

@@ -1,0 +1,333 @@
+"""Translation: a model with its sentence pairs and tokenizers; batches, loss, beam search and scores."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anaphor.data.pair_batches import PairBatch, PairBatches
+from anaphor.data.pair_corpus import (
+    EncodedPairs,
+    PairTokenizers,
+    encode_pairs,
+    encoded_pairs,
+    joint_tokenizers,
+    separate_tokenizers,
+)
+from anaphor.data.pair_source import PairSource, pair_overlap
+from anaphor.data.pair_sources import PAIR_SOURCES, open_pairs
+from anaphor.errors import ConfigError
+from anaphor.evaluation import eval_mode
+from anaphor.generate import Beam, Hypothesis, search, stepper, together
+from anaphor.metrics.bleu import BleuScore, corpus_bleu
+from anaphor.metrics.perplexity import LossResult, LossTotal, loss_result
+from anaphor.metrics.sacre import ChrfScore, chrf
+from anaphor.models.cross_entropy import NO_TARGET, smoothed, token_losses
+from anaphor.models.language_model import Head
+from anaphor.models.presets import seq2seq_preset
+from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
+from anaphor.progress import report_progress
+from anaphor.training.device import choose_device
+from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
+from anaphor.training.place import at_hand
+from anaphor.training.spec import TranslationRunSpec
+
+SAMPLES = 3
+GREEDY = Beam(width=1, longest=None)
+TRANSLATED = ("bleu", "chrf")
+"""Metrics of the model's own translations; the others are those of the given targets."""
+
+
+@dataclass(frozen=True)
+class RDrop:
+    """R-Drop (Liang et al., 2021): two forward passes with different dropout must predict alike. The penalty is part of
+    the gradient and of no score.
+
+    The authors minimize CE(P) + CE(Q) + weight · (KL(P‖Q) + KL(Q‖P)) / 2. Here the loss of a batch is the mean of the
+    two cross-entropies, to be comparable with that of a single pass. That is half of theirs, so the penalty of a token
+    is weight · (KL(P‖Q) + KL(Q‖P)) / 4.
+    """
+
+    weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < math.inf:
+            raise ConfigError(f"rdrop={self.weight}: it must be at least 0, and finite")
+
+    def penalty(self, features: Tensor, head: Head, targets: Tensor) -> Tensor | None:
+        """Sum over all tokens with a target; None where the weight is 0. The rows of the features are those of the
+        first pass, then those of the second. [2·B, T, D], [B, T] -> []"""
+        if not self.weight:
+            return None
+        logits: Tensor = head(features)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        p, q = logits.to(wide).log_softmax(-1).chunk(2)  # [B, T, V] each
+        # KL(P‖Q) + KL(Q‖P): the difference of the logarithms, weighted by P - Q.
+        divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1)
+        return self.weight / 4 * (divergence * (targets != NO_TARGET)).sum()
+
+
+def build_rdrop(weight: float, model: Seq2SeqSpec) -> RDrop:
+    """Refused where both passes would be equal: word dropout and weight drop are drawn per batch, not per row."""
+    rdrop = RDrop(weight)
+    if rdrop.weight and not (model.dropout or model.input_dropout or model.output_dropout):
+        raise ConfigError(
+            f"rdrop={rdrop.weight} compares two passes that would be equal without dropout: "
+            f"set --dropout, --input-dropout or --output-dropout"
+        )
+    return rdrop
+
+
+@dataclass(frozen=True)
+class PairSplit:
+    """One split: batches, encoded pairs, and the texts."""
+
+    batches: PairBatches
+    pairs: EncodedPairs
+    texts: Sequence[tuple[str, str]]
+
+
+class TranslationExperiment(Experiment):
+    """A translation model with its sentence pairs and tokenizers."""
+
+    spec: TranslationRunSpec
+    model: Seq2Seq
+    largest_loss = math.log(sys.float_info.max)  # the perplexity of a larger one is no number
+    tokenize = "13a"
+    """How BLEU splits text into words."""
+
+    def __init__(
+        self,
+        spec: TranslationRunSpec,
+        model: Seq2Seq,
+        tokenizers: PairTokenizers,
+        open_pairs: Callable[[], PairSource],
+        *,
+        device: torch.device | str = "cpu",
+        known: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`open_pairs` is called when a split is first read, so that a run can be used without its data."""
+        self.spec, self.model, self.tokenizers = spec, model, tokenizers
+        self.device, self.known = torch.device(device), known or {}
+        self.rdrop = build_rdrop(spec.rdrop, model.spec)
+        self._open_pairs = open_pairs
+        self.split = cache(self.load_split)
+        """Loads a split when it is first asked for, so that test is not read before it is scored."""
+
+    @property
+    def source(self) -> PairSource:
+        return self._open_pairs()
+
+    def load_split(self, name: str) -> PairSplit:
+        spec, pairs = self.spec, encoded_pairs(self.source, name, self.tokenizers)
+        if name == "train":
+            pairs = pairs if spec.max_examples is None else pairs.first(spec.max_examples)
+            pairs = pairs if spec.max_length is None else pairs.without_longer(spec.max_length)
+        pairs.check_lengths(source=self.model.source_limit, target=self.model.limit)
+        batches = PairBatches(
+            pairs,
+            rows=spec.batch_size if spec.batch_tokens is None else None,
+            tokens=spec.batch_tokens,
+            multiple=spec.pad_to,
+            seed=spec.seed,
+            device=self.device,
+        )
+        return PairSplit(batches, pairs, self.source.pairs(name))
+
+    def batches(self, epoch: int) -> PairBatches:
+        return self.split("train").batches.at(epoch)
+
+    def loss(self, batch: PairBatch, carry: None) -> tuple[Loss, None]:
+        smoothing, head = self.spec.label_smoothing, self.model.head
+        if not self.rdrop.weight:
+            return Loss(smoothed(compute_features(self.model, batch), head, batch.targets, smoothing)), None
+        # Both passes are rows of one batch: dropout is drawn per row, and one call of the model is cheaper than two.
+        doubled = batch.twice()
+        x = compute_features(self.model, doubled)
+        total = smoothed(x, head, doubled.targets, smoothing) / 2
+        return Loss(total, self.rdrop.penalty(x, head, batch.targets)), None
+
+    def evaluate(self, split: str) -> LossResult:
+        """Loss of the given targets; also BLEU and chrF of greedy translations where one of them selects."""
+        total = self.total(split)
+        if self.spec.select not in TRANSLATED:
+            return loss_result(total, self.signature_facts(total))
+        hypotheses = self.translate_split(split, GREEDY)
+        values = {"bleu": self.bleu(hypotheses, split).bleu, "chrf": self.chrf(hypotheses, split).chrf}
+        return loss_result(total, {**self.signature_facts(total), "search": "greedy"}, values)
+
+    def score(self, split: str) -> LossResult:
+        """Loss of the given targets; BLEU and chrF of translations by beam search; overlap of test and train."""
+        return self._with_overlap(self._score(split)) if split == "test" else self._score(split)
+
+    def score_test(self, valid: LossResult) -> LossResult:
+        """The result on valid itself where test is the same text."""
+        same = self.source.digest("test") == self.source.digest("valid")
+        return self._with_overlap(valid if same else self._score("test"))
+
+    def _score(self, split: str) -> LossResult:
+        total = self.total(split)
+        beam = Beam(width=self.spec.beam, longest=None, length_penalty=self.spec.length_penalty)
+        hypotheses = self.translate_split(split, beam)
+        bleu, characters = self.bleu(hypotheses, split), self.chrf(hypotheses, split)
+        facts = {**self.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
+        if cut := sum(not hypothesis.finished for hypothesis in hypotheses):
+            facts["cut"] = cut
+        return loss_result(
+            total,
+            facts,
+            {"bleu": bleu.bleu, "chrf": characters.chrf},
+            bleu_signature=bleu.signature,
+            chrf_signature=characters.signature,
+        )
+
+    def _with_overlap(self, result: LossResult) -> LossResult:
+        train = self.split("train")
+        # The pairs it was trained on, without those left out.
+        found = pair_overlap(self.source, [train.texts[index] for index in train.pairs.places.tolist()])
+        overlap = {"unit": "pairs", "test": found.parts, "in_train": found.in_train}
+        return replace(result, details={**result.details, "overlap": overlap})
+
+    def total(self, split: str) -> LossTotal:
+        """Total loss of the targets of a split, their ends included."""
+        loaded = self.split(split)
+        total = LossTotal(0.0, 0, loaded.pairs.bytes)
+        with eval_mode(self.model), torch.inference_mode():
+            ordered = loaded.batches.by_length()
+            for number, batch in enumerate(ordered, 1):
+                losses = token_losses(compute_features(self.model, batch), self.model.head, batch.targets)
+                total = total + LossTotal(float(losses.double().sum()), batch.count, 0)
+                report_progress("scoring", number, len(ordered))
+        return total
+
+    def signature_facts(self, total: LossTotal) -> dict[str, Any]:
+        source, target = self.tokenizers.source, self.tokenizers.target
+        vocabulary = str(len(target)) if self.tokenizers.joint else f"{len(source)}+{len(target)}"
+        spec = self.spec
+        # Opening a named data set costs nothing; any other data are not opened for this.
+        whole = spec.max_examples is None and spec.max_length is None and spec.data in PAIR_SOURCES
+        fit = {"data": "fit"} if whole and self.source.fit else {}
+        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **fit}
+
+    def bleu(self, hypotheses: Sequence[Hypothesis], split: str) -> BleuScore:
+        """Corpus BLEU of translations of a whole split."""
+        return corpus_bleu(self._decode(hypotheses), [self._references(split)], tokenize=self.tokenize)
+
+    def chrf(self, hypotheses: Sequence[Hypothesis], split: str) -> ChrfScore:
+        """chrF of translations of a whole split."""
+        return chrf(self._decode(hypotheses), [self._references(split)])
+
+    def _decode(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
+        return [self.tokenizers.target.decode(hypothesis.tokens) for hypothesis in hypotheses]
+
+    def _references(self, split: str) -> list[str]:
+        loaded = self.split(split)
+        return [loaded.texts[index][1] for index in loaded.pairs.places.tolist()]
+
+    def translate_split(self, split: str, beam: Beam) -> list[Hypothesis]:
+        """The best translation of each sentence of a split."""
+        loaded = self.split(split)
+        best = self.translate_batches(loaded.batches, beam, [self.model])
+        return [best[index][0] for index in loaded.pairs.places.tolist()]
+
+    def translate(
+        self, sentences: Sequence[str], beam: Beam, models: Sequence[Seq2Seq] | None = None, rows: int = 64
+    ) -> list[list[Hypothesis]]:
+        """The translations that beam search finds for each sentence, best first; several models form an ensemble."""
+        models = [self.model] if models is None else models
+        pairs = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers)
+        for model in models:
+            pairs.check_lengths(source=model.source_limit)
+        found = self.translate_batches(PairBatches(pairs, rows=rows, device=models[0].device), beam, models)
+        return [found[index] for index in range(len(sentences))]
+
+    def translate_batches(
+        self, batches: PairBatches, beam: Beam, models: Sequence[Seq2Seq]
+    ) -> dict[int, list[Hypothesis]]:
+        """Translations of each pair by its index. Without a bound in the beam, a translation has at most twice as many
+        tokens as its source, and 20."""
+        end = self.tokenizers.target.boundary
+        found: dict[int, list[Hypothesis]] = {}
+        ordered, ensemble = batches.by_length(), together([stepper(model) for model in models])
+
+        def step(number: int, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+            report_progress("translating", number, len(ordered))  # at every token: a batch may take long
+            return ensemble(tokens, state)
+
+        unbounded = replace(beam, longest=None, end=end)
+        with eval_mode(*models), torch.inference_mode():
+            for number, batch in enumerate(ordered):
+                bounds = [
+                    2 * size + 20 if beam.longest is None else beam.longest for size in batch.source_lengths.tolist()
+                ]
+                limits = [model.limit - 1 for model in models if model.limit is not None]
+                lengths = [min([bound, *limits]) for bound in bounds]
+                state = tuple(model.encode(batch.source_ids, batch.source_lengths) for model in models)
+                first = batch.source_ids.new_full((len(batch.source_ids),), end)
+                hypotheses = search(partial(step, number), first, state, unbounded, lengths)
+                found.update(zip(batch.places, hypotheses, strict=True))
+            report_progress("translating", len(ordered), len(ordered))
+        return found
+
+    def sample(self, seed: int) -> str:
+        """Greedy translations of the first sentences of valid."""
+        texts = self.split("valid").texts[:SAMPLES]
+        found = self.translate([source for source, _ in texts], GREEDY)
+        lines = []
+        for (source, target), (best, *_) in zip(texts, found, strict=True):
+            lines += [f"source: {source}", f"target: {target}", f"model:  {self.tokenizers.target.decode(best.tokens)}"]
+        return "\n".join(lines)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {
+            "tokenizer": self.tokenizers.to_plain(),
+            "data": {split: self.source.digest(split) for split in ("train", "valid")},
+        }
+
+    def validate(self, test: bool) -> None:
+        require_splits(self.source, test)
+        for split in ("train", "valid"):
+            self.split(split)
+
+    def statistics(self) -> dict[str, Any]:
+        train = self.split("train")
+        return {"padding_share": train.batches.padding.both, "left_out": train.pairs.dropped}
+
+
+def build_experiment(
+    spec: TranslationRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
+) -> TranslationExperiment:
+    """Build the model for its data. A run that exists brings its `known` fingerprint with the tokenizers, and the
+    `data_path` where its data were; its data are not opened before a split is read."""
+    device = choose_device(spec.device)
+
+    @cache
+    def open_data() -> PairSource:
+        exists = known is not None or data_path is not None
+        data = at_hand(spec.data, data_path, PAIR_SOURCES) if exists else spec.data
+        return open_pairs(data, spec.source, spec.target)
+
+    if known is not None:
+        tokenizers = PairTokenizers.from_plain(known["tokenizer"])
+    else:
+        build = joint_tokenizers if spec.joint else separate_tokenizers
+        tokenizers = build(open_data(), spec.tokenizer, spec.vocabulary)
+    if spec.tied == "all" and not tokenizers.joint:
+        raise ConfigError("tied='all' shares the embeddings of both languages: use --joint, for a joint vocabulary")
+    sizes = {"source_vocabulary": len(tokenizers.source), "vocabulary": len(tokenizers.target)}
+    with seeded(spec.seed, keep_state=known is not None):
+        model = seq2seq_preset(spec.model, **sizes, **spec.model_options()).build()
+    return TranslationExperiment(spec, model.to(device), tokenizers, open_data, device=device, known=known)
+
+
+def compute_features(model: Seq2Seq, batch: PairBatch) -> Tensor:
+    """Features that the output layer reads for every token of the targets. [B, T, D]"""
+    x, _ = model.features(batch.input_ids, model.encode(batch.source_ids, batch.source_lengths), batch.lengths)
+    return x
