@@ -1,13 +1,15 @@
-"""All that makes a training run, in one flat page of names and numbers. Imports no torch: `--help` must be quick."""
+"""All that makes a training run: a flat spec in sections, and what a task says of itself. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
+from anaphor.metrics.result import Metric, format_values
 
 BATCHINGS = {"stream": "one text in rows, segment after segment", "padded": "separate examples"}
 PROTOCOLS = {"complete": "every token once", "example": "as the well-known example script"}
@@ -24,74 +26,83 @@ def check_seed(seed: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec:
-    """What every training run has, whatever is trained: a budget, an optimizer, a seed, a place."""
+class DataSection:
+    """Where the examples come from. Tasks add their own fields."""
 
-    task: ClassVar[str]
-    """What `train` calls it."""
+    section: ClassVar[str] = "data"
 
     data: str
-    """A named data set, or files."""
+    """Data set: a name from `anaphor data list`, a folder or a file."""
+    max_examples: int | None = None
+    """Number of training examples to use; the rest is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """The model by name. Tasks add the fields of their model spec."""
+
+    section: ClassVar[str] = "model"
+
     model: str
-    """A model by name."""
-    batch_size: int = 20
-    """Rows of a batch."""
+    """Model preset; `anaphor models` lists them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSection:
+    """Budget, optimizer, schedule and device."""
+
+    section: ClassVar[str] = "training"
+
     epochs: float | None = None
-    """How often the training text is read; None means 3, unless steps or minutes are given."""
+    """Passes over the training data (3 unless --steps or --minutes is given)."""
     steps: int | None = None
-    """How many updates are made."""
+    """Number of optimizer steps."""
     minutes: float | None = None
-    """How long training takes; it shapes the schedule, too."""
-    optimizer: str = "adamw"
-    """Rule by which weights follow their gradients: sgd, adamw, adagrad or muon."""
+    """Training time in minutes; the schedule follows it."""
+    batch_size: int = 20
+    """Examples (rows) per batch."""
     lr: float | None = None
-    """Learning rate at its highest; None means the optimizer's usual one."""
-    weight_decay: float = 0.0
-    """How strongly matrices are pulled to zero."""
-    betas: tuple[float, ...] = ()
-    """How slowly the averages of gradients and of their squares move, of adamw and of muon's share of it; none given
-    means 0.9 and 0.95."""
-    momentum: float | None = None
-    """Share of the last direction that is kept; None means 0 for sgd and 0.95 for muon."""
-    layer_lr: tuple[float, ...] = ()
-    """What each layer's learning rate is multiplied by, where they differ, from the first to the last; an encoder's
-    layers come before a decoder's. Word vectors and the output keep the full rate."""
+    """Learning rate (peak value); the optimizer's usual one if not given."""
+    optimizer: str = "adamw"
+    """Optimizer: sgd, adamw, adagrad or muon."""
     schedule: str = "cosine"
-    """How the learning rate moves: constant, linear, cosine or plateau."""
+    """Learning rate schedule: constant, linear, cosine or plateau."""
     warmup: float = 0.0
-    """Share of the budget in which the learning rate rises from zero."""
-    min_lr_ratio: float | None = None
-    """What a linear or cosine schedule ends at, as a share of the highest learning rate; None means 0."""
-    plateau_factor: float | None = None
-    """What a plateau divides the learning rate by; None means 4."""
-    clip: float = 1.0
-    """Largest norm that all gradients together may have; 0 means no bound."""
-    accumulate: int = 1
-    """Batches whose gradients are added up before an update."""
-    average: str = "none"
-    """Which average of the weights is scored and kept: none, ema or tail."""
-    patience: int | None = None
-    """Stop after so many validations without a better one."""
-    eval_every: int | None = None
-    """Steps between validations; None means once an epoch."""
+    """Fraction of the budget with linear warmup."""
     seed: int = 0
-    """Decides every random draw."""
+    """Random seed."""
     device: str = "auto"
-    """Where it runs: auto, cpu or cuda."""
+    """Device: auto, cpu or cuda."""
     dtype: str = "auto"
-    """Number type of the computation: auto, float32 or bfloat16."""
+    """Precision: auto, float32 or bfloat16 (autocast)."""
+    clip: float = 1.0
+    """Gradient norm clipping; 0 for none."""
+    weight_decay: float = 0.0
+    """Weight decay of matrices; biases and norms have none."""
+    betas: tuple[float, ...] = ()
+    """Adam betas (0.9 0.95 if not given)."""
+    momentum: float | None = None
+    """Momentum (0 for sgd, 0.95 for muon if not given)."""
+    layer_lr: tuple[float, ...] = ()
+    """Learning rate factor of each layer, encoder layers first; embeddings and head have factor 1."""
+    min_lr_ratio: float | None = None
+    """Final learning rate of linear and cosine, relative to --lr (0 if not given)."""
+    plateau_factor: float | None = None
+    """Divisor of the learning rate on a plateau (4 if not given)."""
+    accumulate: int = 1
+    """Batches per optimizer step (gradient accumulation)."""
+    average: str = "none"
+    """Weight averaging for evaluation: none, ema or tail."""
     cuda_graph: bool = True
-    """Whether a GPU records a step once and replays it; the same numbers, sooner."""
+    """Capture the training step as a CUDA graph; the same numbers, faster."""
 
     def __post_init__(self) -> None:
-        self.as_list("betas", "numbers", int, float)
-        self.as_list("layer_lr", "numbers", int, float)
-        check_types(self)
+        as_list(self, "betas", "numbers", int, float)
+        as_list(self, "layer_lr", "numbers", int, float)
         look_up(DEVICES, self.device, "device")
-        look_up(DTYPES, self.dtype, "number type")
+        look_up(DTYPES, self.dtype, "dtype")
         look_up(AVERAGES, self.average, "average")
-        for name in ("batch_size", "accumulate", "steps", "patience", "eval_every"):
-            self.at_least_one(name)
+        at_least_one(self, "batch_size", "accumulate", "steps")
         for name in ("epochs", "minutes"):
             given = getattr(self, name)
             if given is not None and not 0 < given < float("inf"):
@@ -102,25 +113,114 @@ class RunSpec:
             raise ConfigError(f"clip={self.clip}: it must be 0 or more, and finite")
         check_seed(self.seed)
 
-    def as_list(self, name: str, what: str, *kinds: type) -> None:
-        """A list is welcome; a bare word is refused, for it would be taken apart."""
-        given = getattr(self, name)
-        listed = isinstance(given, Sequence) and not isinstance(given, str)
-        # To Python a truth is a number, too.
-        if not listed or not all(isinstance(one, kinds) and isinstance(one, bool) == (bool in kinds) for one in given):
-            raise ConfigError(f"{name}={given!r}: it must be a list of {what}")
-        object.__setattr__(self, name, tuple(given))
 
-    def at_least_one(self, name: str) -> None:
-        given = getattr(self, name)
-        if given is not None and given < 1:
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSection:
+    """When and how the model is evaluated."""
+
+    section: ClassVar[str] = "evaluation"
+
+    eval_every: int | None = None
+    """Steps between validations (once an epoch if not given)."""
+    patience: int | None = None
+    """Stop after this many validations without improvement."""
+    select: str | None = None
+    """Metric that selects the best checkpoint (the task's first one if not given)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
+    """What every training run has. A task adds fields in sections of its own, by inheritance."""
+
+    task: ClassVar[str]
+    """What `train` calls it."""
+    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "optimizer": ("betas", "momentum"),
+        "schedule": ("min_lr_ratio", "plateau_factor"),
+        "model": ("layer_lr",),
+    }
+    """Settings of a file that a flag invalidates: another optimizer does not keep the betas of the first."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        super().__post_init__()
+        at_least_one(self, "max_examples", "patience", "eval_every")
+
+
+def as_list(spec: Any, name: str, what: str, *kinds: type) -> None:
+    """Turn a sequence into a tuple. A bare string is refused, because it would be taken apart."""
+    given = getattr(spec, name)
+    listed = isinstance(given, Sequence) and not isinstance(given, str)
+    # bool is a subclass of int.
+    if not listed or not all(isinstance(one, kinds) and isinstance(one, bool) == (bool in kinds) for one in given):
+        raise ConfigError(f"{name}={given!r}: it must be a list of {what}")
+    object.__setattr__(spec, name, tuple(given))
+
+
+def at_least_one(spec: Any, *names: str) -> None:
+    for name in names:
+        given = getattr(spec, name)
+        if given is not None and isinstance(given, int) and given < 1:
             raise ConfigError(f"{name}={given}: it must be at least 1")
+
+
+BUDGETS = ("epochs", "steps", "minutes")
+
+
+def merge_settings(kind: type[RunSpec], base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a file under those that are given: a budget replaces any other, and see `RunSpec.replaced`."""
+    gone = set(BUDGETS) if any(given.get(name) is not None for name in BUDGETS) else set()
+    for owner in kind.__mro__:
+        for name, others in owner.__dict__.get("replaced", {}).items():
+            if given.get(name) not in (None, base.get(name)):
+                gone |= set(others)
+    return {**{name: value for name, value in base.items() if name not in gone}, **given}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDefinition:
+    """What a task says of itself. The command line, studies, curves and reports go by this alone."""
+
+    name: str
+    """What `train` calls it."""
+    spec: type[RunSpec]
+    """Settings of a run, in sections."""
+    metrics: tuple[Metric, ...]
+    """What is measured; the first one selects the best checkpoint unless `--select` names another."""
+    build: str | Callable[..., Any]
+    """`(spec, known=None, data_path=None) -> Experiment`, or "module:function"."""
+    counted: str = "examples"
+    """What throughput counts, in the plural."""
+    describe: Callable[[Mapping[str, Any]], list[str]] | None = None
+    """Lines for people about a result of one split, given as plain values. None: all metrics and the signature."""
+    evaluate: str | None = None
+    """Options of its own for `evaluate`, as "module:class"."""
+    look: str | None = None
+    """What `look` shows, as "module:function"."""
+    measure: str | Callable[..., Any] | None = None
+    """What a study measures besides the validation result: `(experiment, folder, split, wanted) -> dict`."""
+    recipes: Path | None = None
+    """Folder of recipes, YAML files of settings that are known to work."""
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            raise ConfigError(f"task {self.name!r} has no metrics: name at least one")
+        if getattr(self.spec, "task", self.name) != self.name:
+            raise ConfigError(f"task {self.name!r} has the spec of the task {self.spec.task!r}")
+        self.spec.task = self.name
+
+    def describe_result(self, result: Mapping[str, Any]) -> list[str]:
+        """Lines for people about a result of one split; the first one has all metrics and the signature."""
+        if self.describe is not None:
+            return self.describe(result)
+        return [f"{format_values(self.metrics, result)} ({result['signature']})"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """What may be said of a model, whatever it is for. None keeps what the model's name stands for."""
 
+    section: ClassVar[str] = "model"
     more_options: ClassVar[tuple[str, ...]] = ()
     """What one kind of model knows besides."""
 
@@ -241,15 +341,15 @@ class LanguageRunSpec(ModelOptions, RunSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.as_list("mixers", "names", str)
-        self.as_list("layer_widths", "whole numbers", int)
-        self.as_list("layer_norms", "names", str)
-        self.as_list("layer_residuals", "True and False", bool)
-        self.as_list("layer_dropouts", "numbers", int, float)
+        as_list(self, "mixers", "names", str)
+        as_list(self, "layer_widths", "whole numbers", int)
+        as_list(self, "layer_norms", "names", str)
+        as_list(self, "layer_residuals", "True and False", bool)
+        as_list(self, "layer_dropouts", "numbers", int, float)
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
         for name in ("bptt", "eval_batch_size", "max_examples"):
-            self.at_least_one(name)
+            at_least_one(self, name)
 
 
 CHOICES = {"perplexity": "the lowest validation loss", "bleu": "the highest BLEU of greedy translations"}
@@ -313,11 +413,11 @@ class TranslationRunSpec(ModelOptions, RunSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.as_list("encoder", "names", str)
-        self.as_list("decoder", "names", str)
+        as_list(self, "encoder", "names", str)
+        as_list(self, "decoder", "names", str)
         look_up(CHOICES, self.select, "choice of the best")
         for name in ("batch_tokens", "pad_to", "max_examples", "max_length", "beam", "encoder_layers"):
-            self.at_least_one(name)
+            at_least_one(self, name)
         if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
             raise ConfigError("condition='none' leaves the source unread: an encoder means nothing to it")
         if not 0 <= self.label_smoothing < 1:
