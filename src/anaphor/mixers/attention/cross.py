@@ -18,7 +18,7 @@ class Source(NamedTuple):
 
     keys: Tensor  # [B, H, S, K]
     values: Tensor  # [B, H, S, K]
-    valid: Tensor  # [B, S]
+    valid: Tensor | None  # [B, S]; None: no padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +54,20 @@ class CrossAttention(Headed):
         if like.ndim != 3 or like.shape[-1] != self.source_width:
             raise ConfigError(f"the source must be [rows, tokens, {self.source_width}], but it is {list(like.shape)}")
         k, v = (self.split(part) for part in self.project(like).chunk(2, dim=-1))
-        return Source(k, v, Span.whole(like, lengths).valid)
+        return Source(k, v, None if lengths is None else Span.whole(like, lengths).valid)
 
     def state_bytes(self, tokens: int) -> int:
         """Of one row whose source has so many tokens."""
-        return tokens * (2 * self.inner * self.out.weight.element_size() + 1)
+        return tokens * 2 * self.inner * self.out.weight.element_size()
 
     def mix(self, x: Tensor, state: Source, span: Span) -> tuple[Tensor, Source]:
         q = self.split(self.query(x))
-        visible = Visible((state.valid[:, None, :] & span.valid[:, :, None])[:, None])
-        return self.join(self.attend(q, state.keys, state.values, visible), q, span), state
+        return self.join(self.attend(q, state.keys, state.values, self._visible(state, span)), q, span), state
+
+    def _visible(self, state: Source, span: Span) -> Visible:
+        keys = None if state.valid is None else state.valid[:, None, None, :]  # [B, 1, 1, S]
+        # Outputs for padding are discarded; only a recorded map must be zero there.
+        if span.full or not self.weights.watched:
+            return Visible(keys)
+        queries = span.valid[:, None, :, None].expand(-1, -1, -1, state.keys.shape[2])
+        return Visible(queries if keys is None else queries & keys)

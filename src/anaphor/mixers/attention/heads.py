@@ -78,14 +78,15 @@ class HeadedSpec(MixerSpec, HeadOptions):
 
 @dataclass(frozen=True)
 class Visible:
-    """Which keys each query may see. The two shortcuts are what a kernel knows without being told pair by pair."""
+    """Which keys each query attends to: all of them, the causal half, or the given pairs. Kernels need no mask for the
+    first two."""
 
-    pairs: Tensor | None = None  # [B or 1, 1, T, S], or None where a shortcut says it all
-    causal: bool = False  # query t sees keys 0 … t, of as many keys as queries
-    blind: bool = True  # whether there may be a query that sees nothing
+    pairs: Tensor | None = None  # [B or 1, 1, T, S]; None: `causal` says it all
+    causal: bool = False  # query t attends to keys 0 … t, of as many keys as queries
+    has_fully_masked_rows: bool = True  # whether a query may have no key to attend to
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
-        """The pairs, written out."""
+        """The pairs, spelled out."""
         if self.pairs is not None:
             return self.pairs
         everything = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
@@ -144,13 +145,15 @@ class Headed(Mixer):
     def _fused(self, factors: tuple[Tensor, Tensor, float], v: Tensor, visible: Visible, bias: Tensor | None) -> Tensor:
         a, b, scale = factors
         dropout = self.spec.dropout if self.training else 0.0
-        if bias is None and visible.pairs is None:
-            return F.scaled_dot_product_attention(a, b, v, dropout_p=dropout, scale=scale, is_causal=visible.causal)
+        if visible.pairs is None and (bias is None or not visible.causal):
+            return F.scaled_dot_product_attention(
+                a, b, v, attn_mask=bias, dropout_p=dropout, scale=scale, is_causal=visible.causal
+            )
         mask = allowed = visible.matrix(a, b)
-        blind = ~allowed.any(-1, keepdim=True) if visible.blind else None  # [B, 1, T, 1]
-        if blind is not None:
-            mask = allowed | blind  # a softmax over nothing would be NaN
+        masked_rows = ~allowed.any(-1, keepdim=True) if visible.has_fully_masked_rows else None  # [B, 1, T, 1]
+        if masked_rows is not None:
+            mask = allowed | masked_rows  # a softmax over nothing would be NaN
         if bias is not None:
             mask = bias.masked_fill(~mask, -torch.inf)
         context = F.scaled_dot_product_attention(a, b, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-        return context if blind is None else context.masked_fill(blind, 0)
+        return context if masked_rows is None else context.masked_fill(masked_rows, 0)

@@ -113,7 +113,10 @@ class Attention(Headed):
         return (2, self.heads, None, self.head_width)
 
     def initial_state(self, like: Tensor) -> Memory | tuple[()]:
-        return self._nothing(like) if self.streams else ()
+        if not self.streams:
+            return ()
+        empty = like.new_zeros(like.shape[0], 2, self.heads, 0, self.head_width, dtype=self.out.weight.dtype)
+        return Memory(Growing(empty, 3), positions=None)
 
     def state_bytes(self, tokens: int) -> int:
         if not self.streams:
@@ -131,7 +134,7 @@ class Attention(Headed):
         rows, new, _ = x.shape
         projected = self.project(x).view(rows, new, 3, self.heads, self.head_width).permute(0, 2, 3, 1, 4)
         q, pairs = projected[:, 0], projected[:, 1:]  # [B, H, T, K], [B, 2, H, T, K]
-        memory = self._remember(state if isinstance(state, Memory) else self._nothing(x), pairs, span)
+        memory = self._extend(state, pairs, span) if isinstance(state, Memory) else _whole_sequence(pairs, span)
         k, v = memory.pairs.data.unbind(1)
 
         turned_q, turned_k, bias = q, k, None
@@ -143,18 +146,14 @@ class Attention(Headed):
         context = self.attend(turned_q, turned_k, v, self._visible(span, memory), bias)
         return self.join(context, q, span), self._trim(memory, span) if self.streams else ()
 
-    def _nothing(self, like: Tensor) -> Memory:
-        empty = like.new_zeros(like.shape[0], 2, self.heads, 0, self.head_width, dtype=self.out.weight.dtype)
-        return Memory(Growing(empty, 3), positions=None)
-
-    def _remember(self, past: Memory, pairs: Tensor, span: Span) -> Memory:
+    def _extend(self, past: Memory, pairs: Tensor, span: Span) -> Memory:
         grown = past.pairs.append(pairs)
         if past.positions is None and span.full:
             return Memory(grown, positions=None)
         positions = past.positions
         if positions is None:  # the first empty slots: from now on every slot says where it stands
             positions = Growing(_row_of_positions(span.seen[:, None], len(past.pairs)), 1)
-        return Memory(grown, positions.append(span.positions.masked_fill(~span.valid, -1)))
+        return Memory(grown, positions.append(_positions_in(span)))
 
     def _key_positions(self, memory: Memory, span: Span) -> Tensor:  # [B, S]
         if memory.positions is not None:
@@ -178,6 +177,8 @@ class Attention(Headed):
             return Visible(causal=True)
         if near and new == 1 and memory.positions is None:
             return Visible()
+        if new == kept and self.rule.is_full(new) and (span.full or not self.weights.watched):
+            return Visible() if span.full else Visible(span.valid[:, None, None, :])
         if self.rule.banded:
             queries, keys = self._distances(memory, span)
         else:
@@ -188,7 +189,7 @@ class Attention(Headed):
         if not span.full:
             pairs = pairs & span.valid[:, :, None]
         # Within a band a token sees itself at least.
-        return Visible(pairs[:, None], blind=not (self.rule.banded and span.full))
+        return Visible(pairs[:, None], has_fully_masked_rows=not (self.rule.banded and span.full))
 
     def _trim(self, memory: Memory, span: Span) -> Memory:
         """Forget what no later token may see. By position: by slot, a short row would lose real tokens to padding.
@@ -206,6 +207,16 @@ class Attention(Headed):
         slots = ((positions >= 0) & (positions >= following - keep)).any(0).nonzero().squeeze(-1)
         kept = memory.positions.at(slots)
         return Memory(memory.pairs.at(slots), None if bool((kept.data >= 0).all()) else kept)
+
+
+def _whole_sequence(pairs: Tensor, span: Span) -> Memory:
+    """The keys and values of a sequence that is not continued: views, no copies."""
+    return Memory(Growing(pairs, 3), None if span.full else Growing(_positions_in(span), 1))
+
+
+def _positions_in(span: Span) -> Tensor:
+    """[B, T], -1 in padding"""
+    return span.positions.masked_fill(~span.valid, -1)
 
 
 def _row_of_positions(following: Tensor, count: int) -> Tensor:

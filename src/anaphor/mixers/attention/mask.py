@@ -28,7 +28,11 @@ class Mask:
     """Whether all tokens within reach may be seen: no holes, and nothing depends on where the sequence began."""
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} answers nothing")
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__")
+
+    def is_full(self, tokens: int) -> bool:
+        """Whether every token of a sequence of that length attends to every other, so that no mask is needed."""
+        return False
 
     def __and__(self, other: Mask) -> Mask:
         return Both(self, other)
@@ -43,6 +47,9 @@ class Everything(Mask):
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return torch.ones_like(query == key)
+
+    def is_full(self, tokens: int) -> bool:
+        return True
 
     def __str__(self) -> str:
         return "everything"
@@ -79,6 +86,9 @@ class Window(Mask):
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return query - key < self.size
 
+    def is_full(self, tokens: int) -> bool:
+        return tokens <= self.size
+
     def __str__(self) -> str:
         return f"window({self.size})"
 
@@ -105,6 +115,9 @@ class Band(Mask):
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return (query - key <= self.before) & (key - query <= self.after)
+
+    def is_full(self, tokens: int) -> bool:
+        return tokens <= 1 + min(self.before, self.after)
 
     def __str__(self) -> str:
         return f"band({self.before}, {self.after})"
@@ -184,6 +197,9 @@ class Both(Mask):
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return self.first(query, key) & self.second(query, key)
 
+    def is_full(self, tokens: int) -> bool:
+        return self.first.is_full(tokens) and self.second.is_full(tokens)
+
     def __str__(self) -> str:
         return " & ".join(f"({mask})" if isinstance(mask, Either) else str(mask) for mask in (self.first, self.second))
 
@@ -205,6 +221,9 @@ class Either(Mask):
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return self.first(query, key) | self.second(query, key)
+
+    def is_full(self, tokens: int) -> bool:
+        return self.first.is_full(tokens) or self.second.is_full(tokens)
 
     def __str__(self) -> str:
         return f"{self.first} | {self.second}"
