@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from anaphor.mixers.attention.layer import Attention, AttentionSpec
     from anaphor.mixers.base import Mixer, Span
     from anaphor.mixers.bidirectional import Bidirectional, BidirectionalSpec
-    from anaphor.mixers.decoder import InputFeeding, InputFeedingSpec
+    from anaphor.mixers.input_feeding import InputFeeding, InputFeedingSpec
     from anaphor.mixers.linear import LinearSpec
     from anaphor.mixers.low_rank import LowRankSpec, SVDSpec
     from anaphor.mixers.pooled import PooledSpec
@@ -23,7 +23,7 @@ _MODULES = {
     "attention.layer": ("Attention", "AttentionSpec"),
     "base": ("Mixer", "Span"),
     "bidirectional": ("Bidirectional", "BidirectionalSpec"),
-    "decoder": ("InputFeeding", "InputFeedingSpec"),
+    "input_feeding": ("InputFeeding", "InputFeedingSpec"),
     "linear": ("LinearSpec",),
     "low_rank": ("LowRankSpec", "SVDSpec"),
     "pooled": ("PooledSpec",),

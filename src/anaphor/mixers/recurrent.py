@@ -282,10 +282,10 @@ class GRU(Recurrent):
 def _own_steps(device: torch.device) -> ModuleType | None:
     """Kernels of our own for small LSTM layers, if they work on that device."""
     try:
-        from anaphor.mixers import lstm_steps
+        from anaphor.mixers.kernels import lstm
     except ImportError:  # without Triton cuDNN does the same work, only slower
         return None
-    return lstm_steps if lstm_steps.able(device) else None
+    return lstm if lstm.able(device) else None
 
 
 @dataclass(frozen=True, kw_only=True)

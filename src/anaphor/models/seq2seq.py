@@ -19,7 +19,7 @@ from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import CrossAttentionSpec, InputFeedingSpec, options_of
 from anaphor.mixers.attention.position import POSITIONS
-from anaphor.mixers.feeding import CELLS
+from anaphor.mixers.kernels.input_feeding import CELLS
 from anaphor.mixers.recurrent import RecurrentSpec
 from anaphor.models.block import Block, BlockSpec
 from anaphor.models.capacity import built

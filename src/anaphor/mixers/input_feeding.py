@@ -4,9 +4,8 @@ At every step the layers read the token and what attention made of the step befo
 
     scores = hᵀ W k        context c = softmax(scores) · source        h̃ = tanh(W [c; h])
 
-h̃ is the output, and is fed back. `feeding.Walk` is the fast way; the readable one below runs while the tap `weights` is
-watched, and for single tokens without gradient, where there is nothing to do for all steps at once. Tests hold the two
-together.
+h̃ is the output, and the input of the next step. Sequences run in `kernels.input_feeding`; the explicit loop below runs
+while the tap `weights` is recorded, and for single tokens without gradient. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from anaphor.errors import ConfigError
 from anaphor.mixers.attention.normalize import softmax
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.dropout import DROPOUTS
-from anaphor.mixers.feeding import CELLS, Walk, arranged
+from anaphor.mixers.kernels.input_feeding import CELLS, Walk, arranged
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_at_least, check_probability, required
 from anaphor.taps import Tap
 

@@ -10,10 +10,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from anaphor.mixers import lstm_steps
+from anaphor.mixers.kernels import lstm
 
 HOPPER = GPUTarget("cuda", 90, 32)
-SIZES = {"WIDTH": lstm_steps.WIDEST, "TERMS": lstm_steps.WIDEST, "ROWS": 32, "UNITS": lstm_steps.UNITS}
+SIZES = {"WIDTH": lstm.WIDEST, "TERMS": lstm.WIDEST, "ROWS": 32, "UNITS": lstm.UNITS}
 WIDE = ("cells", "by_cell")  # single precision always
 
 
@@ -27,6 +27,6 @@ def needed(kernel, dtype):
 
 
 if __name__ == "__main__":
-    kernels = {"forward": lstm_steps._forward, "backward": lstm_steps._backward}
+    kernels = {"forward": lstm._forward, "backward": lstm._backward}
     found = {f"{name} {dtype}": needed(kernel, dtype) for name, kernel in kernels.items() for dtype in ("fp32", "bf16")}
     json.dump(found, sys.stdout)

@@ -16,7 +16,7 @@ from anaphor.mixers import Span, mixer_spec
 from anaphor.mixers.recurrent import _own_steps
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
-from anaphor.mixers import lstm_steps as steps
+from anaphor.mixers.kernels import lstm as steps
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="this is about a device")
@@ -121,7 +121,7 @@ def test_where_kernels_cannot_be_compiled_nothing_is_lost(error, monkeypatch):
 
 def test_the_widest_layer_compiles_for_a_hopper_and_fits_into_it(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    script = Path(__file__).with_name("compiling.py")
+    script = Path(__file__).with_name("compile_lstm_kernels.py")
     done = run(
         [sys.executable, script], env=environment | {"TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True
     )
