@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -177,6 +177,56 @@ def merge_settings(kind: type[RunSpec], base: Mapping[str, Any], given: Mapping[
     return {**{name: value for name, value in base.items() if name not in gone}, **given}
 
 
+class StudySupport:
+    """How a study compares runs of a task. The defaults suit a task whose values on the same data are comparable.
+
+    A `result` is that of one split as plain values, as `result.json` has it.
+    """
+
+    options: type | None = None
+    """Settings of `TaskDefinition.measure`, a dataclass; its fields are keys of a study file. `measure` gets them as
+    `wanted` and returns, where it has them: `columns`, results by name, for the table; `tables`, by name, each with
+    `axes`, `rows` (a value for each axis, and a result) and a `remark`; and `losses`, the name of a safetensors file in
+    the folder with the `losses` of single items and the numbers of their `lines`."""
+
+    def data_key(self, spec: RunSpec) -> Any:
+        """Settings that decide which data are read, hashable; specs with the same key have the same digests."""
+        return replace(spec, seed=0)
+
+    def digests(self, spec: RunSpec) -> Mapping[str, str] | None:
+        """SHA-256 of train and valid, without opening test. None: as the experiment's fingerprint says."""
+        return None
+
+    def validate(self, spec: RunSpec, metric: Metric) -> None:
+        """Raise ConfigError for settings that could not be run, or have no such metric, without opening data."""
+
+    def validate_search(self, changed: set[str], metric: Metric) -> None:
+        """Raise ConfigError where a search must not vary these settings, because values would not be comparable."""
+        if "data" in changed:
+            raise ConfigError("it changes the data: give each data set its own study")
+
+    def value(self, result: Mapping[str, Any], metric: Metric) -> float | None:
+        """Value of a metric; None where it was not measured."""
+        value = result.get(metric.name)
+        return None if value is None else float(value)
+
+    def missing_reason(self, result: Mapping[str, Any], metric: Metric) -> str:
+        """Why a result has no value of a metric."""
+        return f"the result has no {metric.name}"
+
+    def exclusion(self, spec: RunSpec, metric: Metric) -> str:
+        """Why a run is never ranked; empty where it may be."""
+        return ""
+
+    def unit(self, spec: RunSpec, digests: Mapping[str, str], result: Mapping[str, Any], metric: Metric) -> Any:
+        """Values of a metric are comparable where this is equal."""
+        return digests.get("valid")
+
+    def difference_reason(self, units: set[Any], results: Sequence[Mapping[str, Any]], metric: Metric) -> str:
+        """Why values with different units are not comparable."""
+        return "the settings are evaluated on different data: give each data set its own study"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskDefinition:
     """What a task says of itself. The command line, studies, curves and reports go by this alone."""
@@ -198,7 +248,10 @@ class TaskDefinition:
     look: str | None = None
     """What `look` shows, as "module:function"."""
     measure: str | Callable[..., Any] | None = None
-    """What a study measures besides the validation result: `(experiment, folder, split, wanted) -> dict`."""
+    """What a study measures besides the validation result: `(experiment, folder, split, wanted) -> dict`, see
+    `StudySupport.options`."""
+    study: str | StudySupport | None = None
+    """How a study compares runs, or "module:object". None: values on the same data are compared as they are."""
     recipes: Path | None = None
     """Folder of recipes, YAML files of settings that are known to work."""
 
