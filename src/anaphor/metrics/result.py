@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from anaphor.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -22,6 +24,12 @@ class Metric:
     """Unit in figures, such as "nats per token"."""
     digits: int = 2
     """Digits after the decimal point in text."""
+    minimum: float = -math.inf
+    """Smallest possible value; intervals in figures end there."""
+
+    def __post_init__(self) -> None:
+        if self.goal not in ("min", "max"):
+            raise ConfigError(f"metric {self.name!r}: goal={self.goal!r} must be 'min' or 'max'")
 
     @property
     def axis(self) -> str:
