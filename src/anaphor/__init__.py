@@ -10,7 +10,7 @@ _PACKAGES = ("config", "draw", "errors", "inspect", "mixers", "models", "taps")
 _PUBLIC = {
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),
     "anaphor.inspect": ("recorded", "trace"),
-    "anaphor.labs.table": ("LABS",),
+    "anaphor.labs.lab": ("LABS",),
     "anaphor.metrics.bleu": ("bleu", "corpus_bleu", "ngram_counts"),
     "anaphor.mixers": ("MIXERS", "Span", "count_bytes", "detach", "mixer_spec", "select_rows"),
     "anaphor.models": (

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.labs.table import LABS
+from anaphor.labs.lab import LABS
 
 
 def test_the_list_names_every_lab(capsys):
@@ -25,7 +25,7 @@ def test_the_list_names_every_lab(capsys):
 
 def test_help_and_list_need_no_torch():
     script = (
-        "import sys; from anaphor.cli.main import main; from anaphor.labs.table import LABS;"
+        "import sys; from anaphor.cli.main import main; from anaphor.labs.lab import LABS;"
         "main(['lab', 'list']); main(['lab', '--help']); [main(['lab', name, '--help']) for name in LABS];"
         "assert 'torch' not in sys.modules"
     )
@@ -65,7 +65,7 @@ def test_inputs_can_be_changed_until_the_claim_fails(capsys):
         ([], "NAME"),
         (["unroll", "--radius", "2"], "did you mean '--radii'?"),
         (["masking", "--hidden", "9"], "hidden=9: the positions are 0 to 5"),
-        (["backprop", "--x", "half"], "x='half' is no number: write 2, 0.25 or 1/4"),
+        (["backprop", "--x", "half"], "x='half' is not a number: write 2, 0.25 or 1/4"),
         (["complexity", "--out", __file__], f"out={__file__} cannot be written to: File exists"),
     ],
 )

@@ -5,13 +5,11 @@ import sys
 import pytest
 import torch
 
-from anaphor.cli.lab import tell
+from anaphor.cli.lab import print_outcome
 from anaphor.labs import complexity
-from anaphor.labs.lab import Outcome
-from anaphor.labs.ledger import Ledger
-from anaphor.labs.powers import Power
+from anaphor.labs.lab import LABS, Outcome
+from anaphor.labs.measures import CostMode, Power
 from anaphor.labs.specs import ComplexitySpec
-from anaphor.labs.table import LABS
 
 SMALL = ComplexitySpec(
     lengths=(64, 128, 256, 512), large=128, widths=(8, 16, 32), width=16, length=96, repeats=1, attempts=1, chunk=40
@@ -32,7 +30,7 @@ def test_a_time_out_of_bounds_is_taken_again_and_told(monkeypatch):
     monkeypatch.setattr(complexity, "against_width", lambda spec: {})
     monkeypatch.setattr(
         complexity,
-        "exponents",
+        "fit_exponents",
         lambda spec, times: power | {"attention, explicit": next(found, Power(2.0, 2.0, 2.0))},
     )
     outcome = complexity.run(ComplexitySpec(**{**vars(SMALL), "attempts": 3, "lengths": (16, 32, 64), "large": 16}))
@@ -48,23 +46,23 @@ def test_the_number_of_threads_is_put_back(monkeypatch):
     assert torch.get_num_threads() == before
 
 
-def test_the_ledger_counts_bytes_that_live_at_once_and_steps_that_wait():
+def test_the_cost_mode_counts_bytes_that_live_at_once_and_steps_that_wait():
     x = torch.zeros(1000, dtype=torch.float32)  # there before, and not counted
-    with Ledger() as ledger, torch.no_grad():
+    with CostMode() as costs, torch.no_grad():
         y = x + 1  # 4,000 bytes
         z = y * y  # 8,000
         del y
         w = z.view(10, 100).sum(0)  # a view is no step; 400 more beside 4,000
-    assert ledger.peak == 8000
-    assert ledger.depth == 3
+    assert costs.peak == 8000
+    assert costs.depth == 3
     assert w.shape == (100,)
 
 
 def test_steps_side_by_side_are_no_deeper_than_one():
     x = torch.ones(8, dtype=torch.float32)
-    with Ledger() as ledger:
+    with CostMode() as costs:
         kept = [x * number for number in range(5)]
-    assert (ledger.depth, ledger.peak, len(kept)) == (1, 5 * 32, 5)
+    assert (costs.depth, costs.peak, len(kept)) == (1, 5 * 32, 5)
 
 
 @pytest.mark.slow
@@ -93,7 +91,7 @@ def test_an_interval_stands_on_one_line_of_80_columns(capsys, monkeypatch):
         operations={},
         pooled={},
     )
-    tell(Outcome("complexity", "a claim", (), complexity._numbers(ComplexitySpec(), found)), [])
+    print_outcome(Outcome("complexity", "a claim", (), complexity._numbers(ComplexitySpec(), found)), [])
     shown = capsys.readouterr().out
     assert shown.count("(-0.28, 0.53)") == len(complexity.KINDS)
     assert shown.count("(195, 771)") == len(complexity.KINDS)

@@ -249,10 +249,12 @@ def test_why_no_key_will_do_is_told_with_numbers():
     query = average(EXAMPLE, [0, 1]).query
     for reason, answer in {
         "the query is zero": replace_key(EXAMPLE, np.zeros(3), 2, 2),
-        "scores 2.07795 at best with this query: 8.96e-06 of": replace_key(EXAMPLE, query, 2, 2, length=0.1),
+        "scores 2.07795 at best with this query: the wanted keys get 8.96e-06 of": replace_key(
+            EXAMPLE, query, 2, 2, length=0.1
+        ),
         "scores 2.07795 at best with this query, but should": replace_key(EXAMPLE, query, 2, [0, 1, 2], length=0.1),
-        "are 13.0076, -3.11051: key 2 has no part in them": replace_key(EXAMPLE, query, 2, [0, 2, 3]),
-        "key 0 scores 13.0076 and key 3 -3.11051: 5e-08 of": replace_key(EXAMPLE, query, 2, 3),
+        "are 13.0076, -3.11051: they differ, and key 2 does not change them": replace_key(EXAMPLE, query, 2, [0, 2, 3]),
+        "key 0 scores 13.0076 and key 3 -3.11051: the wanted keys get 5e-08 of": replace_key(EXAMPLE, query, 2, 3),
     }.items():
         assert isinstance(answer, Impossible)
         assert reason in answer.why

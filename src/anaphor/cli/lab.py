@@ -1,4 +1,4 @@
-"""`anaphor lab NAME`: run one of the theory labs, see its numbers and figures, change its inputs."""
+"""`anaphor lab NAME`: run a lab, print its numbers and checks, draw its figures."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from anaphor.cli.table import print_table
 from anaphor.cli.writing import make
 from anaphor.config import look_up
 from anaphor.flags import parse
-from anaphor.labs.lab import CURVES, Check, Outcome
-from anaphor.labs.table import LABS
+from anaphor.labs.lab import CURVES, LABS, Check, Outcome
 
-LINE = 70  # characters that fit beside a name
-LONGEST = 10  # numbers of a list that are still written into a table
-NOTHING = 1e-12  # what a sum of rounded numbers may be off; more digits of it say nothing
-WIDEST = 6  # columns of a table beside the name of a line
+MAX_LINE = 70  # characters next to a name
+MAX_ITEMS = 10  # of a list in the table
+ZERO = 1e-12  # rounding error; smaller numbers are printed as ~0
+MAX_COLUMNS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Run a lab: a claim about attention or recurrence, with numbers that show whether it holds.
 
-    `anaphor lab list` names the labs; `anaphor lab NAME --help` tells what can be changed in one.
+    `anaphor lab list` lists the labs; `anaphor lab NAME --help` lists the inputs of one.
     """
 
     lab: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
@@ -40,50 +39,50 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every lab takes besides its own inputs."""
+    """Options of every lab."""
 
     out: Path | None = None
-    """Folder for the figures; none given means none are drawn."""
+    """Folder for the figures. Without it nothing is drawn."""
     json: bool = False
     """Print one JSON value: lab, claim, holds and numbers."""
 
 
 def run(words: Sequence[str]) -> int:
     words = list(words)
-    if not words or words[0].startswith("-"):  # help, an error where there is no name, or a name behind options
+    if not words or words[0].startswith("-"):  # --help, a missing name, or options before the name
         words.insert(0, parse(Options, words, program="anaphor lab").lab)
         words.pop(words.index(words[0], 1))
     name, *rest = words
     if name == "list":
-        return tell_labs(parse(Options, words, program="anaphor lab"))
+        return print_labs(parse(Options, words, program="anaphor lab"))
     lab = look_up(LABS, name, "lab")
     about = f"{lab.spec.__doc__}\n\nClaim: {lab.claim}."
     kind = dataclasses.make_dataclass(
         "Inputs", [], bases=(Common, lab.spec), namespace={"__doc__": about}, frozen=True, kw_only=True
     )
     options: Any = parse(kind, rest, program=f"anaphor lab {name}")
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(lab.spec)}
+    inputs = {field.name: getattr(options, field.name) for field in dataclasses.fields(lab.spec)}
     if options.out is not None:
-        make(options.out)  # before the lab takes its seconds
-    with waiting(f"running {name}"):
-        outcome = lab.run(lab.spec(**given))
+        make(options.out)  # fail before the lab runs, not after
+    with show_status(f"running {name}"):
+        outcome = lab.run(lab.spec(**inputs))
     written = [] if options.out is None else lab.draw(outcome, options.out)
     if options.json:
         print(json.dumps(outcome.to_plain(), allow_nan=False))
         return 0
-    tell(outcome, written)
+    print_outcome(outcome, written)
     return 0
 
 
-def waiting(what: str) -> AbstractContextManager[Any]:
-    """Something that moves on stderr while a lab takes its seconds, where a person is looking."""
+def show_status(what: str) -> AbstractContextManager[Any]:
+    """A spinner on stderr while a lab runs, if stderr is a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
     return console.status(what) if console.is_terminal else nullcontext()
 
 
-def tell_labs(options: Options) -> int:
+def print_labs(options: Options) -> int:
     if options.json:
         print(json.dumps([{"lab": name, "claim": lab.claim} for name, lab in LABS.items()]))
         return 0
@@ -100,7 +99,7 @@ def tell_labs(options: Options) -> int:
     return 0
 
 
-def tell(outcome: Outcome, written: Sequence[Path]) -> None:
+def print_outcome(outcome: Outcome, written: Sequence[Path]) -> None:
     """The claim, the numbers, the checks, the verdict, the figures."""
     from rich.console import Console
     from rich.table import Table
@@ -112,13 +111,13 @@ def tell(outcome: Outcome, written: Sequence[Path]) -> None:
         if name == CURVES:
             continue
         if isinstance(value, Mapping) and any(isinstance(one, Mapping) for one in value.values()):
-            _tell_table(console, name, value)
+            _print_table(console, name, value)
         elif isinstance(value, Mapping):
-            line = ", ".join(f"{key} = {in_words(one)}" for key, one in value.items())
-            short = len(line) <= LINE
-            single |= {name: line} if short else {f"{name}, {key}": in_words(one) for key, one in value.items()}
+            line = ", ".join(f"{key} = {format_value(one)}" for key, one in value.items())
+            short = len(line) <= MAX_LINE
+            single |= {name: line} if short else {f"{name}, {key}": format_value(one) for key, one in value.items()}
         else:
-            single[name] = in_words(value)
+            single[name] = format_value(value)
     if single:
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(overflow="fold")
@@ -128,49 +127,49 @@ def tell(outcome: Outcome, written: Sequence[Path]) -> None:
         console.print(table, markup=False)
         console.print()
     checks = Table(box=None, pad_edge=False)
-    checks.add_column("checked")
-    for heading in ("found", "allowed", "kept"):
+    checks.add_column("check")
+    for heading in ("value", "required", "passed"):
         checks.add_column(heading, justify="right", no_wrap=True)
     for check in outcome.checks:
-        checks.add_row(check.what, found_in(check), check.allowed, "yes" if check.kept else "no")
+        checks.add_row(check.what, format_check(check), check.allowed, "yes" if check.kept else "no")
     print_table(console, checks, markup=False)
     console.print(f"\nholds: {'yes' if outcome.holds else 'no'}")
     for path in written:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _tell_table(console: Any, name: str, rows: Mapping[str, Any]) -> None:
+def _print_table(console: Any, name: str, rows: Mapping[str, Any]) -> None:
     from rich.table import Table
 
-    columns = list(dict.fromkeys(key for row in rows.values() if isinstance(row, Mapping) for key in row))[:WIDEST]
+    columns = list(dict.fromkeys(key for row in rows.values() if isinstance(row, Mapping) for key in row))[:MAX_COLUMNS]
     table = Table(box=None, pad_edge=False)
     table.add_column(name)
     for column in columns:
         table.add_column(column, justify="right")
     for key, row in rows.items():
-        table.add_row(str(key), *(in_words(row[column]) if column in row else "" for column in columns))
+        table.add_row(str(key), *(format_value(row[column]) if column in row else "" for column in columns))
     print_table(console, table, markup=False)
     console.print()
 
 
-def found_in(check: Check) -> str:
-    """Where a number must be small, whether rounding leaves nothing of it or a little is chance."""
-    if isinstance(check.value, float) and check.allowed[0] in "≤<" and check.value < NOTHING:
+def format_check(check: Check) -> str:
+    """The value; ~0 for an error that is only rounding."""
+    if isinstance(check.value, float) and check.allowed[0] in "≤<" and check.value < ZERO:
         return "~0"
-    return in_words(check.value)
+    return format_value(check.value)
 
 
-def in_words(value: Any) -> str:
-    """A number with four digits that matter, a short list number by number, a long one by its length."""
+def format_value(value: Any) -> str:
+    """A number with four significant digits, a short list in full, a long one by its length."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        if 0 < abs(value) < NOTHING:
+        if 0 < abs(value) < ZERO:
             return "~0"
         return f"{value:z.4g}"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, list | tuple):
-        text = "(" + ", ".join(map(in_words, value)) + ")"
-        return text if len(value) <= LONGEST else f"{len(value)} numbers; --json prints them"
+        text = "(" + ", ".join(map(format_value, value)) + ")"
+        return text if len(value) <= MAX_ITEMS else f"{len(value)} numbers; --json prints them"
     return str(value)

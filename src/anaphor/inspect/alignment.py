@@ -137,7 +137,7 @@ def draw_alignment(found: Alignment, stem: Path) -> list[Path]:
     heat_maps(
         [panel], paths, across=1, rows=shown(found.target), columns=shown(found.source), x_label="source",
         y_label="predicted token", label="weight",
-        curved=True,
+        sqrt_scale=True,
     )  # fmt: skip
     return paths
 

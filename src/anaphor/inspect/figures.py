@@ -50,7 +50,7 @@ def draw_attention(
     heat_maps(
         _under(run, panels, across), paths, across=across, rows=names, columns=names, x_label="looked at",
         y_label="token that looks", label="weight",
-        curved=all(panel is None or panel.low >= 0 for panel in panels),
+        sqrt_scale=all(panel is None or panel.low >= 0 for panel in panels),
     )  # fmt: skip
     return paths
 

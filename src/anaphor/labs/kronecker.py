@@ -1,4 +1,4 @@
-"""Self-attention as a fully connected layer: vec(AX) = (I ⊗ A) vec(X), and what the matrix I ⊗ A is like."""
+"""Self-attention as a fully connected layer: vec(AX) = (I ⊗ A) vec(X)."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from torch import Tensor
 
 from anaphor.draw import Panel, heat_maps
 from anaphor.inspect import recorded
-from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, equal, true
+from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, equal, true
 from anaphor.labs.specs import KroneckerSpec
-from anaphor.labs.table import LABS
 from anaphor.mixers import Attention, AttentionSpec, Span
 
 ROUNDING = 1e-12
-FITTED = 1e-8  # relative error of a fit that found an exact answer
-FAILED = 0.1  # relative error of one that did not
-DIGITS = 12  # of an error; behind them is rounding
-CHANGED = 0.01  # how much A differs between two inputs, at least
+FITTED = 1e-8  # largest relative error of an exact fit
+FAILED = 0.1  # least relative error of a failed fit
+DIGITS = 12  # of an error; the rest is rounding
+CHANGED = 0.01  # least difference of A between two inputs
 
 
 def vec(X: Tensor) -> Tensor:
-    """The columns of a matrix, one below the other. [..., N, d] -> [..., d·N]"""
+    """Columns of a matrix stacked into one vector. [..., N, d] -> [..., d·N]"""
     return X.transpose(-1, -2).flatten(-2)
 
 
-def layer_of(spec: KroneckerSpec) -> Attention:
-    """Attention whose values and output are the tokens themselves: Y = A X, with A from random queries and keys."""
+def build_layer(spec: KroneckerSpec) -> Attention:
+    """Attention with identity value and output projections: Y = A X, with A from random queries and keys."""
     layer = AttentionSpec(width=spec.width, heads=1, mask="everything", bias=False).build().double()
     with torch.no_grad():
         query, key, value = layer.project.weight.chunk(3)
@@ -48,24 +47,23 @@ def attend(layer: Attention, X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dense(A: Tensor, width: int) -> Tensor:
-    """M = I ⊗ A, the weights of the fully connected layer that does to vec(X) what A does to X."""
+    """M = I ⊗ A: the weight matrix that maps vec(X) to vec(AX)."""
     return torch.kron(torch.eye(width, dtype=A.dtype), A)
 
 
 def fit(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Weights of the fully connected layer with the least squared error; of several, the smallest."""
-    found: Tensor = torch.linalg.lstsq(inputs, outputs, driver="gelsd").solution
-    return found.T
+    """Least-squares weights of a fully connected layer (the minimum-norm solution)."""
+    solution: Tensor = torch.linalg.lstsq(inputs, outputs, driver="gelsd").solution
+    return solution.T
 
 
-def error_of(M: Tensor, inputs: Tensor, outputs: Tensor) -> float:
-    """How far the layer is off, relative to the size of what it should give."""
+def relative_error(M: Tensor, inputs: Tensor, outputs: Tensor) -> float:
     return float((inputs @ M.T - outputs).norm() / outputs.norm())
 
 
 def run(spec: KroneckerSpec) -> Outcome:
     torch.manual_seed(spec.seed)
-    layer, n, d = layer_of(spec), spec.tokens, spec.width
+    layer, n, d = build_layer(spec), spec.tokens, spec.width
     X = torch.randn(2 * spec.inputs, n, d, dtype=torch.float64)
     Y, A = attend(layer, X)
     M, other = dense(A[0], d), dense(A[1], d)
@@ -73,31 +71,31 @@ def run(spec: KroneckerSpec) -> Outcome:
     diagonal = blocks[range(d), range(d)]
     outside = blocks[~torch.eye(d, dtype=torch.bool)]
 
-    # The fully connected layer may have any weights. It is fitted to half of the sequences and asked about the rest.
+    # The fully connected layer is fitted to one half of the sequences and evaluated on the other.
     x, y = vec(X), vec(Y)
-    learnt, fresh = slice(spec.inputs), slice(spec.inputs, None)
-    many, few = fit(x[learnt], y[learnt]), fit(x[: spec.few], y[: spec.few])
+    train, test = slice(spec.inputs), slice(spec.inputs, None)
+    many, few = fit(x[train], y[train]), fit(x[: spec.few], y[: spec.few])
     fixed = vec(A[0] @ X)  # one A for all inputs
-    frozen = fit(x[learnt], fixed[learnt])
+    frozen = fit(x[train], fixed[train])
     errors = {
-        f"attention, {spec.inputs:,} inputs": _errors(many, x, y, learnt, fresh),
-        f"attention, {spec.few} inputs": _errors(few, x, y, slice(spec.few), fresh),
-        "one A for all inputs": _errors(frozen, x, fixed, learnt, fresh),
-        "the M of the first input": _errors(M, x, y, slice(1), fresh),
+        f"attention, {spec.inputs:,} inputs": _errors(many, x, y, train, test),
+        f"attention, {spec.few} inputs": _errors(few, x, y, slice(spec.few), test),
+        "one A for all inputs": _errors(frozen, x, fixed, train, test),
+        "the M of the first input": _errors(M, x, y, slice(1), test),
     }
     on_many, on_few, on_fixed, _ = errors.values()
     checks = (
         at_most("largest entry of vec(AX) − (I ⊗ A) vec(X)", float((x[0] @ M.T - y[0]).abs().max()), ROUNDING),
-        at_most("the same for vec(AXW) − (Wᵀ ⊗ A) vec(X)", _with_values(A[0], X[0]), ROUNDING),
+        at_most("the same for vec(AXW) − (Wᵀ ⊗ A) vec(X)", _value_error(A[0], X[0]), ROUNDING),
         equal("largest entry outside the diagonal blocks", float(outside.abs().max()), 0.0),
         equal("largest difference between diagonal blocks", float((diagonal - diagonal[0]).abs().max()), 0.0),
         at_least("largest change of A from one input to another", float((A[0] - A[1]).abs().max()), CHANGED),
-        at_most("fit to few inputs, error on these", on_few["on its inputs"], FITTED),
-        at_least("fit to few inputs, error on fresh ones", on_few["on fresh ones"], FAILED),
-        at_least("fit to many inputs, error on these", on_many["on its inputs"], FAILED),
-        at_least("fit to many inputs, error on fresh ones", on_many["on fresh ones"], FAILED),
-        at_most("fit to one A for all, error on fresh inputs", on_fixed["on fresh ones"], FITTED),
-        true("the layer takes a longer sequence as it is", _takes(layer, n + 1)),
+        at_most("fit to few inputs, error on them", on_few["on its inputs"], FITTED),
+        at_least("fit to few inputs, error on new inputs", on_few["on fresh ones"], FAILED),
+        at_least("fit to many inputs, error on them", on_many["on its inputs"], FAILED),
+        at_least("fit to many inputs, error on new inputs", on_many["on fresh ones"], FAILED),
+        at_most("fit to one A for all, error on new inputs", on_fixed["on fresh ones"], FITTED),
+        true("the attention layer accepts a longer sequence", _accepts(layer, n + 1)),
     )
     numbers = {
         "entries of M": (n * d) ** 2,
@@ -115,36 +113,40 @@ def run(spec: KroneckerSpec) -> Outcome:
     return Outcome("kronecker", LABS["kronecker"].claim, checks, numbers)
 
 
-def _with_values(A: Tensor, X: Tensor) -> float:
-    """How far values W move it: they mix features where A mixes tokens."""
+def _value_error(A: Tensor, X: Tensor) -> float:
+    """Error of vec(AXW) = (Wᵀ ⊗ A) vec(X): W mixes features, A mixes tokens."""
     W = torch.randn(X.shape[1], X.shape[1], dtype=X.dtype)
     return float((torch.kron(W.T.contiguous(), A) @ vec(X) - vec(A @ X @ W)).abs().max())
 
 
-def _errors(M: Tensor, x: Tensor, y: Tensor, learnt: slice, fresh: slice) -> dict[str, float]:
+def _errors(M: Tensor, x: Tensor, y: Tensor, train: slice, test: slice) -> dict[str, float]:
     return {
-        "on its inputs": round(error_of(M, x[learnt], y[learnt]), DIGITS),
-        "on fresh ones": round(error_of(M, x[fresh], y[fresh]), DIGITS),
+        "on its inputs": round(relative_error(M, x[train], y[train]), DIGITS),
+        "on fresh ones": round(relative_error(M, x[test], y[test]), DIGITS),
     }
 
 
-def _takes(layer: Attention, tokens: int) -> bool:
+def _accepts(layer: Attention, tokens: int) -> bool:
     Y, A = attend(layer, torch.randn(1, tokens, layer.width_in, dtype=torch.float64))
     return bool(torch.allclose(A.sum(-1), torch.ones(1, tokens, dtype=A.dtype))) and Y.shape[1] == tokens
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
-    """M for two inputs, and what a fully connected layer makes of them."""
-    found = outcome.numbers[CURVES]
-    titles = {"M": "I ⊗ A for one input", "M of another input": "I ⊗ A for another", "fitted": "fitted to many"}
-    matrices = {title: torch.tensor(found[name]).numpy() for name, title in titles.items()}
+    """M for two inputs, and the fitted fully connected layer."""
+    data = outcome.numbers[CURVES]
+    titles = {
+        "M": "I ⊗ A for one input",
+        "M of another input": "I ⊗ A for another input",
+        "fitted": "fit to many inputs",
+    }
+    matrices = {title: torch.tensor(data[name]).numpy() for name, title in titles.items()}
     path = folder / "kronecker.png"
     heat_maps(
         [Panel(title, matrix, -1.0, 1.0) for title, matrix in matrices.items()],
         [path],
         across=3,
-        rows=[f"y{token + 1}" for token in range(len(found["A"]))] * (len(found["M"]) // len(found["A"])),
-        columns=[f"x{token + 1}" for token in range(len(found["A"]))] * (len(found["M"]) // len(found["A"])),
+        rows=[f"y{token + 1}" for token in range(len(data["A"]))] * (len(data["M"]) // len(data["A"])),
+        columns=[f"x{token + 1}" for token in range(len(data["A"]))] * (len(data["M"]) // len(data["A"])),
         x_label="entry of vec(X), feature by feature",
         y_label="entry of vec(Y)",
         label="weight",

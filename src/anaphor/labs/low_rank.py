@@ -1,14 +1,13 @@
-"""Attention through matrices of low rank: where it is exact, what it saves, and why a softmax is in the way.
+"""Low-rank attention: where it is exact, what it saves, and why it is not exact with a softmax.
 
-P is the matrix of weights, n × n, and V the values, n × d. Of rank k, P = U S Wᵀ with k columns in U and W, and
-P V = U (S (Wᵀ V)) needs no n × n matrix at all. Without softmax P = Q Kᵀ/√h, and W does for keys and values what
-Linformer's projections along time learn to do: P V = Q (C K)ᵀ (D V) with C = Wᵀ and D = Wᵀ/√h.
+P is the n × n attention matrix and V the n × d values. If P has rank k, P = U S Wᵀ with k columns in U and W, and
+P V = U (S (Wᵀ V)) needs no n × n matrix. Without softmax P = Q Kᵀ/√h, and W projects keys and values along time as
+Linformer's learned projections do: P V = Q (C K)ᵀ (D V) with C = Wᵀ and D = Wᵀ/√h.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -16,43 +15,43 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from anaphor.data.reference import prose
 from anaphor.draw import Line, bands, curves
 from anaphor.inspect import attention_maps
-from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, equal
-from anaphor.labs.powers import fitted
+from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, equal
+from anaphor.labs.measures import fit_power
 from anaphor.labs.specs import LowRankLabSpec
-from anaphor.labs.table import LABS
-from anaphor.training.run import execute, opened_language, prepare
-from anaphor.training.spec import LanguageRunSpec
-from anaphor.training.trainer import Nobody
+from anaphor.models import LanguageModel, build
 
 EXACT = 1e-10
-BROKEN = 0.05  # relative error of the projection once a softmax stands between
-ENERGY = 0.99  # share of the squared singular values that counts as all of the matrix
-NEGLIGIBLE = 1e-6  # a singular value that is not drawn any more
-READ = 96  # tokens of a text that the small model reads
+INEXACT = 0.05  # least relative error of the projections with a softmax
+ENERGY = 0.99  # fraction of the squared singular values that the effective rank keeps
+NEGLIGIBLE = 1e-6  # smallest singular value that is drawn
+TOKENS = 96  # sequence length of the small model
+BATCH_SIZE = 8
 
 
-def of_rank(tokens: int, rank: int) -> Tensor:
-    """Weights that could be attention: every line is positive and sums to one. [n, n], of rank k"""
+def random_attention(tokens: int, rank: int) -> Tensor:
+    """A random attention matrix of rank k: rows are positive and sum to one. [n, n]"""
     left = torch.softmax(3 * torch.randn(tokens, rank, dtype=torch.float64), dim=-1)
     return left @ torch.softmax(3 * torch.randn(rank, tokens, dtype=torch.float64), dim=-1)
 
 
-def parts_of(P: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The singular vectors and values that matter: [n, k], [k], [k, n]"""
+def truncated_svd(P: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The first k singular vectors and values: [n, k], [k], [k, n]"""
     U, S, W = torch.linalg.svd(P, full_matrices=False)
     return U[:, :rank], S[:rank], W[:rank]
 
 
-def through_parts(U: Tensor, S: Tensor, W: Tensor, V: Tensor) -> Tensor:
-    """P V from right to left: 2·nkd products twice over, and never an n × n matrix."""
+def multiply_factors(U: Tensor, S: Tensor, W: Tensor, V: Tensor) -> Tensor:
+    """P V from right to left: two products of 2·nkd operations, and no n × n matrix."""
     return U @ (S[:, None] * (W @ V))
 
 
-def through_projections(Q: Tensor, K: Tensor, V: Tensor, C: Tensor, D: Tensor) -> Tensor:
+def multiply_projections(Q: Tensor, K: Tensor, V: Tensor, C: Tensor, D: Tensor) -> Tensor:
     """Q (C K)ᵀ (D V)"""
     return (Q @ (C @ K).T) @ (D @ V)
 
@@ -61,16 +60,16 @@ def numerical_rank(P: Tensor) -> int:
     return int(torch.linalg.matrix_rank(P, rtol=EXACT))
 
 
-def directions(P: Tensor) -> int:
-    """How many singular values hold nearly all of a matrix: 99 % of the sum of their squares."""
-    shares = torch.linalg.svdvals(P).square().cumsum(-1)
-    return int((shares < ENERGY * shares[-1]).sum()) + 1
+def effective_rank(P: Tensor) -> int:
+    """Number of singular values that hold 99 % of the sum of their squares."""
+    energy = torch.linalg.svdvals(P).square().cumsum(-1)
+    return int((energy < ENERGY * energy[-1]).sum()) + 1
 
 
-def operations(compute: Callable[..., Tensor], *inputs: Tensor) -> int:
-    with FlopCounterMode(display=False) as counted:
+def count_flops(compute: Callable[..., Tensor], *inputs: Tensor) -> int:
+    with FlopCounterMode(display=False) as counter:
         compute(*inputs)
-    return int(counted.get_total_flops())
+    return int(counter.get_total_flops())
 
 
 def run(spec: LowRankLabSpec) -> Outcome:
@@ -78,148 +77,156 @@ def run(spec: LowRankLabSpec) -> Outcome:
     n, d, k = spec.tokens, spec.width, spec.rank
     V = torch.randn(n, d, dtype=torch.float64)
 
-    weights = of_rank(n, k)
-    parts = parts_of(weights, k)
-    by_parts = _off(through_parts(*parts, V), weights @ V)
+    weights = random_attention(n, k)
+    factors = truncated_svd(weights, k)
+    factors_error = _relative_error(multiply_factors(*factors, V), weights @ V)
 
     inner = torch.randn(d, k, dtype=torch.float64)
     X = torch.randn(n, d, dtype=torch.float64)
     Q, K = X @ inner @ torch.randn(k, d, dtype=torch.float64) / d, X @ torch.randn(d, d, dtype=torch.float64) / d**0.5
     P = Q @ K.T / math.sqrt(d)
-    along = parts_of(P, k)[2]
+    along = truncated_svd(P, k)[2]
     C, D = along, along / math.sqrt(d)
-    by_projections = _off(through_projections(Q, K, V, C, D), P @ V)
+    projections_error = _relative_error(multiply_projections(Q, K, V, C, D), P @ V)
 
-    soft = torch.softmax(P, dim=-1)
+    softmax = torch.softmax(P, dim=-1)
     projected = torch.softmax(Q @ (C @ K).T / math.sqrt(d), dim=-1) @ (along @ V)
-    broken = _off(projected, soft @ V)
+    softmax_error = _relative_error(projected, softmax @ V)
 
-    counted = {
-        "P V": operations(torch.matmul, weights, V),
-        "U (S (Wᵀ V))": operations(through_parts, *parts, V),
-        "Q (C K)ᵀ (D V)": operations(through_projections, Q, K, V, C, D),
+    flops = {
+        "P V": count_flops(torch.matmul, weights, V),
+        "U (S (Wᵀ V))": count_flops(multiply_factors, *factors, V),
+        "Q (C K)ᵀ (D V)": count_flops(multiply_projections, Q, K, V, C, D),
     }
-    times = measured(spec)
-    powers = {name: fitted(spec.lengths, seconds).exponent for name, seconds in times.items()}
-    heads = looked_at(spec) if spec.train else {}
+    times = measure_times(spec)
+    powers = {name: fit_power(spec.lengths, seconds).exponent for name, seconds in times.items()}
+    heads = small_model(spec) if spec.train else {}
     checks = (
         equal("rank of P, without softmax", numerical_rank(P), k),
-        at_most("U (S (Wᵀ V)) off P V, relative", by_parts, EXACT),
-        at_most("Q (C K)ᵀ (D V) off P V, relative", by_projections, EXACT),
-        equal("operations of U (S (Wᵀ V))", counted["U (S (Wᵀ V))"], 4 * n * k * d),
-        equal("operations of Q (C K)ᵀ (D V)", counted["Q (C K)ᵀ (D V)"], 8 * n * k * d),
-        at_least("rank of softmax(P), over that of P", numerical_rank(soft) / k, 2),
-        at_least("the same projections inside a softmax, off", broken, BROKEN),
+        at_most("U (S (Wᵀ V)) off P V, relative", factors_error, EXACT),
+        at_most("Q (C K)ᵀ (D V) off P V, relative", projections_error, EXACT),
+        equal("operations of U (S (Wᵀ V))", flops["U (S (Wᵀ V))"], 4 * n * k * d),
+        equal("operations of Q (C K)ᵀ (D V)", flops["Q (C K)ᵀ (D V)"], 8 * n * k * d),
+        at_least("rank of softmax(P), over that of P", numerical_rank(softmax) / k, 2),
+        at_least("the same projections inside a softmax, off", softmax_error, INEXACT),
     )
     numbers: dict[str, Any] = {
-        "rank": {"P": numerical_rank(P), "softmax(P)": numerical_rank(soft), "of": n},
-        "directions for 99 %": {"P": directions(P), "softmax(P)": directions(soft)},
-        "operations": counted,
+        "rank": {"P": numerical_rank(P), "softmax(P)": numerical_rank(softmax), "of": n},
+        "directions for 99 %": {"P": effective_rank(P), "softmax(P)": effective_rank(softmax)},
+        "operations": flops,
         "exponent of the time": powers,
         CURVES: {
             "lengths": list(spec.lengths),
             "times": times,
             "spectra": {
-                "Q Kᵀ/√h": _shown(_spectrum(P)),
-                "softmax(Q Kᵀ/√h)": _shown(_spectrum(soft)),
+                "Q Kᵀ/√h": _nonzero(_spectrum(P)),
+                "softmax(Q Kᵀ/√h)": _nonzero(_spectrum(softmax)),
                 **heads.get("spectra", {}),
             },
         },
     }
     if heads:
-        numbers[f"attention of a small model, {READ} tokens"] = heads["rows"]
+        numbers[f"attention of a small model, {TOKENS} tokens"] = heads["rows"]
     return Outcome("low-rank", LABS["low-rank"].claim, checks, numbers)
 
 
-def measured(spec: LowRankLabSpec, repeats: int = 7) -> dict[str, list[float]]:
-    """The shortest of several times, in seconds, at each length. The parts of P are known beforehand."""
+def measure_times(spec: LowRankLabSpec, repeats: int = 7) -> dict[str, list[float]]:
+    """Minimum time in seconds at each length. Computing the factors of P is not included."""
     times: dict[str, list[float]] = {"P V": [], "U (S (Wᵀ V))": []}
     for tokens in spec.lengths:
         P, V = torch.rand(tokens, tokens), torch.randn(tokens, spec.width)
-        parts = torch.randn(tokens, spec.rank), torch.rand(spec.rank), torch.randn(spec.rank, tokens)
+        factors = torch.randn(tokens, spec.rank), torch.rand(spec.rank), torch.randn(spec.rank, tokens)
         times["P V"].append(min(_seconds(torch.matmul, P, V) for _ in range(repeats)))
-        times["U (S (Wᵀ V))"].append(min(_seconds(through_parts, *parts, V) for _ in range(repeats)))
+        times["U (S (Wᵀ V))"].append(min(_seconds(multiply_factors, *factors, V) for _ in range(repeats)))
     return times
 
 
 def _seconds(compute: Callable[..., Tensor], *inputs: Tensor) -> float:
-    begun = perf_counter()
+    start = perf_counter()
     compute(*inputs)
-    return perf_counter() - begun
+    return perf_counter() - start
 
 
-def looked_at(spec: LowRankLabSpec) -> dict[str, Any]:
-    """Maps of a small model before and after it was trained, on a text that it was not trained on."""
-    run_spec = LanguageRunSpec(
-        data="python-reference", tokenizer="character", model="transformer", width=64, heads=4, layers=2,
-        feedforward=128, dropout=0.0, bptt=READ, batch_size=8, steps=spec.train, eval_every=spec.train, lr=3e-3,
-        seed=spec.seed, device="cpu", position="rotary", warmup=0.1,
-    )  # fmt: skip
+def small_model(spec: LowRankLabSpec) -> dict[str, Any]:
+    """Attention maps of a small byte-level transformer before and after training, on held-out text."""
+    torch.manual_seed(spec.seed)
+    text = torch.tensor(list("\n".join(prose()).encode()))
+    train, valid = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+    sizes = {"width": 64, "heads": 4, "layers": 2, "feedforward": 128}
+    model = build("transformer", vocabulary=256, dropout=0.0, position="rotary", **sizes)
+    maps = {"untrained": _maps(model, valid)}
+    train_model(model, train, spec.train)
+    trained = f"trained, {spec.train} steps"
+    maps[trained] = _maps(model, valid)
     rows: dict[str, dict[str, float]] = {}
     spectra: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        before = prepare(run_spec)
-        maps = {"untrained": _maps(before)}
-        result, _ = execute(run_spec, Path(folder) / "run", Nobody(), test=False)
-        with opened_language(Path(folder) / "run", "cpu") as made:
-            maps[f"trained, {spec.train} steps"] = _maps(made)
-    for name, every in maps.items():
-        needed = sorted(directions(one) for one in every)
+    for name, heads in maps.items():
+        ranks = sorted(effective_rank(P) for P in heads)
         rows[name] = {
-            "heads": len(every),
-            "directions for 99 %, least": needed[0],
-            "median": needed[len(needed) // 2],
-            "most": needed[-1],
-            "off at rank 8, mean": float(torch.stack([_cut(one, 8) for one in every]).mean()),
+            "heads": len(heads),
+            "directions for 99 %, least": ranks[0],
+            "median": ranks[len(ranks) // 2],
+            "most": ranks[-1],
+            "off at rank 8, mean": float(torch.stack([_truncation_error(P, 8) for P in heads]).mean()),
         }
-        spectra[f"{name}, mean of heads"] = _shown(torch.stack([_spectrum(one) for one in every]).mean(0))
-    rows[f"trained, {spec.train} steps"]["loss"] = result["valid"]["loss"]
+        spectra[f"{name}, mean of heads"] = _nonzero(torch.stack([_spectrum(P) for P in heads]).mean(0))
+    with torch.no_grad():
+        rows[trained]["loss"] = float(_loss(model, valid, torch.arange(0, len(valid) - TOKENS - 1, TOKENS)))
     return {"rows": rows, "spectra": spectra}
 
 
-def _maps(made: Any) -> list[Tensor]:
-    tokens = made.task.splits("valid").tokens[:READ]
-    with torch.no_grad():
-        return [one.double() for layer in attention_maps(made.model, tokens).values() for one in layer]
+def train_model(model: LanguageModel, text: Tensor, steps: int, lr: float = 3e-3) -> None:
+    """Adam on random segments, with linear warmup over the first tenth of the steps."""
+    optimizer = torch.optim.Adam(model.parameters(), lr)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 10 * (step + 1) / steps))
+    for _ in range(steps):
+        loss = _loss(model, text, torch.randint(len(text) - TOKENS, (BATCH_SIZE,)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
 
 
-def _cut(P: Tensor, rank: int) -> Tensor:
-    """What is left of a matrix behind its first singular values, relative to all of it."""
+def _loss(model: LanguageModel, text: Tensor, starts: Tensor) -> Tensor:
+    segments = text[starts[:, None] + torch.arange(TOKENS + 1)]
+    return F.cross_entropy(model(segments[:, :-1])[0].flatten(0, 1), segments[:, 1:].flatten())
+
+
+def _maps(model: LanguageModel, text: Tensor) -> list[Tensor]:
+    return [P.double() for layer in attention_maps(model, text[:TOKENS]).values() for P in layer]
+
+
+def _truncation_error(P: Tensor, rank: int) -> Tensor:
+    """Relative Frobenius error of the best approximation of this rank."""
     values: Tensor = torch.linalg.svdvals(P)
-    left: Tensor = values[rank:].norm() / values.norm()
-    return left
+    error: Tensor = values[rank:].norm() / values.norm()
+    return error
 
 
 def _spectrum(P: Tensor) -> Tensor:
-    """The first singular values, the largest being one."""
-    values: Tensor = torch.linalg.svdvals(P)[:READ]
+    """Singular values divided by the largest."""
+    values: Tensor = torch.linalg.svdvals(P)[:TOKENS]
     return values / values[0]
 
 
-def _shown(spectrum: Tensor) -> list[float]:
-    """Up to the first that counts as zero: behind it there is rounding only."""
+def _nonzero(spectrum: Tensor) -> list[float]:
+    """Without singular values that are zero up to rounding."""
     return spectrum[spectrum > NEGLIGIBLE].tolist()
 
 
-def _off(found: Tensor, expected: Tensor) -> float:
+def _relative_error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Singular values with and without softmax, and time against length."""
-    found = outcome.numbers[CURVES]
-    spectra = {name: (range(1, len(values) + 1), values) for name, values in found["spectra"].items()}
-    times = [
-        Line(
-            name,
-            found["lengths"],
-            [1e3 * one for one in seconds],
-            [1e3 * one for one in seconds],
-            [1e3 * one for one in seconds],
-        )
-        for name, seconds in found["times"].items()
-    ]
+    data = outcome.numbers[CURVES]
+    spectra = {name: (range(1, len(values) + 1), values) for name, values in data["spectra"].items()}
+    times = []
+    for name, seconds in data["times"].items():
+        milliseconds = [1e3 * value for value in seconds]
+        times.append(Line(name, data["lengths"], milliseconds))
     paths = [folder / "low-rank-spectra.png", folder / "low-rank-time.png"]
-    curves(spectra, paths[0], x_label="number of the singular value", y_label="singular value, largest = 1", log_y=True)
-    bands({"": times}, paths[1:], x_label="length n", y_label="milliseconds", log_x=True, log_y=True)
+    curves(spectra, paths[0], x_label="index of the singular value", y_label="singular value / largest", log_y=True)
+    bands({"": times}, paths[1:], x_label="sequence length n", y_label="time (ms)", log_x=True, log_y=True)
     return paths

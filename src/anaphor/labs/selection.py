@@ -1,9 +1,9 @@
-"""Selection by design: which values can attention return for given keys, and which query makes it do so?
+"""Which values can attention return for given keys, and which query returns them?
 
-A score is the plain dot product of query and key, without the square root of the usual layer; weights are the softmax
-of the scores. To prefer some keys is to give them equal scores that exceed all others by a margin. Both are linear in
-the query, so the largest margin is the solution of a linear programme, and its dual is the certificate: the margin is
-the distance between the flat through the wanted keys and the hull of the others. Where it is zero, no query will do.
+The score is the dot product of query and key without scaling; weights are the softmax of the scores. A query selects
+some keys if their scores are equal and exceed all others by a margin. Both conditions are linear in the query, so the
+largest margin solves a linear program, and its dual is the certificate: the margin is the distance between the affine
+hull of the wanted keys and the convex hull of the others. If it is zero, there is no such query.
 """
 
 from __future__ import annotations
@@ -23,61 +23,60 @@ from scipy.special import logsumexp, softmax
 from anaphor.draw import curves as plot
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
-from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, true
+from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, true
 from anaphor.labs.specs import SelectionSpec
-from anaphor.labs.table import LABS
 from anaphor.mixers import CrossAttentionSpec, Span
 
 Array = NDArray[np.float64]
 
-SELECTED = 0.99  # the least weight of a value that counts as returned
-AVERAGED = 1e-6  # how far the weights of an average may be from equal
-LEAK = 1e-7  # the share of weight that a query leaves to unwanted values, where floating point allows it
-NEGLIGIBLE = 1e-6  # a margin that counts as none where the weights do not show it; relative for keys smaller than 1
+SELECTED = 0.99  # least weight of a selected key
+AVERAGED = 1e-6  # largest deviation from equal weights in an average
+LEAK = 1e-7  # weight left to unwanted keys, where floating point allows it
+NEGLIGIBLE = 1e-6  # largest margin that counts as zero; relative for keys smaller than 1
 ROUNDING = float(np.finfo(float).eps)
-LARGEST, SMALLEST = 1e100, 1e-50  # squares and quotients of numbers between these are finite; smaller ones are zero
+LARGEST, SMALLEST = 1e100, 1e-50  # squares and quotients in this range are finite; smaller numbers are set to zero
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A query that does what was asked. For the identity there is one for each key, line by line."""
+    """A query with the requested weights. For the identity: one row for each key."""
 
     query: Array
     weights: Array
-    """What attention computes from this query: the softmax of its scores."""
+    """Softmax of the scores."""
     margin: float
-    """How far the wanted scores exceed the others for the best query with entries between -1 and 1; `query` is a
-    multiple of that one. Infinite where there are no others."""
+    """Margin of the wanted scores for the best query with entries in [-1, 1]; `query` is a multiple of it. Infinite if
+    all keys are wanted."""
 
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
-    """A key that makes the unchanged query do what was asked."""
+    """A new key with which the given query has the requested weights."""
 
     key: Array
     weights: Array
     margin: float
-    """How far the wanted scores exceed the others."""
+    """Margin of the wanted scores."""
 
 
 @dataclass(frozen=True, eq=False)
 class Impossible:
-    """There is no such query, or no such key."""
+    """Proof that there is no such query or key."""
 
     certificate: Array
-    """For a query: one number for each key. Those of the wanted keys sum to 1, the others are at most 0 and sum to -1,
-    and together they take the keys to zero: `certificate @ keys == 0`. For the identity: such a line for every key that
-    cannot be selected. For a replaced key: the scores with the best key that is allowed."""
+    """For a query: one multiplier for each key. Those of the wanted keys sum to 1, the others are ≤ 0 and sum to -1,
+    and `certificate @ keys == 0`. For the identity: one such row for every key that cannot be selected. For a replaced
+    key: the scores with the best allowed key."""
     why: str
 
 
 def select(keys: ArrayLike, index: int) -> Selection | Impossible:
-    """A query that returns the value of one key, with at least 0.99 of the weight."""
+    """A query that selects one key, with weight at least 0.99."""
     return average(keys, [index])
 
 
 def average(keys: ArrayLike, subset: Sequence[int] | None = None) -> Selection | Impossible:
-    """A query that averages the values of some keys, or of all: their weights are equal to 1e-6."""
+    """A query that averages a subset of the keys (default: all), with weights equal to 1e-6."""
     K = _matrix(keys)
     wanted = list(range(len(K))) if subset is None else _indices(subset, len(K), "subset")
     others = _without(wanted, len(K))
@@ -85,18 +84,18 @@ def average(keys: ArrayLike, subset: Sequence[int] | None = None) -> Selection |
         return Selection(np.zeros(K.shape[1]), np.full(len(K), 1 / len(K)), math.inf)
     spread, size = float(np.ptp(K, axis=0).max()), float(np.abs(K).max())
     certificates = []
-    # Keys that nearly coincide are taken for equal first; where the weights tell them apart after all, they are not.
+    # First treat nearly equal keys as equal; if the weights show a difference, retry with a smaller tolerance.
     for nearly in (1e-9, 1e-14):
         direction, margin, certificate = _largest_margin(K, wanted, others, nearly)
-        query = _long_enough(direction, margin, K, wanted, others)
+        query = _scale_query(direction, margin, K, wanted, others)
         weights = softmax(K @ query)
-        if _shows(weights, wanted):
+        if _are_as_requested(weights, wanted):
             return Selection(query, weights, margin)
         certificates.append(certificate)
     certificate = min(certificates, key=lambda multipliers: float(np.abs(multipliers @ K).sum()))
     gap = float(np.abs(certificate @ K).sum())
     if gap <= NEGLIGIBLE * min(1.0, size):
-        return Impossible(certificate, _why_not(certificate, wanted, others, exact=gap <= 1e-12 * size))
+        return Impossible(certificate, _explain(certificate, wanted, others, exact=gap <= 1e-12 * size))
     raise ConfigError(
         f"double precision cannot show the weights: keys as large as {size:.3g} that differ by {spread:.3g} have a "
         f"margin of {gap:.3g}; subtract the mean key from all, which changes no weight, or take keys that differ more"
@@ -104,7 +103,7 @@ def average(keys: ArrayLike, subset: Sequence[int] | None = None) -> Selection |
 
 
 def identity(keys: ArrayLike) -> Selection | Impossible:
-    """A matrix of queries, one for each key, whose attention is the identity: line i returns value i."""
+    """A matrix of queries, one for each key, whose attention is the identity: row i selects key i."""
     answers = [select(keys, index) for index in range(len(_matrix(keys)))]
     missing = [answer for answer in answers if isinstance(answer, Impossible)]
     if missing:
@@ -117,10 +116,10 @@ def identity(keys: ArrayLike) -> Selection | Impossible:
 def replace_key(
     keys: ArrayLike, query: ArrayLike, index: int, wanted: int | Sequence[int], length: float | None = None
 ) -> Replacement | Impossible:
-    """Another key in place of one, so that the unchanged query returns the wanted value or averages the wanted ones.
+    """A new key for `index`, so that the given query selects the wanted key or averages the wanted ones.
 
-    At least 0.99 of the weight goes to them, in parts equal to 1e-6. A free key is the nearest to the old one that does
-    so. A key of given length is the one with the largest margin, and among those the nearest.
+    They get at least 0.99 of the weight, equal to 1e-6. Without `length`, the result is the nearest such key to the old
+    one; with it, the key of that norm with the largest margin, and among those the nearest.
     """
     K, q = _matrix(keys), _matrix(np.atleast_2d(query))[0]
     if len(q) != K.shape[1]:
@@ -130,25 +129,25 @@ def replace_key(
     (index,) = _indices([index], len(K), "index")
     chosen = _indices(list(np.atleast_1d(wanted)), len(K), "wanted")
     size = float(np.linalg.norm(q))
-    # The new key matters through one number only, its score; this is how far that reaches to either side.
+    # The new key matters only through its score, which lies in [-reach, reach].
     reach = 0.0 if not size else math.inf if length is None else length * size
     scores = K @ q
-    aim = _aim(scores, index, chosen, extreme=length is not None)
+    aim = _target_score(scores, index, chosen, extreme=length is not None)
     scores[index] = min(max(aim, -reach), reach)
-    if len(q) == 1 and length is not None:  # on a line, two keys have that length and none lies between
+    if len(q) == 1 and length is not None:  # in one dimension only two keys have that norm
         scores[index] = math.copysign(reach, aim)
-    if _concentrated(softmax(scores), chosen):
+    if _are_concentrated(softmax(scores), chosen):
         key = _key_with_score(K[index], q, scores[index], length)
         scores[index] = key @ q
         weights, others = softmax(scores), _without(chosen, len(K))
-        if _concentrated(weights, chosen):
+        if _are_concentrated(weights, chosen):
             margin = float(scores[chosen].min() - scores[others].max()) if others else math.inf
             return Replacement(key, weights, margin)
-    return Impossible(scores, _why_no_key(scores, index, chosen, aim, reach))
+    return Impossible(scores, _explain_no_key(scores, index, chosen, aim, reach))
 
 
 def attention(keys: ArrayLike, queries: ArrayLike) -> Array:
-    """The weights a layer of ours gives these queries: one head, score "dot", projections that change nothing."""
+    """Weights of an attention layer with one head, dot-product score and identity projections."""
     K, Q = torch.from_numpy(_matrix(keys)), torch.from_numpy(_matrix(np.atleast_2d(queries)))
     layer = CrossAttentionSpec(width=K.shape[1], heads=1, score="dot", bias=False).build().double()
     with torch.no_grad(), recorded(layer, "weights") as seen:
@@ -161,15 +160,15 @@ def attention(keys: ArrayLike, queries: ArrayLike) -> Array:
 
 
 def run(spec: SelectionSpec | None = None) -> Outcome:
-    """Which keys can be selected, and by which query: those of the lab, then one more in their middle."""
+    """Which keys can be selected, and by which query: the given keys, then their mean as a further key."""
     spec = SelectionSpec() if spec is None else spec
     K = _matrix(np.reshape(spec.keys, (-1, spec.width)))
     more = np.vstack([K, K.mean(0)])
     single = {f"key {index}": select(K, index) for index in range(len(K))}
-    found = {**single, "all": average(K), "keys 0 and 1": average(K, [0, 1])}
-    designed = {name: answer for name, answer in found.items() if isinstance(answer, Selection)}
-    off = max(float(np.abs(attention(K, a.query)[0] - a.weights).max()) for a in designed.values())
-    refused = [(answer, K) for answer in found.values() if isinstance(answer, Impossible)]
+    answers = {**single, "all": average(K), "keys 0 and 1": average(K, [0, 1])}
+    designed = {name: answer for name, answer in answers.items() if isinstance(answer, Selection)}
+    error = max(float(np.abs(attention(K, a.query)[0] - a.weights).max()) for a in designed.values())
+    refused = [(answer, K) for answer in answers.values() if isinstance(answer, Impossible)]
     inner = select(more, len(K))
     refused += [(inner, more)] if isinstance(inner, Impossible) else []
     gaps = [float(np.abs(answer.certificate @ keys).sum()) for answer, keys in refused]
@@ -182,16 +181,16 @@ def run(spec: SelectionSpec | None = None) -> Outcome:
         }
         if isinstance(answer, Selection)
         else {"margin": 0.0, "query": "none", "weights": answer.why}
-        for name, answer in found.items()
+        for name, answer in answers.items()
     }
     inner_numbers = inner.certificate.tolist() if isinstance(inner, Impossible) else inner.query.tolist()
     checks = (
-        at_least("weight of a selected key, least of all", float(min(weights, default=1.0)), SELECTED),
-        at_most("weights off those of an attention layer", off, AVERAGED),
+        at_least("least weight of a selected key", float(min(weights, default=1.0)), SELECTED),
+        at_most("weights, error against an attention layer", error, AVERAGED),
         true("the mean of all keys cannot be selected", isinstance(inner, Impossible)),
-        at_most("what certificates leave of the keys", max(gaps, default=0.0), NEGLIGIBLE),
+        at_most("‖certificate @ keys‖₁, largest", max(gaps, default=0.0), NEGLIGIBLE),
     )
-    told = {"queries": numbers, "multipliers for the mean of all keys": inner_numbers, **_replaced(K, found)}
+    results = {"queries": numbers, "multipliers for the mean of all keys": inner_numbers, **_new_third_key(K, answers)}
     lengths = np.linspace(0, 1, 60)
     first = next(answer for answer in designed.values() if isinstance(answer, Selection))
     grown = attention(more, lengths[:, None] * first.query)
@@ -199,12 +198,12 @@ def run(spec: SelectionSpec | None = None) -> Outcome:
         "their mean": grown[:, -1].tolist()
     }
     return Outcome(
-        "selection", LABS["selection"].claim, checks, {**told, CURVES: {"lengths": lengths.tolist(), **curves}}
+        "selection", LABS["selection"].claim, checks, {**results, CURVES: {"lengths": lengths.tolist(), **curves}}
     )
 
 
-def _replaced(K: Array, found: Mapping[str, Selection | Impossible]) -> dict[str, list[float]]:
-    """Another third key for the query that averages the first two: three of them averaged, and the third returned."""
+def _new_third_key(K: Array, found: Mapping[str, Selection | Impossible]) -> dict[str, list[float]]:
+    """A new third key for the query that averages the first two: to average three, and to select the third."""
     two = found["keys 0 and 1"]
     if not isinstance(two, Selection):
         return {}
@@ -216,28 +215,28 @@ def _replaced(K: Array, found: Mapping[str, Selection | Impossible]) -> dict[str
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
-    """What happens to the weights while the query that selects the first key grows."""
-    found = dict(outcome.numbers[CURVES])
-    lengths = found.pop("lengths")
-    lines = {name: (lengths, weights) for name, weights in found.items()}
-    label = "length of the query, 1 for the designed one"
+    """Weights against the norm of the query that selects the first key."""
+    weights_by_key = dict(outcome.numbers[CURVES])
+    lengths = weights_by_key.pop("lengths")
+    lines = {name: (lengths, weights) for name, weights in weights_by_key.items()}
+    label = "norm of the query / norm of the solution"
     return [plot(lines, folder / "selection.png", x_label=label, y_label="weight")]
 
 
 def _largest_margin(K: Array, wanted: list[int], others: list[int], nearly: float) -> tuple[Array, float, Array]:
-    """Maximise m over q and m: q · (wanted - other) ≥ m, wanted scores equal, entries of q between -1 and 1.
+    """Maximize m over q and m: q · (wanted - other) ≥ m, wanted scores equal, entries of q in [-1, 1].
 
-    Gives q, m, and the multipliers of the constraints: they show that no such q has a margin above
-    `abs(certificate @ K).sum()`, which is zero where m is.
+    Returns q, m and the multipliers of the constraints, which prove that no such q has a margin above
+    `abs(certificate @ K).sum()`; that is zero if m is.
     """
     width, spread = K.shape[1], float(np.ptp(K, axis=0).max())
-    unit = spread / 1000 or 1.0  # what the solver takes for zero is about 1e-9
-    centre = K[wanted].mean(0)
-    inside, outside = (K[wanted] - centre) / unit, (K[others] - centre) / unit
+    unit = spread / 1000 or 1.0  # the solver's tolerance is about 1e-9
+    center = K[wanted].mean(0)
+    inside, outside = (K[wanted] - center) / unit, (K[others] - center) / unit
     left, sizes, along = np.linalg.svd(inside, full_matrices=False)
     rank = int((sizes > nearly * spread / unit).sum())
     left, sizes, along = left[:, :rank], sizes[:rank], along[:rank]  # a basis of the directions within the wanted keys
-    for tolerance in (1e-10, 1e-7):  # rarely the solver gives up on the first; what it finds is checked in any case
+    for tolerance in (1e-10, 1e-7):  # the solver rarely fails with the first; the result is verified either way
         solution = linprog(
             np.append(np.zeros(width), -1.0),
             A_ub=np.hstack([outside, np.ones((len(others), 1))]),
@@ -252,7 +251,7 @@ def _largest_margin(K: Array, wanted: list[int], others: list[int], nearly: floa
             break
     assert solution.success, f"a query of zeros is feasible and the margin is bounded: {solution.message}"
     query = solution.x[:width]
-    query = query - along.T @ (along @ query)  # equal scores to the last digit, which the solver does not promise
+    query = query - along.T @ (along @ query)  # exactly equal scores, which the solver does not guarantee
     query = query / max(1.0, float(np.abs(query).max()))
     margin = float((inside @ query).min() - (outside @ query).max()) * unit
 
@@ -265,9 +264,8 @@ def _largest_margin(K: Array, wanted: list[int], others: list[int], nearly: floa
     return query, margin, certificate
 
 
-def _long_enough(direction: Array, margin: float, K: Array, wanted: list[int], others: list[int]) -> Array:
-    """The query stretched until unwanted values get no more than LEAK, but not until rounded scores show differences
-    that are not there."""
+def _scale_query(direction: Array, margin: float, K: Array, wanted: list[int], others: list[int]) -> Array:
+    """Scale the query until unwanted keys get at most LEAK, but not so far that rounding errors of the scores show."""
     if margin <= 0:
         return direction
     enough = math.log(len(others) / len(wanted) / LEAK) / margin
@@ -275,13 +273,13 @@ def _long_enough(direction: Array, margin: float, K: Array, wanted: list[int], o
     return direction * min(enough, (1e-3 if len(wanted) == 1 else AVERAGED / 2) / rounding)
 
 
-def _shows(weights: Array, wanted: list[int]) -> bool:
+def _are_as_requested(weights: Array, wanted: list[int]) -> bool:
     if len(wanted) == 1:
         return bool(weights[wanted[0]] >= SELECTED)
     return bool(np.abs(weights[wanted] - 1 / len(wanted)).max() <= AVERAGED)
 
 
-def _why_not(certificate: Array, wanted: list[int], others: list[int], exact: bool) -> str:
+def _explain(certificate: Array, wanted: list[int], others: list[int], exact: bool) -> str:
     def mixture(indices: list[int], sign: float) -> str:
         terms = [(sign * certificate[index], index) for index in indices if abs(certificate[index]) > 1e-9]
         return " + ".join(f"key {i}" if abs(part - 1) < 1e-9 else f"{part:.3g} × key {i}" for part, i in terms)
@@ -300,8 +298,8 @@ def _why_not(certificate: Array, wanted: list[int], others: list[int], exact: bo
     )
 
 
-def _aim(scores: Array, index: int, chosen: list[int], extreme: bool) -> float:
-    """The score that the new key should have."""
+def _target_score(scores: Array, index: int, chosen: list[int], extreme: bool) -> float:
+    """Score that the new key should have."""
     own, companions = float(scores[index]), [other for other in chosen if other != index]
     if index in chosen and companions:
         return float(scores[companions].mean())
@@ -311,42 +309,42 @@ def _aim(scores: Array, index: int, chosen: list[int], extreme: bool) -> float:
 
 
 def _joint(scores: Array) -> float:
-    """The score of one key that would weigh as much as all of these; none weigh nothing."""
+    """Score of a single key with the weight of all of these; -inf for none."""
     return float(logsumexp(scores)) if len(scores) else -math.inf
 
 
 def _key_with_score(old: Array, query: Array, score: float, length: float | None) -> Array:
-    """The key nearest to the old one that has this score, and this length if one is given."""
+    """The nearest key to the old one with this score, and with this norm if given."""
     size = float(np.linalg.norm(query))
     unit = query / size if size else query
     along = unit * (score / size) if size else query
     across = old - unit * (unit @ old)
     if length is None:
         return along + across
-    if np.linalg.norm(across) <= 1e-12 * np.linalg.norm(old):  # the old key shows no way across: take any
+    if np.linalg.norm(across) <= 1e-12 * np.linalg.norm(old):  # parallel to the query: take any orthogonal direction
         axis = np.eye(len(query))[np.abs(unit).argmin()]
         across = axis - unit * (unit @ axis)
     missing = 1 - float(along @ along) / length**2
-    if missing < 1e-14:  # the rest is rounding, and on a line there is no way across
+    if missing < 1e-14:  # only rounding is left
         return along
     return along + across * (length * math.sqrt(missing) / float(np.linalg.norm(across)))
 
 
-def _concentrated(weights: Array, chosen: list[int]) -> bool:
+def _are_concentrated(weights: Array, chosen: list[int]) -> bool:
     return bool(weights[chosen].sum() >= SELECTED and np.ptp(weights[chosen]) <= AVERAGED)
 
 
-def _why_no_key(scores: Array, index: int, chosen: list[int], aim: float, reach: float) -> str:
+def _explain_no_key(scores: Array, index: int, chosen: list[int], aim: float, reach: float) -> str:
     weights, companions = softmax(scores), [other for other in chosen if other != index]
     if not reach:
         return f"the query is zero: every key has score 0 and every value weight {1 / len(scores):.3g}"
     if companions and np.ptp(softmax(scores[companions])) > AVERAGED:
-        told = ", ".join(f"{scores[other]:.6g}" for other in companions)
-        return f"the scores of the other wanted keys are {told}: key {index} has no part in them, and they differ"
+        values = ", ".join(f"{scores[other]:.6g}" for other in companions)
+        return f"the scores of the other wanted keys are {values}: they differ, and key {index} does not change them"
     best = f"key {index} scores {scores[index]:.6g} at best"
     if index in chosen and companions and abs(scores[index] - aim) > AVERAGED:
         return f"{best} with this query, but should score {aim:.6g}"
-    share = f"{weights[chosen].sum():.3g} of the weight goes where it is wanted"
+    share = f"the wanted keys get {weights[chosen].sum():.3g} of the weight"
     unwanted = _without([index, *chosen], len(scores))
     if companions and unwanted:
         heavy = max(unwanted, key=lambda other: float(scores[other]))
@@ -361,9 +359,9 @@ def _without(some: list[int], count: int) -> list[int]:
 def _matrix(keys: ArrayLike) -> Array:
     K = np.array(np.asarray(keys), dtype=np.float64)  # a copy: small numbers are changed below
     if K.ndim != 2 or not K.size:
-        raise ConfigError(f"keys are a matrix with one key in each line, but this has shape {list(K.shape)}")
+        raise ConfigError(f"keys must be a matrix with one key per row, but this has shape {list(K.shape)}")
     if not (np.abs(K) <= LARGEST).all():
-        raise ConfigError(f"keys and queries are finite numbers up to {LARGEST:g}, but one of these is not")
+        raise ConfigError(f"keys and queries must be finite numbers up to {LARGEST:g}")
     K[np.abs(K) < SMALLEST] = 0
     return K
 
@@ -374,5 +372,5 @@ def _indices(given: Sequence[int], count: int, name: str) -> list[int]:
         raise ConfigError(f"{name}: there is no key {wrong[0]}; the keys are 0 to {count - 1}")
     indices = [int(index) for index in given]
     if not indices or len(set(indices)) < len(indices):
-        raise ConfigError(f"{name}={indices}: name at least one key, and each once")
+        raise ConfigError(f"{name}={indices}: give at least one key, each once")
     return indices

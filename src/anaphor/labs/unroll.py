@@ -1,7 +1,7 @@
-"""A linear recurrent network, unrolled: its state as a sum over inputs, with letters and with numbers.
+"""A linear recurrent network, unrolled: its state as a sum over inputs, symbolically and numerically.
 
-h_t = W_h h_{t-1} + W_x x_t from h_0 = 0, and y_t = φ(W_y h_t), so h_T = Σ_t W_h^(T-t) W_x x_t. Everything that a long
-sequence does to inputs and gradients is done by the powers of W_h.
+h_t = W_h h_{t-1} + W_x x_t from h_0 = 0, and y_t = φ(W_y h_t), so h_T = Σ_t W_h^(T-t) W_x x_t. The powers of W_h
+decide what happens to inputs and gradients over a long sequence.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from anaphor.draw import curves
-from anaphor.labs.lab import CURVES, Check, Outcome, at_most, equal, true
+from anaphor.labs.lab import CURVES, LABS, Check, Outcome, at_most, equal, true
 from anaphor.labs.specs import UnrollSpec
-from anaphor.labs.table import LABS
 from anaphor.mixers import Mixer, RNNSpec, Span
 
 AT_THE_END = "W_h^(T-1) W_x x_1 + … + W_h W_x x_(T-1) + W_x x_T"
-ROUNDING = 1e-10  # relative: the numbers themselves may be large or small
-RATE = {"orthogonal": 1e-9, "gaussian": 0.05}  # how far the measured rate may be from the spectral radius
+ROUNDING = 1e-10  # relative
+RATE = {"orthogonal": 1e-9, "gaussian": 0.05}  # largest difference of measured growth rate and spectral radius
 
 
-def in_letters(steps: int) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
-    """h_1 … h_T by the recurrence, multiplied out, and by the sum. Matrices do not commute, and neither do these."""
+def unroll_symbolically(steps: int) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
+    """h_1 … h_T by the recurrence, expanded, and by the sum, in non-commuting symbols."""
     W_h, W_x, *x = (sympy.Symbol(name, commutative=False) for name in _names(steps))
     recurred, summed, h = [], [], sympy.Integer(0)
     for step in range(1, steps + 1):
@@ -41,7 +40,7 @@ def _names(steps: int) -> list[str]:
     return ["W_h", "W_x", *(f"x_{step}" for step in range(1, steps + 1))]
 
 
-def as_written(h: sympy.Expr) -> str:
+def format_state(h: sympy.Expr) -> str:
     """W_h² W_x x_1 + W_h W_x x_2 + W_x x_3, oldest input first."""
     terms = sorted(sympy.Add.make_args(h), key=lambda term: str(term.args[-1]))
     powers = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -53,8 +52,8 @@ def as_written(h: sympy.Expr) -> str:
     return " + ".join(" ".join(map(factor, term.args)) for term in terms)
 
 
-def _unrolled(states: dict[str, str]) -> dict[str, str]:
-    """The state after each step, and the output that is made of it."""
+def _formulas(states: dict[str, str]) -> dict[str, str]:
+    """State and output after each step."""
     return {
         name: text
         for step, state in states.items()
@@ -73,7 +72,7 @@ def recurrent_matrix(spec: UnrollSpec, radius: float) -> Tensor:
 
 
 def network(W_h: Tensor, W_x: Tensor) -> Mixer:
-    """Our recurrent layer with the identity in place of a nonlinearity, and no constants."""
+    """A recurrent layer with identity activation and no bias."""
     layer = RNNSpec(width=W_x.shape[1], width_out=len(W_x), nonlinearity="identity").build().double()
     with torch.no_grad():
         for weight in layer.parameters():
@@ -91,33 +90,33 @@ def states(layer: Mixer, x: Tensor) -> Tensor:
 
 def run(spec: UnrollSpec) -> Outcome:
     torch.manual_seed(spec.seed)
-    recurred, summed = in_letters(spec.symbolic)
+    recurred, summed = unroll_symbolically(spec.symbolic)
     same = [sympy.expand(left - right) == 0 for left, right in zip(recurred, summed, strict=True)]
-    checks = [equal(f"states that agree with letters, of {spec.symbolic}", sum(same), spec.symbolic)]
+    checks = [equal(f"states with recurrence = sum, of {spec.symbolic}", sum(same), spec.symbolic)]
 
     W_x = torch.randn(spec.hidden, spec.inputs, dtype=torch.float64)
     W_y = torch.randn(spec.outputs, spec.hidden, dtype=torch.float64)
     x = torch.randn(spec.steps, spec.inputs, dtype=torch.float64)
-    x = x / (x @ W_x.T).norm(dim=1, keepdim=True)  # every W_x x_t has length 1: none is favoured
-    found = {
+    x = x / (x @ W_x.T).norm(dim=1, keepdim=True)  # every W_x x_t has norm 1
+    results = {
         f"radius {radius:g}": _at(spec, recurrent_matrix(spec, radius), W_x, W_y, x, radius) for radius in spec.radii
     }
-    training = {"without": trained(None), "clipped": trained(spec.clip)}
-    checks += [*_worst(spec, [one["off"] for one in found.values()]), *_training_checks(training)]
+    training = {"without": train_power(None), "clipped": train_power(spec.clip)}
+    checks += [*_radius_checks(spec, [one["errors"] for one in results.values()]), *_training_checks(training)]
     numbers = {
-        **_unrolled({"2": as_written(recurred[1]), "3": as_written(recurred[2]), "T": AT_THE_END}),
-        f"after {spec.steps} steps": {name: one["row"] for name, one in found.items()},
+        **_formulas({"2": format_state(recurred[1]), "3": format_state(recurred[2]), "T": AT_THE_END}),
+        f"after {spec.steps} steps": {name: one["row"] for name, one in results.items()},
         "learning w in w^20 = 1 from 1.5": training,
         CURVES: {
-            "share of the first input": {name: one["shares"] for name, one in found.items()},
-            "size of the gradient": {name: one["sizes"] for name, one in found.items()},
+            "share of the first input": {name: one["shares"] for name, one in results.items()},
+            "size of the gradient": {name: one["sizes"] for name, one in results.items()},
         },
     }
     return Outcome("unroll", LABS["unroll"].claim, tuple(checks), numbers)
 
 
 def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radius: float) -> dict[str, Any]:
-    """One spectral radius: how far the layer is off the sums, shares of the first input, gradients, clipping."""
+    """One spectral radius: errors of the layer, share of the first input, gradients, clipping."""
     layer, steps = network(W_h, W_x), spec.steps
     powers = [torch.eye(len(W_h), dtype=W_h.dtype)]
     for _ in range(steps - 1):
@@ -128,17 +127,17 @@ def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radi
     h = states(layer, torch.cat((first, x[1:])))[-1]
     y = torch.tanh(W_y @ h)
 
-    lengths = (torch.stack(powers) @ drive.T).norm(dim=1)  # [power, t]: how long W_h^power W_x x_t is
-    shares = [float(lengths[T - 1, 0] / lengths[range(T - 1, -1, -1), range(T)].sum()) for T in range(1, steps + 1)]
-    slopes = torch.stack([torch.autograd.grad(part, first, retain_graph=True)[0][0] for part in h])
+    norms = (torch.stack(powers) @ drive.T).norm(dim=1)  # [power, t]: norm of W_h^power W_x x_t
+    shares = [float(norms[T - 1, 0] / norms[range(T - 1, -1, -1), range(T)].sum()) for T in range(1, steps + 1)]
+    jacobian = torch.stack([torch.autograd.grad(part, first, retain_graph=True)[0][0] for part in h])
     sizes = [float(torch.linalg.matrix_norm(power @ W_x, 2)) for power in powers]
     half = steps // 2
     clipped = _clipped((W_y @ h).sum(), first, spec.clip)
     exact = radius ** (steps - 1) / math.fsum(radius**power for power in range(steps))
     return {
-        "off": {
+        "errors": {
             "states": max(_relative(h, last), _relative(y, torch.tanh(W_y @ last))),
-            "slopes": _relative(slopes, powers[-1] @ W_x),
+            "jacobian": _relative(jacobian, powers[-1] @ W_x),
             "rate": abs((sizes[-1] / sizes[half - 1]) ** (1 / (steps - half)) - radius),
             "share": abs(shares[-1] / exact - 1),
             "clipped": clipped["after"] / spec.clip,
@@ -156,23 +155,23 @@ def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radi
     }
 
 
-def _worst(spec: UnrollSpec, off: list[dict[str, float]]) -> list[Check]:
-    """What must be so at every radius."""
-    worst = {name: max(one[name] for one in off) for name in off[0]}
+def _radius_checks(spec: UnrollSpec, errors: list[dict[str, float]]) -> list[Check]:
+    """The largest error over all radii."""
+    worst = {name: max(row[name] for row in errors) for name in errors[0]}
     checks = [
-        at_most("h_T and y_T off the sums, relative", worst["states"], ROUNDING),
-        at_most("∂h_T/∂x_1 off W_h^(T-1) W_x, relative", worst["slopes"], ROUNDING),
-        at_most("rate at which the gradient grows, off the radius", worst["rate"], RATE[spec.matrix]),
-        at_most("norm of a clipped gradient, over the bound", worst["clipped"], 1.0),
-        at_most("1 − cosine of clipped and unclipped", worst["direction"], ROUNDING),
+        at_most("h_T and y_T, relative error against the sums", worst["states"], ROUNDING),
+        at_most("∂h_T/∂x_1 = W_h^(T-1) W_x, relative error", worst["jacobian"], ROUNDING),
+        at_most("growth rate of the gradient − spectral radius", worst["rate"], RATE[spec.matrix]),
+        at_most("norm of a clipped gradient / bound", worst["clipped"], 1.0),
+        at_most("1 − cosine of clipped and unclipped gradient", worst["direction"], ROUNDING),
     ]
-    if spec.matrix == "orthogonal":  # rotations keep lengths, so that the share is known
-        checks.append(at_most("share of x_1 off ρ^(T-1) / Σ ρ^k, relative", worst["share"], ROUNDING))
+    if spec.matrix == "orthogonal":  # rotations keep norms, so the share is known
+        checks.append(at_most("share of x_1 = ρ^(T-1) / Σ ρ^k, relative error", worst["share"], ROUNDING))
     return checks
 
 
 def _clipped(loss: Tensor, first: Tensor, bound: float) -> dict[str, float]:
-    """The gradient that reaches the first input, before and after its norm is bounded, and the angle between them."""
+    """Norm of the gradient by the first input before and after clipping, and the cosine between the two."""
     loss.backward()
     assert first.grad is not None, "the loss depends on every input"
     before = first.grad.clone()
@@ -182,37 +181,40 @@ def _clipped(loss: Tensor, first: Tensor, bound: float) -> dict[str, float]:
     return {"before": float(before.norm()), "after": float(after.norm()), "cosine": cosine}
 
 
-def trained(bound: float | None, steps: int = 20, updates: int = 500, rate: float = 0.002) -> dict[str, Any]:
-    """Gradient descent on ½(w^20 − 1)² from w = 1.5: the smallest recurrent network there is."""
+def train_power(bound: float | None, steps: int = 20, updates: int = 500, lr: float = 0.002) -> dict[str, Any]:
+    """Gradient descent on ½(w^20 − 1)² from w = 1.5: a recurrent network with one weight."""
     w = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
     for update in range(1, updates + 1):
         loss = (w**steps - 1).square() / 2
-        (slope,) = torch.autograd.grad(loss, w)
-        if not slope.isfinite():
+        (gradient,) = torch.autograd.grad(loss, w)
+        if not gradient.isfinite():
             return {"w": "lost", "loss": "not a number", "updates": update}
         if bound is not None:
-            slope = slope.clamp(-bound, bound)
-        w = (w - rate * slope).detach().requires_grad_()
+            gradient = gradient.clamp(-bound, bound)
+        w = (w - lr * gradient).detach().requires_grad_()
     return {"w": float(w.detach()), "loss": float(loss.detach()), "updates": updates}
 
 
 def _training_checks(training: dict[str, dict[str, Any]]) -> list[Check]:
-    off = training["clipped"]["w"]
+    w = training["clipped"]["w"]
     return [
-        true("learning without clipping ends in what is not a number", training["without"]["w"] == "lost"),
-        at_most("learning with clipping: w off 1", math.inf if off == "lost" else abs(off - 1), 1e-3),
+        true("training without clipping ends in NaN", training["without"]["w"] == "lost"),
+        at_most("training with clipping: |w − 1|", math.inf if w == "lost" else abs(w - 1), 1e-3),
     ]
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).detach().abs().max() / expected.detach().abs().max())
+def _relative(value: Tensor, expected: Tensor) -> float:
+    return float((value - expected).detach().abs().max() / expected.detach().abs().max())
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
-    """What is left of the first input, and what the gradient does, as the sequence grows."""
+    """Share of the first input and gradient norm against the sequence length."""
     written = []
-    labels = {"share of the first input": "unroll-share.png", "size of the gradient": "unroll-gradient.png"}
-    for label, file in labels.items():
-        lines = {name: (range(1, len(y) + 1), y) for name, y in outcome.numbers[CURVES][label].items()}
-        written.append(curves(lines, folder / file, x_label="length T of the sequence", y_label=label, log_y=True))
+    figures = {
+        "share of the first input": ("unroll-share.png", "share of the first input"),
+        "size of the gradient": ("unroll-gradient.png", "gradient norm ‖∂h_T/∂x_1‖"),
+    }
+    for key, (file, label) in figures.items():
+        lines = {name: (range(1, len(y) + 1), y) for name, y in outcome.numbers[CURVES][key].items()}
+        written.append(curves(lines, folder / file, x_label="sequence length T", y_label=label, log_y=True))
     return written

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anaphor.draw import Dot, Line, Written, bands, dots, written_maps
+from anaphor.draw import Annotated, Dot, Line, annotated_heat_maps, bands, dots
 from anaphor.errors import DataError
 from anaphor.studies.groups import Axes, Group, Metric, best_of, is_numeric, label, told, varied
 from anaphor.studies.statistics import interval
@@ -127,9 +127,9 @@ def _maps(
             texts[row][column] = format(group.mean, written) + ("" if half is None else f"\n± {half:{written}}")
             framed = (row, column) if best and group.parameters == best.parameters else framed
         if not np.isnan(values).all():
-            panels.append(Written(_title(where, part), values, low, high, texts, framed))
+            panels.append(Annotated(_title(where, part), values, low, high, texts, framed))
     paths = _paths(folder, "study")
-    written_maps(
+    annotated_heat_maps(
         panels, paths, rows=[*map(told, rows)], columns=[*map(told, columns)], x_label=right, y_label=up,
         label=kind, remark="; ".join(filter(None, [_meant(groups), own, _left_out(groups)])),
     )  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from anaphor.data.text import Batch
-from anaphor.draw import COLOURS, curves
+from anaphor.draw import COLORS, curves
 from anaphor.errors import ConfigError
 from anaphor.metrics.perplexity import LossTotal, Score
 from anaphor.models import LanguageModel
@@ -166,7 +166,7 @@ def draw_lengths(found: Sequence[LengthScore], folder: Path, trained: int) -> li
             x_label="position within the segment",
             y_label="loss (nats per token)",
             title=titles[state],
-            counted=True,  # points stand in the middle of their bins, and so between positions
+            integer_x=True,  # points stand in the middle of their bins, and so between positions
         )
     return drawn
 
@@ -196,7 +196,7 @@ def _wide(values: Sequence[float]) -> bool:
 
 def _spread(scores: Sequence[LengthScore]) -> list[LengthScore]:
     """As many as there are lines that look different, from the shortest to the longest."""
-    most = len(COLOURS)
+    most = len(COLORS)
     if len(scores) <= most:
         return list(scores)
     return [scores[round(place * (len(scores) - 1) / (most - 1))] for place in range(most)]

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from anaphor.draw import COLOURS
+from anaphor.draw import COLORS
 from anaphor.errors import ConfigError
 from anaphor.inspect.graph.graph import Graph, Node
 from anaphor.inspect.graph.layout import LINE, PICTURE, Box, Layout, laid_out
 
-VALUE, GRADIENT = COLOURS[0], "#B84A00"
+VALUE, GRADIENT = COLORS[0], "#B84A00"
 FILLS = {"input": "#EAF3FA", "parameter": "#F3EEF7", "constant": "#F1F1EF"}
 ENDINGS = (".png", ".svg", ".pdf", ".html")
 EDGE = 12.0

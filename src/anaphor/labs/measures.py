@@ -1,0 +1,89 @@
+"""Measured costs: peak memory and depth of a computation, and the exponent by which a cost grows with n."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import linregress, t
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anaphor.inspect.graph.program import tensors_in
+
+
+@dataclass(frozen=True)
+class Power:
+    """y grows as n to this exponent, with its 95 % confidence interval."""
+
+    exponent: float
+    low: float
+    high: float
+
+
+def fit_power(n: Sequence[float], y: Sequence[float]) -> Power:
+    """Linear regression of log y on log n; the interval is Student's t of the slope, nan for two points."""
+    fit = linregress(np.log(np.asarray(n, dtype=float)), np.log(np.asarray(y, dtype=float)))
+    degrees = len(n) - 2
+    half = float(t.ppf(0.975, degrees) * fit.stderr) if degrees > 0 else float("nan")
+    return Power(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half)
+
+
+class CostMode(TorchDispatchMode):
+    """Measures peak memory and depth of all operations run inside its block.
+
+    Tensors that existed before are not counted, nor is what a fused kernel allocates inside. Run it without gradients:
+    tensors that autograd saves are not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        """Largest number of bytes alive at the same time."""
+        self.depth = 0
+        """Length of the longest chain of dependent operations: a lower bound on sequential steps."""
+        self._live = 0
+        self._sizes: dict[int, int] = {}
+        self._holders: dict[int, int] = {}
+        self._depths: dict[int, int] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; disabling the compiler would cost as much time as the counting."""
+        return False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = tensors_in((args, kwargs or {}))
+        depth_before = max((self._depths.get(_storage(tensor), 0) for tensor in inputs), default=0)
+        known = {_storage(tensor) for tensor in inputs}
+        result = function(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            key = _storage(tensor)
+            is_new = key not in known
+            if is_new and key not in self._sizes:
+                self._sizes[key] = tensor.untyped_storage().nbytes()
+                self._live += self._sizes[key]
+                self.peak = max(self.peak, self._live)
+            # A view shares its storage and costs no step.
+            if is_new or not function.is_view:
+                self._depths[key] = max(self._depths.get(key, 0), depth_before + 1)
+                self.depth = max(self.depth, self._depths[key])
+            if key in self._sizes:
+                self._holders[key] = self._holders.get(key, 0) + 1
+                weakref.finalize(tensor, self._release, key)
+        return result
+
+    def _release(self, key: int) -> None:
+        self._holders[key] -= 1
+        if not self._holders[key]:
+            self._live -= self._sizes.pop(key)
+            del self._holders[key]
+            self._depths.pop(key, None)
+
+
+def _storage(tensor: Tensor) -> int:
+    """Identity of a tensor's storage, which its views share."""
+    return int(tensor.untyped_storage()._cdata)
