@@ -10,7 +10,7 @@ from anaphor.config import from_text, from_yaml, look_up, read_mapping, to_yaml
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
 from anaphor.models import PRESETS, LanguageModelSpec, preset
-from anaphor.training.spec import LanguageRunSpec
+from anaphor.tasks.lm import LanguageRunSpec
 
 
 @pytest.mark.parametrize("name", PRESETS)

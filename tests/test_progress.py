@@ -8,9 +8,10 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.progress import progress_listener
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import Translation
 from anaphor.training.run import execute, prepare
-from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 from anaphor.training.trainer import Nobody
 
 

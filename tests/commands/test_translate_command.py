@@ -282,7 +282,8 @@ def test_pairs_that_were_left_out_were_not_learnt(little):
 def test_it_is_told_how_many_pairs_are_too_long(runs, tmp_path, capsys):
     folder = runs["copy"].parent
     longer = sum(len(line.split()) > 3 for line in (folder / "train.en").read_text().splitlines())
-    words = f"train translate --data {folder} --source en --max-length 3 --steps 1 --out {tmp_path}/short {SETTINGS}".split()
+    small = f"--source en --max-length 3 --steps 1 --out {tmp_path}/short"
+    words = f"train translate --data {folder} {small} {SETTINGS}".split()
     capsys.readouterr()
     assert main([*words, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == longer > 0

@@ -9,7 +9,7 @@ from anaphor.cli.main import main
 pytestmark = pytest.mark.usefixtures("text")
 
 LM = ["train", "lm", "--data", "text", "--device", "cpu", "--width", "8"]
-EXAMPLES = "is about segments of a text, and examples have none: use --batching stream"
+EXAMPLES = "applies to segments of a stream, and examples have none: use --batching stream"
 
 
 def told(capsys, words):
@@ -30,27 +30,27 @@ def told(capsys, words):
         ("--batching padded --eval_batch_size 77", f"eval_batch_size=77 {EXAMPLES}"),
         (
             "--model lstm --max-positions 7",
-            "max_positions=7 means nothing to position='none', which has no table of them; it belongs to learned",
+            "max_positions=7 applies to --position learned only, not to position='none'",
         ),
         (
             "--model transformer --heads 2 --position sinusoidal --max-positions 3",
-            "max_positions=3 means nothing to position='sinusoidal', which has no table of them; it belongs to learned",
+            "max_positions=3 applies to --position learned only, not to position='sinusoidal'",
         ),
         (
             "--model lstm --activation relu",
-            "activation='relu' means nothing without a feed-forward network: give it a width by --feedforward",
+            "activation='relu' applies to the feed-forward network only, and the model has none: set --feedforward",
         ),
         (
             "--model transformer --heads 2 --feedforward 0 --activation relu",
-            "activation='relu' means nothing without a feed-forward network: give it a width by --feedforward",
+            "activation='relu' applies to the feed-forward network only, and the model has none: set --feedforward",
         ),
         (
             "--model lstm --dropout-kind locked",
-            "dropout_kind='locked' means nothing where nothing is dropped: give a share by --dropout or its like",
+            "dropout_kind='locked' has no effect without dropout: set --dropout or another dropout rate",
         ),
         (
             "--model lstm --dropout-kind locked --dropout 0 --word-dropout 0.1 --weight-drop 0.2",
-            "dropout_kind='locked' means nothing where nothing is dropped: give a share by --dropout or its like",
+            "dropout_kind='locked' has no effect without dropout: set --dropout or another dropout rate",
         ),
     ],
 )
@@ -71,12 +71,12 @@ def test_nor_by_a_translation(capsys, words, name):
     code, line = told(capsys, ["train", "translate", "--data", "reverse", *words.split()])
     assert code == 2
     assert line.startswith(f"{name}=")
-    assert " means nothing " in line
+    assert " applies to " in line or " has no effect " in line
 
 
 def test_it_is_refused_before_anything_is_written(tmp_path, capsys):
     assert main([*LM, "--max-positions", "7", "--out", "run"]) == 2
-    assert "max_positions=7 means nothing" in capsys.readouterr().err
+    assert "max_positions=7 applies to --position learned only" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

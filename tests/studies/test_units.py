@@ -16,7 +16,7 @@ from anaphor.studies.soundness import check_study
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
 from anaphor.studies.units import unit_of
-from anaphor.training.spec import TranslationRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from studies.here import Here, Silent
 from studies.pretended import Pretending, finish
 

@@ -16,8 +16,8 @@ from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import DataError
 from anaphor.models import build
 from anaphor.tasks.language_modelling import ExampleModelling
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.run import prepare
-from anaphor.training.spec import LanguageRunSpec
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 CHOSEN = os.environ.get("ANAPHOR_DATA")

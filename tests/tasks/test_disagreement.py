@@ -15,9 +15,9 @@ from anaphor.models import SEQ2SEQ_PRESETS
 from anaphor.models.cross_entropy import NO_TARGET, smoothed
 from anaphor.models.language_model import Head
 from anaphor.tasks.disagreement import Disagreement
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import features
 from anaphor.training.run import execute, opened_translation, prepare
-from anaphor.training.spec import TranslationRunSpec
 from anaphor.training.trainer import Nobody
 
 SPEC = TranslationRunSpec(

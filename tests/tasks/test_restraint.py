@@ -8,9 +8,9 @@ import torch
 
 from anaphor.errors import ConfigError
 from anaphor.models.cross_entropy import NO_TARGET
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.restraint import Restraint
 from anaphor.training.run import execute, opened_language, prepare
-from anaphor.training.spec import LanguageRunSpec
 from anaphor.training.trainer import Nobody
 
 SPEC = LanguageRunSpec(data="grammar", width=16, layers=1, batch_size=4, bptt=8, steps=60, lr=0.01, device="cpu")

@@ -17,9 +17,9 @@ from anaphor.generate import Beam
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
 from anaphor.models.cross_entropy import NO_TARGET, smoothed
 from anaphor.models.language_model import Head
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.run import execute
-from anaphor.training.spec import TranslationRunSpec
 from anaphor.training.trainer import Nobody
 
 

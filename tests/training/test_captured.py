@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from anaphor.errors import Diverged
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.run import execute
-from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 from anaphor.training.step import Reading, Report
 from anaphor.training.trainer import Nobody
 

@@ -9,10 +9,10 @@ import torch
 from anaphor.cli.main import main
 from anaphor.cli.progress import Bar, Pace, duration
 from anaphor.metrics.perplexity import LossTotal, Score
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.curves import along, draw_curves
 from anaphor.training.run import execute
 from anaphor.training.rundir import RunDir
-from anaphor.training.spec import LanguageRunSpec
 
 
 class Watched:

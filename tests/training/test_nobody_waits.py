@@ -9,8 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anaphor.mixers import base
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.language_model import Trunk
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.run import prepare
-from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 
 # What brings a value, or a shape that depends on values, to the host.
 READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::item", "aten::_unique2"}

@@ -4,8 +4,9 @@ import pytest
 
 from anaphor.config import from_yaml
 from anaphor.errors import ConfigError
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.recipes import recipe_file, recipes
-from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 
 ALL = [(spec, name) for spec in (LanguageRunSpec, TranslationRunSpec) for name in recipes(spec.task)]
 

@@ -6,8 +6,10 @@ import pytest
 
 from anaphor.errors import ConfigError
 from anaphor.models import LanguageModelSpec
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.device import choose_device
-from anaphor.training.spec import DEVICES, LanguageRunSpec, TranslationRunSpec
+from anaphor.training.spec import DEVICES
 
 
 @pytest.mark.parametrize(

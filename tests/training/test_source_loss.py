@@ -6,8 +6,8 @@ import pytest
 
 from anaphor.data.sources import SOURCES
 from anaphor.data.synthetic import GrammarSource
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.run import prepare
-from anaphor.training.spec import LanguageRunSpec
 
 TINY = {"data": "grammar", "model": "lstm", "width": 4, "layers": 1, "batch_size": 2, "device": "cpu"}
 

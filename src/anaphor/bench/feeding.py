@@ -21,9 +21,9 @@ from anaphor.data.pair_batches import PairBatch, PairBatches
 from anaphor.data.pair_corpus import EncodedPairs, EncodedSide, PairTokenizers
 from anaphor.data.text import IGNORED
 from anaphor.models.presets import build_seq2seq
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.run import build_step
-from anaphor.training.spec import TranslationRunSpec
 
 WIDTH, LAYERS, ROWS, VOCABULARY = 256, 2, 64, 8_000
 SHORTEST, LONGEST = 6, 24

@@ -21,9 +21,9 @@ from anaphor.data.byte import Byte
 from anaphor.data.text import Stream
 from anaphor.models import preset
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.recipes import recipe_file
 from anaphor.training.run import build_step
-from anaphor.training.spec import LanguageRunSpec
 
 VOCABULARY = 33_278
 """As WikiText-2 has it: the output layer is where most of the time goes."""

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from anaphor.studies.length import LengthScore
     from anaphor.tasks.dynamic_evaluation import Dynamic
     from anaphor.tasks.language_modelling import LanguageModelling, Protocol
+    from anaphor.tasks.lm import LanguageRunSpec
     from anaphor.tasks.neural_cache import Cache
     from anaphor.training.language import PreparedLanguage
     from anaphor.training.prepared import Prepared
-    from anaphor.training.spec import LanguageRunSpec
 
 STATES = {"carried": True, "restarted": False}
 SEARCHES = ("beam", "length_penalty")
@@ -108,10 +108,10 @@ def run(words: Sequence[str]) -> int:
 
     from anaphor.tasks.dynamic_evaluation import Dynamic
     from anaphor.tasks.language_modelling import LanguageModelling
+    from anaphor.tasks.lm import PROTOCOLS
     from anaphor.tasks.neural_cache import Cache
     from anaphor.training.language import PreparedLanguage
     from anaphor.training.run import opened, tell
-    from anaphor.training.spec import PROTOCOLS
 
     if options.protocol is not None:
         look_up(PROTOCOLS, options.protocol, "protocol")

@@ -15,12 +15,13 @@ from typing import Any
 from anaphor.config import finite, from_yaml, look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.budget import BUDGETS
 from anaphor.training.precedence import REPLACED, without_replaced
 from anaphor.training.recipes import recipe_file
 from anaphor.training.rundir import RunDir
-from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
-from anaphor.training.unread import refuse_unread
+from anaphor.training.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ def run(words: Sequence[str]) -> int:
         # Before torch is loaded: a folder that is in use or cannot be written is refused at once.
         with RunDir(out).lock():
             pass
-    refuse_unread(spec, said_in(words))
+    spec.reject_unused_flags(said_in(words))
     if options.dry_run:
         return tell(spec, out, options)
 

@@ -15,9 +15,10 @@ from typing import Any
 from anaphor.data.pair_sources import open_pairs
 from anaphor.data.sources import open_source
 from anaphor.studies.spec import METRICS, Setting, StudySpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.durable import replace_file
 from anaphor.training.rundir import RunDir
-from anaphor.training.spec import RunSpec, TranslationRunSpec
+from anaphor.training.spec import RunSpec
 
 # A change in one of these may change a result; drawing, commands and studies do not.
 DECIDING = ("mixers", "models", "data", "metrics", "evaluation.py", "generate.py", "tasks", "training")

@@ -11,10 +11,11 @@ from anaphor.models import PRESETS, SEQ2SEQ_PRESETS, BlockSpec, preset, seq2seq_
 from anaphor.studies.axes import Axis
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.units import BY_TOKEN, TEXT_SETTINGS, TOKEN_SETTINGS
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.optim import OPTIMIZERS, check_layer_lr
 from anaphor.training.run import check_rules
 from anaphor.training.schedule import SCHEDULES
-from anaphor.training.spec import LanguageRunSpec, TranslationRunSpec
 from anaphor.training.translation import disagreement_of
 
 Run = LanguageRunSpec | TranslationRunSpec

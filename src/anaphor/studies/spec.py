@@ -15,10 +15,12 @@ from typing import Any
 from anaphor.config import check_fields, check_types, from_yaml, look_up, nearest, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.studies.axes import Axis, Range, as_label, read_axis
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.budget import BUDGETS
 from anaphor.training.precedence import laid_over, without_replaced
 from anaphor.training.recipes import recipe_file
-from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
+from anaphor.training.spec import RunSpec
 
 TASKS: dict[str, type[RunSpec]] = {kind.task: kind for kind in (LanguageRunSpec, TranslationRunSpec)}
 METHODS = {

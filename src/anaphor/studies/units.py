@@ -8,7 +8,9 @@ from typing import Any
 
 from anaphor.data.byte import Byte
 from anaphor.studies.cell import digests_of
-from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
+from anaphor.training.spec import RunSpec
 
 BY_TOKEN = ("loss", "perplexity")
 TEXT_SETTINGS = ("data", "source", "target", "batching")

@@ -1,1 +1,47 @@
-"""Tasks bring batches, a loss and a score; the trainer never asks which one it has."""
+"""Tasks, a folder each: what is trained, on which data, and how it is scored. Imports no torch.
+
+`registry.TASKS` names them. A folder defines `TASK`, a `TaskDefinition`, in its `__init__.py`; its other modules are
+imported when they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from anaphor.errors import ConfigError
+from anaphor.metrics.result import Metric, format_values
+
+LOSS = Metric("loss", "min", "loss", "nats per token", digits=4)
+PERPLEXITY = Metric("perplexity", "min", "perplexity")
+BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3)
+
+UNUSED_BY_MODEL = {
+    "max_positions": "applies to --position learned only, not to position={position!r}",
+    "activation": "applies to the feed-forward network only, and the model has none: set --feedforward",
+    "dropout_kind": "has no effect without dropout: set --dropout or another dropout rate",
+}
+"""Options that every text model accepts and not every one uses, and why it does not."""
+
+
+def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
+    """All metrics and the signature in one line. Bits per byte are left out where the whole text was not scored."""
+    shown = [metric for metric in metrics if metric != BITS_PER_BYTE or result.get(metric.name) is not None]
+    return f"{format_values(shown, result)} ({result['signature']})"
+
+
+def describe_overlap(result: Mapping[str, Any]) -> list[str]:
+    """How much of test is in train, where that is known."""
+    if "overlap" not in result:
+        return []
+    overlap = result["overlap"]
+    return [f"test/train overlap: {overlap['in_train']:,} of {overlap['test']:,} {overlap['unit']}"]
+
+
+def reject_unused_by_model(spec: Any, flags: Collection[str], build: Callable[[], Sequence[Any]]) -> None:
+    """Refuse flags that none of the model specs uses, which `build` makes."""
+    given = {name: getattr(spec, name) for name in UNUSED_BY_MODEL if name in flags}
+    models = build() if given else []
+    for name, value in given.items():
+        if value is not None and not any(model.reads(name) for model in models):
+            raise ConfigError(f"{name}={value!r} {UNUSED_BY_MODEL[name].format(position=models[0].position)}")

@@ -30,11 +30,11 @@ from anaphor.tasks.language_modelling import (
     check_examples,
     resolve_carry,
 )
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.restraint import Restraint
 from anaphor.training.device import choose_device
 from anaphor.training.place import at_hand
 from anaphor.training.prepared import Prepared, check_splits
-from anaphor.training.spec import LanguageRunSpec
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from anaphor.data.sources import SOURCES
 from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
 from anaphor.progress import Cancelled, ProgressListener, progress_listener
 from anaphor.tasks.base import Task
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training import checkpoint
 from anaphor.training.accelerate import Captured
 from anaphor.training.averaging import build_average
@@ -34,7 +36,7 @@ from anaphor.training.prepared import Prepared
 from anaphor.training.requirement import to_go_on, to_use
 from anaphor.training.rundir import RunDir
 from anaphor.training.schedule import ScheduleSpec, build_schedule
-from anaphor.training.spec import LanguageRunSpec, RunSpec, TranslationRunSpec
+from anaphor.training.spec import RunSpec
 from anaphor.training.step import Step
 from anaphor.training.trainer import Nobody, Settings, Trainer, Watcher
 from anaphor.training.translation import PreparedTranslation, prepare_translation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,8 +11,6 @@ from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, format_values
 
-BATCHINGS = {"stream": "one text in rows, segment after segment", "padded": "separate examples"}
-PROTOCOLS = {"complete": "every token once", "example": "as the well-known example script"}
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
 DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}
 LARGEST_SEED = 2**63 - 1
@@ -145,6 +143,11 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
         check_types(self)
         super().__post_init__()
         at_least_one(self, "max_examples", "patience", "eval_every")
+
+    def reject_unused_flags(self, flags: Collection[str]) -> None:
+        """Refuse flags of the command line that this run would not use. Settings of a recipe or a study are not flags:
+        they are for many runs."""
+        return
 
 
 def as_list(spec: Any, name: str, what: str, *kinds: type) -> None:
@@ -327,153 +330,3 @@ class ModelOptions:
         names = [field.name for field in fields(ModelOptions)]
         said = {name: getattr(self, name) for name in (*names, *self.more_options)}
         return {name: value for name, value in said.items() if value is not None and value != ()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LanguageRunSpec(ModelOptions, RunSpec):
-    """Train a language model. What is None is left to the model, the data or the optimizer."""
-
-    task = "lm"
-    more_options = ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "tied", "causal",
-                    "memory", "window", "mask", "head_width", "bias", "feature_map", "merge_evaluation")  # fmt: skip
-
-    data: str = "python-reference"
-    """A named data set, a folder with train, valid and test, or one text file."""
-    model: str = "lstm"
-    """A model by name; `anaphor models` lists them."""
-    tokenizer: str = "word"
-    """How text becomes tokens: word, treebank, character, byte or bpe."""
-    vocabulary: int | None = None
-    """How many different tokens to keep, for tokenizers that are told."""
-    batching: str = "stream"
-    """How text becomes batches: stream or padded."""
-    max_examples: int | None = None
-    """Train on so many examples only, to overfit on purpose."""
-    mixers: tuple[str, ...] = ()
-    """The layers spelled out, from first to last, in place of the model's own."""
-    layer_widths: tuple[int, ...] = ()
-    """Size of each layer's output, where they differ, in place of the width."""
-    layer_norms: tuple[str, ...] = ()
-    """Where each layer's norm stands, in place of the norm; that behind the last layer follows the norm alone."""
-    layer_residuals: tuple[bool, ...] = ()
-    """Whether each layer's input is added to its output, where they differ, in place of the residual."""
-    layer_dropouts: tuple[float, ...] = ()
-    """Share set to zero in and after each layer, where they differ; the word vectors still follow the dropout."""
-    tied: bool | None = None
-    """Whether the output uses the word vectors again."""
-    causal: bool = True
-    """Whether layers that see later tokens are refused; admitted, nothing is called a perplexity."""
-    memory: int | None = None
-    """How many past tokens a carried state of attention keeps."""
-    window: int | None = None
-    """How many tokens a token may see, itself included."""
-    mask: str | None = None
-    """Who may see whom in attention: causal, window(n), hidden(i, …) and their like, joined by & and |."""
-    head_width: int | None = None
-    """Size of a query, key and value in one head of attention; None means its share of the width."""
-    bias: bool | None = None
-    """Whether the projections of attention add a constant."""
-    feature_map: str | None = None
-    """What makes queries and keys of linear attention positive: elu, relu or softmax."""
-    merge_evaluation: str | None = None
-    """What the merge of heads does when the model is scored: same or concatenate."""
-    activation_reg: float = 0.0
-    """What the squares of what the head reads cost in training, on average."""
-    temporal_activation_reg: float = 0.0
-    """What the squares of its changes from token to token cost in training, on average."""
-    bptt: int = 35
-    """Tokens of a segment, through which gradient flows."""
-    carry: bool | None = None
-    """Whether state is carried from one segment to the next; None means wherever the model can."""
-    random_offset: bool = False
-    """Whether the rows are cut elsewhere in every epoch, so that every transition is learnt."""
-    protocol: str = "complete"
-    """How a split is scored: complete (every token once) or example (as the well-known example script)."""
-    eval_batch_size: int = 10
-    """Rows that are scored side by side."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        as_list(self, "mixers", "names", str)
-        as_list(self, "layer_widths", "whole numbers", int)
-        as_list(self, "layer_norms", "names", str)
-        as_list(self, "layer_residuals", "True and False", bool)
-        as_list(self, "layer_dropouts", "numbers", int, float)
-        look_up(BATCHINGS, self.batching, "batching")
-        look_up(PROTOCOLS, self.protocol, "protocol")
-        for name in ("bptt", "eval_batch_size", "max_examples"):
-            at_least_one(self, name)
-
-
-CHOICES = {"perplexity": "the lowest validation loss", "bleu": "the highest BLEU of greedy translations"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationRunSpec(ModelOptions, RunSpec):
-    """Train a translation model. What is None is left to the model, the data or the optimizer."""
-
-    task = "translate"
-    more_options = ("encoder", "decoder", "condition", "input_feeding", "encoder_layers", "tied")
-
-    data: str = "echo"
-    """Named sentence pairs, a folder with a file for each split and language, or two aligned files, `ONE,OTHER`."""
-    source: str | None = None
-    """The language to translate from."""
-    target: str | None = None
-    """The language to translate to."""
-    tokenizer: str = "word"
-    """How text becomes tokens: word, treebank, character, byte or bpe."""
-    vocabulary: int | None = None
-    """How many different tokens to keep, for tokenizers that are told."""
-    joint: bool = False
-    """Whether both languages have one tokenizer."""
-    max_examples: int | None = None
-    """Train on so many pairs only, to overfit on purpose."""
-    max_length: int | None = None
-    """Leave out training pairs with more tokens on either side."""
-    model: str = "luong"
-    """A model by name: luong, gru-attention, transformer-translation or mixed."""
-    encoder: tuple[str, ...] = ()
-    """The encoder's layers spelled out, from first to last, in place of the model's own."""
-    decoder: tuple[str, ...] = ()
-    """The decoder's layers, likewise."""
-    condition: str | None = None
-    """What the decoder knows of the source: none, state or attention."""
-    input_feeding: bool | None = None
-    """Whether a recurrent decoder reads what attention found with the next token."""
-    layers: int | None = None
-    """How many layers the decoder has, and the encoder too unless it is told otherwise."""
-    encoder_layers: int | None = None
-    """How many layers the encoder has."""
-    tied: str | None = None
-    """Which word vectors are one matrix: all (source, target and output), target (and output) or none."""
-    batch_size: int = 32
-    """Pairs of a batch."""
-    batch_tokens: int | None = None
-    """As many pairs as fit into so many tokens of the longer side, padding counted, in place of batch_size."""
-    pad_to: int = 1
-    """Lengths are padded to a multiple of this, so that there are few shapes."""
-    label_smoothing: float = 0.0
-    """Share of every target's probability that is given to all tokens alike in training."""
-    rdrop: float = 0.0
-    """What it costs in training that two readings with different dropout differ; every batch is then read twice."""
-    select: str = "perplexity"
-    """What the best model is chosen by while it trains: perplexity or bleu."""
-    beam: int = 5
-    """Width of the beam with which the finished model's BLEU is measured."""
-    length_penalty: float = 1.0
-    """Power of the length by which its log-probabilities are divided there."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        as_list(self, "encoder", "names", str)
-        as_list(self, "decoder", "names", str)
-        look_up(CHOICES, self.select, "choice of the best")
-        for name in ("batch_tokens", "pad_to", "max_examples", "max_length", "beam", "encoder_layers"):
-            at_least_one(self, name)
-        if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
-            raise ConfigError("condition='none' leaves the source unread: an encoder means nothing to it")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
-        if not 0 <= self.length_penalty <= 10:
-            raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")

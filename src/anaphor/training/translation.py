@@ -19,11 +19,11 @@ from anaphor.metrics.perplexity import Score
 from anaphor.models.presets import seq2seq_preset
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 from anaphor.tasks.disagreement import Disagreement
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.device import choose_device
 from anaphor.training.place import at_hand
 from anaphor.training.prepared import Prepared, check_splits
-from anaphor.training.spec import TranslationRunSpec
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,183 @@
+"""Language modeling: predict the next token of a text. Settings and definition of the task; imports no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from anaphor.config import look_up
+from anaphor.errors import ConfigError
+from anaphor.metrics.result import find_metric
+from anaphor.tasks import (
+    BITS_PER_BYTE,
+    LOSS,
+    PERPLEXITY,
+    describe_overlap,
+    describe_values,
+    reject_unused_by_model,
+)
+from anaphor.training.spec import (
+    DataSection,
+    EvaluationSection,
+    ModelOptions,
+    RunSpec,
+    TaskDefinition,
+    TrainingSection,
+    as_list,
+    at_least_one,
+)
+
+if TYPE_CHECKING:
+    from anaphor.models import LanguageModelSpec
+
+BATCHINGS = {"stream": "one text in parallel rows, segment after segment", "padded": "separate examples"}
+PROTOCOLS = {"complete": "every token once", "example": "as PyTorch's word_language_model example"}
+METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
+STREAM_ONLY = ("bptt", "protocol", "eval_batch_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageData(DataSection):
+    """Text and tokenizer."""
+
+    data: str = "python-reference"
+    """Data set: a name, a folder with train, valid and test, or one text file."""
+    tokenizer: str = "word"
+    """Tokenizer: word, treebank, character, byte or bpe."""
+    vocabulary: int | None = None
+    """Vocabulary size of the tokenizers word, treebank and bpe."""
+    batching: str = "stream"
+    """Batches: stream (one text in rows, segment after segment) or padded (examples separated by blank lines)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSection(ModelOptions):
+    """Model preset and its options."""
+
+    model: str = "lstm"
+    """Model preset; `anaphor models` lists them."""
+    mixers: tuple[str, ...] = ()
+    """The layers spelled out, from first to last, in place of the model's own."""
+    layer_widths: tuple[int, ...] = ()
+    """Size of each layer's output, where they differ, in place of the width."""
+    layer_norms: tuple[str, ...] = ()
+    """Where each layer's norm stands, in place of the norm; that behind the last layer follows the norm alone."""
+    layer_residuals: tuple[bool, ...] = ()
+    """Whether each layer's input is added to its output, where they differ, in place of the residual."""
+    layer_dropouts: tuple[float, ...] = ()
+    """Share set to zero in and after each layer, where they differ; the word vectors still follow the dropout."""
+    tied: bool | None = None
+    """Whether the output uses the word vectors again."""
+    causal: bool = True
+    """Whether layers that see later tokens are refused; admitted, nothing is called a perplexity."""
+    memory: int | None = None
+    """How many past tokens a carried state of attention keeps."""
+    window: int | None = None
+    """How many tokens a token may see, itself included."""
+    mask: str | None = None
+    """Who may see whom in attention: causal, window(n), hidden(i, …) and their like, joined by & and |."""
+    head_width: int | None = None
+    """Size of a query, key and value in one head of attention; None means its share of the width."""
+    bias: bool | None = None
+    """Whether the projections of attention add a constant."""
+    feature_map: str | None = None
+    """What makes queries and keys of linear attention positive: elu, relu or softmax."""
+    merge_evaluation: str | None = None
+    """What the merge of heads does when the model is scored: same or concatenate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageTraining(TrainingSection):
+    """Segments and regularization."""
+
+    bptt: int = 35
+    """Segment length in tokens (truncated backpropagation through time)."""
+    carry: bool | None = None
+    """Carry the state from one segment to the next (wherever the model can, if not given)."""
+    random_offset: bool = False
+    """Shift rows and segments in every epoch, so that every transition is trained on."""
+    activation_reg: float = 0.0
+    """Activation regularization (AR): weight of the squared features that the output layer reads."""
+    temporal_activation_reg: float = 0.0
+    """Temporal activation regularization (TAR): weight of their squared change from token to token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageEvaluation(EvaluationSection):
+    """How a split is scored."""
+
+    protocol: str = "complete"
+    """Scoring: complete (every token once) or example (as PyTorch's word_language_model example)."""
+    eval_batch_size: int = 10
+    """Rows that are scored in parallel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection, LanguageData, RunSpec):
+    """Train a language model."""
+
+    more_options = ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "tied", "causal",
+                    "memory", "window", "mask", "head_width", "bias", "feature_map", "merge_evaluation")  # fmt: skip
+    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
+        "width": ("layer_widths",),
+        "norm": ("layer_norms",),
+        "residual": ("layer_residuals",),
+        "dropout": ("layer_dropouts",),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        as_list(self, "mixers", "names", str)
+        as_list(self, "layer_widths", "whole numbers", int)
+        as_list(self, "layer_norms", "names", str)
+        as_list(self, "layer_residuals", "True and False", bool)
+        as_list(self, "layer_dropouts", "numbers", int, float)
+        look_up(BATCHINGS, self.batching, "batching")
+        look_up(PROTOCOLS, self.protocol, "protocol")
+        at_least_one(self, "bptt", "eval_batch_size")
+        find_metric(METRICS, self.select)
+
+    def reject_unused_flags(self, flags: Collection[str]) -> None:
+        for name in STREAM_ONLY:
+            if name in flags and self.batching == "padded":
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} applies to segments of a stream, and examples have none: "
+                    f"use --batching stream"
+                )
+        reject_unused_by_model(self, flags, lambda: [self.model_spec(vocabulary=2)])
+
+    def model_spec(self, vocabulary: int) -> LanguageModelSpec:
+        """The model's own spec: the preset with the options that were given."""
+        from anaphor.models.presets import preset
+
+        return preset(self.model, vocabulary=vocabulary, **self.model_options())
+
+
+def describe(result: Mapping[str, Any]) -> list[str]:
+    """A result for people: metrics and signature, the entropy of the grammar, overlap of test and train."""
+    lines = [describe_values(METRICS, result)]
+    if "source_loss" in result:
+        lines.append(describe_source_loss(result["source_loss"]))
+    return lines + describe_overlap(result)
+
+
+def describe_source_loss(loss: float) -> str:
+    return f"lower bound (entropy of the grammar): perplexity {math.exp(loss):.2f}"
+
+
+TASK = TaskDefinition(
+    name="lm",
+    spec=LanguageRunSpec,
+    metrics=METRICS,
+    counted="tokens",
+    build="anaphor.tasks.lm.experiment:build_experiment",
+    describe=describe,
+    evaluate="anaphor.tasks.lm.evaluate:EvaluateOptions",
+    look="anaphor.tasks.lm.look:LookOptions",
+    measure="anaphor.tasks.lm.measures:measure",
+    recipes=Path(__file__).parent / "recipes",
+)

@@ -29,12 +29,12 @@ from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Choice, generate
 from anaphor.metrics.perplexity import LossResult, Tally, loss_result
 from anaphor.mixers import detach
-from anaphor.models import LanguageModel, ModelState, preset
+from anaphor.models import LanguageModel, ModelState
 from anaphor.models.cross_entropy import NO_TARGET, chunked
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
 from anaphor.training.place import at_hand
-from anaphor.training.spec import LanguageRunSpec
 
 SAMPLE_TOKENS = 50
 
@@ -386,5 +386,5 @@ def build_experiment(
     else:
         tokenizer = tokenizer_from_plain(known["tokenizer"])
     with seeded(spec.seed, keep_state=known is not None):
-        model = preset(spec.model, vocabulary=len(tokenizer), **spec.model_options()).build()
+        model = spec.model_spec(vocabulary=len(tokenizer)).build()
     return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)

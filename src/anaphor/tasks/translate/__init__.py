@@ -1,0 +1,162 @@
+"""Translation: predict the target of a sentence pair from its source. Settings and definition of the task; imports no
+torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anaphor.errors import ConfigError
+from anaphor.metrics.result import Metric, find_metric
+from anaphor.tasks import (
+    BITS_PER_BYTE,
+    LOSS,
+    PERPLEXITY,
+    describe_overlap,
+    describe_values,
+    reject_unused_by_model,
+)
+from anaphor.training.spec import (
+    DataSection,
+    EvaluationSection,
+    ModelOptions,
+    RunSpec,
+    TaskDefinition,
+    TrainingSection,
+    as_list,
+    at_least_one,
+)
+
+if TYPE_CHECKING:
+    from anaphor.models import Seq2SeqSpec
+
+TEXT_METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
+BLEU = Metric("bleu", "max", "BLEU")
+CHRF = Metric("chrf", "max", "chrF")
+METRICS = (*TEXT_METRICS, BLEU, CHRF)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationData(DataSection):
+    """Sentence pairs and tokenizers."""
+
+    data: str = "echo"
+    """Data set: a name, a folder with a file for each split and language, or two aligned files `ONE,OTHER`."""
+    source: str | None = None
+    """Source language."""
+    target: str | None = None
+    """Target language."""
+    tokenizer: str = "word"
+    """Tokenizer: word, treebank, character, byte or bpe."""
+    vocabulary: int | None = None
+    """Vocabulary size of the tokenizers word, treebank and bpe."""
+    joint: bool = False
+    """Joint vocabulary: one tokenizer for both languages."""
+    max_length: int | None = None
+    """Maximum number of tokens of either side; longer training pairs are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationModelSection(ModelOptions):
+    """Model preset and its options."""
+
+    model: str = "luong"
+    """Model preset: luong, gru-attention, transformer-translation or mixed."""
+    encoder: tuple[str, ...] = ()
+    """The encoder's layers spelled out, from first to last, in place of the model's own."""
+    decoder: tuple[str, ...] = ()
+    """The decoder's layers, likewise."""
+    condition: str | None = None
+    """What the decoder knows of the source: none, state or attention."""
+    input_feeding: bool | None = None
+    """Whether a recurrent decoder reads what attention found with the next token."""
+    layers: int | None = None
+    """How many layers the decoder has, and the encoder too unless it is told otherwise."""
+    encoder_layers: int | None = None
+    """How many layers the encoder has."""
+    tied: str | None = None
+    """Which word vectors are one matrix: all (source, target and output), target (and output) or none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationTraining(TrainingSection):
+    """Batches and regularization."""
+
+    batch_size: int = 32
+    """Sentence pairs per batch."""
+    batch_tokens: int | None = None
+    """Tokens per batch on the longer side, padding included, in place of --batch-size."""
+    pad_to: int = 1
+    """Padded lengths are a multiple of this, for fewer shapes."""
+    label_smoothing: float = 0.0
+    """Label smoothing."""
+    rdrop: float = 0.0
+    """R-Drop: weight of the divergence of two forward passes with different dropout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationEvaluation(EvaluationSection):
+    """Beam search of the final evaluation."""
+
+    beam: int = 5
+    """Beam width of the final evaluation."""
+    length_penalty: float = 1.0
+    """Length penalty: log-probabilities are divided by the length to this power."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationRunSpec(TranslationEvaluation, TranslationTraining, TranslationModelSection, TranslationData, RunSpec):
+    """Train a translation model."""
+
+    more_options = ("encoder", "decoder", "condition", "input_feeding", "encoder_layers", "tied")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        as_list(self, "encoder", "names", str)
+        as_list(self, "decoder", "names", str)
+        at_least_one(self, "batch_tokens", "pad_to", "max_length", "beam", "encoder_layers")
+        find_metric(METRICS, self.select)
+        if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
+            raise ConfigError("condition='none' does not read the source: leave out --encoder and --encoder-layers")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
+        if not 0 <= self.length_penalty <= 10:
+            raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
+
+    def reject_unused_flags(self, flags: Collection[str]) -> None:
+        def sides() -> list[Any]:
+            pair = self.model_spec(source_vocabulary=2, vocabulary=2)
+            return [pair.decoding(), *([] if pair.condition == "none" else [pair.encoding()])]
+
+        reject_unused_by_model(self, flags, sides)
+
+    def model_spec(self, source_vocabulary: int, vocabulary: int) -> Seq2SeqSpec:
+        """The model's own spec: the preset with the options that were given."""
+        from anaphor.models.presets import seq2seq_preset
+
+        sizes = {"source_vocabulary": source_vocabulary, "vocabulary": vocabulary}
+        return seq2seq_preset(self.model, **sizes, **self.model_options())
+
+
+def describe(result: Mapping[str, Any]) -> list[str]:
+    """A result for people: metrics and signature, BLEU and chrF with theirs, overlap of test and train."""
+    lines = [describe_values(TEXT_METRICS, result)]
+    for metric in (BLEU, CHRF):
+        if f"{metric.name}_signature" in result:
+            lines.append(f"{metric.format(result[metric.name])} ({result[f'{metric.name}_signature']})")
+    return lines + describe_overlap(result)
+
+
+TASK = TaskDefinition(
+    name="translate",
+    spec=TranslationRunSpec,
+    metrics=METRICS,
+    counted="tokens",
+    build="anaphor.tasks.translate.experiment:build_experiment",
+    describe=describe,
+    evaluate="anaphor.tasks.translate.evaluate:EvaluateOptions",
+    look="anaphor.tasks.translate.look:LookOptions",
+    recipes=Path(__file__).parent / "recipes",
+)

@@ -31,13 +31,12 @@ from anaphor.metrics.perplexity import LossResult, LossTotal, loss_result
 from anaphor.metrics.sacre import ChrfScore, chrf
 from anaphor.models.cross_entropy import NO_TARGET, smoothed, token_losses
 from anaphor.models.language_model import Head
-from anaphor.models.presets import seq2seq_preset
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 from anaphor.progress import report_progress
+from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
 from anaphor.training.place import at_hand
-from anaphor.training.spec import TranslationRunSpec
 
 SAMPLES = 3
 GREEDY = Beam(width=1, longest=None)
@@ -323,7 +322,7 @@ def build_experiment(
         raise ConfigError("tied='all' shares the embeddings of both languages: use --joint, for a joint vocabulary")
     sizes = {"source_vocabulary": len(tokenizers.source), "vocabulary": len(tokenizers.target)}
     with seeded(spec.seed, keep_state=known is not None):
-        model = seq2seq_preset(spec.model, **sizes, **spec.model_options()).build()
+        model = spec.model_spec(**sizes).build()
     return TranslationExperiment(spec, model.to(device), tokenizers, open_data, device=device, known=known)
 
 

@@ -1,4 +1,4 @@
-"""Recipes: settings that are known to work, as files that come with the program, in a folder for each task."""
+"""Recipes: settings that are known to work, as YAML files in a task's folder."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from pathlib import Path
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
+from anaphor.registry import TASKS
 
 
 def recipes(task: str) -> dict[str, Path]:
     """All recipes of a task, by name."""
-    return {path.stem: path for path in sorted((Path(__file__).parent / task).glob("*.yaml"))}
+    folder = TASKS[task].recipes
+    return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def recipe_file(name: str, task: str) -> Path:
-    """The file of one, or an error that says which there are."""
+    """The file of a recipe; an unknown name is refused with the known ones."""
     found = recipes(task)
-    for other in sorted(folder.name for folder in Path(__file__).parent.iterdir() if folder.is_dir()):
+    for other in TASKS:
         if name not in found and name in recipes(other):
-            there = ", ".join(found) or "none yet"
-            raise ConfigError(f"recipe {name!r} is for `train {other}`, not for `train {task}` (known there: {there})")
+            known = ", ".join(found) or "none yet"
+            raise ConfigError(f"recipe {name!r} is for `train {other}`, not for `train {task}` (known there: {known})")
     return look_up(found, name, "recipe")

@@ -1,0 +1,191 @@
+"""Length generalization: one model scored on segments of many lengths, and by position within the segment.
+
+A model that starts each segment without a state has no context at the first position and more at each further one. The
+score of a length is the mean of that curve up to the length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anaphor.draw import COLOURS, curves
+from anaphor.errors import ConfigError
+from anaphor.metrics.perplexity import LossResult, LossTotal, Tally
+from anaphor.models import LanguageModel
+from anaphor.tasks.lm.experiment import LanguageModelExperiment, Protocol, StreamExperiment, resolve_carry
+
+
+@dataclass(frozen=True)
+class LengthScore:
+    """The score of one segment length, or the reason why the model has none."""
+
+    length: int
+    """Tokens of a segment."""
+    carry: bool
+    """Whether the state is carried from one segment to the next."""
+    score: LossResult | None = None
+    positions: tuple[LossTotal, ...] = ()
+    """Totals of the first token of all segments, of the second, and so on, as far as any segment reaches."""
+    refused: str | None = None
+
+    @property
+    def state(self) -> str:
+        return "carried" if self.carry else "restarted"
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON. Positions are counted from 1."""
+        empty = dict.fromkeys(("loss", "perplexity", "bits_per_byte", "tokens", "signature"))
+        return {
+            "bptt": self.length,
+            "state": self.state,
+            **(empty if self.score is None else self.score.to_plain()),
+            "refused": self.refused,
+            "positions": [
+                {"position": position, "loss": total.loss, "tokens": total.tokens}
+                for position, total in enumerate(self.positions, start=1)
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Adjacent positions together, counted from 1: a single one has few tokens, and so is noisy."""
+
+    first: int
+    last: int
+    total: LossTotal
+
+    @property
+    def name(self) -> str:
+        return f"{self.first}-{self.last}" if self.last > self.first else str(self.first)
+
+
+def losses_by_length(
+    experiment: LanguageModelExperiment,
+    split: str,
+    lengths: Sequence[int],
+    carries: Sequence[bool],
+    protocol: Protocol | None = None,
+) -> list[LengthScore]:
+    """A row for each choice of carrying and each length. All else is as in `protocol`; None means as in the run."""
+    if not isinstance(experiment, StreamExperiment):
+        raise ConfigError("a run with padded batching reads separate examples: it has no segments")
+    base = experiment.protocol if protocol is None else protocol
+    return [
+        score_at_length(experiment, split, replace(base, bptt=length, carry=carry))
+        for carry in carries
+        for length in lengths
+    ]
+
+
+def score_at_length(experiment: StreamExperiment, split: str, protocol: Protocol) -> LengthScore:
+    """The score under a protocol, and the loss by position within its segments."""
+    reason = refusal_reason(experiment.model, protocol)
+    if reason is not None:
+        return LengthScore(protocol.bptt, protocol.carry, refused=reason)
+    tally = Tally(causal=experiment.model.causal)
+    sums, counts = torch.zeros(0), torch.zeros(0)
+    for batch, losses in experiment.segment_losses(split, protocol):
+        tally.add(losses.double().sum(), batch.count)
+        if not len(sums):  # the first segment is the longest
+            sums = losses.new_zeros(losses.shape[1], dtype=torch.float64)
+            counts = torch.zeros_like(sums, dtype=torch.long)
+        sums[: losses.shape[1]] += losses.double().sum(0)
+        counts[: losses.shape[1]] += batch.input_mask.sum(0)
+    positions = tuple(
+        LossTotal(total, count, causal=experiment.model.causal)
+        for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
+    )
+    score = experiment.result_of_tally(split, protocol, tally)
+    return LengthScore(protocol.bptt, protocol.carry, score, positions)
+
+
+def refusal_reason(model: LanguageModel, protocol: Protocol) -> str | None:
+    """Why a model cannot be scored under a protocol; None where it can."""
+    try:
+        resolve_carry(model, protocol.carry, protocol.bptt)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def bin_positions(positions: Sequence[LossTotal]) -> list[Bin]:
+    """Positions 1, 2, 3-4, 5-8 and so on: each bin is twice as wide as the one before, the last as wide as remains."""
+    bins, first, last = [], 1, 1
+    while first <= len(positions):
+        last = min(last, len(positions))
+        total = sum(positions[first:last], start=positions[first - 1])
+        bins.append(Bin(first, last, total))
+        first, last = last + 1, 2 * last
+    return bins
+
+
+def draw_lengths(scores: Sequence[LengthScore], folder: Path, trained: int) -> list[Path]:
+    """Perplexity by length, where there are several, and loss by position for each choice of carrying."""
+    scored = sorted((one for one in scores if one.score is not None), key=lambda one: one.length)
+    by_state = {
+        state: [one for one in scored if one.state == state] for state in dict.fromkeys(one.state for one in scored)
+    }
+    titles = {state: f"state {state}, trained on segments of {trained}" for state in by_state}
+    drawn = []
+    if len({one.length for one in scored}) > 1:
+        causal = all(total.causal for one in scored for total in one.positions)
+        # Where the rows of a text are shorter than a segment, they end it.
+        lines = {
+            f"state {state}": ([len(one.positions) for one in group], list(map(_height, group)))
+            for state, group in by_state.items()
+        }
+        drawn += _draw(
+            lines,
+            folder / "perplexity-by-length",
+            x_label="segment length (tokens)",
+            y_label="perplexity" if causal else "loss (nats per token), later tokens visible",
+            title=f"trained on segments of {trained}" if len(by_state) > 1 else titles[scored[0].state],
+        )
+    for state, group in by_state.items():
+        drawn += _draw(
+            {f"length {one.length}": _curve(one) for one in _choose(group)},
+            folder / f"loss-by-position-{state}",
+            x_label="position within the segment",
+            y_label="loss (nats per token)",
+            title=titles[state],
+            counted=True,  # points are in the middle of their bins, and so between positions
+        )
+    return drawn
+
+
+def _height(one: LengthScore) -> float:
+    assert one.score is not None, "only scored lengths are drawn"
+    total = one.score.total
+    value = total.loss if total.perplexity is None else total.perplexity
+    return value if math.isfinite(value) else math.nan  # a gap in the line
+
+
+def _curve(one: LengthScore) -> tuple[list[float], list[float]]:
+    bins = bin_positions(one.positions)
+    return [(part.first + part.last) / 2 for part in bins], [part.total.loss for part in bins]
+
+
+def _draw(series: dict[str, Any], path: Path, **options: Any) -> list[Path]:
+    """A figure as PNG and SVG, with logarithmic axes where values span more than a factor of ten."""
+    heights = [height for _, y in series.values() for height in y if math.isfinite(height)]
+    options |= {"log_x": _is_wide([place for x, _ in series.values() for place in x]), "log_y": _is_wide(heights)}
+    return [curves(series, path.with_suffix(ending), **options) for ending in (".png", ".svg")]
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return bool(values) and 0 < 10 * min(values) < max(values)
+
+
+def _choose(scores: Sequence[LengthScore]) -> list[LengthScore]:
+    """As many as there are distinguishable lines, from the shortest to the longest."""
+    most = len(COLOURS)
+    if len(scores) <= most:
+        return list(scores)
+    return [scores[round(index * (len(scores) - 1) / (most - 1))] for index in range(most)]
