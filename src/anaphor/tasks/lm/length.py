@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from anaphor.draw import COLOURS, curves
+from anaphor.draw import COLORS, curves
 from anaphor.errors import ConfigError
 from anaphor.metrics.perplexity import LossResult, LossTotal, Tally
 from anaphor.models import LanguageModel
@@ -185,7 +185,7 @@ def _is_wide(values: Sequence[float]) -> bool:
 
 def _choose(scores: Sequence[LengthScore]) -> list[LengthScore]:
     """As many as there are distinguishable lines, from the shortest to the longest."""
-    most = len(COLOURS)
+    most = len(COLORS)
     if len(scores) <= most:
         return list(scores)
     return [scores[round(index * (len(scores) - 1) / (most - 1))] for index in range(most)]
