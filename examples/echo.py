@@ -36,7 +36,7 @@ def looked(run: Path, figure: Path, split: str, sentence: str | None) -> float:
         def echo(text: str) -> Alignment:
             return alignment(made.model, made.tokenizers, text, made.tokenizers.target.encode_sentence(text).tolist())
 
-        texts = [source for source, _ in made.source.pairs(split)]
+        texts = [source for source, _ in made.source.rows(split).values]
         found = [echo(text) for text in texts]
         shown = echo(sentence if sentence is not None else example(texts))
     weights = [weight_at(one, range(len(one.source))) for one in found]

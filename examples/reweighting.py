@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.data.corpus import build_tokenizer, encoded
-from anaphor.data.sources import open_source
+from anaphor.data.corpus import build_tokenizer, encode_split
+from anaphor.data.datasets import open_dataset
 from anaphor.mixers import Attention, Span
 from anaphor.mixers.attention.merge import MERGES, Merge
 from anaphor.models import LanguageModel, build
@@ -117,9 +117,9 @@ def factors(model: LanguageModel, batches: list[Tensor]) -> list[Tensor]:
 
 
 def main() -> None:
-    source = open_source("grammar")
+    source = open_dataset("grammar")
     tokenizer = build_tokenizer(source, "word")
-    text, held_out = (encoded(source, split, tokenizer).tensor() for split in ("train", "valid"))
+    text, held_out = (encode_split(source, split, tokenizer).tensor() for split in ("train", "valid"))
     names = ("in batches", "single rows", "single short samples", "the same, frozen", "factor in batches", "short")
     print(f"| re-weighting | {' | '.join(names)} |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anaphor import evaluation
-from anaphor.data.text import Batch
+from anaphor.data.batches import Batch
 from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import chunk_slices, eval_mode, losses_by_batch, prefill, score_sentences

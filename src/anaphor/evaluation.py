@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anaphor.data.text import Batch
+from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.perplexity import LossTotal

@@ -117,7 +117,20 @@ MIXERS = Registry(
     },
 )
 TASKS = Registry("task", {"lm": "anaphor.tasks.lm:TASK", "translate": "anaphor.tasks.translate:TASK"})
-DATASETS = Registry("data set")
+DATASETS = Registry(
+    "data set",
+    {
+        "python-reference": "anaphor.data.datasets:PYTHON_REFERENCE",
+        "grammar": "anaphor.data.datasets:GRAMMAR",
+        "wikitext-2": "anaphor.data.datasets:WIKITEXT_2",
+        "tinyshakespeare": "anaphor.data.datasets:TINYSHAKESPEARE",
+        "echo": "anaphor.data.datasets:ECHO",
+        "echo-fit": "anaphor.data.datasets:ECHO_FIT",
+        "reverse": "anaphor.data.datasets:REVERSE",
+        "dates": "anaphor.data.datasets:DATES",
+        "multi30k": "anaphor.data.datasets:MULTI30K",
+    },
+)
 OPTIMIZERS = Registry("optimizer")
 PRESETS: dict[str, Registry] = {"lm": Registry("model"), "translate": Registry("model")}
 """Model presets of each task: overrides of the fields of its model spec."""
@@ -134,7 +147,7 @@ def register_task(definition: Any) -> None:
 
 
 def register_dataset(name: str, dataset: Any) -> None:
-    """Add a named data set."""
+    """Add a named data set: a `Dataset`, a function that returns one, or a `NamedDataset`."""
     DATASETS.add(name, dataset)
 
 

@@ -72,7 +72,7 @@ def test_compressed_files_marks_and_strange_line_ends_are_read(capsys, files):
         (["empty.txt", "ref.txt"], "empty.txt is empty"),
         (["hyp.txt", "empty.txt"], "empty.txt is empty"),
         (["latin.txt", "ref.txt"], "latin.txt is not UTF-8: byte 0xfc at byte offset 2"),
-        (["broken.gz", "ref.txt"], "broken.gz is not a whole gzip file"),
+        (["broken.gz", "ref.txt"], "broken.gz is not a complete gzip file"),
         (["hyp.txt", "ref.txt", "--tokenize", "13b"], "unknown tokenizer '13b'; did you mean '13a'?"),
         (["hyp.txt", "ref.txt", "--tokenise", "13a"], "did you mean '--tokenize'?"),
     ],

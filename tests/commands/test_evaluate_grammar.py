@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.sources import SOURCES
-from anaphor.data.synthetic import GrammarSource
+from anaphor.data.grammar import GrammarDataset
+from anaphor.registry import DATASETS
 
 
 @pytest.mark.parametrize("batching", [["--bptt", "5"], ["--batching", "padded"]], ids=["stream", "padded"])
 def test_the_loss_of_whoever_knows_the_grammar_is_told_as_by_train(batching, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
-    short = dataclasses.replace(SOURCES["grammar"], open=lambda: GrammarSource(tokens=2000))
-    monkeypatch.setitem(SOURCES, "grammar", short)
+    short = dataclasses.replace(DATASETS["grammar"], open=lambda: GrammarDataset(tokens=2000))
+    monkeypatch.setitem(DATASETS._entries, "grammar", short)
     torch.set_default_dtype(torch.float32)
     run = str(tmp_path / "run")
     words = ["train", "lm", "--data", "grammar", "--width", "8", "--steps", "1", "--no-test", "--out", run, *batching]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.sources import SOURCES
+from anaphor.registry import DATASETS
 from anaphor.training.place import at_hand, place_of
 
 TINY = "--width 8 --layers 1 --batch-size 2 --steps 4 --device cpu --no-test --json"
@@ -175,6 +175,6 @@ def test_data_with_a_whole_path_need_no_note(project):
 
 def test_data_with_a_name_are_not_looked_for_in_a_folder_of_that_name(project):
     (project / "grammar").mkdir()
-    assert place_of("grammar", SOURCES) is None
-    assert place_of("./grammar", SOURCES) == str(project / "grammar")
-    assert at_hand("grammar", None, SOURCES) == "grammar"
+    assert place_of("grammar", DATASETS) is None
+    assert place_of("./grammar", DATASETS) == str(project / "grammar")
+    assert at_hand("grammar", None, DATASETS) == "grammar"

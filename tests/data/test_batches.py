@@ -9,7 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data.text import IGNORED, Complete, Padded, Stream, columns, dialogues, offset_of
+from anaphor.data.batches import (
+    IGNORE_INDEX,
+    EvaluationStream,
+    Stream,
+    batch_examples,
+    batchify,
+    epoch_offset,
+)
+from anaphor.data.files import split_examples
 from anaphor.errors import ConfigError, DataError
 
 LETTERS = torch.arange(26)
@@ -20,7 +28,7 @@ def spelled(ids):
 
 
 def test_letters_stand_as_in_the_drawing():
-    assert spelled(columns(LETTERS, 4)) == ["agms", "bhnt", "ciou", "djpv", "ekqw", "flrx"]
+    assert spelled(batchify(LETTERS, 4)) == ["agms", "bhnt", "ciou", "djpv", "ekqw", "flrx"]
     first, second, third = Stream(LETTERS, rows=4, bptt=2)
     assert spelled(first.input_ids) == ["agms", "bhnt"]
     assert spelled(first.targets) == ["bhnt", "ciou"]
@@ -65,10 +73,10 @@ def test_shifted_offsets_learn_every_transition_within_one_cycle(rows, bptt, mor
     text = torch.arange(2 * rows + cycle + 4 + more)
     learnt = set()
     for epoch in range(cycle):
-        for batch in Stream(text, rows, bptt, offset_of(epoch, rows, bptt)):
+        for batch in Stream(text, rows, bptt, epoch_offset(epoch, rows, bptt)):
             learnt |= set(batch.targets.flatten().tolist())
     assert learnt == set(range(1, len(text)))
-    assert offset_of(0, rows, bptt) == offset_of(cycle, rows, bptt) == 0
+    assert epoch_offset(0, rows, bptt) == epoch_offset(cycle, rows, bptt) == 0
 
 
 @pytest.mark.parametrize(
@@ -97,8 +105,8 @@ def test_an_index_out_of_range_ends_the_loop():
 def test_complete_scores_every_token_once_and_the_first_after_the_boundary(count, rows, bptt):
     text = torch.arange(count)
     pairs = []
-    for batch in Complete(text, 99, rows, bptt):
-        assert (batch.targets == IGNORED).equal(~batch.input_mask)
+    for batch in EvaluationStream(text, 99, rows, bptt):
+        assert (batch.targets == IGNORE_INDEX).equal(~batch.input_mask)
         pairs += torch.stack([batch.input_ids, batch.targets], -1)[batch.input_mask].tolist()
     assert sorted(pairs, key=lambda pair: pair[1]) == [
         [99 if place == 0 else place - 1, place] for place in range(count)
@@ -107,7 +115,7 @@ def test_complete_scores_every_token_once_and_the_first_after_the_boundary(count
 
 @given(st.integers(1, 70), st.integers(1, 9), st.integers(1, 12))
 def test_rows_of_complete_go_on_from_batch_to_batch(count, rows, bptt):
-    batches = list(Complete(torch.arange(count), 99, rows, bptt))
+    batches = list(EvaluationStream(torch.arange(count), 99, rows, bptt))
     assert [batch.restarts for batch in batches] == [True] + [False] * (len(batches) - 1)
     for before, after in pairwise(batches):
         goes_on = after.input_mask[:, 0]
@@ -124,14 +132,14 @@ def examples(sizes):
 
 sizes = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 limits = st.one_of(
-    st.fixed_dictionaries({"rows": st.integers(1, 9)}), st.fixed_dictionaries({"tokens": st.integers(1, 90)})
+    st.fixed_dictionaries({"rows": st.integers(1, 9)}), st.fixed_dictionaries({"max_tokens": st.integers(1, 90)})
 )
 
 
 @given(sizes, limits, st.integers(0, 3), st.integers(0, 3))
 def test_each_example_comes_once_an_epoch_and_neither_pad_nor_start_is_a_target(sizes, limit, seed, epoch):
     pad = 10_000
-    padded = Padded(examples(sizes), pad=pad, seed=seed, epoch=epoch, **limit)
+    padded = batch_examples(examples(sizes), pad=pad, seed=seed, epoch=epoch, **limit)
     targets, real = [], 0
     for batch in padded:
         assert batch.restarts
@@ -140,7 +148,7 @@ def test_each_example_comes_once_an_epoch_and_neither_pad_nor_start_is_a_target(
         assert batch.count == batch.amount == mask.sum()
         assert mask.any(1).all()
         assert (batch.input_ids[~mask] == pad).all()
-        assert (batch.targets[~mask] == IGNORED).all()
+        assert (batch.targets[~mask] == IGNORE_INDEX).all()
         assert (batch.input_ids[:, 0] == 0).all(), "every row begins with its start token"
         assert mask[:, -1].any(), "no batch is wider than its longest row"
         # Within a row each input is the target before it.
@@ -151,7 +159,7 @@ def test_each_example_comes_once_an_epoch_and_neither_pad_nor_start_is_a_target(
         if "rows" in limit:
             assert len(batch.input_ids) <= limit["rows"]
         else:
-            assert batch.input_ids.numel() <= limit["tokens"] or len(batch.input_ids) == 1
+            assert batch.input_ids.numel() <= limit["max_tokens"] or len(batch.input_ids) == 1
     assert sorted(targets) == list(range(1, sum(sizes) + 1))
     held = sum(batch.input_ids.numel() for batch in padded)
     assert padded.padding_share == pytest.approx(1 - real / held)
@@ -161,21 +169,21 @@ def test_the_order_is_a_function_of_seed_and_epoch():
     data = examples([3, 9, 4, 4, 7, 2, 5, 8, 6, 3, 12, 1])
 
     def order(seed, epoch):
-        return [batch.targets.tolist() for batch in Padded(data, pad=0, rows=3, seed=seed, epoch=epoch)]
+        return [batch.targets.tolist() for batch in batch_examples(data, pad=0, rows=3, seed=seed, epoch=epoch)]
 
     assert order(1, 2) == order(1, 2)
     assert order(1, 2) != order(1, 3)
     assert order(1, 2) != order(2, 2)
     torch.manual_seed(5)
     np.random.default_rng(5)
-    again = [batch.targets.tolist() for batch in Padded(data, pad=0, rows=3, seed=1).at(2)]
+    again = [batch.targets.tolist() for batch in batch_examples(data, pad=0, rows=3, seed=1).at_epoch(2)]
     assert again == order(1, 2)
 
 
 def test_buckets_keep_padding_small():
     generator = np.random.default_rng(0)
     data = examples(generator.geometric(1 / 30, size=4000).clip(max=300).tolist())
-    bucketed = Padded(data, pad=0, rows=32)
+    bucketed = batch_examples(data, pad=0, rows=32)
     order = generator.permutation(len(data))
     longest = [max(len(data[place]) - 1 for place in order[at : at + 32]) for at in range(0, len(data), 32)]
     plain = 1 - sum(len(example) - 1 for example in data) / (32 * sum(longest))
@@ -188,18 +196,18 @@ def test_buckets_keep_padding_small():
     [
         ([], {"rows": 2}, DataError, "no examples"),
         ([[0, 1], [0]], {"rows": 2}, DataError, "example 1 has 1 tokens"),
-        ([[0, 1]], {}, ConfigError, "rows=None and tokens=None"),
-        ([[0, 1]], {"rows": 2, "tokens": 2}, ConfigError, "rows=2 and tokens=2"),
+        ([[0, 1]], {}, ConfigError, "rows=None and max_tokens=None"),
+        ([[0, 1]], {"rows": 2, "max_tokens": 2}, ConfigError, "rows=2 and max_tokens=2"),
         ([[0, 1]], {"rows": 0}, ConfigError, "rows=0: it must be at least 1"),
-        ([[0, 1]], {"tokens": -1}, ConfigError, "tokens=-1: it must be at least 1"),
+        ([[0, 1]], {"max_tokens": -1}, ConfigError, "max_tokens=-1: it must be at least 1"),
         ([[0, 1]], {"rows": 1, "seed": -1}, ConfigError, "seed=-1"),
     ],
 )
 def test_examples_that_teach_nothing_are_refused(data, settings, error, message):
     with pytest.raises(error, match=message):
-        Padded([np.array(example, np.int32) for example in data], pad=0, **settings)
+        batch_examples([np.array(example, np.int32) for example in data], pad=0, **settings)
 
 
 def test_dialogues_are_separated_by_blank_lines():
-    assert dialogues("\n\nA:\nOne.\n\n\nB:\nTwo.\n \t\nC:\nThree.") == ["A:\nOne.", "B:\nTwo.", "C:\nThree."]
-    assert dialogues(" \n\n ") == []
+    assert split_examples("\n\nA:\nOne.\n\n\nB:\nTwo.\n \t\nC:\nThree.") == ["A:\nOne.", "B:\nTwo.", "C:\nThree."]
+    assert split_examples(" \n\n ") == []

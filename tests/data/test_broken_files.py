@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from anaphor.data.corpus import build_tokenizer, encoded
-from anaphor.data.sources import open_source
-from anaphor.data.text import Stream
+from anaphor.data.batches import Stream
+from anaphor.data.corpus import build_tokenizer, encode_split
+from anaphor.data.datasets import open_dataset
 from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import DataError
 
@@ -19,7 +19,7 @@ GOOD = b"a fine line of text .\n" * 20
 def put(path, train, valid=GOOD):
     (path / "train.txt").write_bytes(train)
     (path / "valid.txt").write_bytes(valid)
-    return open_source(str(path))
+    return open_dataset(str(path))
 
 
 def refusal(action):
@@ -54,7 +54,7 @@ def test_what_is_no_utf8_is_named_with_its_offset(tmp_path, kind, raw, told):
     assert "train.txt" in message
     assert "byte tokenizer" in message
     tokenizer = TOKENIZERS[kind].train(GOOD.decode())
-    assert told in refusal(lambda: encoded(source, "train", tokenizer))
+    assert told in refusal(lambda: encode_split(source, "train", tokenizer))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_byte_tokenizer_keeps_every_byte(tmp_path, raw):
     source = put(tmp_path, raw)
     tokenizer = build_tokenizer(source, "byte")
     for _ in range(2):
-        assert tokenizer.decode_bytes(encoded(source, "train", tokenizer).tokens) == raw
+        assert tokenizer.decode_bytes(encode_split(source, "train", tokenizer).tokens) == raw
 
 
 @pytest.mark.parametrize("kind", TEXT_KINDS)
@@ -78,7 +78,7 @@ def test_a_mark_and_foreign_line_ends_leave_no_trace(tmp_path, kind):
         source = put(folder, raw.encode())
         tokenizer = build_tokenizer(source, kind)
         assert tokenizer == TOKENIZERS[kind].train(text)
-        np.testing.assert_array_equal(encoded(source, "train", tokenizer).tokens, tokenizer.encode(text))
+        np.testing.assert_array_equal(encode_split(source, "train", tokenizer).tokens, tokenizer.encode(text))
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -88,9 +88,9 @@ def test_an_empty_file_is_named(tmp_path, kind, raw):
     assert "train.txt is empty" in refusal(lambda: build_tokenizer(source, kind))
     whole = put(tmp_path, GOOD, raw)
     tokenizer = build_tokenizer(whole, kind)
-    assert "valid.txt is empty" in refusal(lambda: encoded(whole, "valid", tokenizer))
+    assert "valid.txt is empty" in refusal(lambda: encode_split(whole, "valid", tokenizer))
     (tmp_path / "alone.txt").write_bytes(raw)
-    alone = open_source(str(tmp_path / "alone.txt"))
+    alone = open_dataset(str(tmp_path / "alone.txt"))
     assert "alone.txt is empty" in refusal(lambda: build_tokenizer(alone, kind))
 
 
@@ -99,7 +99,7 @@ def test_an_empty_file_is_named(tmp_path, kind, raw):
 def test_a_tiny_file_works_or_says_that_it_is_too_short(tmp_path, kind, raw):
     source = put(tmp_path, raw)
     tokenizer = build_tokenizer(source, kind)
-    corpus = encoded(source, "train", tokenizer)
+    corpus = encode_split(source, "train", tokenizer)
     assert len(corpus.tokens) >= 1
     if len(corpus.tokens) < 4:
         assert "too short for 2 rows" in refusal(lambda: Stream(corpus.tensor(), rows=2, bptt=3))
@@ -111,7 +111,7 @@ def test_a_tiny_file_works_or_says_that_it_is_too_short(tmp_path, kind, raw):
 def test_one_file_too_short_to_be_split_says_so(tmp_path, raw):
     path = tmp_path / "tiny.txt"
     path.write_bytes(raw)
-    source = open_source(str(path))
+    source = open_dataset(str(path))
     assert f"has {len(raw)} bytes, too few to be split" in refusal(lambda: source.read("train"))
 
 
@@ -121,10 +121,10 @@ def test_an_offset_counts_from_the_start_of_the_file_not_of_the_split(tmp_path):
     place = len(raw) - 3
     raw[place] = 0xFF
     path.write_bytes(raw)
-    source = open_source(str(path))
+    source = open_dataset(str(path))
     tokenizer = build_tokenizer(source, "word")
     assert f"book.txt is not UTF-8: byte 0xff at byte offset {place}" in refusal(
-        lambda: encoded(source, "test", tokenizer)
+        lambda: encode_split(source, "test", tokenizer)
     )
 
 
@@ -136,7 +136,7 @@ PACKED = gzip.compress(GOOD, mtime=0)
 )
 def test_a_damaged_gzip_file_is_named(tmp_path, raw):
     (tmp_path / "train.txt.gz").write_bytes(raw)
-    source = open_source(str(tmp_path))
+    source = open_dataset(str(tmp_path))
     message = refusal(lambda: build_tokenizer(source, "word"))
     assert "train.txt.gz is " in message
 
@@ -165,7 +165,7 @@ def cost_of_one_line(kind, size, repeats):
 
 @pytest.fixture
 def _one_core_for_the_library(monkeypatch):
-    """Lines are encoded on all cores and one line on one: what is compared is the work, not the machine."""
+    """Lines are encode_split on all cores and one line on one: what is compared is the work, not the machine."""
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from anaphor.data.corpus import build_tokenizer, encoded
-from anaphor.data.sources import open_source
+from anaphor.data.corpus import build_tokenizer, encode_split
+from anaphor.data.datasets import open_dataset
 from anaphor.data.vocab import TOKENIZERS, Tokenizer
 from anaphor.errors import ConfigError, DataError
 
@@ -21,12 +21,12 @@ TEXT = "the cat sat on the mat .\nthe dog <unk> too .\n"
 def source(tmp_path):
     (tmp_path / "train.txt").write_text(TEXT, encoding="utf-8")
     (tmp_path / "valid.txt").write_text("the zebra sat .\n", encoding="utf-8")
-    return open_source(str(tmp_path))
+    return open_dataset(str(tmp_path))
 
 
 @pytest.fixture
 def work(monkeypatch):
-    """Counts what is trained and encoded."""
+    """Counts what is trained and encode_split."""
     done = []
     train, encode = Tokenizer.train_bytes.__func__, Tokenizer.encode_bytes
 
@@ -47,7 +47,7 @@ def work(monkeypatch):
 def test_a_corpus_is_what_the_tokenizer_reads(source, kind):
     tokenizer = build_tokenizer(source, kind)
     for _ in range(2):
-        corpus = encoded(source, "valid", tokenizer)
+        corpus = encode_split(source, "valid", tokenizer)
         np.testing.assert_array_equal(corpus.tokens, tokenizer.encode("the zebra sat .\n"))
         assert corpus.tokens.dtype == np.int32
         assert corpus.bytes == len("the zebra sat .\n")
@@ -56,17 +56,17 @@ def test_a_corpus_is_what_the_tokenizer_reads(source, kind):
 
 def test_unknown_tokens_are_counted(source):
     tokenizer = build_tokenizer(source, "word")
-    assert encoded(source, "train", tokenizer).unknowns == 1
-    assert encoded(source, "valid", tokenizer).unknowns == 1
-    assert encoded(source, "valid", build_tokenizer(source, "bpe")).unknowns == 0
+    assert encode_split(source, "train", tokenizer).unknowns == 1
+    assert encode_split(source, "valid", tokenizer).unknowns == 1
+    assert encode_split(source, "valid", build_tokenizer(source, "bpe")).unknowns == 0
 
 
 def test_the_second_call_does_no_work_and_maps_a_file(source, work):
     first = build_tokenizer(source, "word")
-    encoded(source, "train", first)
+    encode_split(source, "train", first)
     assert work == ["train", "encode"]
     second = build_tokenizer(source, "word")
-    corpus = encoded(source, "train", second)
+    corpus = encode_split(source, "train", second)
     assert work == ["train", "encode"]
     assert second == first
     assert isinstance(corpus.tokens, np.memmap)
@@ -87,7 +87,7 @@ def test_the_tokenizer_sees_train_only(source):
 
 
 def test_a_tensor_is_a_copy_on_the_device(source):
-    corpus = encoded(source, "train", build_tokenizer(source, "word"))
+    corpus = encode_split(source, "train", build_tokenizer(source, "word"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tensor = corpus.tensor()
@@ -118,13 +118,13 @@ def flip(path):
 @pytest.mark.parametrize("ending", ["tokens", "json"])
 def test_a_damaged_entry_is_made_again(source, cache, work, damage, ending):
     tokenizer = build_tokenizer(source, "word")
-    whole = np.array(encoded(source, "train", tokenizer).tokens)
+    whole = np.array(encode_split(source, "train", tokenizer).tokens)
     (path,) = (cache / "corpora").glob(f"*.{ending}")
     damage(path)
-    np.testing.assert_array_equal(encoded(source, "train", tokenizer).tokens, whole)
+    np.testing.assert_array_equal(encode_split(source, "train", tokenizer).tokens, whole)
     if damage is not flip or ending == "tokens":  # a flipped bit of the facts may leave JSON that says the same
         assert work == ["train", "encode", "encode"]
-    encoded(source, "train", tokenizer)
+    encode_split(source, "train", tokenizer)
     assert work.count("encode") <= 2, "made again once"
 
 
@@ -154,13 +154,13 @@ def test_a_kill_while_writing_leaves_no_half_entry(source, cache, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            encoded(source, "train", tokenizer)
+            encode_split(source, "train", tokenizer)
     assert not list((cache / "corpora").iterdir()), "no litter"
-    assert len(encoded(source, "train", tokenizer).tokens) == 14
+    assert len(encode_split(source, "train", tokenizer).tokens) == 14
 
 
 def test_entries_hold_plain_numbers_and_json(source, cache):
-    encoded(source, "train", build_tokenizer(source, "word"))
+    encode_split(source, "train", build_tokenizer(source, "word"))
     kinds = {path.suffix for path in cache.rglob("*") if path.is_file()}
     assert kinds == {".json", ".tokens"}
     for path in cache.rglob("*.json"):
@@ -174,7 +174,7 @@ def test_a_cache_that_was_chosen_must_work_and_the_platform_s_own_need_not(sourc
         build_tokenizer(source, "word")
     monkeypatch.delenv("ANAPHOR_CACHE")
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(tmp_path / "file"))
-    assert len(encoded(source, "train", build_tokenizer(source, "word")).tokens) == 14
+    assert len(encode_split(source, "train", build_tokenizer(source, "word")).tokens) == 14
 
 
 def test_an_unknown_tokenizer_gets_the_nearest_guess(source):
@@ -183,12 +183,12 @@ def test_an_unknown_tokenizer_gets_the_nearest_guess(source):
 
 
 def test_the_second_call_on_wikitext_is_ten_times_faster(real_data):
-    source = open_source("wikitext-2")
+    source = open_dataset("wikitext-2")
     tokenizer = build_tokenizer(source, "word")
 
     def seconds():
         start = time.perf_counter()
-        encoded(source, "train", tokenizer)
+        encode_split(source, "train", tokenizer)
         return time.perf_counter() - start
 
     first = seconds()

@@ -5,22 +5,23 @@ import json
 import pytest
 
 from anaphor.cli.data import run
-from anaphor.data.pair_sources import PAIR_SOURCES
-from anaphor.data.sources import SOURCES
+from anaphor.data.datasets import find_dataset
 from anaphor.errors import ConfigError
+from anaphor.registry import DATASETS
 
-KNOWN = {**SOURCES, **PAIR_SOURCES}
+PAIRS = ["echo", "echo-fit", "reverse", "dates", "multi30k"]
 
 
 def test_list_shows_every_data_set(capsys):
     assert run(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == [*SOURCES, *PAIR_SOURCES]
-    assert {row["name"]: row["ready"] for row in rows} == {name: not source.files for name, source in KNOWN.items()}
-    assert [row["name"] for row in rows if row["task"] == "translate"] == list(PAIR_SOURCES)
+    assert [row["name"] for row in rows] == list(DATASETS)
+    assert {row["name"]: row["ready"] for row in rows} == {name: not find_dataset(name).files for name in DATASETS}
+    assert [row["name"] for row in rows if row["task"] == "translate"] == PAIRS
+    assert all(row["columns"] == ["source", "target"] for row in rows if row["name"] in PAIRS)
     assert run([]) == 0
     output = capsys.readouterr().out
-    assert all(name in output for name in KNOWN)
+    assert all(name in output for name in DATASETS)
     assert "no, 13.2 MB" in output
     assert "no, 1.3 MB" in output, "what is downloaded is compressed"
 
@@ -53,9 +54,9 @@ def test_get_downloads_nothing_that_is_here(capsys, real_data, cache):
         (["lst"], "unknown action 'lst'; did you mean 'list'"),
         (
             ["grammar"],
-            "unknown action 'grammar' .known: get, list, where.; `data where grammar` tells of that data set",
+            "unknown action 'grammar' .known: get, list, where.; `data where grammar` describes that data set",
         ),
-        (["reverse"], "`data where reverse` tells of that data set"),
+        (["reverse"], "`data where reverse` describes that data set"),
         (["get"], "`data get` needs the name of a data set"),
         (["list", "grammar"], "`data list` takes no name, but 'grammar' was given"),
         (["where", "gramar"], "unknown data set 'gramar'; did you mean 'grammar'"),

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from anaphor.data.download import NamedFile, Stored, Upstream, partial_of
-from anaphor.data.sources import SOURCES
+from anaphor.data.download import NamedFile, Transfer, Upstream, partial_path
 from anaphor.errors import DataError
+from anaphor.registry import DATASETS
 
 CONTENT = "".join(f"line {number}\n" for number in range(20_000)).encode()
 
@@ -65,17 +65,17 @@ def named(url):
 
 def test_a_file_is_downloaded_once_and_checked(server, cache):
     file = named(server.url)
-    assert file.found() is None
+    assert file.find() is None
     assert file.read() == CONTENT
     assert file.read() == CONTENT
     assert server.asked == [None]
-    assert file.found() == cache / "data" / "little" / "file.txt"
-    assert [path.name for path in file.found().parent.iterdir()] == ["file.txt"], "no litter"
+    assert file.find() == cache / "data" / "little" / "file.txt"
+    assert [path.name for path in file.find().parent.iterdir()] == ["file.txt"], "no litter"
 
 
 def test_two_who_want_the_same_file_download_it_once(server):
     with ThreadPoolExecutor(2) as both:
-        paths = list(both.map(lambda _: named(server.url).path(), range(2)))
+        paths = list(both.map(lambda _: named(server.url).find_or_download(), range(2)))
     assert paths[0] == paths[1]
     assert paths[0].read_bytes() == CONTENT
     assert server.asked == [None]
@@ -83,17 +83,17 @@ def test_two_who_want_the_same_file_download_it_once(server):
 
 def test_a_file_that_is_compressed_upstream_is_kept_so_and_read_as_text(server, cache):
     server.content = gzip.compress(CONTENT, mtime=0)
-    packed = Stored(hashlib.sha256(server.content).hexdigest(), len(server.content))
-    file = NamedFile("little", replace(named(server.url).upstream, packed=packed))
+    packed = Transfer(hashlib.sha256(server.content).hexdigest(), len(server.content))
+    file = NamedFile("little", replace(named(server.url).upstream, gzip=packed))
     server.break_after = 1000
     with pytest.raises(DataError, match=f"broke after 1,000 of {packed.bytes:,} bytes"):
         file.read()
     assert file.read() == CONTENT
     assert file.digest() == hashlib.sha256(CONTENT).hexdigest()
-    assert file.found() == file.places()[0] == cache / "data" / "little" / "file.txt.gz"
-    file.found().unlink()
+    assert file.find() == file.candidates()[0] == cache / "data" / "little" / "file.txt.gz"
+    file.find().unlink()
     server.content = b"y" * packed.bytes
-    with pytest.raises(DataError, match="gave another file"):
+    with pytest.raises(DataError, match="its SHA-256 differs"):
         file.read()
 
 
@@ -102,10 +102,10 @@ def test_a_broken_download_goes_on_where_it_stopped(server):
     server.break_after = 70_000
     with pytest.raises(DataError, match=f"the connection broke after 70,000 of {len(CONTENT):,} bytes; try again"):
         file.read()
-    assert partial_of(file.kept).stat().st_size == 70_000
+    assert partial_path(file.cache_path).stat().st_size == 70_000
     assert file.read() == CONTENT
     assert server.asked == [None, "bytes=70000-"]
-    assert not partial_of(file.kept).exists()
+    assert not partial_path(file.cache_path).exists()
 
 
 def test_a_server_that_cannot_resume_sends_the_whole_file_again(server):
@@ -120,19 +120,19 @@ def test_a_server_that_cannot_resume_sends_the_whole_file_again(server):
 @pytest.mark.parametrize("left", [b"something else", b"x" * (len(CONTENT) + 1)], ids=["another beginning", "too long"])
 def test_a_wrong_beginning_is_noticed_and_not_kept(server, left):
     file = named(server.url)
-    file.kept.parent.mkdir(parents=True)
-    partial_of(file.kept).write_bytes(left)
+    file.cache_path.parent.mkdir(parents=True)
+    partial_path(file.cache_path).write_bytes(left)
     if len(left) < len(CONTENT):
-        with pytest.raises(DataError, match="its SHA-256 differs; it was not kept"):
+        with pytest.raises(DataError, match="its SHA-256 differs; the download was discarded"):
             file.read()
-        assert file.found() is None
+        assert file.find() is None
     assert file.read() == CONTENT
 
 
 def test_a_file_that_became_shorter_upstream_is_fetched_anew(server):
     file = named(server.url)
-    file.kept.parent.mkdir(parents=True)
-    partial_of(file.kept).write_bytes(CONTENT[:1000])
+    file.cache_path.parent.mkdir(parents=True)
+    partial_path(file.cache_path).write_bytes(CONTENT[:1000])
     server.content = CONTENT[:500]
     with pytest.raises(DataError, match="the connection broke after 500"):
         file.read()
@@ -142,9 +142,9 @@ def test_a_file_that_became_shorter_upstream_is_fetched_anew(server):
 def test_another_content_is_refused(server):
     server.content = b"y" * len(CONTENT)
     file = named(server.url)
-    with pytest.raises(DataError, match=r"gave another file than little's file\.txt: its SHA-256 differs"):
+    with pytest.raises(DataError, match=r"is not little's file\.txt: its SHA-256 differs"):
         file.read()
-    assert list(file.kept.parent.iterdir()) == []
+    assert list(file.cache_path.parent.iterdir()) == []
 
 
 def test_a_missing_file_upstream_is_told(server):
@@ -163,10 +163,10 @@ def test_without_a_network_the_message_says_which_file_to_put_where(tmp_path, mo
     message = str(caught.value)
     assert "\n" not in message
     assert f"http://127.0.0.1:{port}/file.txt" in message
-    assert f"put that file at {file.kept}" in message
+    assert f"put that file at {file.cache_path}" in message
     assert "$ANAPHOR_DATA" in message
     monkeypatch.setenv("ANAPHOR_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=f"put that file at {tmp_path / 'little' / 'file.txt'} or {file.kept}"):
+    with pytest.raises(DataError, match=f"put that file at {tmp_path / 'little' / 'file.txt'} or {file.cache_path}"):
         file.read()
     # Doing what it says helps, compressed or not.
     (tmp_path / "little").mkdir()
@@ -178,10 +178,10 @@ def test_the_data_folder_comes_before_the_cache(server, tmp_path, monkeypatch):
     file = named(server.url)
     file.read()
     monkeypatch.setenv("ANAPHOR_DATA", str(tmp_path))
-    assert file.found() == file.kept
+    assert file.find() == file.cache_path
     (tmp_path / "little").mkdir()
     (tmp_path / "little" / "file.txt").write_bytes(CONTENT)
-    assert file.found() == tmp_path / "little" / "file.txt"
+    assert file.find() == tmp_path / "little" / "file.txt"
 
 
 def test_an_edited_copy_does_not_pass_for_the_named_data_set(tmp_path, monkeypatch):
@@ -194,7 +194,7 @@ def test_an_edited_copy_does_not_pass_for_the_named_data_set(tmp_path, monkeypat
 
 
 def test_every_named_file_has_a_pinned_address_and_a_checksum():
-    for named_source in SOURCES.values():
+    for named_source in DATASETS.values():
         for file in named_source.files:
             assert file.upstream.url.startswith("https://raw.githubusercontent.com/")
             assert len(file.upstream.url.split("/")[5]) == 40, "a commit, not a branch"

@@ -11,26 +11,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data import PAIR_SOURCES, joint_tokenizers, open_pairs, open_source, pair_overlap
-from anaphor.data.embedded_pairs import FIRST_DAY, LAST_DAY, Dates, Reverse, sentences, spellings
+from anaphor.data.corpus import joint_tokenizers
+from anaphor.data.dataset import PAIR_COLUMNS, count_row_overlap
+from anaphor.data.datasets import find_dataset, open_dataset
+from anaphor.data.embedded import FIRST_DAY, LAST_DAY, Dates, Reverse, spellings, split_sentences
 from anaphor.errors import ConfigError
+from anaphor.registry import DATASETS
 
-EMBEDDED = [name for name, named in PAIR_SOURCES.items() if not named.files]
+EMBEDDED = [name for name in DATASETS if find_dataset(name).columns == PAIR_COLUMNS and not find_dataset(name).files]
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_splits_are_disjoint_unless_they_are_there_to_fit(name):
-    pairs = open_pairs(name)
-    sources = {split: [source for source, _ in pairs.pairs(split)] for split in pairs.splits}
+    pairs = open_dataset(name)
+    sources = {split: [source for source, _ in pairs.rows(split).values] for split in pairs.splits}
     assert len(set(sources["train"])) == len(sources["train"]) >= 1500
-    if pairs.fit:
+    if pairs.facts:
         assert sources["train"] == sources["valid"] == sources["test"]
-        assert pair_overlap(pairs, pairs.pairs("train")).in_train == len(sources["test"])
+        assert count_row_overlap(pairs, pairs.rows("train").values).in_train == len(sources["test"])
     else:
         every = [source for part in sources.values() for source in part]
         assert len(set(every)) == len(every)
         assert min(map(len, sources.values())) >= 80
-        assert pair_overlap(pairs, pairs.pairs("train")).in_train == 0
+        assert count_row_overlap(pairs, pairs.rows("train").values).in_train == 0
 
 
 def test_embedded_pairs_need_neither_network_nor_disk(monkeypatch):
@@ -39,13 +42,13 @@ def test_embedded_pairs_need_neither_network_nor_disk(monkeypatch):
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     for name in EMBEDDED:
-        assert all(open_pairs(name).pairs(split) for split in ("train", "valid", "test"))
+        assert all(open_dataset(name).rows(split).values for split in ("train", "valid", "test"))
 
 
 def test_pairs_are_the_same_in_every_process():
     script = (
-        "from anaphor.data import open_pairs\n"
-        f"for name in {EMBEDDED}: print(*map(open_pairs(name).digest, ('train', 'valid', 'test')))"
+        "from anaphor.data import open_dataset\n"
+        f"for name in {EMBEDDED}: print(*map(open_dataset(name).digest, ('train', 'valid', 'test')))"
     )
     digests = set()
     for seed in ("1", "2"):
@@ -57,38 +60,38 @@ def test_pairs_are_the_same_in_every_process():
 
 
 def test_an_echo_says_sentences_of_the_reference_once_more():
-    pairs = open_pairs("echo")
-    assert not pairs.fit
-    assert open_pairs("echo-fit").fit
-    assert open_pairs("echo-fit").swapped().fit
+    pairs = open_dataset("echo")
+    assert not pairs.facts
+    assert open_dataset("echo-fit").facts == {"data": "fit"}
+    assert open_dataset("echo-fit").swap().facts
     for split in pairs.splits:
-        text = open_source("python-reference").text(split)
-        for source, target in pairs.pairs(split):
+        text = open_dataset("python-reference").text(split)
+        for source, target in pairs.rows(split).values:
             assert source == target
             assert source in text
             assert 4 <= len(source.split()) <= 40
-    assert open_pairs("echo-fit").pairs("test") == pairs.pairs("train")
+    assert open_dataset("echo-fit").rows("test").values == pairs.rows("train").values
 
 
 def test_paragraphs_are_cut_where_sentences_end():
     paragraph = "Use e.g . the name . See PEP 8 for it . . . and so on ? “ Why not ” they said ! Too short ."
-    assert list(sentences(paragraph)) == [
+    assert list(split_sentences(paragraph)) == [
         "Use e.g . the name .",
         "See PEP 8 for it . . . and so on ?",
         "“ Why not ” they said !",
     ]
-    assert list(sentences("word " * 41)) == []
-    assert list(sentences("")) == []
+    assert list(split_sentences("word " * 41)) == []
+    assert list(split_sentences("")) == []
 
 
 def test_letters_come_back_from_their_end():
     pairs = Reverse(pairs=500, seed=3)
-    rows = [source.split() for source, _ in pairs.pairs("train")]
-    assert [target.split() for _, target in pairs.pairs("train")] == [row[::-1] for row in rows]
+    rows = [source.split() for source, _ in pairs.rows("train").values]
+    assert [target.split() for _, target in pairs.rows("train").values] == [row[::-1] for row in rows]
     assert {len(row) for row in rows} == set(range(4, 21))
     assert {letter for row in rows for letter in row} == set("abcdefghijklmnopqrst")
-    assert Reverse(pairs=500, seed=4).pairs("train") != pairs.pairs("train")
-    assert len(pairs.pairs("valid")) == len(pairs.pairs("test")) == 50
+    assert Reverse(pairs=500, seed=4).rows("train").values != pairs.rows("train").values
+    assert len(pairs.rows("valid").values) == len(pairs.rows("test").values) == 50
 
 
 def test_a_day_has_known_spellings():
@@ -149,18 +152,18 @@ def test_no_two_days_share_a_spelling():
 def test_dates_are_answered_by_iso_8601():
     pairs = Dates(pairs=300, seed=1)
     for split in pairs.splits:
-        for text, answer in pairs.pairs(split):
+        for text, answer in pairs.rows(split).values:
             assert text in spellings(datetime.date.fromisoformat(answer))
-    days = [answer for split in pairs.splits for _, answer in pairs.pairs(split)]
+    days = [answer for split in pairs.splits for _, answer in pairs.rows(split).values]
     assert len(set(days)) == len(days), "no day is in two splits, however it is spelled"
-    assert len(joint_tokenizers(open_pairs("dates"), "character").target) < 70
+    assert len(joint_tokenizers(open_dataset("dates"), "character").target) < 70
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Reverse(pairs=0), "pairs=0: there must be at least 1"),
-        (lambda: Dates(pairs=40_000).pairs("train"), "pairs=40000: that is 48,000 days, but there are 36,525"),
+        (lambda: Dates(pairs=40_000).rows("train").values, "pairs=40000: that is 48,000 days, but there are 36,525"),
     ],
 )
 def test_sizes_that_cannot_be_drawn_are_refused(make, message):
@@ -169,4 +172,4 @@ def test_sizes_that_cannot_be_drawn_are_refused(make, message):
 
 
 def test_the_smallest_set_has_a_pair_in_each_split():
-    assert [len(Reverse(pairs=1).pairs(split)) for split in ("train", "valid", "test")] == [1, 1, 1]
+    assert [len(Reverse(pairs=1).rows(split).values) for split in ("train", "valid", "test")] == [1, 1, 1]

@@ -7,10 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from anaphor.data.grammar import END, Grammar, Rule
-from anaphor.data.sources import open_source
-from anaphor.data.synthetic import GrammarSource, english
-from anaphor.data.word import Word
+from anaphor.data.datasets import open_dataset
+from anaphor.data.grammar import END, Grammar, GrammarDataset, Rule, english
+from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError, DataError
 
 
@@ -63,7 +62,7 @@ def test_entropy_and_length_against_a_grammar_solved_by_hand():
 
 def test_the_entropy_rate_against_drawn_text():
     """Ratio of two means over lines; its standard error by linearisation."""
-    source = GrammarSource(tokens=100_000, seed=7)
+    source = GrammarDataset(tokens=100_000, seed=7)
     losses = [source.grammar.losses(line.split()) for line in source.text("train").splitlines()]
     totals, tokens = np.array([sum(line) for line in losses]), np.array([len(line) for line in losses])
     rate = totals.sum() / tokens.sum()
@@ -119,7 +118,7 @@ def test_losses_of_the_next_word_sum_to_one_over_the_vocabulary():
 
 
 def test_the_source_says_its_loss_on_a_text_token_by_token():
-    source = open_source("grammar")
+    source = open_dataset("grammar")
     text = source.text("valid")
     losses = source.losses(text)
     assert len(losses) == len(Word.train(source.text("train")).encode(text))
@@ -131,13 +130,13 @@ def test_the_source_says_its_loss_on_a_text_token_by_token():
 
 
 def test_drawn_text_is_the_same_each_time_and_differs_between_splits_and_seeds():
-    assert GrammarSource(2000).read("train") == GrammarSource(2000).read("train")
-    assert GrammarSource(2000).read("valid") != GrammarSource(2000).read("test")
-    assert GrammarSource(2000, seed=1).read("train") != GrammarSource(2000).read("train")
+    assert GrammarDataset(2000).read("train") == GrammarDataset(2000).read("train")
+    assert GrammarDataset(2000).read("valid") != GrammarDataset(2000).read("test")
+    assert GrammarDataset(2000, seed=1).read("train") != GrammarDataset(2000).read("train")
 
 
 def test_the_default_has_the_size_of_a_small_corpus():
-    source = open_source("grammar")
+    source = open_dataset("grammar")
     tokenizer = Word.train(source.text("train"))
     assert 200_000 <= len(tokenizer.encode(source.text("train"))) < 200_100
     assert 50 <= len(tokenizer) <= 200
@@ -157,7 +156,7 @@ def test_the_default_has_the_size_of_a_small_corpus():
 )
 def test_another_language_is_refused_with_the_word_where_it_shows(line, message):
     with pytest.raises(DataError, match=message):
-        open_source("grammar").loss(f"{line}\n")
+        open_dataset("grammar").loss(f"{line}\n")
 
 
 @pytest.mark.parametrize(

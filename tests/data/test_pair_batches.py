@@ -6,10 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data import PairBatches, PairTokenizers, encode_pairs, encoded_pairs, joint_tokenizers, open_pairs
-from anaphor.data.text import IGNORED
+from anaphor.data.batches import IGNORE_INDEX, PaddedBatches, batch_pairs
+from anaphor.data.corpus import PairTokenizers, encode_pair_split, encode_pairs, joint_tokenizers
+from anaphor.data.datasets import open_dataset
 from anaphor.data.treebank import PAD, START, Treebank
-from anaphor.data.word import Word
+from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError
 
 # Words that say where they stand: source words s0, s1, …; target words t0, t1, … Each occurs once in all pairs.
@@ -31,41 +32,41 @@ def numbered(sizes):
 
 sizes = st.lists(st.tuples(st.integers(1, 25), st.integers(0, 25)), min_size=1, max_size=50)
 limits = st.one_of(
-    st.fixed_dictionaries({"rows": st.integers(1, 9)}), st.fixed_dictionaries({"tokens": st.integers(1, 120)})
+    st.fixed_dictionaries({"rows": st.integers(1, 9)}), st.fixed_dictionaries({"max_tokens": st.integers(1, 120)})
 )
 orders = st.one_of(
-    st.integers(0, 3).map(lambda epoch: lambda batches: batches.at(epoch)),
-    st.just(PairBatches.in_order),
-    st.just(PairBatches.by_length),
+    st.integers(0, 3).map(lambda epoch: lambda batches: batches.at_epoch(epoch)),
+    st.just(PaddedBatches.in_order),
+    st.just(PaddedBatches.by_length),
 )
 
 
 @given(sizes, limits, st.integers(1, 8), orders)
 def test_every_pair_comes_once_between_its_boundaries(sizes, limit, multiple, order):
     pairs = numbered(sizes)
-    batches = order(PairBatches(pairs, multiple=multiple, **limit))
+    batches = order(batch_pairs(pairs, pad_to=multiple, **limit))
     seen, real, held = [], np.zeros(2, int), np.zeros(2, int)
     for batch in batches:
         rows, width = batch.input_ids.shape
         assert batch.source_ids.shape[1] % multiple == width % multiple == 0
-        for row, place in enumerate(batch.places):
+        for row, place in enumerate(batch.indices):
             source, target = pairs.source[place].tolist(), pairs.target[place].tolist()
             spare = batch.source_ids.shape[1] - len(source)
             assert batch.source_ids[row].tolist() == source + [SOURCE.pad] * spare
             spare = width - len(target) - 1
             assert batch.input_ids[row].tolist() == [TARGET.boundary, *target] + [TARGET.pad] * spare
-            assert batch.targets[row].tolist() == [*target, TARGET.boundary] + [IGNORED] * spare
-        assert batch.source_lengths.tolist() == [len(pairs.source[place]) for place in batch.places]
+            assert batch.targets[row].tolist() == [*target, TARGET.boundary] + [IGNORE_INDEX] * spare
+        assert batch.source_lengths.tolist() == [len(pairs.source[place]) for place in batch.indices]
         assert batch.lengths.tolist() == batch.input_mask.sum(1).tolist()
         assert batch.source_mask.sum(1).tolist() == batch.source_lengths.tolist()
-        assert batch.count == int((batch.targets != IGNORED).sum())
+        assert batch.count == int((batch.targets != IGNORE_INDEX).sum())
         assert batch.count == batch.amount == batch.input_mask.sum()
         widths = np.array([batch.source_ids.shape[1], width])
         if "rows" in limit:
             assert rows <= limit["rows"]
         else:
-            assert rows * widths.max() <= limit["tokens"] or rows == 1
-        seen += batch.places
+            assert rows * widths.max() <= limit["max_tokens"] or rows == 1
+        seen += batch.indices
         real += [int(batch.source_lengths.sum()), batch.count]
         held += rows * widths
     assert sorted(seen) == list(range(len(sizes)))
@@ -75,16 +76,16 @@ def test_every_pair_comes_once_between_its_boundaries(sizes, limit, multiple, or
 
 @given(sizes, limits)
 def test_in_order_is_the_order_of_the_files(sizes, limit):
-    batches = PairBatches(numbered(sizes), **limit).in_order()
-    assert [place for batch in batches for place in batch.places] == list(range(len(sizes)))
+    batches = batch_pairs(numbered(sizes), **limit).in_order()
+    assert [place for batch in batches for place in batch.indices] == list(range(len(sizes)))
 
 
 def test_places_are_those_of_the_split_even_where_pairs_were_dropped():
-    pairs = numbered([(3, 3), (9, 2), (2, 2), (1, 9), (1, 1)]).without_longer(5)
-    batches = PairBatches(pairs, rows=2)
-    assert [place for batch in batches.in_order() for place in batch.places] == [0, 2, 4]
-    (batch,) = [batch for batch in batches if 4 in batch.places]
-    row = batch.places.index(4)
+    pairs = numbered([(3, 3), (9, 2), (2, 2), (1, 9), (1, 1)]).drop_longer(5)
+    batches = batch_pairs(pairs, rows=2)
+    assert [place for batch in batches.in_order() for place in batch.indices] == [0, 2, 4]
+    (batch,) = [batch for batch in batches if 4 in batch.indices]
+    row = batch.indices.index(4)
     assert SOURCE.decode(batch.source_ids[row, : batch.source_lengths[row]].tolist()) == "s15"
 
 
@@ -92,20 +93,20 @@ def test_the_order_is_a_function_of_seed_and_epoch():
     pairs = numbered([(size % 7 + 1, size % 5) for size in range(40)])
 
     def order(seed, epoch):
-        return [batch.places for batch in PairBatches(pairs, rows=3, seed=seed, epoch=epoch)]
+        return [batch.indices for batch in batch_pairs(pairs, rows=3, seed=seed, epoch=epoch)]
 
     assert order(1, 2) == order(1, 2)
     assert order(1, 2) != order(1, 3)
     assert order(1, 2) != order(2, 2)
     torch.manual_seed(5)
-    first = PairBatches(pairs, rows=3, seed=1)
-    again = first.by_length().at(2)
-    assert [batch.places for batch in again] == order(1, 2)
-    assert [batch.places for batch in first] == order(1, 0), "the first is as it was"
+    first = batch_pairs(pairs, rows=3, seed=1)
+    again = first.by_length().at_epoch(2)
+    assert [batch.indices for batch in again] == order(1, 2)
+    assert [batch.indices for batch in first] == order(1, 0), "the first is as it was"
     lengths = [batch.input_ids.shape[1] for batch in first.by_length()]
     assert lengths == sorted(lengths)
-    assert [batch.places for batch in PairBatches(pairs, rows=3, seed=9).by_length()] == [
-        batch.places for batch in first.by_length()
+    assert [batch.indices for batch in batch_pairs(pairs, rows=3, seed=9).by_length()] == [
+        batch.indices for batch in first.by_length()
     ]
 
 
@@ -122,12 +123,12 @@ def random_pairs(count=4000):
 
 def test_buckets_keep_padding_small_on_both_sides_and_shapes_few():
     pairs = random_pairs()
-    batches = PairBatches(pairs, rows=32)
+    batches = batch_pairs(pairs, rows=32)
     assert batches.padding.target < 0.03
     assert batches.padding.source < 0.12
     plain = batches.in_order().padding
     assert min(plain) > 0.35, "without buckets a third is padding"
-    rounded = PairBatches(pairs, rows=32, multiple=8)
+    rounded = batch_pairs(pairs, rows=32, pad_to=8)
 
     def shapes(batches):
         return {(batch.source_ids.shape[1], batch.input_ids.shape[1]) for batch in batches}
@@ -136,9 +137,9 @@ def test_buckets_keep_padding_small_on_both_sides_and_shapes_few():
 
 
 def test_an_index_out_of_range_ends_the_loop():
-    batches = PairBatches(numbered([(1, 1)] * 5), rows=2)
+    batches = batch_pairs(numbered([(1, 1)] * 5), rows=2)
     assert len(batches) == len(batches[:]) == 3
-    assert batches[-1].places == batches[2].places
+    assert batches[-1].indices == batches[2].indices
     with pytest.raises(IndexError):
         batches[3]
 
@@ -146,24 +147,24 @@ def test_an_index_out_of_range_ends_the_loop():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "rows=None and tokens=None"),
-        ({"rows": 2, "tokens": 2}, "rows=2 and tokens=2"),
+        ({}, "rows=None and max_tokens=None"),
+        ({"rows": 2, "max_tokens": 2}, "rows=2 and max_tokens=2"),
         ({"rows": 0}, "rows=0: it must be at least 1"),
-        ({"tokens": 0}, "tokens=0: it must be at least 1"),
-        ({"rows": 1, "multiple": 0}, "multiple=0"),
+        ({"max_tokens": 0}, "max_tokens=0: it must be at least 1"),
+        ({"rows": 1, "pad_to": 0}, "pad_to=0"),
         ({"rows": 1, "seed": -1}, "seed=-1"),
         ({"rows": 1, "epoch": -1}, "epoch=-1"),
     ],
 )
 def test_settings_below_their_least_are_named(settings, message):
     with pytest.raises(ConfigError, match=message):
-        PairBatches(numbered([(1, 1)]), **settings)
+        batch_pairs(numbered([(1, 1)]), **settings)
 
 
 def test_an_echo_s_targets_are_its_source_and_an_end():
-    pairs = open_pairs("echo")
+    pairs = open_dataset("echo")
     made = joint_tokenizers(pairs, "word")
-    batches = PairBatches(encoded_pairs(pairs, "valid", made), rows=16)
+    batches = batch_pairs(encode_pair_split(pairs, "valid", made), rows=16)
     for batch in batches:
         assert batch.lengths.equal(batch.source_lengths + 1)
         targets = batch.targets[:, :-1]

@@ -8,19 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anaphor.data import (
-    PAIR_SOURCES,
-    SOURCES,
-    TOKENIZERS,
-    PairTokenizers,
-    encode_pairs,
-    encoded_pairs,
-    joint_tokenizers,
-    open_pairs,
-    pair_overlap,
-    separate_tokenizers,
-)
-from anaphor.data.pair_source import lines_of
+from anaphor.data.corpus import PairTokenizers, encode_pair_split, encode_pairs, joint_tokenizers, separate_tokenizers
+from anaphor.data.dataset import PAIR_COLUMNS, count_row_overlap
+from anaphor.data.datasets import find_dataset, open_dataset
+from anaphor.data.files import split_lines
+from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import ConfigError, DataError
 
 # The folder of a test outlives its examples, and each example writes what it reads.
@@ -41,6 +33,10 @@ def refusal(action, kind=DataError):
     return str(caught.value)
 
 
+def open_pairs(name, source=None, target=None):
+    return open_dataset(name, PAIR_COLUMNS, source=source, target=target)
+
+
 def little(path, **more):
     write(path, train_en="a dog\na cat\n", train_de="ein Hund\neine Katze\n", **more)
     return open_pairs(str(path), source="en")
@@ -56,9 +52,9 @@ def test_a_folder_has_a_file_for_each_split_and_language(tmp_path, stem, ending)
     for pairs in (open_pairs(str(tmp_path), source="en"), open_pairs(str(tmp_path), target="de")):
         assert pairs.splits == ("train", "valid", "test")
         assert pairs.languages == ("en", "de")
-        assert pairs.pairs("val") == pairs.pairs("valid") == [(f"{stem} en", f"{stem} de")]
+        assert pairs.rows("val").values == pairs.rows("valid").values == [(f"{stem} en", f"{stem} de")]
         assert pairs.read("train", "target") == b"train de\n"
-    assert open_pairs(str(tmp_path), "de", "en").pairs("test") == [("test de", "test en")]
+    assert open_pairs(str(tmp_path), "de", "en").rows("test").values == [("test de", "test en")]
 
 
 def test_the_starter_kit_of_the_course_is_a_folder_of_pairs(tmp_path):
@@ -67,10 +63,10 @@ def test_the_starter_kit_of_the_course_is_a_folder_of_pairs(tmp_path):
         (tmp_path / f"src-{name}.txt").write_text(f"{name} source\n")
     pairs = open_pairs(str(tmp_path))
     assert (pairs.languages, pairs.splits) == (("source", "target"), ("train", "valid"))
-    assert pairs.pairs("train") == [("train source", "train target")]
+    assert pairs.rows("train").values == [("train source", "train target")]
     for name in ("train", "valid"):
         (tmp_path / f"{name}.txt").rename(tmp_path / f"tgt-{name}.txt")
-    assert open_pairs(str(tmp_path)).pairs("valid") == [("valid source", "valid target")]
+    assert open_pairs(str(tmp_path)).rows("valid").values == [("valid source", "valid target")]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +92,7 @@ def test_a_plain_name_of_a_split_goes_before_longer_ones(tmp_path):
     little(tmp_path, test_en="plain\n", test_de="schlicht\n")
     for name in ("test_2016.en", "test_2017.en"):
         (tmp_path / name).write_text("other\n")
-    assert open_pairs(str(tmp_path), source="en").pairs("test") == [("plain", "schlicht")]
+    assert open_pairs(str(tmp_path), source="en").rows("test").values == [("plain", "schlicht")]
 
 
 def test_the_direction_of_a_folder_is_never_guessed(tmp_path):
@@ -104,10 +100,10 @@ def test_the_direction_of_a_folder_is_never_guessed(tmp_path):
     write(tmp_path, train_fr="un chien\nun chat\n")
     for said in ({}, {"source": "fr"}):
         message = refusal(lambda said=said: open_pairs(str(tmp_path), **said), ConfigError)
-        assert "has de, en, fr: say both the source and the target" in message
-    assert open_pairs(str(tmp_path), "fr", "en").pairs("train")[0] == ("un chien", "a dog")
+        assert "has de, en, fr: give both the source and the target" in message
+    assert open_pairs(str(tmp_path), "fr", "en").rows("train").values[0] == ("un chien", "a dog")
     (tmp_path / "train.fr").unlink()
-    assert "has de, en: say the source" in refusal(lambda: open_pairs(str(tmp_path)), ConfigError)
+    assert "has de, en: give the source" in refusal(lambda: open_pairs(str(tmp_path)), ConfigError)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +119,12 @@ def test_a_language_that_is_not_there_is_named(direction, message):
 
 
 def test_an_unknown_name_gets_the_nearest_guess_and_a_text_is_told_apart():
-    assert "unknown sentence pairs 'mutli30k'; did you mean 'multi30k'?" in refusal(
+    assert "unknown data set 'mutli30k'; did you mean 'multi30k'?" in refusal(
         lambda: open_pairs("mutli30k"), ConfigError
     )
-    assert "'grammar'; that is a text, without translations" in refusal(lambda: open_pairs("grammar"), ConfigError)
-    assert not SOURCES.keys() & PAIR_SOURCES.keys()
+    message = refusal(lambda: open_pairs("grammar"), ConfigError)
+    assert message.startswith("data set 'grammar' has the columns text, but source, target are wanted (data sets with")
+    assert "echo" in message
 
 
 @writes_files
@@ -138,27 +135,27 @@ def test_two_files_are_split_by_line(tmp_path, count):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in side))
     pairs = open_pairs(f"{tmp_path}/book.en,{tmp_path}/buch, zwei.de")
     assert pairs.languages == ("en", "de")
-    parts = [pairs.aligned(split) for split in pairs.splits]
-    assert [pair for part in parts for pair in part.pairs] == list(zip(*sides, strict=True))
+    parts = [pairs.rows(split) for split in pairs.splits]
+    assert [pair for part in parts for pair in part.values] == list(zip(*sides, strict=True))
     assert [line for part in parts for line in part.lines] == list(range(1, count + 1))
-    assert abs(len(parts[0].pairs) - 0.9 * count) < 1
-    assert abs(len(parts[1].pairs) - 0.05 * count) < 1
+    assert abs(len(parts[0].values) - 0.9 * count) < 1
+    assert abs(len(parts[1].values) - 0.05 * count) < 1
 
 
 def test_two_files_are_compared_whole_and_must_be_long_enough(tmp_path):
     name = f"{write(tmp_path, a_txt='x' * 3, b_txt='y')}/a.txt,{tmp_path}/b.txt"
     assert open_pairs(name).languages == ("source", "target")
-    assert "has 1 lines, too few to be split" in refusal(lambda: open_pairs(name).pairs("train"))
+    assert "has 1 lines, too few to be split" in refusal(lambda: open_pairs(name).rows("train").values)
     write(tmp_path, a_txt="x\n" * 100, b_txt="x\n" * 101)
     message = refusal(lambda: open_pairs(name).read("train", "source"))
     assert f"{tmp_path}/a.txt has 100 lines and {tmp_path}/b.txt has 101" in message
     (tmp_path / "b.txt").write_bytes(b"x\n" * 96 + b"\xff\n" + b"x\n" * 3)
-    assert "b.txt is not UTF-8: byte 0xff at byte offset 192" in refusal(lambda: open_pairs(name).pairs("test"))
+    assert "b.txt is not UTF-8: byte 0xff at byte offset 192" in refusal(lambda: open_pairs(name).rows("test").values)
     (tmp_path / "b.txt").write_bytes(b"x\n" * 96 + b"\n" + b"x\n" * 3)
-    assert f"line 97 of {tmp_path}/b.txt is empty" in refusal(lambda: open_pairs(name).pairs("test"))
-    assert len(open_pairs(name).pairs("train")) == 90
+    assert f"line 97 of {tmp_path}/b.txt is empty" in refusal(lambda: open_pairs(name).rows("test").values)
+    assert len(open_pairs(name).rows("train").values) == 90
     (tmp_path / "b.txt").unlink()
-    assert f"means two files, but {tmp_path}/b.txt is none" in refusal(lambda: open_pairs(name))
+    assert f"means two files, but there is no file {tmp_path}/b.txt" in refusal(lambda: open_pairs(name))
 
 
 # Signs that other programs take for the end of a line are ordinary ones here.
@@ -175,33 +172,33 @@ def test_what_is_written_line_by_line_is_read_pair_by_pair(tmp_path, pairs, end,
         text = end.join(pair[place] for pair in pairs) + end * ended
         (tmp_path / f"train.{language}").write_bytes(text.encode())
     found = open_pairs(str(tmp_path), source="en")
-    assert found.pairs("train") == [(source.strip(), target.strip()) for source, target in pairs]
-    assert found.swapped().pairs("train") == [pair[::-1] for pair in found.pairs("train")]
-    assert found.swapped().swapped().languages == ("en", "de")
-    assert found.aligned("train").digest == found.digest("train")
+    assert found.rows("train").values == [(source.strip(), target.strip()) for source, target in pairs]
+    assert found.swap().rows("train").values == [pair[::-1] for pair in found.rows("train").values]
+    assert found.swap().swap().languages == ("en", "de")
+    assert found.rows("train").digest == found.digest("train")
 
 
 def test_unequal_line_counts_name_both_files_and_both_counts(tmp_path):
     pairs = little(tmp_path, val_en="a\nb\nc\n", val_de="a\nb\n")
-    assert len(pairs.pairs("train")) == 2
-    message = refusal(lambda: pairs.pairs("valid"))
-    assert f"{tmp_path}/val.en has 3 lines and {tmp_path}/val.de has 2: line by line" in message
+    assert len(pairs.rows("train").values) == 2
+    message = refusal(lambda: pairs.rows("valid").values)
+    assert f"{tmp_path}/val.en has 3 lines and {tmp_path}/val.de has 2: they must correspond line by line" in message
 
 
 def test_an_empty_line_is_refused_on_one_side_and_counted_on_both(tmp_path):
     pairs = little(tmp_path, val_en="a\n\n \nd\n", val_de="A\n\n\t\nD\n", test_en="a\nb\n", test_de="A\n \n")
-    found = pairs.aligned("valid")
-    assert (found.pairs, found.lines, found.blank) == ([("a", "A"), ("d", "D")], [1, 4], 2)
-    message = refusal(lambda: pairs.pairs("test"))
+    found = pairs.rows("valid")
+    assert (found.values, found.lines, found.blank) == ([("a", "A"), ("d", "D")], [1, 4], 2)
+    message = refusal(lambda: pairs.rows("test").values)
     assert message == f"line 2 of {tmp_path}/test.de is empty, but line 2 of {tmp_path}/test.en is not"
-    message = refusal(lambda: pairs.swapped().pairs("test"))
+    message = refusal(lambda: pairs.swap().rows("test").values)
     assert message.startswith(f"line 2 of {tmp_path}/test.de is empty")
 
 
 @pytest.mark.parametrize("text", ["", "\n", " \n\n"])
 def test_files_without_sentences_are_refused(tmp_path, text):
     pairs = little(tmp_path, test_en=text, test_de=text)
-    assert "hold no sentences" in refusal(lambda: pairs.pairs("test"))
+    assert "hold no sentences" in refusal(lambda: pairs.rows("test").values)
 
 
 @pytest.mark.parametrize(
@@ -213,26 +210,26 @@ def test_files_without_sentences_are_refused(tmp_path, text):
     ],
 )
 def test_what_is_no_text_is_named_by_its_byte(tmp_path, raw, message):
-    said = refusal(lambda: little(tmp_path, val_en="a\nb\n", val_de=raw).pairs("valid"))
+    said = refusal(lambda: little(tmp_path, val_en="a\nb\n", val_de=raw).rows("valid").values)
     assert message in said
     assert "byte tokenizer" not in said, "it would not help"
 
 
 def test_a_mark_at_the_beginning_is_dropped(tmp_path):
     pairs = little(tmp_path, val_en="\ufeffa\n", val_de="A\n")
-    assert pairs.pairs("valid") == [("a", "A")]
+    assert pairs.rows("valid").values == [("a", "A")]
 
 
 def test_a_split_or_side_that_is_not_there_is_named(tmp_path):
     pairs = little(tmp_path)
-    assert "has no test split (it has: train)" in refusal(lambda: pairs.pairs("test"))
+    assert "has no test split (it has: train)" in refusal(lambda: pairs.rows("test").values)
     assert "unknown split 'tset'" in refusal(lambda: pairs.read("tset", "source"), ConfigError)
-    assert "unknown side 'en' (known: source, target)" in refusal(lambda: pairs.read("train", "en"), ConfigError)
+    assert "unknown column 'en' (known: source, target)" in refusal(lambda: pairs.read("train", "en"), ConfigError)
 
 
 def test_the_digest_knows_content_and_direction_but_not_compression(tmp_path):
     first = little(tmp_path).digest("train")
-    assert little(tmp_path).swapped().digest("train") != first
+    assert little(tmp_path).swap().digest("train") != first
     write(tmp_path, train_de_gz="ein Hund\neine Katze\n")
     (tmp_path / "train.de").unlink()
     assert open_pairs(str(tmp_path), source="en").digest("train") == first
@@ -248,18 +245,18 @@ def test_nothing_but_the_split_that_is_asked_for_is_opened(tmp_path, monkeypatch
     tokenizers = joint_tokenizers(pairs, "word"), separate_tokenizers(pairs, "bpe", 300)
     assert opened == {"train.en", "train.de"}, "tokenizers see train only"
     for made in tokenizers:
-        encoded_pairs(pairs, "valid", made)
+        encode_pair_split(pairs, "valid", made)
     pairs.digest("valid")
     assert opened == {"train.en", "train.de", "val.en", "val.de"}
-    assert pair_overlap(pairs, pairs.pairs("train")).parts == 1
+    assert count_row_overlap(pairs, pairs.rows("train").values).total == 1
     assert {"test.en", "test.de"} < opened
 
 
 def test_pairs_of_test_that_stand_in_train_are_counted(tmp_path):
     test = {"test_en": "a dog\na dog\na cat\n", "test_de": "ein Hund\neine Hündin\neine Katze\n"}
     pairs = little(tmp_path, **test)
-    found = pair_overlap(pairs, pairs.pairs("train"))
-    assert (found.parts, found.in_train) == (3, 2)
+    found = count_row_overlap(pairs, pairs.rows("train").values)
+    assert (found.total, found.in_train) == (3, 2)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -273,8 +270,8 @@ def test_sentences_come_as_each_tokenizer_reads_them_alone(tmp_path, kind):
         made = make(pairs, kind, size)
         assert made == PairTokenizers.from_plain(made.to_plain())
         for _ in range(2):  # the second time from disk
-            found = encoded_pairs(pairs, "train", made)
-            at_hand = encode_pairs(pairs.pairs("train"), made)
+            found = encode_pair_split(pairs, "train", made)
+            at_hand = encode_pairs(pairs.rows("train").values, made)
             for side, again, tokenizer, texts in (
                 (found.source, at_hand.source, made.source, english),
                 (found.target, at_hand.target, made.target, german),
@@ -292,8 +289,8 @@ def test_sentences_come_as_each_tokenizer_reads_them_alone(tmp_path, kind):
 def test_joint_numbers_mean_the_same_on_both_sides(tmp_path):
     pairs = little(tmp_path)
     joint, separate = joint_tokenizers(pairs, "word"), separate_tokenizers(pairs, "word")
-    assert joint.joint
-    assert not separate.joint
+    assert joint.is_joint
+    assert not separate.is_joint
     assert set(joint.source.tokens) == {*separate.source.tokens, *separate.target.tokens}
     assert "Hund" not in separate.source.tokens
     assert "target" not in joint.to_plain()
@@ -317,16 +314,16 @@ def test_bpe_gives_back_every_text(bpe, text):
 def test_words_that_mark_an_end_are_refused(tmp_path):
     pairs = little(tmp_path, val_en="\na\nb <eos> c\n<eos>\n", val_de="\nA\nB\nC\n")
     made = joint_tokenizers(pairs, "word")
-    message = refusal(lambda: encoded_pairs(pairs, "valid", made))
-    assert message == f"line 3 of {tmp_path}/val.en holds '<eos>', which marks the end of a sentence"
-    assert "line 1 of the sentences holds '<eos>'" in refusal(lambda: encode_pairs([("a <eos>", "")], made))
+    message = refusal(lambda: encode_pair_split(pairs, "valid", made))
+    assert message == f"line 3 of {tmp_path}/val.en contains '<eos>', which marks the end of a sentence"
+    assert "line 1 of the sentences contains '<eos>'" in refusal(lambda: encode_pairs([("a <eos>", "")], made))
 
 
 @pytest.mark.parametrize("kind", ["word", "treebank"])
 def test_a_line_of_which_nothing_is_left_is_named(tmp_path, kind):
     pairs = little(tmp_path, val_en=" \ufeff\na\nb\n", val_de="A\nB\nC\n")
     made = joint_tokenizers(pairs, kind)
-    message = refusal(lambda: encoded_pairs(pairs, "valid", made))
+    message = refusal(lambda: encode_pair_split(pairs, "valid", made))
     assert message == f"line 1 of {tmp_path}/val.en holds no token"
 
 
@@ -342,7 +339,7 @@ def lengths(path):
     """Five pairs, the second blank; sizes 1/1, 3/2, 2/4, 5/1."""
     write(path, train_en="a\n\na b c\na b\na b c d e\n", train_de="x\n\nx y\nx y z w\nx\n")
     pairs = open_pairs(str(path), source="en")
-    return encoded_pairs(pairs, "train", joint_tokenizers(pairs, "word"))
+    return encode_pair_split(pairs, "train", joint_tokenizers(pairs, "word"))
 
 
 def test_a_pair_over_the_limit_is_an_error_that_names_line_and_limit(tmp_path):
@@ -356,25 +353,25 @@ def test_a_pair_over_the_limit_is_an_error_that_names_line_and_limit(tmp_path):
 
 def test_pairs_over_a_length_are_dropped_and_counted_where_that_is_asked_for(tmp_path):
     pairs = lengths(tmp_path)
-    short = pairs.without_longer(3)
+    short = pairs.drop_longer(3)
     assert (len(short), short.dropped, short.blank) == (2, 2, 1)
-    assert (short.places.tolist(), short.lines.tolist()) == ([0, 1], [1, 3])
+    assert (short.indices.tolist(), short.lines.tolist()) == ([0, 1], [1, 3])
     np.testing.assert_array_equal(short.target[1], pairs.target[1])
     assert short.bytes == len("x\nx y\n")
-    assert short.without_longer(1).dropped == 3
-    assert pairs.first(3).places.tolist() == [0, 1, 2]
+    assert short.drop_longer(1).dropped == 3
+    assert pairs.first(3).indices.tolist() == [0, 1, 2]
     assert len(pairs.first(99)) == 4
-    assert "longest=0" in refusal(lambda: pairs.without_longer(0), ConfigError)
+    assert "max_length=0" in refusal(lambda: pairs.drop_longer(0), ConfigError)
     only_long = pairs.source.sizes.argmax()
-    kept = pairs._kept(np.arange(len(pairs)) == only_long)
-    assert "longest=2: every pair of" in refusal(lambda: kept.without_longer(2))
+    kept = pairs.select(np.arange(len(pairs)) == only_long)
+    assert "max_length=2: every pair of" in refusal(lambda: kept.drop_longer(2))
 
 
 def test_only_a_newline_ends_a_line():
-    assert lines_of("a\x0b\u2028\x85b\nc") == ["a\x0b\u2028\x85b", "c"]
-    assert lines_of("") == []
-    assert lines_of("\n") == [""]
-    assert lines_of("a\n\n") == ["a", ""]
+    assert split_lines("a\x0b\u2028\x85b\nc") == ["a\x0b\u2028\x85b", "c"]
+    assert split_lines("") == []
+    assert split_lines("\n") == [""]
+    assert split_lines("a\n\n") == ["a", ""]
 
 
 def test_multi30k_has_its_published_counts(real_data):
@@ -382,23 +379,27 @@ def test_multi30k_has_its_published_counts(real_data):
         pytest.skip("multi30k is not on disk")
     pairs = open_pairs("multi30k")
     assert pairs.languages == ("en", "de")
-    assert {split: len(pairs.pairs(split)) for split in pairs.splits} == {"train": 29_000, "valid": 1014, "test": 1000}
-    counts = [sum(len(pair[side].split()) for pair in pairs.pairs("test")) for side in (0, 1)]
+    assert {split: len(pairs.rows(split).values) for split in pairs.splits} == {
+        "train": 29_000,
+        "valid": 1014,
+        "test": 1000,
+    }
+    counts = [sum(len(pair[side].split()) for pair in pairs.rows("test").values) for side in (0, 1)]
     assert counts == [11_877, 10_905]
     backwards = open_pairs("multi30k", source="de", target="en")
-    assert backwards.pairs("test")[0] == pairs.pairs("test")[0][::-1]
+    assert backwards.rows("test").values[0] == pairs.rows("test").values[0][::-1]
     folder = open_pairs(str(real_data / "multi30k"), target="de")
     assert [folder.digest(split) for split in folder.splits] == [pairs.digest(split) for split in pairs.splits]
-    for file in PAIR_SOURCES["multi30k"].files:
-        raw = file.found().read_bytes()
-        assert len(raw) == file.upstream.packed.bytes, "what is on disk is what upstream sends"
+    for file in find_dataset("multi30k").files:
+        raw = file.find().read_bytes()
+        assert len(raw) == file.upstream.gzip.bytes, "what is on disk is what upstream sends"
         assert gzip.decompress(raw) == file.read()
 
 
 def test_every_named_file_has_a_pinned_address_and_checksums():
-    for named in PAIR_SOURCES.values():
-        for file in named.files:
+    for name in ("wikitext-2", "tinyshakespeare", "multi30k"):
+        for file in find_dataset(name).files:
             assert file.upstream.url.startswith("https://raw.githubusercontent.com/")
             assert len(file.upstream.url.split("/")[5]) == 40, "a commit, not a branch"
-            assert len(bytes.fromhex(file.upstream.sha256)) == len(bytes.fromhex(file.upstream.stored.sha256)) == 32
-            assert file.kept.name == f"{file.upstream.file}.gz"
+            assert len(bytes.fromhex(file.upstream.sha256)) == len(bytes.fromhex(file.upstream.transfer.sha256)) == 32
+            assert file.cache_path.name == file.upstream.file + (".gz" if file.upstream.gzip else "")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data.treebank import words_of
+from anaphor.data.treebank import split_words
 from anaphor.data.vocab import BPE, TOKENIZERS, Byte, Character, Treebank, Word, tokenizer_from_plain
 from anaphor.errors import AnaphorError, ConfigError, DataError
 
@@ -98,7 +98,7 @@ def test_a_blank_line_before_the_first_dialogue_begins_no_other():
     ],
 )
 def test_it_names_what_it_does_not_know_of_a_text(kind, text, parts):
-    assert TOKENIZERS[kind].train(LINES).unknown_in(text) == parts
+    assert TOKENIZERS[kind].train(LINES).find_unknown(text) == parts
 
 
 def test_words_are_numbered_by_first_appearance_with_eos_after_each_line():
@@ -127,7 +127,7 @@ def test_words_decode_to_the_text_of_single_spaced_lines(rows):
 def test_a_long_text_is_cut_between_words(monkeypatch):
     text = TEXT * 50
     whole = Word.train(text).encode(text)
-    monkeypatch.setattr("anaphor.data.reading.pieces.__defaults__", (7,))
+    monkeypatch.setattr("anaphor.data.files.split_chunks.__defaults__", (7,))
     np.testing.assert_array_equal(Word.train(text).encode(text), whole)
 
 
@@ -136,24 +136,24 @@ def test_a_vocabulary_of_a_given_size_keeps_the_most_frequent_words():
     assert tokenizer.tokens == ("the", "a", "b", "<eos>", "<unk>")
     with pytest.raises(ConfigError, match="size 2 has no room"):
         Word.train(TEXT, 2)
-    with pytest.raises(ConfigError, match=r"no room for words beside '\\n', '<unk>'$"):
+    with pytest.raises(ConfigError, match=r"no room for words besides '\\n', '<unk>'$"):
         Character.train(TEXT, 2)
     assert len(Character.train(TEXT, 5)) == 5
     assert len(Treebank.train(TEXT, 6)) == 6
 
 
 def test_treebank_splits_every_full_stop_that_ends_a_sentence():
-    assert list(words_of("Speak, speak. You are resolved. Go.")) == [
+    assert list(split_words("Speak, speak. You are resolved. Go.")) == [
         "Speak", ",", "speak", ".", "You", "are", "resolved", ".", "Go", "."
     ]  # fmt: skip
-    assert list(words_of('He can\'t. "Go," she said. It is I. Then "no."')) == [
+    assert list(split_words('He can\'t. "Go," she said. It is I. Then "no."')) == [
         "He", "ca", "n't", ".", "``", "Go", ",", "''", "she", "said", ".",
         "It", "is", "I", ".", "Then", "``", "no", ".", "''",
     ]  # fmt: skip
 
 
 def test_treebank_keeps_the_stops_of_abbreviations_initials_and_numbers():
-    assert list(words_of("Mr. J. Smith paid 3.5 in the U.S. today ... or not.")) == [
+    assert list(split_words("Mr. J. Smith paid 3.5 in the U.S. today ... or not.")) == [
         "Mr.", "J.", "Smith", "paid", "3.5", "in", "the", "U.S.", "today", "...", "or", "not", "."
     ]  # fmt: skip
 
@@ -162,7 +162,7 @@ def test_treebank_against_nltk_on_single_sentences():
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
     for sentence in ("Good muffins cost $3.88 (roughly 3,36 euros)", "I'll not; 'tis so!", "We are here."):
-        assert list(words_of(sentence)) == NLTKWordTokenizer().tokenize(sentence)
+        assert list(split_words(sentence)) == NLTKWordTokenizer().tokenize(sentence)
 
 
 def test_treebank_examples_begin_with_start_and_decode_joins_with_spaces():
@@ -232,7 +232,7 @@ def test_bpe_has_the_size_that_was_asked_for_and_joins_frequent_pairs(bpe):
 def test_bpe_cuts_a_long_line_where_no_token_changes(bpe, monkeypatch):
     text = "the cat sat on the mat . " * 40
     whole = bpe.encode(text)
-    monkeypatch.setattr("anaphor.data.bpe.PIECE", 50)
+    monkeypatch.setattr("anaphor.data.bpe.CHUNK", 50)
     np.testing.assert_array_equal(bpe.encode(text), whole)
     unbroken = "the" * 100
     assert bpe.decode(bpe.encode(unbroken)) == unbroken
@@ -254,13 +254,13 @@ def test_bpe_training_gives_the_same_tokenizer_in_every_process():
 @pytest.mark.parametrize(
     ("plain", "message"),
     [
-        ([], "described by a mapping, not by a list"),
-        ({}, "does not say its 'kind'"),
+        ([], "must be a mapping, not a list"),
+        ({}, "has no 'kind'"),
         ({"kind": "os.system"}, "unknown tokenizer 'os.system'"),
         ({"kind": "wrd"}, "did you mean 'word'"),
         ({"kind": "word", "tokens": "abc"}, "'tokens' must be a list of strings"),
         ({"kind": "word", "tokens": [1, 2]}, "'tokens' must be a list of strings"),
-        ({"kind": "word", "tokens": ["a", "a", "<eos>", "<unk>"]}, "holds 'a' twice"),
+        ({"kind": "word", "tokens": ["a", "a", "<eos>", "<unk>"]}, "has 'a' twice"),
         ({"kind": "word", "tokens": ["a", "<eos>"]}, "lacks '<unk>'"),
         ({"kind": "character", "tokens": ["ab", "\n", "<unk>"]}, "not one character"),
         ({"kind": "bpe", "vocabulary": ["a"], "merges": []}, "lacks 255 of the 256 bytes"),
@@ -271,7 +271,7 @@ def test_bpe_training_gives_the_same_tokenizer_in_every_process():
         ({"kind": "bpe", "vocabulary": BYTES, "merges": ["a b"]}, "not both in its"),
         (
             {"kind": "bpe", "vocabulary": [*BYTES, "戦"], "merges": []},
-            "spells no bytes",
+            "is not made of bytes",
         ),
     ],
 )

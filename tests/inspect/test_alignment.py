@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from anaphor.data import PairTokenizers
+from anaphor.data.corpus import PairTokenizers
 from anaphor.data.vocab import BPE, Character, Word
 from anaphor.errors import ConfigError, DataError
 from anaphor.inspect import recorded

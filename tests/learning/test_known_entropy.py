@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.text import Complete
+from anaphor.data.batches import EvaluationStream
 from anaphor.evaluation import losses_by_batch
 from anaphor.training.run import opened
 
@@ -31,7 +31,7 @@ def test_a_recurrent_model_comes_close_to_the_grammar_and_never_beats_it(tmp_pat
     assert result["seconds"] < 300
     with opened(tmp_path / "run", "cpu") as made:
         protocol, text = made.task.protocol, made.task.splits("test")
-        batches = Complete(text.tokens, made.tokenizer.boundary, protocol.rows, protocol.bptt)
+        batches = EvaluationStream(text.tokens, made.tokenizer.boundary, protocol.rows, protocol.bptt)
         losses = in_order(batches, [found for _, found in losses_by_batch(made.model, batches, protocol.carry)])
         best = torch.from_numpy(made.source.losses(made.source.text("test")))
     above = losses.double() - best

@@ -10,8 +10,8 @@ from torch import nn
 
 from anaphor import evaluation
 from anaphor.cli.main import main
-from anaphor.data.text import IGNORED, Batch
-from anaphor.data.word import Word
+from anaphor.data.batches import IGNORE_INDEX, Batch
+from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import losses_by_batch, split_batch
 from anaphor.metrics.perplexity import LossTotal
@@ -236,7 +236,7 @@ def test_pieces_hold_a_batch_in_order_and_as_few_pairs_as_allowed(monkeypatch):
     monkeypatch.setattr(evaluation, "MIN_CHUNK", 2)
     monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", 2 * 7 * 3)
     ids = torch.arange(14).view(2, 7)
-    batch = Batch(ids, ids.masked_fill(ids == 13, IGNORED), torch.tensor([7, 6]), restarts=True)
+    batch = Batch(ids, ids.masked_fill(ids == 13, IGNORE_INDEX), torch.tensor([7, 6]), restarts=True)
     found = list(split_batch(batch))
     assert [piece.targets.shape[1] for piece in found] == [3, 3, 1]
     assert torch.equal(torch.cat([piece.input_ids for piece in found], 1), batch.input_ids)

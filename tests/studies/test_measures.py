@@ -2,8 +2,7 @@
 
 from types import SimpleNamespace
 
-from anaphor.data.byte import Byte
-from anaphor.data.word import Word
+from anaphor.data.vocab import Byte, Word
 from anaphor.studies.measures import longest_lines
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from anaphor.data import sources
+from anaphor.data import files
 from anaphor.errors import ConfigError
 from anaphor.studies import worker
 from anaphor.studies.cell import DECIDING, JOB, STOP, TEST, digests, make_cell
@@ -107,8 +107,8 @@ def test_test_text_is_not_opened_before_the_seal(tmp_path, monkeypatch):
     for split in ("train", "valid", "test"):
         (folder / f"{split}.txt").write_text(f"{split} the cat sat on the mat\n" * 30)
     opened = []
-    read = sources.StoredFile.read
-    monkeypatch.setattr(sources.StoredFile, "read", lambda file: opened.append(file.path.name) or read(file))
+    read = files.StoredFile.read
+    monkeypatch.setattr(files.StoredFile, "read", lambda file: opened.append(file.path.name) or read(file))
     made = study(tmp_path, folder, Here())
     made.run()
     assert "train.txt" in opened
@@ -259,7 +259,7 @@ def test_two_processes_do_not_run_one_study(tmp_path):
 
 
 def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
-    package = Path(sources.__file__).parents[1]
+    package = Path(files.__file__).parents[1]
     harmless = {"config", "errors", "draw", "taps"}  # they read, refuse, draw and watch
     for path in package.rglob("*.py"):
         if path.relative_to(package).parts[0] in DECIDING:

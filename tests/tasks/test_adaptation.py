@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from anaphor.cli.main import main
-from anaphor.data.text import Complete
-from anaphor.data.word import Word
+from anaphor.data.batches import EvaluationStream
+from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import losses_by_batch
 from anaphor.models import build
@@ -95,7 +95,7 @@ def slow_cache(model, batches, carry, cache):
 @torch.no_grad()
 def test_the_cached_distribution_sums_to_one_and_is_what_the_slow_twin_writes_out(name, rows, bptt):
     model = model_of(name)
-    batches = Complete(tokens_of(), 0, rows, bptt)
+    batches = EvaluationStream(tokens_of(), 0, rows, bptt)
     fast = in_order(cached_losses(model, batches, MODELS[name], CACHES))
     for cache, losses in zip(CACHES, fast, strict=True):
         torch.testing.assert_close(losses, slow_cache(model, batches, MODELS[name], cache), rtol=1e-10, atol=1e-12)
@@ -125,11 +125,11 @@ def test_a_later_token_changes_no_earlier_loss(place, rows, bptt):
     other[place] = (other[place] + 1) % VOCABULARY
 
     def cached(text):
-        batches = Complete(text, 0, rows, bptt)
+        batches = EvaluationStream(text, 0, rows, bptt)
         return in_text(cached_losses(model, batches, True, CACHES), batches)
 
     def dynamic(text):
-        batches = Complete(text, 0, 1, bptt)
+        batches = EvaluationStream(text, 0, 1, bptt)
         return in_text(dynamic_losses(model, batches, True, Dynamic(0.5, 0.1)), batches)
 
     for losses in (cached, dynamic):
@@ -143,7 +143,8 @@ def test_a_row_does_not_see_the_cache_of_another():
     other = tokens.clone()
     other[:19] = (other[:19] + 1) % VOCABULARY  # the last one of the first row is what the second begins after
     first, second = (
-        in_order(cached_losses(model, Complete(text, 0, 2, 4), True, CACHES)).unbind(1) for text in (tokens, other)
+        in_order(cached_losses(model, EvaluationStream(text, 0, 2, 4), True, CACHES)).unbind(1)
+        for text in (tokens, other)
     )
     assert not torch.allclose(first[0], second[0])
     torch.testing.assert_close(first[1], second[1], rtol=1e-12, atol=1e-12)
@@ -158,7 +159,7 @@ def test_a_cache_of_weight_zero_gives_the_plain_score():
 
 
 def test_the_first_token_of_a_row_is_scored_by_the_model_alone():
-    model, batches = model_of(), Complete(tokens_of(), 0, 3, 4)
+    model, batches = model_of(), EvaluationStream(tokens_of(), 0, 3, 4)
     plain = in_order(losses_by_batch(model, batches, True))
     cached = in_order(cached_losses(model, batches, True, CACHES))
     torch.testing.assert_close(cached[:, :, 0], plain[:, 0].expand(len(CACHES), 3))
@@ -212,8 +213,8 @@ def slow_dynamic(model, batches, carry, dynamic, strengths):
 )
 @pytest.mark.parametrize("carry", [True, False])
 def test_dynamic_evaluation_is_what_the_slow_twin_does(dynamic, carry):
-    model, batches = model_of(), Complete(tokens_of(), 0, 1, 6)
-    strengths = gradient_strengths(model, Complete(tokens_of(60, seed=1), 0, 2, 6), carry)
+    model, batches = model_of(), EvaluationStream(tokens_of(), 0, 1, 6)
+    strengths = gradient_strengths(model, EvaluationStream(tokens_of(60, seed=1), 0, 2, 6), carry)
     used = strengths if dynamic.rule == "rms" else [torch.ones(()) for _ in strengths]
     expected = slow_dynamic(model, batches, carry, dynamic, used)
     found = in_order(dynamic_losses(model, batches, carry, dynamic, strengths if dynamic.rule == "rms" else None))
@@ -221,7 +222,7 @@ def test_dynamic_evaluation_is_what_the_slow_twin_does(dynamic, carry):
 
 
 def test_strengths_are_root_mean_squares_of_gradients_and_one_on_average():
-    model, batches = model_of(), Complete(tokens_of(), 0, 2, 50)
+    model, batches = model_of(), EvaluationStream(tokens_of(), 0, 2, 50)
     strengths = gradient_strengths(model, batches, carry=True)
     assert torch.stack([one.mean() for one in strengths]).mean().item() == pytest.approx(1)
     logits, _ = model(batches[0].input_ids, None, batches[0].lengths)
@@ -255,7 +256,7 @@ def test_dynamic_evaluation_leaves_the_model_as_it_was_also_after_an_error(fails
             raise KeyboardInterrupt
 
     def score():
-        dynamic_losses(model, Complete(tokens_of(), 0, 1, 4), True, Dynamic(0.5), tick=tick)
+        dynamic_losses(model, EvaluationStream(tokens_of(), 0, 1, 4), True, Dynamic(0.5), tick=tick)
 
     if fails:
         with pytest.raises(KeyboardInterrupt):
@@ -337,7 +338,7 @@ def test_settings_that_cannot_work_are_refused(make, message):
 @pytest.mark.parametrize("name", MODELS)
 def test_on_a_gpu_it_gives_what_it_gives_on_a_cpu(name):
     model, dynamic = model_of(name), Dynamic(0.5, 0.1)
-    here, there = Complete(tokens_of(), 0, 1, 4), Complete(tokens_of().cuda(), 0, 1, 4)
+    here, there = EvaluationStream(tokens_of(), 0, 1, 4), EvaluationStream(tokens_of().cuda(), 0, 1, 4)
     expected = in_order(dynamic_losses(model, here, MODELS[name], dynamic))
     cached = in_order(cached_losses(model, here, MODELS[name], CACHES))
     model.cuda()

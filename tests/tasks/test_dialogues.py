@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.text import IGNORED, Padded, dialogues
+from anaphor.data.batches import IGNORE_INDEX, batch_examples
+from anaphor.data.files import split_examples
 from anaphor.data.treebank import Treebank
 from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import DataError
@@ -113,9 +114,9 @@ def test_bits_per_byte_count_what_is_predicted_whether_examples_or_a_stream_are_
     made = [prepared(talk, tokenizer=kind, batching=batching, model="transformer") for batching in ("stream", "padded")]
     stream, padded = (one.task.evaluate(one.model, "valid").total for one in made)
     text = made[0].source.text("valid")
-    between = len(text) - sum(map(len, dialogues(text)))  # newlines that part dialogues, and those at both ends
+    between = len(text) - sum(map(len, split_examples(text)))  # newlines between dialogues, and those at both ends
     assert stream.bytes - padded.bytes == between
-    assert stream.tokens - padded.tokens == (len(dialogues(text)) if kind == "treebank" else between)
+    assert stream.tokens - padded.tokens == (len(split_examples(text)) if kind == "treebank" else between)
 
 
 def test_pad_positions_get_no_gradient(talk):
@@ -145,12 +146,12 @@ def test_the_start_token_is_never_a_target_and_every_other_token_is_one_once(tal
     examples = made.task.examples(split)
     for epoch in range(3):
         real = rows = 0
-        for batch in examples.at(epoch):
+        for batch in examples.at_epoch(epoch):
             assert (batch.input_ids[:, 0] == start).all()
             assert not (batch.input_ids[:, 1:] == start).any()
-            wanted = batch.targets[batch.targets != IGNORED]
+            wanted = batch.targets[batch.targets != IGNORE_INDEX]
             assert not ((wanted == start) | (wanted == pad)).any()
-            assert torch.equal(batch.targets != IGNORED, batch.input_mask)
+            assert torch.equal(batch.targets != IGNORE_INDEX, batch.input_mask)
             # Logits at a place are for the token after it.
             following = batch.input_mask[:, 1:]
             assert torch.equal(batch.targets[:, :-1][following], batch.input_ids[:, 1:][following])
@@ -224,6 +225,6 @@ def test_a_score_says_whether_there_were_unknown_words():
     model = build("dialogue-gpt", vocabulary=len(tokenizer), width=8, layers=1, heads=2)
     for text, told in (("to be", "none"), ("to sleep", "kept")):
         ids = np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text)))
-        examples = Padded([ids], pad=tokenizer.pad, rows=1)
+        examples = batch_examples([ids], pad=tokenizer.pad, rows=1)
         score = ExampleModelling(tokenizer, lambda split, examples=examples: examples).evaluate(model, "valid")
         assert score.facts["unk"] == told

@@ -104,7 +104,7 @@ def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, sh
     mine = gradients(model, ours.objective)
 
     torch.manual_seed(1)
-    first, second = model.head(features(model, batch.twice())).chunk(2)
+    first, second = model.head(features(model, batch.repeat())).chunk(2)
     real = batch.targets != NO_TARGET
     p, q, targets = first[real], second[real], batch.targets[real]
     assert not torch.equal(p, q), "each reading has its own dropout"
@@ -173,7 +173,7 @@ def _run(out, price):
     with opened_translation(out, "cpu") as made, torch.no_grad():
         batch = made.task.batches(0)[0]
         torch.manual_seed(3)
-        cost = Disagreement(1.0).of(features(made.model.train(), batch.twice()), made.model.head, batch.targets)
+        cost = Disagreement(1.0).of(features(made.model.train(), batch.repeat()), made.model.head, batch.targets)
     return {"train_loss": told["train_loss"], "disagreement": cost.item(), "tokens": watcher.tokens}
 
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anaphor.data.text import IGNORED
-from anaphor.data.word import Word
+from anaphor.data.batches import IGNORE_INDEX
+from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import score_sentences
 from anaphor.models import build
@@ -35,7 +35,7 @@ def model_of(task, name="lstm", **options):
 
 
 def test_one_number_means_no_target_everywhere():
-    assert IGNORED == NO_TARGET
+    assert IGNORE_INDEX == NO_TARGET
 
 
 @settings(max_examples=25, deadline=None)

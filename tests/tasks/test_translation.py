@@ -11,12 +11,15 @@ import torch
 from torch.nn import functional as F
 
 from anaphor.cli.main import main
-from anaphor.data import PAIR_SOURCES, PairBatches, encoded_pairs, open_pairs, separate_tokenizers
-from anaphor.data.embedded_pairs import Reverse
+from anaphor.data.batches import batch_pairs
+from anaphor.data.corpus import encode_pair_split, separate_tokenizers
+from anaphor.data.datasets import open_dataset
+from anaphor.data.embedded import Reverse
 from anaphor.generate import Beam
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
 from anaphor.models.cross_entropy import NO_TARGET, smoothed
 from anaphor.models.language_model import Head
+from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.run import execute
@@ -33,8 +36,8 @@ def task_of(source, rows=16, **options):
 
     @cache
     def split(name):
-        pairs = encoded_pairs(source, name, tokenizers)
-        return PairSplit(PairBatches(pairs, rows=rows), pairs, source.pairs(name))
+        pairs = encode_pair_split(source, name, tokenizers)
+        return PairSplit(batch_pairs(pairs, rows=rows), pairs, source.rows(name).values)
 
     return Translation(tokenizers, split, **options)
 
@@ -64,7 +67,7 @@ def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps):
     source = Reverse(pairs=200)
     task = task_of(source)
     model = trained(task, model_of(task, name), steps)
-    sentences = [text for text, _ in source.pairs("train")[:64]]
+    sentences = [text for text, _ in source.rows("train").values[:64]]
     assert len({len(sentence) for sentence in sentences}) > 10, "there is something to pad"
     beam = Beam(width=3, longest=12, length_penalty=1.0)
     together = task.translate([model], sentences, beam)
@@ -118,7 +121,7 @@ def test_every_target_counts_once_whatever_the_batches(rows):
     task = task_of(source, rows, smoothing=0.3)
     model = model_of(task).train()
     score = task.evaluate(model, "train")
-    pairs = source.pairs("train")
+    pairs = source.rows("train").values
     assert score.total.tokens == sum(len(target.split()) + 1 for _, target in pairs)
     assert score.total.bytes == sum(len(target.encode()) + 1 for _, target in pairs)
     assert model.training, "as it was"
@@ -139,8 +142,8 @@ def test_every_target_counts_once_whatever_the_batches(rows):
 @pytest.fixture
 def _small_and_undrawn(monkeypatch):
     """Few pairs, and no figure at the end of a run: drawing takes longest."""
-    few = dataclasses.replace(PAIR_SOURCES["reverse"], open=lambda: Reverse(pairs=100))
-    monkeypatch.setitem(PAIR_SOURCES, "reverse", few)
+    few = dataclasses.replace(DATASETS["reverse"], open=lambda: Reverse(pairs=100))
+    monkeypatch.setitem(DATASETS._entries, "reverse", few)
     monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
 
 
@@ -233,7 +236,7 @@ def test_lines_that_are_no_pairs_are_refused_in_one_line(tmp_path, capsys, sourc
 
 def test_lines_that_are_empty_on_both_sides_are_left_out_and_counted(tmp_path):
     folder = folder_of(tmp_path, "a dog\n\na cow\n", "ein Hund\n\neine Kuh\n")
-    task = task_of(open_pairs(str(folder), source="en"))
+    task = task_of(open_dataset(str(folder), source="en"))
     assert len(task.splits("train").texts) == 2
     assert task.splits("train").pairs.blank == 1
     assert task.evaluate(model_of(task), "train").total.tokens == 6

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from anaphor.data.sources import SOURCES
-from anaphor.data.synthetic import GrammarSource
+from anaphor.data.grammar import GrammarDataset
+from anaphor.registry import DATASETS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.run import prepare
 
@@ -16,7 +16,7 @@ TINY = {"data": "grammar", "model": "lstm", "width": 4, "layers": 1, "batch_size
 def _short_text(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path))
     monkeypatch.setitem(
-        SOURCES, "grammar", dataclasses.replace(SOURCES["grammar"], open=lambda: GrammarSource(tokens=2000))
+        DATASETS._entries, "grammar", dataclasses.replace(DATASETS["grammar"], open=lambda: GrammarDataset(tokens=2000))
     )
 
 
@@ -25,7 +25,7 @@ def scored(**settings):
 
 
 def source_total():
-    source = GrammarSource(tokens=2000)
+    source = GrammarDataset(tokens=2000)
     return source.loss(source.text("valid"))[0]
 
 

@@ -16,10 +16,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from anaphor.bench.finding import Finding
 from anaphor.bench.timing import in_turns, ratio, several
 from anaphor.bench.training import OurLoop
-from anaphor.data.byte import Byte
-from anaphor.data.pair_batches import PairBatch, PairBatches
-from anaphor.data.pair_corpus import EncodedPairs, EncodedSide, PairTokenizers
-from anaphor.data.text import IGNORED
+from anaphor.data.batches import IGNORE_INDEX, Batch, batch_pairs
+from anaphor.data.corpus import EncodedPairs, EncodedSentences, PairTokenizers
+from anaphor.data.vocab import Byte
 from anaphor.models.presets import build_seq2seq
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import PairSplit, Translation
@@ -44,12 +43,12 @@ class PlainTranslator(nn.Module):
         self.combine = nn.Linear(2 * WIDTH, WIDTH, bias=False)
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
-    def forward(self, batch: PairBatch) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """-> logits [B, T, V]"""
-        lengths = batch.source_lengths.cpu()
-        packed = pack_padded_sequence(self.source(batch.source_ids), lengths, batch_first=True, enforce_sorted=False)
+        source_ids, lengths = batch.source
+        packed = pack_padded_sequence(self.source(source_ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
         encoded, (hidden, cell) = self.encoder(packed)
-        values, _ = pad_packed_sequence(encoded, batch_first=True, total_length=batch.source_ids.shape[1])
+        values, _ = pad_packed_sequence(encoded, batch_first=True, total_length=source_ids.shape[1])
         keys, hidden_by, absent = self.score(values), list(zip(hidden, cell, strict=True)), ~batch.source_mask
         x, fed, found = self.target(batch.input_ids), values.new_zeros(len(values), WIDTH), []
         for time in range(x.shape[1]):
@@ -71,13 +70,13 @@ class PlainLoop:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    batches: Iterator[PairBatch]
+    batches: Iterator[Batch]
 
     def step(self) -> float:
         batch = next(self.batches)
         self.optimizer.zero_grad()
         logits = self.model(batch)
-        loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
+        loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE_INDEX)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -90,17 +89,17 @@ def drawn(pairs: int) -> EncodedPairs:
     lengths = draw.integers(SHORTEST, LONGEST + 1, pairs)
     nearby = np.clip(lengths + draw.integers(-2, 3, pairs), SHORTEST, LONGEST)
     source, target = (
-        EncodedSide(draw.integers(VOCABULARY, size=sizes.sum()), sizes, tokenizer, "drawn")
+        EncodedSentences(draw.integers(VOCABULARY, size=sizes.sum()), sizes, tokenizer, "drawn")
         for sizes in (lengths, nearby)
     )
-    places = np.arange(pairs)
-    return EncodedPairs(source, target, places, lines=places + 1, target_bytes=nearby, digest="drawn")
+    indices = np.arange(pairs)
+    return EncodedPairs(source, target, indices, lines=indices + 1, target_bytes=nearby, digest="drawn")
 
 
 def loops(device: torch.device) -> tuple[OurLoop, PlainLoop, float]:
     """Ours and the plain one on the same batches, both in single precision, and how many targets a batch has."""
     pairs, tokenizers = drawn(20 * ROWS), PairTokenizers(Byte(), Byte())
-    batches = PairBatches(pairs, rows=ROWS, multiple=8, device=device)
+    batches = batch_pairs(pairs, rows=ROWS, pad_to=8, device=device)
     spec = TranslationRunSpec(model="luong", optimizer="adamw", lr=1e-3, clip=1.0, dtype="float32")
     sizes = {"source_vocabulary": VOCABULARY, "vocabulary": VOCABULARY, "width": WIDTH, "layers": LAYERS}
     model = build_seq2seq("luong", **sizes).to(device).train()

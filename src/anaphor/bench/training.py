@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from anaphor.bench.finding import Finding
 from anaphor.bench.timing import in_turns, ratio, several
 from anaphor.config import from_yaml
-from anaphor.data.byte import Byte
-from anaphor.data.text import Stream
+from anaphor.data.batches import Stream
+from anaphor.data.vocab import Byte
 from anaphor.models import preset
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
 from anaphor.tasks.lm import LanguageRunSpec

@@ -13,16 +13,17 @@ from anaphor.cli.table import print_table
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
+from anaphor.registry import DATASETS
 
 if TYPE_CHECKING:
-    from anaphor.data.pair_sources import NamedPairs
-    from anaphor.data.sources import NamedSource
+    from anaphor.data.datasets import NamedDataset
 
 ACTIONS = {
     "list": "every data set, and whether it is here",
     "get": "download what is missing of one",
     "where": "files of one, on disk and upstream",
 }
+TASKS_BY_COLUMNS = {("text",): "lm", ("source", "target"): "translate"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +38,10 @@ class Options:
     """Print one JSON value instead of a table."""
 
     def __post_init__(self) -> None:
-        if self.action not in ACTIONS and self.action in known():
+        if self.action not in ACTIONS and self.action in DATASETS:
             raise ConfigError(
                 f"unknown action {self.action!r} (known: {', '.join(sorted(ACTIONS))}); "
-                f"`data where {self.action}` tells of that data set"
+                f"`data where {self.action}` describes that data set"
             )
         look_up(ACTIONS, self.action, "action")
         if self.action == "list" and self.name is not None:
@@ -52,66 +53,56 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor data")
 
-    from anaphor.data.pair_sources import PAIR_SOURCES
-    from anaphor.data.sources import SOURCES
+    from anaphor.data.datasets import find_dataset
 
-    # Which `train` each is for.
-    tasks = dict.fromkeys(SOURCES, "lm") | dict.fromkeys(PAIR_SOURCES, "translate")
     if options.name is None:
-        rows = [described(name, source, tasks[name]) for name, source in known().items()]
+        rows = [describe(name, find_dataset(name)) for name in DATASETS]
         if options.json:
             print(json.dumps(rows))
         else:
-            show_all(rows)
+            print_all(rows)
         return 0
-    source = look_up(known(), options.name, "data set")
+    dataset = find_dataset(options.name)
     if options.action == "get":
-        for file in source.files:
+        for file in dataset.files:
             file.digest()  # reads it, and so downloads and checks it
-    row = described(options.name, source, tasks[options.name])
+    row = describe(options.name, dataset)
     if options.json:
         print(json.dumps(row))
     else:
-        show(row)
+        print_one(row)
     return 0
 
 
-def known() -> dict[str, NamedSource | NamedPairs]:
-    """All data sets by name, those of texts first."""
-    from anaphor.data.pair_sources import PAIR_SOURCES
-    from anaphor.data.sources import SOURCES
-
-    return {**SOURCES, **PAIR_SOURCES}
-
-
-def described(name: str, source: NamedSource | NamedPairs, task: str) -> dict[str, Any]:
-    """What there is to know of one data set without reading it."""
+def describe(name: str, dataset: NamedDataset) -> dict[str, Any]:
+    """What is known of a data set without reading it."""
     files = []
-    for file in source.files:
-        found = file.found()
+    for file in dataset.files:
+        found = file.find()
         files.append(
             {
                 "file": file.upstream.file,
                 "path": None if found is None else str(found),
-                "put_at": str(file.places()[0]),
+                "put_at": str(file.candidates()[0]),
                 "url": file.upstream.url,
                 "sha256": file.upstream.sha256,
                 "bytes": file.upstream.bytes,
-                "download": file.upstream.stored.bytes,
+                "download": file.upstream.transfer.bytes,
             }
         )
     return {
         "name": name,
-        "task": task,
-        "about": source.about,
-        "licence": source.licence,
+        "task": TASKS_BY_COLUMNS.get(dataset.columns),
+        "columns": list(dataset.columns),
+        "about": dataset.about,
+        "licence": dataset.license,
         "embedded": not files,
         "ready": all(file["path"] for file in files),
         "files": files,
     }
 
 
-def show_all(rows: Sequence[dict[str, Any]]) -> None:
+def print_all(rows: Sequence[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -125,9 +116,9 @@ def show_all(rows: Sequence[dict[str, Any]]) -> None:
     print_table(Console(), table)
 
 
-def show(row: dict[str, Any]) -> None:
+def print_one(row: dict[str, Any]) -> None:
     # Plain lines: a path must come out whole, to be copied.
-    print(f"{row['name']}: {row['about']}; for `train {row['task']}`; licence: {row['licence']}")
+    print(f"{row['name']}: {row['about']}; for `train {row['task']}`; license: {row['licence']}")
     if row["embedded"]:
         print("built in: it needs neither network nor disk")
     for file in row["files"]:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 
 def read_lines(path: Path) -> list[str]:
-    from anaphor.data.pair_source import lines_of
-    from anaphor.data.reading import text_of
-    from anaphor.data.stored import StoredFile
+    from anaphor.data.files import ADVICE_FOR_TEXT, StoredFile, decode_text, split_lines
 
     raw = sys.stdin.buffer.read() if str(path) == "-" else StoredFile(path).read()
-    return lines_of(text_of(raw, str(path), cure="convert it to UTF-8"))
+    return split_lines(decode_text(raw, str(path), advice=ADVICE_FOR_TEXT))

@@ -231,7 +231,7 @@ def _warn(
         part
         for text, ids in zip(texts, read, strict=True)
         if tokenizer.unknown in ids
-        for part in tokenizer.unknown_in(text)
+        for part in tokenizer.find_unknown(text)
     )
     if unknown:
         print(f"anaphor: read as {UNKNOWN}: {_some(list(unknown))}", file=sys.stderr)

@@ -1,65 +1,71 @@
-"""Text and sentence pairs from anywhere, as numbers, in batches.
-
-`SOURCES`, `PAIR_SOURCES` and `TOKENIZERS` name what there is.
-"""
+"""Data sets with named columns, tokenizers, and batches. `DATASETS` and `TOKENIZERS` name what there is."""
 
 from typing import TYPE_CHECKING, Any
 
-from anaphor.data.corpus import Corpus, build_tokenizer, encoded
-from anaphor.data.pair_corpus import (
+from anaphor.data.corpus import (
+    Corpus,
     EncodedPairs,
     PairTokenizers,
+    build_tokenizer,
+    encode_pair_split,
     encode_pairs,
-    encoded_pairs,
+    encode_split,
     joint_tokenizers,
     separate_tokenizers,
 )
-from anaphor.data.pair_source import PairSource, pair_overlap
-from anaphor.data.pair_sources import PAIR_SOURCES, open_pairs
-from anaphor.data.sources import SOURCES, Source, open_source, overlap
+from anaphor.data.dataset import Dataset, Generated, InMemory, Rows, count_overlap, count_row_overlap
+from anaphor.data.datasets import NamedDataset, find_dataset, open_dataset
 from anaphor.data.vocab import TOKENIZERS, Tokenizer, tokenizer_from_plain
+from anaphor.registry import DATASETS
 
 if TYPE_CHECKING:
-    from anaphor.data.pair_batches import PairBatch, PairBatches
-    from anaphor.data.text import Batch, Complete, Padded, Stream, columns, dialogues, offset_of
+    from anaphor.data.batches import (
+        Batch,
+        EvaluationStream,
+        PaddedBatches,
+        Stream,
+        batch_examples,
+        batch_pairs,
+        batchify,
+    )
 
 __all__ = [
-    "PAIR_SOURCES",
-    "SOURCES",
+    "DATASETS",
     "TOKENIZERS",
     "Batch",
-    "Complete",
     "Corpus",
+    "Dataset",
     "EncodedPairs",
-    "Padded",
-    "PairBatch",
-    "PairBatches",
-    "PairSource",
+    "EvaluationStream",
+    "Generated",
+    "InMemory",
+    "NamedDataset",
+    "PaddedBatches",
     "PairTokenizers",
-    "Source",
+    "Rows",
     "Stream",
     "Tokenizer",
+    "batch_examples",
+    "batch_pairs",
+    "batchify",
     "build_tokenizer",
-    "columns",
-    "dialogues",
+    "count_overlap",
+    "count_row_overlap",
+    "encode_pair_split",
     "encode_pairs",
-    "encoded",
-    "encoded_pairs",
+    "encode_split",
+    "find_dataset",
     "joint_tokenizers",
-    "offset_of",
-    "open_pairs",
-    "open_source",
-    "overlap",
-    "pair_overlap",
+    "open_dataset",
     "separate_tokenizers",
     "tokenizer_from_plain",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Batches are tensors; `anaphor data` has none and need not wait for torch.
+    # Batches are tensors; `anaphor data` has none and need not import torch.
     if name in __all__:
-        from anaphor.data import pair_batches, text
+        from anaphor.data import batches
 
-        return getattr(pair_batches if name.startswith("Pair") else text, name)
+        return getattr(batches, name)
     raise AttributeError(f"module 'anaphor.data' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: pieces of words, learnt by the `tokenizers` library, every byte among them."""
+"""Byte-pair encoding: subwords trained with the `tokenizers` library on top of the 256 bytes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from typing import Any, Self
 
 import numpy as np
 
-from anaphor.data.byte import written
-from anaphor.data.reading import PIECE
-from anaphor.data.tokenizer import Ids, Tokenizer, strings
+from anaphor.data.files import CHUNK
+from anaphor.data.tokenizer import END, Ids, Tokenizer, show_byte, strings
 from anaphor.errors import ConfigError, DataError
 
-END = "<eos>"
 DEFAULT_SIZE = 4096
 # Visible bytes stand for themselves in the library's byte-level alphabet, the others follow from U+0100 on.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _HIDDEN = [value for value in range(256) if value not in _VISIBLE]
 ALPHABET = {chr(value): value for value in _VISIBLE} | {chr(256 + n): value for n, value in enumerate(_HIDDEN)}
-# The library never joins a word to what stands before its single space, so a cut there changes no token.
+# The library never merges across the single space before a word, so a cut there changes no token.
 _BEFORE_WORD = re.compile(r"(?<=\S) (?=\S)")
 
 
 class BPE(Tokenizer):
-    """Token 0 is `<eos>`, which is what a newline becomes; the pieces follow as the library numbers them.
+    """Token 0 is `<eos>`, which stands for a newline; the subwords follow in the order of the library.
 
-    The library does not know `<eos>`: a text that happens to spell it is read as five ordinary characters.
+    The library does not know `<eos>`: a text that spells it is encoded as five ordinary characters.
     """
 
     kind = "bpe"
@@ -37,7 +35,7 @@ class BPE(Tokenizer):
         self._vocabulary, self._merges = tuple(vocabulary), tuple(merges)
         _check(self._vocabulary, self._merges)
         self._bytes = (b"\n", *(bytes(ALPHABET[letter] for letter in piece) for piece in self._vocabulary))
-        self.tokens = (END, *map(_shown, self._bytes[1:]))
+        self.tokens = (END, *map(_show, self._bytes[1:]))
         self.boundary = self.pad = 0
         self.unknown = None
 
@@ -63,14 +61,14 @@ class BPE(Tokenizer):
         return cls(sorted(vocabulary, key=vocabulary.__getitem__), [(left, right) for left, right in model["merges"]])
 
     def encode(self, text: str) -> Ids:
-        blocks = [self._numbers(block) for block in _blocks(_checked(text))]
+        blocks = [self._encode_parts(block) for block in _blocks(_checked(text))]
         return np.concatenate(blocks) if blocks else np.empty(0, np.int32)
 
     def encode_sentence(self, text: str) -> Ids:
         return self.encode(text)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Exactly the text that was encoded; half a character, which only a model can write, becomes U+FFFD."""
+        """Exactly the text that was encoded; half a character, which only a model can generate, becomes U+FFFD."""
         return b"".join(self._bytes[number] for number in ids).decode("utf-8", "replace")
 
     def to_plain(self) -> dict[str, Any]:
@@ -88,12 +86,12 @@ class BPE(Tokenizer):
                 raise DataError(f"a bpe tokenizer's merge {' '.join(pair)!r} is not a pair")
         return cls(strings(plain, "vocabulary"), [(left, right) for left, right in pairs])
 
-    def _numbers(self, parts: list[str]) -> Ids:
+    def _encode_parts(self, parts: list[str]) -> Ids:
         pieces = iter(self._encoder.encode_batch_fast([part for part in parts if part != "\n"]))
-        found: list[int] = []
+        ids: list[int] = []
         for part in parts:
-            found.extend((-1,) if part == "\n" else next(pieces).ids)
-        return np.array(found, np.int32) + 1  # the library's piece 0 is our token 1
+            ids.extend((-1,) if part == "\n" else next(pieces).ids)
+        return np.array(ids, np.int32) + 1  # the library's piece 0 is our token 1
 
     @cached_property
     def _encoder(self) -> Any:
@@ -112,26 +110,26 @@ def _library(model: Any) -> Any:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Lines without their ends, none too long for the library's memory, and each end as a part of its own."""
+    """Lines and line ends as separate parts; long lines are cut to bound the library's memory."""
     for match in re.finditer(r"[^\n]+|\n", text):
         line, start = match.group(), 0
-        while len(line) - start > PIECE:
-            # Text that has no space for so long is cut in the middle: it still decodes to itself.
-            cut = _BEFORE_WORD.search(line, start + PIECE // 2, start + PIECE)
-            end = cut.start() if cut else start + PIECE
+        while len(line) - start > CHUNK:
+            # Text without a space is cut anywhere: it still decodes to itself.
+            cut = _BEFORE_WORD.search(line, start + CHUNK // 2, start + CHUNK)
+            end = cut.start() if cut else start + CHUNK
             yield line[start:end]
             start = end
         yield line[start:]
 
 
 def _blocks(text: str) -> Iterator[list[str]]:
-    """Parts in lists that hold about so many characters as one piece may have."""
+    """Lists of parts with about `CHUNK` characters each."""
     block: list[str] = []
     characters = 0
     for part in _parts(text):
         block.append(part)
         characters += len(part)
-        if characters >= PIECE:
+        if characters >= CHUNK:
             yield block
             block, characters = [], 0
     if block:
@@ -147,23 +145,23 @@ def _checked(text: str) -> str:
 
 
 def _check(vocabulary: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> None:
-    """What the library would refuse with an error of its own kind, or accept and then misread."""
+    """Raise what the library would report by an error of its own kind, or accept and then misread."""
     known = set(vocabulary)
     if len(known) < len(vocabulary):
-        raise DataError("the vocabulary of a bpe tokenizer holds a piece twice")
+        raise DataError("the vocabulary of a bpe tokenizer has a subword twice")
     if missing := ALPHABET.keys() - known:
         raise DataError(f"the vocabulary of a bpe tokenizer lacks {len(missing)} of the 256 bytes")
     for piece in vocabulary:
         if not piece or not ALPHABET.keys() >= set(piece):
-            raise DataError(f"the vocabulary of a bpe tokenizer holds {piece!r}, which spells no bytes")
+            raise DataError(f"the vocabulary of a bpe tokenizer has {piece!r}, which is not made of bytes")
     for left, right in merges:
         if not {left, right, left + right} <= known:
             raise DataError(f"a bpe tokenizer merges {left!r} and {right!r}, which are not both in its vocabulary")
 
 
-def _shown(raw: bytes) -> str:
-    """A piece for people; bytes that are no whole characters are written like <0xE2>."""
+def _show(raw: bytes) -> str:
+    """A subword for people; bytes that are not whole characters are written like <0xE2>."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        return "".join(map(written, raw))
+        return "".join(map(show_byte, raw))

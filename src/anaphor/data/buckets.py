@@ -1,4 +1,4 @@
-"""Which examples make a batch: those of similar length, in an order that depends on (seed, epoch) and nothing else."""
+"""Batches of examples of similar length, in an order that depends on (seed, epoch) and nothing else."""
 
 from __future__ import annotations
 
@@ -11,83 +11,83 @@ from numpy.typing import NDArray
 
 from anaphor.errors import ConfigError
 
-Places = NDArray[np.int64]
-# Batches that are sorted by length together. More of them pad less, and mix lengths less between batches. Long tails
-# decide: of Shakespeare's dialogues a quarter as many pad twice as much.
+Indices = NDArray[np.int64]
+# Batches that are sorted by length together. More of them pad less and mix lengths less. Long tails decide: with a
+# quarter of this, Shakespeare's dialogues have twice the padding.
 POOL = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """Cuts examples into batches, each a list of their places."""
+    """Divides examples into batches, each an array of indices."""
 
-    sizes: Places
-    """[N, K]: how long each example is, on each of its K sides; the first side is sorted by first."""
+    sizes: Indices
+    """[N, K]: length of each example on each of its K sides; the first side is the first sort key."""
     rows: int | None = None
-    """Examples of a batch."""
-    tokens: int | None = None
-    """Or as many examples as fit into so many tokens on their longer side, padding counted."""
-    multiple: int = 1
-    """Padded lengths are multiples of this, so that batches come in few shapes."""
+    """Examples per batch."""
+    max_tokens: int | None = None
+    """Or as many examples as fit into this many tokens on their longer side, including padding."""
+    pad_to: int = 1
+    """Padded lengths are multiples of this, so that there are few shapes."""
 
     def __post_init__(self) -> None:
-        if (self.rows is None) == (self.tokens is None):
-            raise ConfigError(f"rows={self.rows} and tokens={self.tokens}: a batch is limited by one of them")
-        limit = {"rows": self.rows} if self.rows is not None else {"tokens": self.tokens or 0}
-        at_least_one(**limit, multiple=self.multiple)
+        if (self.rows is None) == (self.max_tokens is None):
+            raise ConfigError(f"rows={self.rows} and max_tokens={self.max_tokens}: give exactly one of them")
+        limit = {"rows": self.rows} if self.rows is not None else {"max_tokens": self.max_tokens or 0}
+        check_at_least_one(**limit, pad_to=self.pad_to)
 
-    def shuffled(self, seed: int, epoch: int) -> list[Places]:
-        """Shuffled, sorted by length within pools, cut into batches, and the batches shuffled."""
+    def shuffle(self, seed: int, epoch: int) -> list[Indices]:
+        """Shuffle the examples, sort pools of them by length, divide them into batches, and shuffle the batches."""
         if seed < 0 or epoch < 0:
             raise ConfigError(f"seed={seed} and epoch={epoch}: they must be at least 0")
         generator = np.random.Generator(np.random.PCG64([seed, epoch]))
         order = generator.permutation(len(self.sizes))
         mean = float(self.sizes.max(1).mean())
-        pool = POOL * (self.rows if self.rows is not None else max(1, int((self.tokens or 1) / mean)))
-        batches: list[Places] = []
+        pool = POOL * (self.rows if self.rows is not None else max(1, int((self.max_tokens or 1) / mean)))
+        batches: list[Indices] = []
         for start in range(0, len(order), pool):
-            batches += self._cut(self._sorted(order[start : start + pool]))
-        return [batches[place] for place in generator.permutation(len(batches))]
+            batches += self._divide(self._sort(order[start : start + pool]))
+        return [batches[index] for index in generator.permutation(len(batches))]
 
-    def by_length(self) -> list[Places]:
-        """The shortest first: the least padding, whatever the seed."""
-        return list(self._cut(self._sorted(np.arange(len(self.sizes)))))
+    def by_length(self) -> list[Indices]:
+        """Shortest examples first: the least padding, for every seed."""
+        return list(self._divide(self._sort(np.arange(len(self.sizes)))))
 
-    def in_order(self) -> list[Places]:
-        """As they come."""
-        return list(self._cut(np.arange(len(self.sizes))))
+    def in_order(self) -> list[Indices]:
+        """Examples in their given order."""
+        return list(self._divide(np.arange(len(self.sizes))))
 
-    def widths(self, batch: Places) -> tuple[int, ...]:
-        """How long the rows of a batch are on each side, padding included."""
+    def widths(self, batch: Indices) -> tuple[int, ...]:
+        """Padded length of a batch on each side."""
         return tuple(int(width) for width in self._padded(batch).max(0))
 
-    def _padded(self, places: Places) -> Places:
-        return -(-self.sizes[places] // self.multiple) * self.multiple
+    def _padded(self, indices: Indices) -> Indices:
+        return -(-self.sizes[indices] // self.pad_to) * self.pad_to
 
-    def _sorted(self, places: Places) -> Places:
-        first, *others = self._padded(places).T
-        # Other sides rise and fall in turn, so that they do not jump where the first side grows. Sorting is stable:
+    def _sort(self, indices: Indices) -> Indices:
+        first, *others = self._padded(indices).T
+        # Other sides rise and fall in turn, so that they do not jump where the first side grows. The sort is stable:
         # equal lengths keep their shuffled order.
-        turn = np.where(first // self.multiple % 2, 1, -1)
-        keys: list[Any] = [*(turn * other for other in reversed(others)), first]
-        return places[np.lexsort(keys)]
+        direction = np.where(first // self.pad_to % 2, 1, -1)
+        keys: list[Any] = [*(direction * other for other in reversed(others)), first]
+        return indices[np.lexsort(keys)]
 
-    def _cut(self, ordered: Places) -> Iterator[Places]:
+    def _divide(self, ordered: Indices) -> Iterator[Indices]:
         longest = self._padded(ordered).max(1).tolist()
         start = width = 0
-        for place, size in enumerate(longest):
+        for end, size in enumerate(longest):
             width = max(width, size)
-            full = place - start == self.rows
-            if self.tokens is not None and place > start:
-                full = (place - start + 1) * width > self.tokens
-            if full:
-                yield ordered[start:place]
-                start, width = place, size
+            is_full = end - start == self.rows
+            if self.max_tokens is not None and end > start:
+                is_full = (end - start + 1) * width > self.max_tokens
+            if is_full:
+                yield ordered[start:end]
+                start, width = end, size
         yield ordered[start:]
 
 
-def at_least_one(**settings: int) -> None:
-    """Refuse the first setting below 1."""
+def check_at_least_one(**settings: int) -> None:
+    """Raise for the first setting below 1."""
     for name, value in settings.items():
         if value < 1:
             raise ConfigError(f"{name}={value}: it must be at least 1")

@@ -1,19 +1,22 @@
-"""Texts as numbers: made once, kept on disk by the hash of what they were made from, mapped into memory."""
+"""Texts and sentence pairs as token ids: encoded once, cached by the hash of text and tokenizer, memory-mapped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anaphor.config import look_up
-from anaphor.data import cache
-from anaphor.data.source import TRAIN, Source
+from anaphor.data.buckets import Indices, check_at_least_one
+from anaphor.data.dataset import TRAIN, Dataset
+from anaphor.data.files import cache_folder, write_cache
 from anaphor.data.tokenizer import Ids, Tokenizer
 from anaphor.data.vocab import TOKENIZERS, tokenizer_from_plain
 from anaphor.errors import AnaphorError, DataError
@@ -21,78 +24,81 @@ from anaphor.errors import AnaphorError, DataError
 if TYPE_CHECKING:
     import torch
 
-# Part of every key: raise it when a tokenizer reads the same text differently, or when what is stored changes.
+# Part of every key: raise it when a tokenizer encodes the same text differently, or when the stored content changes.
 FORMAT = 1
 _STORED = np.dtype("<i4")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """One split as a tokenizer reads it."""
+    """One split of a text as token ids."""
 
     tokens: Ids
-    """[N], int32; often a read-only map of a file."""
+    """[N], int32; usually a read-only memory map."""
     bytes: int
-    """How long the split is as it is stored, decompressed: the same for every tokenizer."""
+    """Size of the split, decompressed: the same for every tokenizer."""
     digest: str
     """SHA-256 of those bytes."""
     unknowns: int
-    """Tokens that are `<unk>`, those included that the text itself writes so."""
+    """Number of `<unk>` tokens, including those that the text itself contains."""
 
     def tensor(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """The tokens as one tensor of int64 [N] on a device, a copy of its own."""
+        """The tokens as an int64 tensor [N] on a device, a copy."""
         import torch
 
         return torch.tensor(np.asarray(self.tokens), dtype=torch.int64, device=device)
 
 
-def build_tokenizer(source: Source, kind: str, size: int | None = None) -> Tokenizer:
-    """A tokenizer of that kind, trained on the source's train split and on nothing else."""
+def build_tokenizer(dataset: Dataset, kind: str, size: int | None = None) -> Tokenizer:
+    """Train a tokenizer on the train split of a text, and on nothing else."""
     tokenizer_class = look_up(TOKENIZERS, kind, "tokenizer")
-    kept = _load_tokenizer(_entry("tokenizers", source.digest(TRAIN), kind, size))
-    if kept is not None:
-        return kept
-    raw = _read(source, TRAIN)
-    tokenizer = tokenizer_class.train_bytes(raw, size, where=source.where(TRAIN), start=source.start(TRAIN))
+    cached = _load_tokenizer(_entry("tokenizers", dataset.digest(TRAIN), kind, size))
+    if cached is not None:
+        return cached
+    raw = _read(dataset, TRAIN)
+    tokenizer = tokenizer_class.train_bytes(raw, size, where=dataset.where(TRAIN), offset=dataset.byte_offset(TRAIN))
     entry = _entry("tokenizers", hashlib.sha256(raw).hexdigest(), kind, size)
     facts = {"digest": tokenizer.digest(), "tokenizer": tokenizer.to_plain()}
-    cache.write(entry.with_suffix(".json"), json.dumps(facts).encode())
+    write_cache(entry.with_suffix(".json"), json.dumps(facts).encode())
     return tokenizer
 
 
-def encoded(source: Source, split: str, tokenizer: Tokenizer) -> Corpus:
-    """One split as numbers. The second call for the same text and tokenizer opens the file that the first has left."""
-    digest = source.digest(split)
-    kept = _load(_entry("corpora", digest, tokenizer.digest()), digest)
-    if kept is not None:
-        return kept
-    raw = _read(source, split)
-    # Hashed again: the file may have been edited since, and what is kept must belong to what was read.
+def encode_split(dataset: Dataset, split: str, tokenizer: Tokenizer) -> Corpus:
+    """One split of a text as token ids. The second call for the same text and tokenizer reads the cache."""
+    digest = dataset.digest(split)
+    cached = _load_corpus(_entry("corpora", digest, tokenizer.digest()), digest)
+    if cached is not None:
+        return cached
+    raw = _read(dataset, split)
+    # Hashed again: the file may have been edited in between, and the entry must belong to what was read.
     digest = hashlib.sha256(raw).hexdigest()
-    tokens = tokenizer.encode_bytes(raw, where=source.where(split), start=source.start(split))
+    tokens = tokenizer.encode_bytes(raw, where=dataset.where(split), offset=dataset.byte_offset(split))
     if not len(tokens):
-        raise DataError(f"{source.where(split)} holds no {tokenizer.kind} tokens")
-    unknowns = 0 if tokenizer.unknown is None else int(np.count_nonzero(tokens == tokenizer.unknown))
-    corpus = Corpus(tokens, len(raw), digest, unknowns)
+        raise DataError(f"{dataset.where(split)} holds no {tokenizer.kind} tokens")
+    corpus = Corpus(tokens, len(raw), digest, _count_unknowns(tokens, tokenizer))
     entry = _entry("corpora", digest, tokenizer.digest())
-    _keep(entry, corpus)
-    return _load(entry, digest) or corpus
+    _store_corpus(entry, corpus)
+    return _load_corpus(entry, digest) or corpus
 
 
-def _read(source: Source, split: str) -> bytes:
-    raw = source.read(split)
+def _read(dataset: Dataset, split: str) -> bytes:
+    raw = dataset.read(split)
     if not raw.strip():
-        raise DataError(f"{source.where(split)} is empty")
+        raise DataError(f"{dataset.where(split)} is empty")
     return raw
 
 
-def _entry(folder: str, *made_from: object) -> Path:
-    key = hashlib.sha256(json.dumps([FORMAT, *made_from]).encode()).hexdigest()
-    return cache.folder() / folder / key
+def _count_unknowns(tokens: Ids, tokenizer: Tokenizer) -> int:
+    return 0 if tokenizer.unknown is None else int(np.count_nonzero(tokens == tokenizer.unknown))
+
+
+def _entry(folder: str, *inputs: object) -> Path:
+    key = hashlib.sha256(json.dumps([FORMAT, *inputs]).encode()).hexdigest()
+    return cache_folder() / folder / key
 
 
 def _load_tokenizer(entry: Path) -> Tokenizer | None:
-    """The one that is kept there; None where there is none or where it is damaged."""
+    """The cached tokenizer; None where there is none or where it is damaged."""
     try:
         facts = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
         tokenizer = tokenizer_from_plain(facts["tokenizer"])
@@ -101,8 +107,8 @@ def _load_tokenizer(entry: Path) -> Tokenizer | None:
         return None
 
 
-def _keep(entry: Path, corpus: Corpus) -> None:
-    """The numbers first, then the facts that vouch for them: an entry without facts is not looked at."""
+def _store_corpus(entry: Path, corpus: Corpus) -> None:
+    """Write the tokens first, then the facts that validate them: an entry without facts is ignored."""
     stored = np.ascontiguousarray(corpus.tokens, _STORED)
     facts = {
         "tokens": len(stored),
@@ -110,18 +116,233 @@ def _keep(entry: Path, corpus: Corpus) -> None:
         "bytes": corpus.bytes,
         "unknowns": corpus.unknowns,
     }
-    if cache.write(entry.with_suffix(".tokens"), stored.data.cast("B")):
-        cache.write(entry.with_suffix(".json"), json.dumps(facts).encode())
+    if write_cache(entry.with_suffix(".tokens"), stored.data.cast("B")):
+        write_cache(entry.with_suffix(".json"), json.dumps(facts).encode())
 
 
-def _load(entry: Path, digest: str) -> Corpus | None:
-    """The entry, mapped; None where there is none or where it is damaged, so that it is made again."""
+def _load_corpus(entry: Path, digest: str) -> Corpus | None:
+    """The entry, memory-mapped; None where there is none or where it is damaged, so that it is rebuilt."""
     try:
         facts = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
         tokens = np.memmap(entry.with_suffix(".tokens"), _STORED, "r")
-        # A checksum against accidents: quick enough to be looked at each time.
+        # A checksum against accidental damage: fast enough to be verified each time.
         if len(tokens) != facts["tokens"] or zlib.crc32(tokens.data) != facts["checksum"]:
             return None
         return Corpus(tokens, int(facts["bytes"]), digest, int(facts["unknowns"]))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
+
+
+@dataclass(frozen=True)
+class PairTokenizers:
+    """Tokenizers of source and target, which may be the same."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether ids mean the same in both languages, so that embeddings can be shared."""
+        return self.source == self.target
+
+    def to_plain(self) -> dict[str, Any]:
+        """Their complete description in plain JSON."""
+        target = {} if self.is_joint else {"target": self.target.to_plain()}
+        return {"source": self.source.to_plain(), **target}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """Rebuild them from their description."""
+        if not isinstance(plain, Mapping) or "source" not in plain:
+            raise DataError(
+                "the description of pair tokenizers must be a mapping with 'source', and 'target' if it differs"
+            )
+        source = tokenizer_from_plain(plain["source"])
+        return cls(source, tokenizer_from_plain(plain["target"]) if "target" in plain else source)
+
+
+class _Sentences(Dataset):
+    """Sentences as one text, with a blank line after each, so that every tokenizer encodes them separately."""
+
+    splits = (TRAIN,)
+
+    def __init__(self, name: str, sentences: Sequence[str]) -> None:
+        self.name, self.sentences = name, sentences
+
+    def read(self, split: str, column: str | None = None) -> bytes:
+        return "".join(f"{sentence}\n\n" for sentence in self.sentences).encode()
+
+    def where(self, split: str, column: str | None = None) -> str:
+        return self.name
+
+
+def joint_tokenizers(dataset: Dataset, kind: str, size: int | None = None) -> PairTokenizers:
+    """Train one tokenizer on both columns of the train split, and on nothing else."""
+    rows = dataset.rows(TRAIN)
+    both = [sentence for column in zip(*rows.values, strict=True) for sentence in column]
+    tokenizer = build_tokenizer(_Sentences(" and ".join(rows.where), both), kind, size)
+    return PairTokenizers(tokenizer, tokenizer)
+
+
+def separate_tokenizers(dataset: Dataset, kind: str, size: int | None = None) -> PairTokenizers:
+    """Train a tokenizer for each column of the train split, with at most `size` tokens each."""
+    rows = dataset.rows(TRAIN)
+    columns = zip(rows.where, zip(*rows.values, strict=True), strict=True)
+    return PairTokenizers(*(build_tokenizer(_Sentences(where, column), kind, size) for where, column in columns))
+
+
+@dataclass(frozen=True)
+class EncodedSentences:
+    """Sentences of one language as token ids, without boundaries."""
+
+    tokens: Ids
+    """[N]: all sentences, concatenated."""
+    sizes: Indices
+    """[P]: number of tokens of each sentence."""
+    tokenizer: Tokenizer
+    where: str
+    """Name of the file in error messages."""
+
+    def __getitem__(self, index: int) -> Ids:
+        """One sentence."""
+        end = int(self.sizes[: index + 1].sum())
+        return self.tokens[end - int(self.sizes[index]) : end]
+
+    @property
+    def unknowns(self) -> int:
+        """Number of `<unk>` tokens."""
+        return _count_unknowns(self.tokens, self.tokenizer)
+
+    def select(self, keep: NDArray[np.bool_]) -> EncodedSentences:
+        """The sentences where `keep` is true."""
+        return replace(self, tokens=self.tokens[np.repeat(keep, self.sizes)], sizes=self.sizes[keep])
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """One split of sentence pairs as token ids."""
+
+    source: EncodedSentences
+    target: EncodedSentences
+    indices: Indices
+    """[P]: index of each pair in the split."""
+    lines: Indices
+    """[P]: its line number in the files, from 1."""
+    target_bytes: Indices
+    """[P]: size of each target as UTF-8 with its line end: the same for every tokenizer."""
+    digest: str
+    """SHA-256 of the split."""
+    blank: int = 0
+    """Lines that are empty in both languages; they are left out."""
+    dropped: int = 0
+    """Pairs that were too long; they are left out."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all targets."""
+        return int(self.target_bytes.sum())
+
+    def check_lengths(self, source: int | None = None, target: int | None = None) -> None:
+        """Raise where a sentence needs more positions than the model has. The end of a target needs one."""
+        for side, limit, end in ((self.source, source, 0), (self.target, target, 1)):
+            if limit is None:
+                continue
+            too_long = np.flatnonzero(side.sizes + end > limit)
+            if len(too_long):
+                first = too_long[0]
+                more = f", as are {len(too_long) - 1:,} more" if len(too_long) > 1 else ""
+                raise DataError(
+                    f"line {self.lines[first]} of {side.where} is too long{more}: it has "
+                    f"{side.sizes[first] + end:,} tokens{' with its end' if end else ''}, and the limit is {limit:,}"
+                )
+
+    def drop_longer(self, max_length: int) -> EncodedPairs:
+        """The pairs with at most `max_length` tokens in either language; the others are counted as `dropped`."""
+        check_at_least_one(max_length=max_length)
+        keep = (self.source.sizes <= max_length) & (self.target.sizes <= max_length)
+        if not keep.any():
+            raise DataError(
+                f"max_length={max_length}: every pair of {self.source.where} and {self.target.where} is longer"
+            )
+        return replace(self.select(keep), dropped=self.dropped + int(np.count_nonzero(~keep)))
+
+    def first(self, count: int) -> EncodedPairs:
+        """The first pairs only."""
+        check_at_least_one(count=count)
+        return self.select(np.arange(len(self)) < count)
+
+    def select(self, keep: NDArray[np.bool_]) -> EncodedPairs:
+        """The pairs where `keep` is true."""
+        source, target = self.source.select(keep), self.target.select(keep)
+        per_pair = {name: getattr(self, name)[keep] for name in ("indices", "lines", "target_bytes")}
+        return replace(self, source=source, target=target, **per_pair)
+
+
+def encode_pair_split(dataset: Dataset, split: str, tokenizers: PairTokenizers) -> EncodedPairs:
+    """One split of sentence pairs as token ids. The second call for the same text and tokenizers reads the cache."""
+    rows = dataset.rows(split)
+    sources, targets = zip(*rows.values, strict=True)
+    lines = np.array(rows.lines)
+    return EncodedPairs(
+        _encode_column(sources, tokenizers.source, rows.where[0], lines),
+        _encode_column(targets, tokenizers.target, rows.where[1], lines),
+        indices=np.arange(len(lines)),
+        lines=lines,
+        target_bytes=_count_bytes(targets),
+        digest=rows.digest,
+        blank=rows.blank,
+    )
+
+
+def encode_pairs(pairs: Sequence[tuple[str, str]], tokenizers: PairTokenizers) -> EncodedPairs:
+    """Given pairs, such as sentences to translate, whose targets may be empty."""
+    if not pairs:
+        raise DataError("there are no sentences")
+    sources, targets = zip(*pairs, strict=True)
+    source, target = _encode_each(sources, tokenizers.source), _encode_each(targets, tokenizers.target)
+    if not source.sizes.all():
+        raise DataError(f"sentence {int(source.sizes.argmin()) + 1} is empty")
+    indices = np.arange(len(pairs))
+    return EncodedPairs(source, target, indices, lines=indices + 1, target_bytes=_count_bytes(targets), digest="")
+
+
+def _encode_each(sentences: Sequence[str], tokenizer: Tokenizer) -> EncodedSentences:
+    ids = [tokenizer.encode_sentence(sentence) for sentence in sentences]
+    sizes = np.array([len(sentence) for sentence in ids])
+    encoded = EncodedSentences(np.concatenate(ids), sizes, tokenizer, "the sentences")
+    if tokenizer.boundary in encoded.tokens:
+        _raise_for_boundary(sentences, encoded, np.arange(1, len(sentences) + 1))
+    return encoded
+
+
+def _encode_column(sentences: Sequence[str], tokenizer: Tokenizer, where: str, lines: Indices) -> EncodedSentences:
+    """Encode all sentences at once and split them at the boundaries."""
+    tokens = np.asarray(encode_split(_Sentences(where, sentences), TRAIN, tokenizer).tokens)
+    is_boundary = tokens == tokenizer.boundary
+    sizes = np.bincount(np.cumsum(is_boundary)[~is_boundary])
+    encoded = EncodedSentences(tokens[~is_boundary], sizes[sizes > 0], tokenizer, where)
+    if len(encoded.sizes) < len(sentences):
+        # A line may contain nothing but byte-order marks.
+        visible = (text.replace("\ufeff", "").strip() for text in sentences)
+        line = next((n for n, text in zip(lines, visible, strict=True) if not text), lines[0])
+        raise DataError(f"line {line} of {where} holds no token")
+    # Each tokenizer has its own number of boundaries for a sentence and a blank line.
+    expected = len(sentences) * np.count_nonzero(tokenizer.encode("a\n\n") == tokenizer.boundary)
+    if np.count_nonzero(is_boundary) != expected:
+        _raise_for_boundary(sentences, encoded, lines)
+    return encoded
+
+
+def _raise_for_boundary(sentences: Sequence[str], encoded: EncodedSentences, lines: Indices) -> None:
+    tokenizer = encoded.tokenizer
+    pairs = zip(lines, sentences, strict=True)
+    line = next(n for n, text in pairs if tokenizer.boundary in tokenizer.encode_sentence(text))
+    token = tokenizer.tokens[tokenizer.boundary]
+    raise DataError(f"line {line} of {encoded.where} contains {token!r}, which marks the end of a sentence")
+
+
+def _count_bytes(sentences: Sequence[str]) -> Indices:
+    return np.array([len(sentence.encode()) + 1 for sentence in sentences])

@@ -1,4 +1,4 @@
-"""Files that live upstream: found on disk, or fetched, with a checksum, a progress bar, and from where a try broke."""
+"""Files of named data sets: found on disk, or downloaded with checksum and progress bar; downloads are resumed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.data import cache
-from anaphor.data.stored import StoredFile
+from anaphor.data.files import StoredFile, cache_folder
 from anaphor.errors import DataError
 
 VARIABLE = "ANAPHOR_DATA"
-# Seconds without a byte after which a connection is given up.
-PATIENCE = 30.0
+# Seconds without a byte before a connection is closed.
+TIMEOUT = 30.0
 BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A file as it is sent."""
+class Transfer:
+    """A file as it is downloaded."""
 
     sha256: str
     bytes: int
@@ -34,28 +33,27 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Upstream:
-    """What is known of a file before it is here."""
+    """What is known of a file before it is downloaded."""
 
     file: str
     """Its name in the folder of its data set."""
     url: str
-    """Where it lives."""
     sha256: str
-    """Digest of its text, decompressed."""
+    """Digest of its content, decompressed."""
     bytes: int
-    """Length of that text."""
-    packed: Stored | None = None
+    """Size of the content, decompressed."""
+    gzip: Transfer | None = None
     """The gzip file, where it is compressed upstream."""
 
     @property
-    def stored(self) -> Stored:
-        """What a download brings."""
-        return self.packed or Stored(self.sha256, self.bytes)
+    def transfer(self) -> Transfer:
+        """What is downloaded."""
+        return self.gzip or Transfer(self.sha256, self.bytes)
 
     @property
-    def stored_name(self) -> str:
-        """What that is called on disk."""
-        return f"{self.file}.gz" if self.packed else self.file
+    def transfer_name(self) -> str:
+        """Its name on disk."""
+        return f"{self.file}.gz" if self.gzip else self.file
 
 
 @dataclass(frozen=True)
@@ -66,40 +64,40 @@ class NamedFile:
     """Name of the data set, which is the name of its folder."""
     upstream: Upstream
 
-    def places(self) -> list[Path]:
-        """Where the file is looked for, in this order, compressed or not: with or without `.gz` at its end."""
+    def candidates(self) -> list[Path]:
+        """Paths where the file is looked for, in this order, with and without `.gz`."""
         roots = [Path(chosen).expanduser()] if (chosen := os.environ.get(VARIABLE)) else []
-        return [root / self.data / self.upstream.stored_name for root in (*roots, self.kept.parents[1])]
+        return [root / self.data / self.upstream.transfer_name for root in (*roots, self.cache_path.parents[1])]
 
     @property
-    def kept(self) -> Path:
-        """Where a download goes."""
-        return cache.folder() / "data" / self.data / self.upstream.stored_name
+    def cache_path(self) -> Path:
+        """Where it is downloaded to."""
+        return cache_folder() / "data" / self.data / self.upstream.transfer_name
 
-    def found(self) -> Path | None:
-        """The file on disk, if it is there."""
-        for place in self.places():
-            for path in (place.with_name(self.upstream.file), place.with_name(f"{self.upstream.file}.gz")):
+    def find(self) -> Path | None:
+        """The file on disk, if it exists."""
+        for candidate in self.candidates():
+            for path in (candidate.with_name(self.upstream.file), candidate.with_name(f"{self.upstream.file}.gz")):
                 if path.is_file():
                     return path
         return None
 
-    def path(self) -> Path:
-        """The file on disk, downloaded if need be."""
-        return self.found() or fetch(self)
+    def find_or_download(self) -> Path:
+        """The file on disk, downloaded if necessary."""
+        return self.find() or download(self)
 
     def read(self) -> bytes:
-        path = self.path()
+        path = self.find_or_download()
         raw = StoredFile(path).read()
         self._check(path)
         return raw
 
     def digest(self) -> str:
-        self._check(self.path())
+        self._check(self.find_or_download())
         return self.upstream.sha256
 
     def _check(self, path: Path) -> None:
-        # A published number is about the published text. Whoever has changed it may still name the folder.
+        # Published scores are about the published text. An edited copy can still be opened by its path.
         digest = StoredFile(path).digest()
         if digest != self.upstream.sha256:
             raise DataError(
@@ -108,49 +106,49 @@ class NamedFile:
             )
 
     def __str__(self) -> str:
-        return str(self.found() or f"{self.data}/{self.upstream.file}")
+        return str(self.find() or f"{self.data}/{self.upstream.file}")
 
 
-def fetch(file: NamedFile) -> Path:
-    """Download to the user's cache. What a broken try has left is continued."""
+def download(file: NamedFile) -> Path:
+    """Download to the user's cache. An interrupted download is resumed."""
     import pooch
 
-    pooch.get_logger().setLevel("WARNING")  # our own bar tells more
-    upstream, target = file.upstream, file.kept
+    pooch.get_logger().setLevel("WARNING")  # we have a progress bar
+    upstream, target = file.upstream, file.cache_path
     try:
-        with _alone(target), progress_bar(f"{file.data}/{upstream.file}", upstream.stored.bytes) as advance:
+        with _lock(target), progress_bar(f"{file.data}/{upstream.file}", upstream.transfer.bytes) as advance:
             pooch.retrieve(
                 upstream.url,
-                known_hash=f"sha256:{upstream.stored.sha256}",
+                known_hash=f"sha256:{upstream.transfer.sha256}",
                 fname=target.name,
                 path=target.parent,
-                downloader=Resuming(upstream.stored.bytes, partial_of(target), advance),
+                downloader=ResumingDownloader(upstream.transfer.bytes, partial_path(target), advance),
             )
     except ValueError:
-        # pooch's word for a checksum that differs.
+        # pooch raises it where the checksum differs.
         raise DataError(
-            f"{upstream.url} gave another file than {file.data}'s {upstream.file}: its SHA-256 differs; it was not kept"
+            f"{upstream.url} is not {file.data}'s {upstream.file}: its SHA-256 differs; the download was discarded"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = str(error) if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
-        places = " or ".join(str(place) for place in file.places())
-        hint = "" if os.environ.get(VARIABLE) else f" (a folder named by ${VARIABLE} is looked into first)"
+        paths = " or ".join(str(path) for path in file.candidates())
+        hint = "" if os.environ.get(VARIABLE) else f" (${VARIABLE} names a folder that is searched first)"
         raise DataError(
             f"cannot download {file.data}'s {upstream.file} from {upstream.url} ({reason}); "
-            f"without a network put that file at {places}{hint}"
+            f"without a network put that file at {paths}{hint}"
         ) from None
     return target
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """One at a time: whoever else wants the file waits, and then finds it whole."""
+def _lock(target: Path) -> Iterator[None]:
+    """One process downloads; others wait for it and then find the file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     path = target.with_name(f"{target.name}.lock")
     while True:
         with path.open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            # If its last holder deleted the file just now, two could hold locks on two files of one name.
+            # If the last holder has just deleted the file, there could be locks on two files of one name.
             if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle.fileno())):
                 continue
             try:
@@ -160,57 +158,57 @@ def _alone(target: Path) -> Iterator[None]:
             return
 
 
-def partial_of(target: Path) -> Path:
+def partial_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.part")
 
 
-class Resuming:
-    """Downloads for pooch, which checks and places what comes, but always begins at the first byte."""
+class ResumingDownloader:
+    """Downloader for pooch, whose own ones always start at the first byte."""
 
     def __init__(self, size: int, partial: Path, advance: Callable[[int], None]) -> None:
         self.size, self.partial, self.advance = size, partial, advance
 
     def __call__(self, url: str, output_file: Any, _: Any) -> None:
-        """Write the whole file to `output_file`; what has come so far survives an error beside it."""
-        have = self.partial.stat().st_size if self.partial.is_file() else 0
-        if have > self.size:  # left by something else
+        """Write the whole file to `output_file`; after an error the part received so far is kept in `partial`."""
+        received = self.partial.stat().st_size if self.partial.is_file() else 0
+        if received > self.size:  # not ours
             self.partial.unlink()
-            have = 0
-        if have < self.size:
+            received = 0
+        if received < self.size:
             try:
-                self._continue(url, have)
+                self._request(url, received)
             except urllib.error.HTTPError as error:
                 if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                     raise
-                self._continue(url, 0)
-        # Taken away before it is checked: if it is wrong, the next try starts anew.
+                self._request(url, 0)
+        # Moved before it is checked: if the checksum differs, the next attempt starts from the beginning.
         shutil.move(self.partial, output_file)
 
-    def _continue(self, url: str, have: int) -> None:
-        request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    def _request(self, url: str, received: int) -> None:
+        request = urllib.request.Request(url, headers={"Range": f"bytes={received}-"} if received else {})
         with _reply(request) as reply:
             resumed = reply.status == http.HTTPStatus.PARTIAL_CONTENT
-            self.advance(have if resumed else 0)
+            self.advance(received if resumed else 0)
             with self.partial.open("ab" if resumed else "wb") as file:
                 while block := reply.read(BLOCK):
                     file.write(block)
                     self.advance(len(block))
-        got = self.partial.stat().st_size
-        if got < self.size:
-            raise OSError(f"the connection broke after {got:,} of {self.size:,} bytes; try again to continue")
+        received = self.partial.stat().st_size
+        if received < self.size:
+            raise OSError(f"the connection broke after {received:,} of {self.size:,} bytes; try again to resume")
 
 
 def _reply(request: urllib.request.Request) -> Any:
     try:
-        return urllib.request.urlopen(request, timeout=PATIENCE)
+        return urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        error.close()  # it is a reply as well, with a socket of its own
+        error.close()  # it has a socket of its own
         raise
 
 
 @contextmanager
 def progress_bar(name: str, size: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, for people only; gives a function to call with each number of bytes."""
+    """A progress bar on stderr, if that is a terminal; yields a function to call with each number of bytes."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

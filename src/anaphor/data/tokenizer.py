@@ -1,4 +1,4 @@
-"""What every tokenizer promises: text to numbers and back, a description in plain JSON, a digest of it."""
+"""The base of all tokenizers: text to token ids and back, a description in plain JSON, a digest of it."""
 
 from __future__ import annotations
 
@@ -13,62 +13,63 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.data.reading import text_of
+from anaphor.data.files import decode_text
 from anaphor.errors import ConfigError, DataError
 
 Ids = NDArray[np.int32]
 UNKNOWN = "<unk>"
+END = "<eos>"
 
 
 class Tokenizer(ABC):
-    """Text to numbers and back. It never changes once it is made."""
+    """Text to token ids and back. Immutable."""
 
     kind: ClassVar[str]
     tokens: tuple[str, ...]
-    """How each token is written, for people; its place is its number."""
+    """How each token is written, for people; its index is its id."""
     boundary: int
-    """The token that a text begins after."""
+    """The token before the first one of a text."""
     unknown: int | None
-    """Stands for what is not in the vocabulary; None where everything is."""
+    """Stands for what is not in the vocabulary; None where everything is in it."""
     pad: int
-    """Fills rows that are shorter than others; nobody looks at it."""
+    """Fills up rows that are shorter than others; masked everywhere."""
 
     @classmethod
     @abstractmethod
     def train(cls, text: str, size: int | None = None) -> Self:
-        """A tokenizer for texts like this one, with at most so many tokens. Give it training text only."""
+        """Train a tokenizer with at most `size` tokens. Give it training text only."""
 
     @classmethod
-    def train_bytes(cls, raw: bytes, size: int | None = None, *, where: str = "the text", start: int = 0) -> Self:
-        """The same from a file as it is stored."""
-        return cls.train(text_of(raw, where, start), size)
+    def train_bytes(cls, raw: bytes, size: int | None = None, *, where: str = "the text", offset: int = 0) -> Self:
+        """The same for the bytes of a file."""
+        return cls.train(decode_text(raw, where, offset), size)
 
     @abstractmethod
     def encode(self, text: str) -> Ids:
-        """A whole text as one stream, with the boundaries that belong into it."""
+        """A whole text as one stream, with its boundaries."""
 
-    def encode_bytes(self, raw: bytes, *, where: str = "the text", start: int = 0) -> Ids:
-        """The same from a file as it is stored."""
-        return self.encode(text_of(raw, where, start))
+    def encode_bytes(self, raw: bytes, *, where: str = "the text", offset: int = 0) -> Ids:
+        """The same for the bytes of a file."""
+        return self.encode(decode_text(raw, where, offset))
 
-    def as_text(self, raw: bytes, *, where: str = "the text", start: int = 0) -> str:
-        """A file as text that `encode_sentence` reads, to be cut into examples."""
-        return text_of(raw, where, start)
+    def as_text(self, raw: bytes, *, where: str = "the text", offset: int = 0) -> str:
+        """Bytes of a file as text for `encode_sentence`, to be split into examples."""
+        return decode_text(raw, where, offset)
 
     @abstractmethod
     def encode_sentence(self, text: str) -> Ids:
-        """A text that begins behind a boundary and may go on: none is added before it or after it, and newlines are
-        what training had there, as `encode` has them."""
+        """A text that follows a boundary and may be continued: no boundary is added before or after it; newlines are
+        encoded as in `encode`."""
 
-    def unknown_in(self, text: str) -> list[str]:
-        """What of a text is not in the vocabulary, each word or character once."""
+    def find_unknown(self, text: str) -> list[str]:
+        """Words or characters of a text that are not in the vocabulary, without duplicates."""
         if self.unknown is None:
             return []
         parts = dict.fromkeys(self.parts(text))
         return [part for part in parts if self.unknown in self.encode_sentence(part)]
 
     def parts(self, text: str) -> Iterable[str]:
-        """What of a text becomes one token each, where it may be unknown."""
+        """Parts of a text that become one token each, where they may be unknown."""
         return text.split()
 
     @abstractmethod
@@ -77,12 +78,12 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_plain(self) -> dict[str, Any]:
-        """All there is to know about it, as JSON can hold it."""
+        """Its complete description in plain JSON."""
 
     @classmethod
     @abstractmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Make it again; what does not fit is refused."""
+        """Rebuild it from its description, which is validated."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -97,7 +98,7 @@ class Tokenizer(ABC):
         return f"{type(self).__name__}({len(self)} tokens)"
 
     def digest(self) -> str:
-        """SHA-256 of its description: two tokenizers with one digest read every text alike."""
+        """SHA-256 of its description: tokenizers with the same digest encode every text alike."""
         return self._digest
 
     @cached_property
@@ -106,7 +107,7 @@ class Tokenizer(ABC):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Listed(Tokenizer):
+class ListedTokenizer(Tokenizer):
     """A tokenizer that is described by the list of its tokens."""
 
     special: ClassVar[tuple[str, ...]]
@@ -116,8 +117,8 @@ class Listed(Tokenizer):
         self.tokens = tuple(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self._ids) < len(self.tokens):
-            twice = next(token for token, count in Counter(self.tokens).items() if count > 1)
-            raise DataError(f"the vocabulary of a {self.kind} tokenizer holds {twice!r} twice")
+            duplicate = next(token for token, count in Counter(self.tokens).items() if count > 1)
+            raise DataError(f"the vocabulary of a {self.kind} tokenizer has {duplicate!r} twice")
         for token in self.special:
             if token not in self._ids:
                 raise DataError(f"the vocabulary of a {self.kind} tokenizer lacks {token!r}")
@@ -139,11 +140,16 @@ def strings(plain: Mapping[str, Any], key: str) -> list[str]:
 
 
 def most_frequent(counts: Counter[str], special: Sequence[str], size: int | None) -> list[str]:
-    """At most `size` tokens, the special ones among them whether counted or not, in the order of first appearance."""
+    """At most `size` tokens, including the special ones even if not counted, in the order of first appearance."""
     if size is None or size >= len(counts.keys() | set(special)):
         return [*counts, *(token for token in special if token not in counts)]
     if size <= len(special):
-        raise ConfigError(f"a vocabulary of size {size} has no room for words beside {', '.join(map(repr, special))}")
+        raise ConfigError(f"a vocabulary of size {size} has no room for words besides {', '.join(map(repr, special))}")
     ranked = sorted((token for token in counts if token not in special), key=lambda token: -counts[token])
     kept = {*ranked[: size - len(special)], *special}
     return [*(token for token in counts if token in kept), *(token for token in special if token not in counts)]
+
+
+def show_byte(value: int) -> str:
+    """A byte for people: its character where that is visible ASCII or a space, else like <0x0A>."""
+    return chr(value) if 0x20 <= value < 0x7F else f"<0x{value:02X}>"

@@ -1,11 +1,11 @@
-"""Words and punctuation by the Penn Treebank's rules, for texts of separate dialogues.
+"""Words and punctuation by the rules of the Penn Treebank, for texts of separate dialogues.
 
-NLTK's `word_tokenize` cuts a text into sentences first and applies its word rules to each, because those rules part a
-full stop from its word at the end only. Its sentence model wants a download, so sentences end by a simple rule here:
+NLTK's `word_tokenize` splits a text into sentences and applies its word rules to each, because those rules separate a
+full stop from its word only at the end. Its sentence model needs a download, so sentences end by a simple rule here:
 after a full stop, question or exclamation mark and white space, unless the stop belongs to an abbreviation of our list,
-to an initial (`J.`) or to letters with stops between them (`U.S.`). What differs from `word_tokenize`: its model has
-learnt more abbreviations, and which words often begin a sentence, so that for it `U.S.` may end one. Full stops
-followed by a letter at once stay where they are, in both.
+to an initial (`J.`) or to letters with stops between them (`U.S.`). The difference from `word_tokenize`: its model has
+learned more abbreviations, and which words often begin a sentence, so that `U.S.` may end one. Full stops directly
+followed by a letter are kept by both.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from anaphor.data.reading import dialogues, dialogues_so_far, pieces
-from anaphor.data.tokenizer import UNKNOWN, Ids, Listed, most_frequent
+from anaphor.data.files import split_chunks, split_examples, split_unfinished_examples
+from anaphor.data.tokenizer import UNKNOWN, Ids, ListedTokenizer, most_frequent
 from anaphor.errors import ConfigError
 
 START = "<start>"
@@ -32,13 +32,13 @@ ABBREVIATIONS = frozenset(f"{_TITLES} {_MONTHS} {_OTHERS}".split())
 _STOP = re.compile(r"""[.?!][\])}>"'»”’]*\s""")
 _LAST_WORD = re.compile(r"[\w.'’-]*\Z")
 _INITIALS = re.compile(r"(?:[a-z]{1,2}\.)*[a-z]", re.IGNORECASE)
-# Letters before a full stop that are looked at; no abbreviation is longer.
-LONGEST_WORD = 20
-# A sentence longer than this is none; cutting it keeps the cost of the rules in proportion.
-LONGEST = 100_000
+# No abbreviation is longer: only so many letters before a full stop are compared.
+MAX_ABBREVIATION = 20
+# Longer sentences are cut, because the cost of the rules grows faster than the length.
+MAX_SENTENCE = 100_000
 
 
-class Treebank(Listed):
+class Treebank(ListedTokenizer):
     """Each dialogue of a text begins with `<start>`; dialogues are separated by blank lines."""
 
     kind = "treebank"
@@ -51,69 +51,69 @@ class Treebank(Listed):
 
     @classmethod
     def train(cls, text: str, size: int | None = None) -> Self:
-        # The rules part `<` from what follows it, so no word of a text is written like a special token.
+        # The rules separate `<` from what follows it, so no word of a text is written like a special token.
         counts: Counter[str] = Counter(dict.fromkeys(cls.special, 0))
-        for dialogue in dialogues(text):
-            counts.update(words_of(dialogue))
+        for dialogue in split_examples(text):
+            counts.update(split_words(dialogue))
         return cls(most_frequent(counts, cls.special, size))
 
     def encode(self, text: str) -> Ids:
-        examples = [self.encode_example(dialogue) for dialogue in dialogues(text)]
+        examples = [self.encode_example(dialogue) for dialogue in split_examples(text)]
         return np.concatenate(examples) if examples else np.empty(0, np.int32)
 
     def encode_example(self, text: str) -> Ids:
         """One dialogue, after `<start>`."""
-        return np.array([self.boundary, *self._numbers(text)], np.int32)
+        return np.array([self.boundary, *self._encode_words(text)], np.int32)
 
     def encode_sentence(self, text: str) -> Ids:
-        """A newline is white space; behind a blank line the next dialogue begins."""
-        first, *others = dialogues_so_far(text)
-        ids = self._numbers(first)
+        """A newline is white space; a new dialogue begins after a blank line."""
+        first, *others = split_unfinished_examples(text)
+        ids = self._encode_words(first)
         for dialogue in others:
-            ids += [self.boundary, *self._numbers(dialogue)]
+            ids += [self.boundary, *self._encode_words(dialogue)]
         return np.array(ids, np.int32)
 
     def parts(self, text: str) -> Iterable[str]:
-        return words_of(text)
+        return split_words(text)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Tokens joined by single spaces."""
         return " ".join(self.tokens[number] for number in ids)
 
-    def _numbers(self, dialogue: str) -> list[int]:
-        return [self._ids.get(word, self.unknown) for word in words_of(dialogue)]
+    def _encode_words(self, dialogue: str) -> list[int]:
+        return [self._ids.get(word, self.unknown) for word in split_words(dialogue)]
 
 
-def words_of(text: str) -> Iterator[str]:
-    """Words and punctuation of one dialogue, full stops inside it parted from their words too."""
-    rules = word_rules()
-    for sentence in sentences(text):
-        for piece in pieces(sentence, LONGEST):
-            yield from rules.tokenize(piece)
+def split_words(text: str) -> Iterator[str]:
+    """Words and punctuation of one dialogue; full stops inside it are separated from their words, too."""
+    rules = load_word_rules()
+    for sentence in split_sentences(text):
+        for chunk in split_chunks(sentence, MAX_SENTENCE):
+            yield from rules.tokenize(chunk)
 
 
-def sentences(text: str) -> Iterator[str]:
-    """The text cut after each sentence."""
+def split_sentences(text: str) -> Iterator[str]:
+    """The text split after each sentence."""
     start = 0
     for stop in _STOP.finditer(text):
-        if text[stop.start()] != "." or not _keeps_its_stop(text, start, stop.start()):
+        if text[stop.start()] != "." or not _is_abbreviation(text, start, stop.start()):
             yield text[start : stop.end()]
             start = stop.end()
     yield text[start:]
 
 
-def _keeps_its_stop(text: str, start: int, stop: int) -> bool:
-    last = _LAST_WORD.search(text, max(start, stop - LONGEST_WORD), stop)
+def _is_abbreviation(text: str, start: int, stop: int) -> bool:
+    last = _LAST_WORD.search(text, max(start, stop - MAX_ABBREVIATION), stop)
     word = last.group() if last else ""
     if word == "I":
         return False
-    # A stop before this one makes it dots, not the end of a sentence.
+    # After another stop these are dots, not the end of a sentence.
     return word.endswith(".") or _INITIALS.fullmatch(word) is not None or word.lower() in ABBREVIATIONS
 
 
 @cache
-def word_rules() -> Any:
-    """NLTK's word tokenizer, which reads no file."""
+def load_word_rules() -> Any:
+    """NLTK's word tokenizer, which needs no download."""
     try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
     except ImportError:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anaphor.data.pair_corpus import PairTokenizers, encode_pairs
+from anaphor.data.corpus import PairTokenizers, encode_pairs
 from anaphor.draw import Panel, heat_maps
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.data.text import Stream
-from anaphor.data.word import Word
+from anaphor.data.batches import Stream
+from anaphor.data.vocab import Word
 from anaphor.draw import Line, bands
 from anaphor.labs.lab import CURVES, LABS, Check, Outcome, equal
 from anaphor.labs.specs import ConceptsSpec

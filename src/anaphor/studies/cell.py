@@ -6,14 +6,14 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from anaphor.data.pair_sources import open_pairs
-from anaphor.data.sources import open_source
+from anaphor.data.dataset import PAIR_COLUMNS, TEXT_COLUMNS
+from anaphor.data.datasets import open_dataset
 from anaphor.studies.spec import METRICS, Setting, StudySpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.durable import replace_file
@@ -120,14 +120,16 @@ def make_cell(setting: Setting, seed: int, folder: Path, task: str, threads: int
 def digests_of(spec: RunSpec) -> Mapping[str, str]:
     """What train and valid hold. The test split is not opened."""
     if isinstance(spec, TranslationRunSpec):
-        return digests(spec.data, open_pairs, (spec.source, spec.target))
-    return digests(spec.data, open_source)
+        return digests(spec.data, PAIR_COLUMNS, spec.source, spec.target)
+    return digests(spec.data, TEXT_COLUMNS)
 
 
 @cache
-def digests(data: str, opener: Callable[..., Any], direction: tuple[str | None, ...] = ()) -> Mapping[str, str]:
-    source = opener(data, *direction)
-    return {split: source.digest(split) for split in ("train", "valid")}
+def digests(
+    data: str, columns: tuple[str, ...], source: str | None = None, target: str | None = None
+) -> Mapping[str, str]:
+    dataset = open_dataset(data, columns, source=source, target=target)
+    return {split: dataset.digest(split) for split in ("train", "valid")}
 
 
 @cache

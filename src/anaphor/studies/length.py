@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.data.text import Batch
+from anaphor.data.batches import Batch
 from anaphor.draw import COLORS, curves
 from anaphor.errors import ConfigError
 from anaphor.metrics.perplexity import LossTotal, Score

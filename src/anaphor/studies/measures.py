@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from anaphor.data.pair_source import lines_of
+from anaphor.data.files import split_lines
 from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.metrics.perplexity import Score
 from anaphor.studies.length import losses_by_length
@@ -90,8 +90,8 @@ def longest_lines(made: PreparedLanguage, split: str, count: int) -> list[str]:
     if not count:
         return []
     source = made.source
-    text = made.tokenizer.as_text(source.read(split), where=source.where(split), start=source.start(split))
-    lines = sorted({line.strip() for line in lines_of(text)}, key=lambda line: (-len(line), line))
+    text = made.tokenizer.as_text(source.read(split), where=source.where(split), offset=source.byte_offset(split))
+    lines = sorted({line.strip() for line in split_lines(text)}, key=lambda line: (-len(line), line))
     limit = math.inf if made.model.limit is None else made.model.limit
     fitting = (line for line in lines if 0 < len(made.tokenizer.encode_sentence(line)) <= limit)
     return list(islice(fitting, count))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anaphor.data.byte import Byte
+from anaphor.data.vocab import Byte
 from anaphor.studies.cell import digests_of
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec

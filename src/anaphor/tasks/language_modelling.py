@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from anaphor.data.text import Batch, Complete, Padded, Stream, offset_of
+from anaphor.data.batches import Batch, EvaluationStream, PaddedBatches, Stream, epoch_offset
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import losses_by_batch
@@ -49,7 +49,7 @@ class Protocol:
 
     def batches(self, tokens: Tensor, boundary: int) -> Sequence[Batch]:
         if self.complete:
-            return Complete(tokens, boundary, self.rows, self.bptt)
+            return EvaluationStream(tokens, boundary, self.rows, self.bptt)
         return Stream(tokens, self.rows, self.bptt)
 
     def facts(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class LanguageModelling:
         self.protocol, self.restraint = protocol, restraint
 
     def batches(self, epoch: int) -> Stream:
-        offset = offset_of(epoch, self.rows, self.bptt) if self.shift else 0
+        offset = epoch_offset(epoch, self.rows, self.bptt) if self.shift else 0
         return Stream(self.splits("train").tokens, self.rows, self.bptt, offset)
 
     def empty_carry(self, model: LanguageModel) -> ModelState | None:
@@ -148,11 +148,13 @@ class LanguageModelling:
 class ExampleModelling:
     """The tokens of separate examples, padded to the longest of a batch. Nothing is carried from one to the next."""
 
-    def __init__(self, tokenizer: Tokenizer, examples: Callable[[str], Padded], restraint: Restraint = FREE) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, examples: Callable[[str], PaddedBatches], restraint: Restraint = FREE
+    ) -> None:
         self.tokenizer, self.examples, self.restraint = tokenizer, examples, restraint
 
-    def batches(self, epoch: int) -> Padded:
-        return self.examples("train").at(epoch)
+    def batches(self, epoch: int) -> PaddedBatches:
+        return self.examples("train").at_epoch(epoch)
 
     def empty_carry(self, model: LanguageModel) -> None:
         return None
@@ -164,10 +166,10 @@ class ExampleModelling:
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         batches = self.examples(split)
-        total = LossTotal(0.0, 0, batches.bytes, causal=model.causal)
+        total = LossTotal(0.0, 0, batches.text_bytes, causal=model.causal)
         for batch, losses in losses_by_batch(model, batches, carry=False):
             total = total + LossTotal(float(losses.double().sum()), int((batch.targets != NO_TARGET).sum()), 0)
-        unknowns = batches.count_of(self.tokenizer.unknown)
+        unknowns = batches.count_token(self.tokenizer.unknown)
         facts = {"batching": "padded", "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, unknowns)}
         facts |= _sight_facts(model)
         return Score(total, facts)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anaphor.data.text import Batch
+from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.models import LanguageModel

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from anaphor.data.pair_batches import PairBatch, PairBatches
-from anaphor.data.pair_corpus import EncodedPairs, PairTokenizers, encode_pairs
+from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
+from anaphor.data.corpus import EncodedPairs, PairTokenizers, encode_pairs
 from anaphor.evaluation import eval_mode
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
 from anaphor.metrics.bleu import BleuScore, corpus_bleu
@@ -31,7 +31,7 @@ FREE = Disagreement()
 class PairSplit:
     """One split: its batches, its numbers, and its sentences as people wrote them."""
 
-    batches: PairBatches
+    batches: PaddedBatches
     pairs: EncodedPairs
     texts: Sequence[tuple[str, str]]
 
@@ -57,22 +57,22 @@ class Translation:
         self.select, self.tokenize = select, tokenize
         self.facts = facts or {}
 
-    def batches(self, epoch: int) -> PairBatches:
-        return self.splits("train").batches.at(epoch)
+    def batches(self, epoch: int) -> PaddedBatches:
+        return self.splits("train").batches.at_epoch(epoch)
 
     def empty_carry(self, model: Seq2Seq) -> None:
         return None
 
-    def loss(self, model: Seq2Seq, batch: PairBatch, carry: None) -> tuple[Loss, None]:
+    def loss(self, model: Seq2Seq, batch: Batch, carry: None) -> tuple[Loss, None]:
         if self.disagreement.price:
             return self._loss_of_two(model, batch), None
         x = features(model, batch)
         return Loss(smoothed(x, model.head, batch.targets, self.smoothing)), None
 
-    def _loss_of_two(self, model: Seq2Seq, batch: PairBatch) -> Loss:
+    def _loss_of_two(self, model: Seq2Seq, batch: Batch) -> Loss:
         """The mean loss of two readings, and what it costs that they differ. Both are rows of one batch: dropout draws
         for every row, and one call of the model costs less than two."""
-        twice = batch.twice()
+        twice = batch.repeat()
         x = features(model, twice)
         total = smoothed(x, model.head, twice.targets, self.smoothing) / 2
         return Loss(total, self.disagreement.of(x, model.head, batch.targets))
@@ -99,7 +99,7 @@ class Translation:
 
     def signature_facts(self, total: LossTotal) -> dict[str, Any]:
         source, target = self.tokenizers.source, self.tokenizers.target
-        vocabulary = str(len(target)) if self.tokenizers.joint else f"{len(source)}+{len(target)}"
+        vocabulary = str(len(target)) if self.tokenizers.is_joint else f"{len(source)}+{len(target)}"
         return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **self.facts}
 
     def bleu(self, model: Seq2Seq, split: str, beam: Beam) -> BleuScore:
@@ -110,7 +110,7 @@ class Translation:
         """The model's own translations of a split."""
         found = self.splits(split)
         best = self.translated([model], found.batches, beam)
-        return [best[place][0] for place in found.pairs.places.tolist()]
+        return [best[place][0] for place in found.pairs.indices.tolist()]
 
     def bleu_of(self, written: Sequence[Hypothesis], split: str) -> BleuScore:
         """Corpus BLEU of translations of a whole split, against its targets."""
@@ -125,7 +125,7 @@ class Translation:
 
     def _targets(self, split: str) -> list[str]:
         found = self.splits(split)
-        return [found.texts[place][1] for place in found.pairs.places.tolist()]
+        return [found.texts[place][1] for place in found.pairs.indices.tolist()]
 
     def translate(
         self, models: Sequence[Seq2Seq], sentences: Sequence[str], beam: Beam, rows: int = 64
@@ -134,11 +134,11 @@ class Translation:
         pairs = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers)
         for model in models:
             pairs.check_lengths(source=model.source_limit)
-        batches = PairBatches(pairs, rows=rows, device=models[0].device)
+        batches = batch_pairs(pairs, rows=rows, device=models[0].device)
         found = self.translated(models, batches, beam)
         return [found[place] for place in range(len(sentences))]
 
-    def translated(self, models: Sequence[Seq2Seq], batches: PairBatches, beam: Beam) -> dict[int, list[Hypothesis]]:
+    def translated(self, models: Sequence[Seq2Seq], batches: PaddedBatches, beam: Beam) -> dict[int, list[Hypothesis]]:
         """What is found for each pair, by its place. Where the beam sets no bound, a translation may be twice as long
         as its source, and twenty tokens longer: within reason, whatever stands beside it."""
         end = self.tokenizers.target.boundary
@@ -152,15 +152,14 @@ class Translation:
         chosen = replace(beam, longest=None, end=end)
         with eval_mode(*models), torch.inference_mode():
             for number, batch in enumerate(ordered):
-                bounds = [
-                    2 * size + 20 if beam.longest is None else beam.longest for size in batch.source_lengths.tolist()
-                ]
+                source_ids, sizes = batch.source
+                bounds = [2 * size + 20 if beam.longest is None else beam.longest for size in sizes.tolist()]
                 limits = [model.limit - 1 for model in models if model.limit is not None]
                 longest = [min([bound, *limits]) for bound in bounds]
-                state = tuple(model.encode(batch.source_ids, batch.source_lengths) for model in models)
-                first = batch.source_ids.new_full((len(batch.source_ids),), end)
+                state = tuple(model.encode(source_ids, sizes) for model in models)
+                first = source_ids.new_full((len(source_ids),), end)
                 found.update(
-                    zip(batch.places, search(partial(step, number), first, state, chosen, longest), strict=True)
+                    zip(batch.indices, search(partial(step, number), first, state, chosen, longest), strict=True)
                 )
             report_progress("translating", len(ordered), len(ordered))
         return found
@@ -174,7 +173,7 @@ class Translation:
         return "\n".join(lines)
 
 
-def features(model: Seq2Seq, batch: PairBatch) -> torch.Tensor:
+def features(model: Seq2Seq, batch: Batch) -> torch.Tensor:
     """What the head reads for every token of the targets. [B, T, D]"""
-    x, _ = model.features(batch.input_ids, model.encode(batch.source_ids, batch.source_lengths), batch.lengths)
+    x, _ = model.features(batch.input_ids, model.encode(*batch.source), batch.lengths)
     return x

@@ -100,15 +100,15 @@ class Experiment(ABC):
 class HasSplits(Protocol):
     """Data in splits."""
 
-    def check(self, split: str) -> str: ...
+    def check_split(self, split: str) -> str: ...
 
 
 def require_splits(data: HasSplits, test: bool) -> None:
     """Refuse data without a split that will be scored."""
-    data.check("valid")
+    data.check_split("valid")
     if test:
         try:
-            data.check("test")
+            data.check_split("test")
         except DataError as error:
             raise DataError(f"{error}; use --no-test to train without it") from None
 

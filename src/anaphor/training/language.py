@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from anaphor.data.corpus import build_tokenizer, encoded
-from anaphor.data.pair_sources import PAIR_SOURCES
-from anaphor.data.reading import dialogues
-from anaphor.data.source import Source
-from anaphor.data.sources import EXAMPLES, LINES, SOURCES, open_source, overlap
-from anaphor.data.synthetic import GrammarSource
-from anaphor.data.text import Padded, columns, largest_offset
+from anaphor.data.batches import PaddedBatches, batch_examples, batchify, max_offset
+from anaphor.data.corpus import build_tokenizer, encode_split
+from anaphor.data.dataset import EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEXT_COLUMNS, Dataset, count_overlap
+from anaphor.data.datasets import open_dataset
+from anaphor.data.files import split_examples
+from anaphor.data.grammar import GrammarDataset
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.data.vocab import tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
 from anaphor.models import LanguageModel, preset
+from anaphor.registry import DATASETS
 from anaphor.tasks.language_modelling import (
     ExampleModelling,
     LanguageModelling,
@@ -44,11 +43,11 @@ class PreparedLanguage(Prepared):
     spec: LanguageRunSpec
     model: LanguageModel
     task: LanguageModelling | ExampleModelling
-    opener: Callable[[], Source]
+    opener: Callable[[], Dataset]
     tokenizer: Tokenizer
 
     @property
-    def source(self) -> Source:
+    def source(self) -> Dataset:
         """Its text, which is not opened before somebody asks."""
         return self.opener()
 
@@ -64,7 +63,7 @@ class PreparedLanguage(Prepared):
         if isinstance(task, LanguageModelling):
             task.protocol.batches(task.splits("valid").tokens, task.tokenizer.boundary)
             if task.shift:
-                columns(task.splits("train").tokens, task.rows, largest_offset(task.rows, task.bptt))
+                batchify(task.splits("train").tokens, task.rows, max_offset(task.rows, task.bptt))
         else:
             task.examples("valid")
 
@@ -82,14 +81,14 @@ class PreparedLanguage(Prepared):
     def source_loss(self, split: str, scored: int) -> float | None:
         """Nats that the source itself loses on each token of this tokenizer. None: it is no grammar, or part of what it
         wrote is hidden behind unknown words, which are easier to predict."""
-        if not isinstance(self.source, GrammarSource):
+        if not isinstance(self.source, GrammarDataset):
             return None
         if isinstance(self.task, LanguageModelling):
             text = self.task.splits(split)
             # All tokens, also where the last few are not scored: the total is that of the whole text.
             tokens, unknowns = len(text.tokens), text.unknowns
         else:
-            tokens, unknowns = scored, self.task.examples(split).count_of(self.tokenizer.unknown)
+            tokens, unknowns = scored, self.task.examples(split).count_token(self.tokenizer.unknown)
         total, _ = self.source.loss(self.source.text(split))
         return None if unknowns else total / tokens
 
@@ -112,8 +111,8 @@ class PreparedLanguage(Prepared):
         """What of test stands in train too: whole examples where they are separate, else lines. It reads the test
         split."""
         separate = isinstance(self.task, ExampleModelling)
-        found = overlap(self.source, EXAMPLES if separate else LINES)
-        return {"unit": "examples" if separate else "lines", "test": found.parts, "in_train": found.in_train}
+        found = count_overlap(self.source, EXAMPLE_SEPARATOR if separate else LINE_SEPARATOR)
+        return {"unit": "examples" if separate else "lines", "test": found.total, "in_train": found.in_train}
 
 
 def prepare_language(
@@ -122,13 +121,11 @@ def prepare_language(
     """Build the model for its data. A run that exists brings its own tokenizer, among its `known` facts, and the
     `place` where its data were; they are not opened before a split is read."""
     device = choose_device(spec.device)
-    if spec.data in PAIR_SOURCES and not Path(spec.data).exists():
-        raise ConfigError(f"data={spec.data!r} are sentence pairs, no text: `anaphor train translate` learns from them")
 
     @cache
-    def source() -> Source:
+    def source() -> Dataset:
         begun = known is not None or place is not None
-        return open_source(at_hand(spec.data, place, SOURCES) if begun else spec.data)
+        return open_dataset(at_hand(spec.data, place, DATASETS) if begun else spec.data, TEXT_COLUMNS)
 
     if known is None:
         tokenizer = build_tokenizer(source(), spec.tokenizer, spec.vocabulary)
@@ -145,7 +142,7 @@ def prepare_language(
 
 
 def _stream_task(
-    spec: LanguageRunSpec, source: Callable[[], Source], tokenizer: Tokenizer, carry: bool, device: torch.device
+    spec: LanguageRunSpec, source: Callable[[], Dataset], tokenizer: Tokenizer, carry: bool, device: torch.device
 ) -> LanguageModelling:
     if spec.max_examples is not None:
         raise ConfigError(
@@ -154,7 +151,7 @@ def _stream_task(
 
     @cache
     def split(name: str) -> Split:
-        corpus = encoded(source(), name, tokenizer)
+        corpus = encode_split(source(), name, tokenizer)
         return Split(corpus.tensor(device), corpus.bytes, corpus.unknowns)
 
     protocol = Protocol(spec.eval_batch_size, spec.bptt, carry, spec.protocol == "complete")
@@ -172,7 +169,7 @@ def _stream_task(
 
 def _padded_task(
     spec: LanguageRunSpec,
-    source: Callable[[], Source],
+    source: Callable[[], Dataset],
     tokenizer: Tokenizer,
     limit: int | None,
     device: torch.device,
@@ -182,10 +179,10 @@ def _padded_task(
             raise ConfigError(f"{name}=True is about segments of a text, and examples have none: use --batching stream")
 
     @cache
-    def examples(name: str) -> Padded:
+    def examples(name: str) -> PaddedBatches:
         text = source()
         raw, where = text.read(name), text.where(name)
-        texts = dialogues(tokenizer.as_text(raw, where=where, start=text.start(name)))
+        texts = split_examples(tokenizer.as_text(raw, where=where, offset=text.byte_offset(name)))
         check_examples(texts, where)
         chosen = texts[: spec.max_examples] if name == "train" else texts
         ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text))) for text in chosen]
@@ -196,13 +193,13 @@ def _padded_task(
                 f"positions: choose a larger --max-positions, or positions without end"
             )
         told = [place for place, example in enumerate(ids) if len(example) > 1]
-        return Padded(
+        return batch_examples(
             [ids[place] for place in told],
             pad=tokenizer.pad,
             rows=spec.batch_size,
             seed=spec.seed,
             device=device,
-            size=sum(len(chosen[place].encode("utf-8", "surrogateescape")) for place in told),
+            text_bytes=sum(len(chosen[place].encode("utf-8", "surrogateescape")) for place in told),
         )
 
     return ExampleModelling(tokenizer, examples, _restraint(spec))

@@ -17,15 +17,15 @@ from anaphor.training.spec import RunSpec
 class Splits(Protocol):
     """Data, as far as it is cut into splits."""
 
-    def check(self, split: str) -> str: ...
+    def check_split(self, split: str) -> str: ...
 
 
 def check_splits(source: Splits, test: bool) -> None:
     """Refuse data that lack a split which will be scored."""
-    source.check("valid")
+    source.check_split("valid")
     if test:
         try:
-            source.check("test")
+            source.check_split("test")
         except DataError as error:
             raise DataError(f"{error}; --no-test does without") from None
 

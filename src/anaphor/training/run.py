@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from anaphor.config import from_yaml, look_up, read_mapping, to_yaml
-from anaphor.data.pair_sources import PAIR_SOURCES
-from anaphor.data.sources import SOURCES
 from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
 from anaphor.progress import Cancelled, ProgressListener, progress_listener
+from anaphor.registry import DATASETS
 from anaphor.tasks.base import Task
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
@@ -45,7 +44,7 @@ PREPARE: dict[type[RunSpec], Callable[..., Prepared]] = {
     LanguageRunSpec: prepare_language,
     TranslationRunSpec: prepare_translation,
 }
-NAMES: dict[type[RunSpec], Container[str]] = {LanguageRunSpec: SOURCES, TranslationRunSpec: PAIR_SOURCES}
+NAMES: dict[type[RunSpec], Container[str]] = {LanguageRunSpec: DATASETS, TranslationRunSpec: DATASETS}
 """Data that need no place to be found."""
 KINDS: dict[str, type[RunSpec]] = {kind.task: kind for kind in PREPARE}
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 
-from anaphor.data.pair_batches import PairBatches
-from anaphor.data.pair_corpus import PairTokenizers, encoded_pairs, joint_tokenizers, separate_tokenizers
-from anaphor.data.pair_source import PairSource, pair_overlap
-from anaphor.data.pair_sources import PAIR_SOURCES, open_pairs
+from anaphor.data.batches import batch_pairs
+from anaphor.data.corpus import PairTokenizers, encode_pair_split, joint_tokenizers, separate_tokenizers
+from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
+from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
 from anaphor.generate import Beam
 from anaphor.metrics.perplexity import Score
 from anaphor.models.presets import seq2seq_preset
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
+from anaphor.registry import DATASETS
 from anaphor.tasks.disagreement import Disagreement
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import PairSplit, Translation
@@ -33,11 +34,11 @@ class PreparedTranslation(Prepared):
     spec: TranslationRunSpec
     model: Seq2Seq
     task: Translation
-    opener: Callable[[], PairSource]
+    opener: Callable[[], Dataset]
     tokenizers: PairTokenizers
 
     @property
-    def source(self) -> PairSource:
+    def source(self) -> Dataset:
         """Its pairs, which are not opened before somebody asks."""
         return self.opener()
 
@@ -74,17 +75,17 @@ class PreparedTranslation(Prepared):
         return score | {"bleu_signature": bleu.signature, "chrf_signature": characters.signature}
 
     def _shared(self) -> dict[str, Any]:
-        found = pair_overlap(self.source, self._trained())
-        return {"overlap": {"unit": "pairs", "test": found.parts, "in_train": found.in_train}}
+        found = count_row_overlap(self.source, self._trained())
+        return {"overlap": {"unit": "pairs", "test": found.total, "in_train": found.in_train}}
 
     def _trained(self) -> list[tuple[str, str]]:
         """The pairs it was trained on: not those that were too many or too long."""
         train = self.task.splits("train")
-        return [train.texts[place] for place in train.pairs.places.tolist()]
+        return [train.texts[place] for place in train.pairs.indices.tolist()]
 
     def padding_share(self) -> float | None:
         """Of both sides together."""
-        return self.task.splits("train").batches.padding.both
+        return self.task.splits("train").batches.padding_share
 
     def left_out(self) -> int:
         return self.task.splits("train").pairs.dropped
@@ -98,17 +99,17 @@ def prepare_translation(
     device = choose_device(spec.device)
 
     @cache
-    def source() -> PairSource:
+    def source() -> Dataset:
         begun = known is not None or place is not None
-        data = at_hand(spec.data, place, PAIR_SOURCES) if begun else spec.data
-        return open_pairs(data, spec.source, spec.target)
+        data = at_hand(spec.data, place, DATASETS) if begun else spec.data
+        return open_dataset(data, PAIR_COLUMNS, source=spec.source, target=spec.target)
 
     if known is not None:
         tokenizers = PairTokenizers.from_plain(known["tokenizer"])
     else:
         build = joint_tokenizers if spec.joint else separate_tokenizers
         tokenizers = build(source(), spec.tokenizer, spec.vocabulary)
-    if spec.tied == "all" and not tokenizers.joint:
+    if spec.tied == "all" and not tokenizers.is_joint:
         raise ConfigError(
             "tied='all' shares the word vectors of both languages: say --joint, so that they have the same"
         )
@@ -123,14 +124,14 @@ def prepare_translation(
         .build()
         .to(device)
     )
-    fit = spec.data in PAIR_SOURCES and source().fit  # to open those that have a name costs nothing
+    is_named = spec.data in DATASETS  # to open those that have a name costs nothing
     task = Translation(
         tokenizers,
         _splits(spec, source, tokenizers, model, device),
         smoothing=spec.label_smoothing,
         disagreement=disagreement_of(spec, model.spec),
         select=spec.select,
-        facts={"data": "fit"} if fit and spec.max_examples is None and spec.max_length is None else {},
+        facts=dict(source().facts) if is_named and spec.max_examples is None and spec.max_length is None else {},
     )
     return PreparedTranslation(spec, model, task, device, source, tokenizers, known=known or {})
 
@@ -148,24 +149,24 @@ def disagreement_of(spec: TranslationRunSpec, shares: Seq2SeqSpec) -> Disagreeme
 
 def _splits(
     spec: TranslationRunSpec,
-    source: Callable[[], PairSource],
+    source: Callable[[], Dataset],
     tokenizers: PairTokenizers,
     model: Seq2Seq,
     device: torch.device,
 ) -> Any:
     @cache
     def split(name: str) -> PairSplit:
-        pairs = encoded_pairs(source(), name, tokenizers)
-        texts = source().pairs(name)
+        pairs = encode_pair_split(source(), name, tokenizers)
+        texts = source().rows(name).values
         if name == "train":
             pairs = pairs if spec.max_examples is None else pairs.first(spec.max_examples)
-            pairs = pairs if spec.max_length is None else pairs.without_longer(spec.max_length)
+            pairs = pairs if spec.max_length is None else pairs.drop_longer(spec.max_length)
         pairs.check_lengths(source=model.source_limit, target=model.limit)
-        batches = PairBatches(
+        batches = batch_pairs(
             pairs,
             rows=spec.batch_size if spec.batch_tokens is None else None,
-            tokens=spec.batch_tokens,
-            multiple=spec.pad_to,
+            max_tokens=spec.batch_tokens,
+            pad_to=spec.pad_to,
             seed=spec.seed,
             device=device,
         )

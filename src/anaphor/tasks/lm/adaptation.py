@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.config import look_up
-from anaphor.data.text import Batch
+from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import eval_mode
 from anaphor.metrics.perplexity import LossResult, Tally

@@ -8,20 +8,27 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anaphor.data.corpus import build_tokenizer, encoded
-from anaphor.data.pair_sources import PAIR_SOURCES
-from anaphor.data.reading import dialogues
-from anaphor.data.source import Source
-from anaphor.data.sources import EXAMPLES, LINES, SOURCES, open_source, overlap
-from anaphor.data.synthetic import GrammarSource
-from anaphor.data.text import Batch, Complete, Padded, Stream, columns, largest_offset, offset_of
+from anaphor.data.batches import (
+    Batch,
+    EvaluationStream,
+    PaddedBatches,
+    Stream,
+    batch_examples,
+    batchify,
+    epoch_offset,
+    max_offset,
+)
+from anaphor.data.corpus import build_tokenizer, encode_split
+from anaphor.data.dataset import EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEXT_COLUMNS, Dataset, count_overlap
+from anaphor.data.datasets import open_dataset
+from anaphor.data.files import split_examples
+from anaphor.data.grammar import GrammarDataset
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.data.vocab import tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
@@ -31,6 +38,7 @@ from anaphor.metrics.perplexity import LossResult, Tally, loss_result
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
 from anaphor.models.cross_entropy import NO_TARGET, chunked
+from anaphor.registry import DATASETS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
@@ -92,7 +100,7 @@ class Protocol:
 
     def batches(self, tokens: Tensor, boundary: int) -> Sequence[Batch]:
         if self.complete:
-            return Complete(tokens, boundary, self.rows, self.bptt)
+            return EvaluationStream(tokens, boundary, self.rows, self.bptt)
         return Stream(tokens, self.rows, self.bptt)
 
     def facts(self) -> dict[str, Any]:
@@ -134,7 +142,7 @@ class LanguageModelExperiment(Experiment):
         spec: LanguageRunSpec,
         model: LanguageModel,
         tokenizer: Tokenizer,
-        open_text: Callable[[], Source],
+        open_text: Callable[[], Dataset],
         *,
         device: torch.device | str = "cpu",
         known: Mapping[str, Any] | None = None,
@@ -152,7 +160,7 @@ class LanguageModelExperiment(Experiment):
         """Refuse settings that do not fit together, and derive others."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> Dataset:
         return self._open_text()
 
     @abstractmethod
@@ -179,7 +187,7 @@ class LanguageModelExperiment(Experiment):
     def source_loss(self, split: str) -> float | None:
         """Loss of the grammar that the text was drawn from, in nats per token of this tokenizer. None: the text is not
         from a grammar, or has unknown words, which are easier to predict than what they stand for."""
-        if not isinstance(self.source, GrammarSource):
+        if not isinstance(self.source, GrammarDataset):
             return None
         tokens, unknowns = self.count_tokens(split)
         total, _ = self.source.loss(self.source.text(split))
@@ -187,8 +195,8 @@ class LanguageModelExperiment(Experiment):
 
     def overlap(self) -> dict[str, Any]:
         """How much of test is in train too. It reads the test split."""
-        found = overlap(self.source, self.overlap_separator)
-        return {"unit": self.overlap_unit, "test": found.parts, "in_train": found.in_train}
+        found = count_overlap(self.source, self.overlap_separator)
+        return {"unit": self.overlap_unit, "test": found.total, "in_train": found.in_train}
 
     def fingerprint(self) -> dict[str, Any]:
         return {
@@ -224,7 +232,7 @@ class LanguageModelExperiment(Experiment):
 class StreamExperiment(LanguageModelExperiment):
     """The text as one stream in parallel rows, segment after segment, with the state carried or not."""
 
-    overlap_unit, overlap_separator = "lines", LINES
+    overlap_unit, overlap_separator = "lines", LINE_SEPARATOR
 
     def setup(self) -> None:
         spec = self.spec
@@ -236,12 +244,12 @@ class StreamExperiment(LanguageModelExperiment):
         self.protocol = Protocol(spec.eval_batch_size, spec.bptt, self.carry, spec.protocol == "complete")
 
     def load_split(self, name: str) -> Split:
-        corpus = encoded(self.source, name, self.tokenizer)
+        corpus = encode_split(self.source, name, self.tokenizer)
         return Split(corpus.tensor(self.device), corpus.bytes, corpus.unknowns)
 
     def batches(self, epoch: int) -> Stream:
         rows, bptt = self.spec.batch_size, self.spec.bptt
-        offset = offset_of(epoch, rows, bptt) if self.spec.random_offset else 0
+        offset = epoch_offset(epoch, rows, bptt) if self.spec.random_offset else 0
         return Stream(self.split("train").tokens, rows, bptt, offset)
 
     def initial_carry(self) -> ModelState | None:
@@ -256,7 +264,7 @@ class StreamExperiment(LanguageModelExperiment):
         self.eval_batches("valid", self.protocol)
         if self.spec.random_offset:
             rows = self.spec.batch_size
-            columns(self.split("train").tokens, rows, largest_offset(rows, self.spec.bptt))
+            batchify(self.split("train").tokens, rows, max_offset(rows, self.spec.bptt))
 
     def evaluate(self, split: str) -> LossResult:
         return self.evaluate_with(split, self.protocol)
@@ -293,7 +301,7 @@ class StreamExperiment(LanguageModelExperiment):
 class PaddedExperiment(LanguageModelExperiment):
     """Separate examples, padded to the longest one of a batch. No state is carried from one to the next."""
 
-    overlap_unit, overlap_separator = "examples", EXAMPLES
+    overlap_unit, overlap_separator = "examples", EXAMPLE_SEPARATOR
 
     def setup(self) -> None:
         for name in ("carry", "random_offset"):
@@ -302,10 +310,10 @@ class PaddedExperiment(LanguageModelExperiment):
                     f"{name}=True applies to segments of a stream, and examples have none: use --batching stream"
                 )
 
-    def load_split(self, name: str) -> Padded:
+    def load_split(self, name: str) -> PaddedBatches:
         where, tokenizer = self.source.where(name), self.tokenizer
-        text = tokenizer.as_text(self.source.read(name), where=where, start=self.source.start(name))
-        examples = dialogues(text)
+        text = tokenizer.as_text(self.source.read(name), where=where, offset=self.source.byte_offset(name))
+        examples = split_examples(text)
         if not examples:
             raise DataError(f"{where} holds no examples: they are separated by blank lines")
         if name == "train":
@@ -318,17 +326,17 @@ class PaddedExperiment(LanguageModelExperiment):
                 f"positions: use a larger --max-positions, or another --position"
             )
         kept = [index for index, example in enumerate(ids) if len(example) > 1]
-        return Padded(
+        return batch_examples(
             [ids[index] for index in kept],
             pad=tokenizer.pad,
             rows=self.spec.batch_size,
             seed=self.spec.seed,
             device=self.device,
-            size=sum(len(examples[index].encode("utf-8", "surrogateescape")) for index in kept),
+            text_bytes=sum(len(examples[index].encode("utf-8", "surrogateescape")) for index in kept),
         )
 
-    def batches(self, epoch: int) -> Padded:
-        return self.split("train").at(epoch)
+    def batches(self, epoch: int) -> PaddedBatches:
+        return self.split("train").at_epoch(epoch)
 
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         return self.compute_loss(batch, None)[0], None
@@ -342,13 +350,13 @@ class PaddedExperiment(LanguageModelExperiment):
         tally = Tally(causal=self.model.causal)
         for batch, values in losses_by_batch(self.model, examples, carry=False):
             tally.add(values.double().sum(), batch.count)
-        total = tally.read(examples.bytes)
-        unknowns = examples.count_of(self.tokenizer.unknown)
+        total = tally.read(examples.text_bytes)
+        unknowns = examples.count_token(self.tokenizer.unknown)
         return loss_result(total, {"batching": "padded", **self.common_facts(total.tokens, unknowns)})
 
     def count_tokens(self, split: str) -> tuple[int, int]:
         examples = self.split(split)
-        return sum(batch.count for batch in examples), examples.count_of(self.tokenizer.unknown)
+        return sum(batch.count for batch in examples), examples.count_token(self.tokenizer.unknown)
 
     def notes(self) -> list[str]:
         examples = self.split("train")
@@ -373,13 +381,11 @@ def build_experiment(
     """Build the model for its data. A run that exists brings its `known` fingerprint with the tokenizer, and the
     `data_path` where its data were; its data are not opened before a split is read."""
     device = choose_device(spec.device)
-    if spec.data in PAIR_SOURCES and not Path(spec.data).exists():
-        raise ConfigError(f"data={spec.data!r} is a data set of sentence pairs: use `anaphor train translate`")
 
     @cache
-    def open_text() -> Source:
+    def open_text() -> Dataset:
         exists = known is not None or data_path is not None
-        return open_source(at_hand(spec.data, data_path, SOURCES) if exists else spec.data)
+        return open_dataset(at_hand(spec.data, data_path, DATASETS) if exists else spec.data, TEXT_COLUMNS)
 
     if known is None:
         tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from anaphor.data.pair_source import lines_of
+from anaphor.data.files import split_lines
 from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.metrics.perplexity import LossResult, Tally
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
@@ -79,8 +79,8 @@ def longest_lines(experiment: LanguageModelExperiment, split: str, count: int) -
     if not count:
         return []
     source, tokenizer = experiment.source, experiment.tokenizer
-    text = tokenizer.as_text(source.read(split), where=source.where(split), start=source.start(split))
-    lines = sorted({line.strip() for line in lines_of(text)}, key=lambda line: (-len(line), line))
+    text = tokenizer.as_text(source.read(split), where=source.where(split), offset=source.byte_offset(split))
+    lines = sorted({line.strip() for line in split_lines(text)}, key=lambda line: (-len(line), line))
     limit = math.inf if experiment.model.limit is None else experiment.model.limit
     fitting = (line for line in lines if 0 < len(tokenizer.encode_sentence(line)) <= limit)
     return list(islice(fitting, count))

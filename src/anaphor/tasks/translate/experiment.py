@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.data.pair_batches import PairBatch, PairBatches
-from anaphor.data.pair_corpus import (
+from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
+from anaphor.data.corpus import (
     EncodedPairs,
     PairTokenizers,
+    encode_pair_split,
     encode_pairs,
-    encoded_pairs,
     joint_tokenizers,
     separate_tokenizers,
 )
-from anaphor.data.pair_source import PairSource, pair_overlap
-from anaphor.data.pair_sources import PAIR_SOURCES, open_pairs
+from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
+from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
@@ -33,6 +33,7 @@ from anaphor.models.cross_entropy import NO_TARGET, smoothed, token_losses
 from anaphor.models.language_model import Head
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
 from anaphor.progress import report_progress
+from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
@@ -88,7 +89,7 @@ def build_rdrop(weight: float, model: Seq2SeqSpec) -> RDrop:
 class PairSplit:
     """One split: batches, encoded pairs, and the texts."""
 
-    batches: PairBatches
+    batches: PaddedBatches
     pairs: EncodedPairs
     texts: Sequence[tuple[str, str]]
 
@@ -107,7 +108,7 @@ class TranslationExperiment(Experiment):
         spec: TranslationRunSpec,
         model: Seq2Seq,
         tokenizers: PairTokenizers,
-        open_pairs: Callable[[], PairSource],
+        open_pairs: Callable[[], Dataset],
         *,
         device: torch.device | str = "cpu",
         known: Mapping[str, Any] | None = None,
@@ -121,34 +122,34 @@ class TranslationExperiment(Experiment):
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
 
     @property
-    def source(self) -> PairSource:
+    def source(self) -> Dataset:
         return self._open_pairs()
 
     def load_split(self, name: str) -> PairSplit:
-        spec, pairs = self.spec, encoded_pairs(self.source, name, self.tokenizers)
+        spec, pairs = self.spec, encode_pair_split(self.source, name, self.tokenizers)
         if name == "train":
             pairs = pairs if spec.max_examples is None else pairs.first(spec.max_examples)
-            pairs = pairs if spec.max_length is None else pairs.without_longer(spec.max_length)
+            pairs = pairs if spec.max_length is None else pairs.drop_longer(spec.max_length)
         pairs.check_lengths(source=self.model.source_limit, target=self.model.limit)
-        batches = PairBatches(
+        batches = batch_pairs(
             pairs,
             rows=spec.batch_size if spec.batch_tokens is None else None,
-            tokens=spec.batch_tokens,
-            multiple=spec.pad_to,
+            max_tokens=spec.batch_tokens,
+            pad_to=spec.pad_to,
             seed=spec.seed,
             device=self.device,
         )
-        return PairSplit(batches, pairs, self.source.pairs(name))
+        return PairSplit(batches, pairs, self.source.rows(name).values)
 
-    def batches(self, epoch: int) -> PairBatches:
-        return self.split("train").batches.at(epoch)
+    def batches(self, epoch: int) -> PaddedBatches:
+        return self.split("train").batches.at_epoch(epoch)
 
-    def loss(self, batch: PairBatch, carry: None) -> tuple[Loss, None]:
+    def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         smoothing, head = self.spec.label_smoothing, self.model.head
         if not self.rdrop.weight:
             return Loss(smoothed(compute_features(self.model, batch), head, batch.targets, smoothing)), None
         # Both passes are rows of one batch: dropout is drawn per row, and one call of the model is cheaper than two.
-        doubled = batch.twice()
+        doubled = batch.repeat()
         x = compute_features(self.model, doubled)
         total = smoothed(x, head, doubled.targets, smoothing) / 2
         return Loss(total, self.rdrop.penalty(x, head, batch.targets)), None
@@ -190,8 +191,8 @@ class TranslationExperiment(Experiment):
     def _with_overlap(self, result: LossResult) -> LossResult:
         train = self.split("train")
         # The pairs it was trained on, without those left out.
-        found = pair_overlap(self.source, [train.texts[index] for index in train.pairs.places.tolist()])
-        overlap = {"unit": "pairs", "test": found.parts, "in_train": found.in_train}
+        found = count_row_overlap(self.source, [train.texts[index] for index in train.pairs.indices.tolist()])
+        overlap = {"unit": "pairs", "test": found.total, "in_train": found.in_train}
         return replace(result, details={**result.details, "overlap": overlap})
 
     def total(self, split: str) -> LossTotal:
@@ -208,12 +209,12 @@ class TranslationExperiment(Experiment):
 
     def signature_facts(self, total: LossTotal) -> dict[str, Any]:
         source, target = self.tokenizers.source, self.tokenizers.target
-        vocabulary = str(len(target)) if self.tokenizers.joint else f"{len(source)}+{len(target)}"
+        vocabulary = str(len(target)) if self.tokenizers.is_joint else f"{len(source)}+{len(target)}"
         spec = self.spec
         # Opening a named data set costs nothing; any other data are not opened for this.
-        whole = spec.max_examples is None and spec.max_length is None and spec.data in PAIR_SOURCES
-        fit = {"data": "fit"} if whole and self.source.fit else {}
-        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **fit}
+        whole = spec.max_examples is None and spec.max_length is None and spec.data in DATASETS
+        facts = self.source.facts if whole else {}
+        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **facts}
 
     def bleu(self, hypotheses: Sequence[Hypothesis], split: str) -> BleuScore:
         """Corpus BLEU of translations of a whole split."""
@@ -228,13 +229,13 @@ class TranslationExperiment(Experiment):
 
     def _references(self, split: str) -> list[str]:
         loaded = self.split(split)
-        return [loaded.texts[index][1] for index in loaded.pairs.places.tolist()]
+        return [loaded.texts[index][1] for index in loaded.pairs.indices.tolist()]
 
     def translate_split(self, split: str, beam: Beam) -> list[Hypothesis]:
         """The best translation of each sentence of a split."""
         loaded = self.split(split)
         best = self.translate_batches(loaded.batches, beam, [self.model])
-        return [best[index][0] for index in loaded.pairs.places.tolist()]
+        return [best[index][0] for index in loaded.pairs.indices.tolist()]
 
     def translate(
         self, sentences: Sequence[str], beam: Beam, models: Sequence[Seq2Seq] | None = None, rows: int = 64
@@ -244,11 +245,11 @@ class TranslationExperiment(Experiment):
         pairs = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers)
         for model in models:
             pairs.check_lengths(source=model.source_limit)
-        found = self.translate_batches(PairBatches(pairs, rows=rows, device=models[0].device), beam, models)
+        found = self.translate_batches(batch_pairs(pairs, rows=rows, device=models[0].device), beam, models)
         return [found[index] for index in range(len(sentences))]
 
     def translate_batches(
-        self, batches: PairBatches, beam: Beam, models: Sequence[Seq2Seq]
+        self, batches: PaddedBatches, beam: Beam, models: Sequence[Seq2Seq]
     ) -> dict[int, list[Hypothesis]]:
         """Translations of each pair by its index. Without a bound in the beam, a translation has at most twice as many
         tokens as its source, and 20."""
@@ -263,15 +264,14 @@ class TranslationExperiment(Experiment):
         unbounded = replace(beam, longest=None, end=end)
         with eval_mode(*models), torch.inference_mode():
             for number, batch in enumerate(ordered):
-                bounds = [
-                    2 * size + 20 if beam.longest is None else beam.longest for size in batch.source_lengths.tolist()
-                ]
+                source_ids, sizes = batch.source
+                bounds = [2 * size + 20 if beam.longest is None else beam.longest for size in sizes.tolist()]
                 limits = [model.limit - 1 for model in models if model.limit is not None]
                 lengths = [min([bound, *limits]) for bound in bounds]
-                state = tuple(model.encode(batch.source_ids, batch.source_lengths) for model in models)
-                first = batch.source_ids.new_full((len(batch.source_ids),), end)
+                state = tuple(model.encode(source_ids, sizes) for model in models)
+                first = source_ids.new_full((len(source_ids),), end)
                 hypotheses = search(partial(step, number), first, state, unbounded, lengths)
-                found.update(zip(batch.places, hypotheses, strict=True))
+                found.update(zip(batch.indices, hypotheses, strict=True))
             report_progress("translating", len(ordered), len(ordered))
         return found
 
@@ -297,7 +297,7 @@ class TranslationExperiment(Experiment):
 
     def statistics(self) -> dict[str, Any]:
         train = self.split("train")
-        return {"padding_share": train.batches.padding.both, "left_out": train.pairs.dropped}
+        return {"padding_share": train.batches.padding_share, "left_out": train.pairs.dropped}
 
 
 def build_experiment(
@@ -308,17 +308,17 @@ def build_experiment(
     device = choose_device(spec.device)
 
     @cache
-    def open_data() -> PairSource:
+    def open_data() -> Dataset:
         exists = known is not None or data_path is not None
-        data = at_hand(spec.data, data_path, PAIR_SOURCES) if exists else spec.data
-        return open_pairs(data, spec.source, spec.target)
+        data = at_hand(spec.data, data_path, DATASETS) if exists else spec.data
+        return open_dataset(data, PAIR_COLUMNS, source=spec.source, target=spec.target)
 
     if known is not None:
         tokenizers = PairTokenizers.from_plain(known["tokenizer"])
     else:
         build = joint_tokenizers if spec.joint else separate_tokenizers
         tokenizers = build(open_data(), spec.tokenizer, spec.vocabulary)
-    if spec.tied == "all" and not tokenizers.joint:
+    if spec.tied == "all" and not tokenizers.is_joint:
         raise ConfigError("tied='all' shares the embeddings of both languages: use --joint, for a joint vocabulary")
     sizes = {"source_vocabulary": len(tokenizers.source), "vocabulary": len(tokenizers.target)}
     with seeded(spec.seed, keep_state=known is not None):
@@ -326,7 +326,7 @@ def build_experiment(
     return TranslationExperiment(spec, model.to(device), tokenizers, open_data, device=device, known=known)
 
 
-def compute_features(model: Seq2Seq, batch: PairBatch) -> Tensor:
+def compute_features(model: Seq2Seq, batch: Batch) -> Tensor:
     """Features that the output layer reads for every token of the targets. [B, T, D]"""
-    x, _ = model.features(batch.input_ids, model.encode(batch.source_ids, batch.source_lengths), batch.lengths)
+    x, _ = model.features(batch.input_ids, model.encode(*batch.source), batch.lengths)
     return x

@@ -1,0 +1,360 @@
+"""Data sets: splits with named columns, read one split and column at a time, each split with a digest of its content.
+
+Columns say what a data set is: ("text",) is a running text, ("source", "target") are sentence pairs. Several columns
+are aligned line by line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anaphor.config import look_up
+from anaphor.data.files import ADVICE_FOR_TEXT, File, decode_text, split_lines
+from anaphor.errors import ConfigError, DataError
+
+TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
+SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
+SOURCE, TARGET = PAIR_COLUMNS = ("source", "target")
+TEXT_COLUMNS = ("text",)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One split, row by row."""
+
+    values: list[tuple[Any, ...]]
+    """One value per column, without the white space around it."""
+    lines: list[int]
+    """Line number of each row in its files, from 1."""
+    blank: int
+    """Lines that are empty in every column; they are left out."""
+    where: tuple[str, ...]
+    """Name of each column in error messages."""
+    digest: str
+    """SHA-256 of the split."""
+
+
+class Dataset(ABC):
+    """Named columns in splits."""
+
+    name: str
+    columns: tuple[str, ...] = TEXT_COLUMNS
+    splits: tuple[str, ...] = SPLITS
+    """Those of train, valid and test that it has."""
+    languages: tuple[str, ...] = ()
+    """Language of each column of sentence pairs."""
+    facts: Mapping[str, str] = {}
+    """Facts for the signature of every score on it, such as `data: fit` where valid and test repeat train."""
+
+    @abstractmethod
+    def read(self, split: str, column: str | None = None) -> bytes:
+        """One column of one split as stored, decompressed. No other split's file is opened.
+
+        `column` may be left out where there is only one.
+        """
+
+    def digest(self, split: str) -> str:
+        """SHA-256 of one split: of its column, or of the digests of its columns."""
+        return combine_digests([self.column_digest(split, column) for column in self.columns])
+
+    def column_digest(self, split: str, column: str) -> str:
+        """SHA-256 of `read(split, column)`."""
+        return hashlib.sha256(self.read(split, column)).hexdigest()
+
+    def where(self, split: str, column: str | None = None) -> str:
+        """Name of this part of the data in error messages."""
+        part = f"the {split} split of {self.name}"
+        return part if column is None or len(self.columns) == 1 else f"the {column} of {part}"
+
+    def byte_offset(self, split: str) -> int:
+        """Bytes of the same file before this split."""
+        return 0
+
+    def line_offset(self, split: str) -> int:
+        """Lines of the same files before this split."""
+        return 0
+
+    def text(self, split: str, column: str | None = None) -> str:
+        """One column of one split as text, or an error that names the byte that is not UTF-8."""
+        return decode_text(self.read(split, column), self.where(split, column), self.byte_offset(split))
+
+    def rows(self, split: str) -> Rows:
+        """Lines of all columns, aligned; an error names the line where one of them is missing."""
+        split = self.check_split(split)
+        where = tuple(self.where(split, column) for column in self.columns)
+        raws = [self.read(split, column) for column in self.columns]
+        # Metrics compare texts, so the byte tokenizer is no way out here.
+        texts = [decode_text(raw, part, advice=ADVICE_FOR_TEXT) for raw, part in zip(raws, where, strict=True)]
+        columns = [split_lines(text) for text in texts]
+        check_line_counts(where, columns)
+        values: list[tuple[Any, ...]] = []
+        lines: list[int] = []
+        for number, row in enumerate(zip(*columns, strict=True), 1 + self.line_offset(split)):
+            cells = tuple(cell.strip() for cell in row)
+            if all(cells):
+                values.append(cells)
+                lines.append(number)
+            elif any(cells):
+                empty = where[cells.index("")]
+                full = next(part for part, cell in zip(where, cells, strict=True) if cell)
+                raise DataError(f"line {number} of {empty} is empty, but line {number} of {full} is not")
+        if not values:
+            raise DataError(f"{' and '.join(where)} hold no sentences")
+        digest = combine_digests([hashlib.sha256(raw).hexdigest() for raw in raws])
+        return Rows(values, lines, len(columns[0]) - len(lines), where, digest)
+
+    def swap(self) -> Dataset:
+        """The same rows with the two columns exchanged: pairs in the other direction."""
+        return Swapped(self)
+
+    def check_split(self, split: str) -> str:
+        """The standard name of a split, or an error that lists the splits."""
+        known = look_up(SPLIT_NAMES, split, "split")
+        if known not in self.splits:
+            raise DataError(f"{self.name} has no {known} split (it has: {', '.join(self.splits)})")
+        return known
+
+    def column_index(self, column: str | None) -> int:
+        """Position of a column, or an error that lists the columns."""
+        if column is None and len(self.columns) > 1:
+            raise ConfigError(f"{self.name} has the columns {', '.join(self.columns)}: name one of them")
+        return 0 if column is None else look_up({c: i for i, c in enumerate(self.columns)}, column, "column")
+
+
+class Swapped(Dataset):
+    """Sentence pairs in the other direction."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.name, self.columns, self.splits, self.facts = (
+            dataset.name, dataset.columns, dataset.splits, dataset.facts
+        )  # fmt: skip
+        self.languages = dataset.languages[::-1]
+
+    def read(self, split: str, column: str | None = None) -> bytes:
+        return self._dataset.read(split, self._other(column))
+
+    def column_digest(self, split: str, column: str) -> str:
+        return self._dataset.column_digest(split, self._other(column))
+
+    def where(self, split: str, column: str | None = None) -> str:
+        return self._dataset.where(split, column if column is None else self._other(column))
+
+    def line_offset(self, split: str) -> int:
+        return self._dataset.line_offset(split)
+
+    def swap(self) -> Dataset:
+        return self._dataset
+
+    def _other(self, column: str | None) -> str:
+        return self.columns[::-1][self.column_index(column)]
+
+
+class SplitFiles(Dataset):
+    """A file for each split and column."""
+
+    def __init__(
+        self,
+        name: str,
+        files: Mapping[str, File | tuple[File, ...]],
+        columns: tuple[str, ...] = TEXT_COLUMNS,
+        languages: tuple[str, ...] = (),
+    ) -> None:
+        self.name, self.columns, self.languages = name, columns, languages
+        self.files = {split: files if isinstance(files, tuple) else (files,) for split, files in files.items()}
+        self.splits = tuple(split for split in SPLITS if split in files)
+
+    def read(self, split: str, column: str | None = None) -> bytes:
+        return self._file(split, column).read()
+
+    def column_digest(self, split: str, column: str) -> str:
+        return self._file(split, column).digest()
+
+    def where(self, split: str, column: str | None = None) -> str:
+        files = self.files[self.check_split(split)]
+        return " and ".join(map(str, files)) if column is None else str(files[self.column_index(column)])
+
+    def _file(self, split: str, column: str | None) -> File:
+        return self.files[self.check_split(split)][self.column_index(column)]
+
+
+class OneFile(Dataset):
+    """One text file for all splits: the first 90 % of its bytes are train, 5 % valid, 5 % test."""
+
+    def __init__(self, name: str, file: File) -> None:
+        self.name, self.file = name, file
+
+    def read(self, split: str, column: str | None = None) -> bytes:
+        self.column_index(column)
+        raw = self.file.read()
+        start, end = self._bounds(raw, self.check_split(split))
+        return raw[start:end]
+
+    def where(self, split: str, column: str | None = None) -> str:
+        return str(self.file)
+
+    def byte_offset(self, split: str) -> int:
+        return self._bounds(self.file.read(), self.check_split(split))[0]
+
+    def line_offset(self, split: str) -> int:
+        return self.file.read()[: self.byte_offset(split)].count(b"\n")
+
+    def _bounds(self, raw: bytes, split: str) -> tuple[int, int]:
+        if not raw.strip():
+            raise DataError(f"{self.file} is empty")
+        cuts = [0, *cut_points(raw, str(self.file)), len(raw)]
+        index = SPLITS.index(split)
+        return cuts[index], cuts[index + 1]
+
+
+class AlignedFiles(Dataset):
+    """A file for each column and all splits: the first 90 % of the lines are train, 5 % valid, 5 % test."""
+
+    def __init__(
+        self, name: str, files: Sequence[File], columns: tuple[str, ...], languages: tuple[str, ...] = ()
+    ) -> None:
+        self.name, self.files, self.columns, self.languages = name, tuple(files), columns, languages
+
+    def read(self, split: str, column: str | None = None) -> bytes:
+        lines = self._lines()[self.column_index(column)]
+        start, end = self._bounds(self.check_split(split), len(lines))
+        return encode_lines(lines[start:end])
+
+    def where(self, split: str, column: str | None = None) -> str:
+        return " and ".join(map(str, self.files)) if column is None else str(self.files[self.column_index(column)])
+
+    def line_offset(self, split: str) -> int:
+        return self._bounds(self.check_split(split), len(self._lines()[0]))[0]
+
+    def _lines(self) -> list[list[str]]:
+        columns = [split_lines(decode_text(file.read(), str(file), advice=ADVICE_FOR_TEXT)) for file in self.files]
+        # Before the files are split: otherwise only test would show that lines are missing at the end.
+        check_line_counts([str(file) for file in self.files], columns)
+        return columns
+
+    def _bounds(self, split: str, lines: int) -> tuple[int, int]:
+        cuts = [0, lines * 90 // 100, lines * 95 // 100, lines]
+        if not cuts[0] < cuts[1] < cuts[2] < cuts[3]:
+            raise DataError(
+                f"{self.files[0]} has {lines} lines, too few to be split into train, valid and test: "
+                "give longer files, or a folder with a file for each split and language"
+            )
+        index = SPLITS.index(split)
+        return cuts[index], cuts[index + 1]
+
+
+class Generated(Dataset):
+    """Rows that are generated in memory; no value contains a newline."""
+
+    @abstractmethod
+    def generate(self, split: str) -> Sequence[tuple[str, ...]]:
+        """Rows of one split, one value per column."""
+
+    def read(self, split: str, column: str | None = None) -> bytes:
+        index = self.column_index(column)
+        return encode_lines(row[index] for row in self.generate(self.check_split(split)))
+
+
+class InMemory(Generated):
+    """Rows given as lists, by split."""
+
+    def __init__(
+        self, name: str, rows: Mapping[str, Sequence[tuple[str, ...]]], columns: tuple[str, ...] = TEXT_COLUMNS
+    ) -> None:
+        self.name, self.columns, self._rows = name, columns, dict(rows)
+        self.splits = tuple(split for split in SPLITS if split in rows)
+
+    def generate(self, split: str) -> Sequence[tuple[str, ...]]:
+        return self._rows[split]
+
+
+def combine_digests(digests: Sequence[str]) -> str:
+    """One digest for all columns; that of the column where there is one."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256(json.dumps(list(digests)).encode()).hexdigest()
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def check_line_counts(where: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
+    """Raise where columns cannot be aligned."""
+    for name, column in zip(where, columns, strict=True):
+        if len(column) != len(columns[0]):
+            raise DataError(
+                f"{where[0]} has {len(columns[0]):,} lines and {name} has {len(column):,}: "
+                "they must correspond line by line"
+            )
+
+
+def cut_points(raw: bytes, where: str) -> tuple[int, int]:
+    """Where valid and test begin: after the first line end past 90 % and 95 % of the bytes.
+
+    Where a line is so long that a split would be empty, the text is cut at white space, else between two characters.
+    """
+    valid, test = len(raw) * 90 // 100, len(raw) * 95 // 100
+    for ends in (b"\n", b" \t\n"):
+        cuts = _after(raw, valid, ends), _after(raw, test, ends)
+        if all(part.strip() for part in (raw[: cuts[0]], raw[cuts[0] : cuts[1]], raw[cuts[1] :])):
+            return cuts
+    cuts = _between(raw, valid), _between(raw, test)
+    if 0 < cuts[0] < cuts[1] < len(raw.rstrip()):
+        return cuts
+    raise DataError(
+        f"{where} has {len(raw)} bytes, too few to be split into train, valid and test: "
+        "give a longer text, or a folder with a file for each split"
+    )
+
+
+def _after(raw: bytes, start: int, ends: bytes) -> int:
+    found = [index for index in (raw.find(bytes([end]), start) for end in ends) if index >= 0]
+    return min(found) + 1 if found else len(raw)
+
+
+def _between(raw: bytes, start: int) -> int:
+    # A byte 10xxxxxx continues a UTF-8 character, which starts at most three bytes earlier.
+    for index in range(start, min(start + 4, len(raw))):
+        if raw[index] & 0xC0 != 0x80:
+            return index
+    return start
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much of test is also in train, word for word."""
+
+    total: int
+    """Lines, examples or rows of test, without blank ones."""
+    in_train: int
+    """How many of them are also in train."""
+
+
+LINE_SEPARATOR, EXAMPLE_SEPARATOR = rb"\n", rb"\n\s*\n"
+
+
+def count_overlap(dataset: Dataset, separator: bytes = LINE_SEPARATOR) -> Overlap:
+    """Lines (or examples, by the separator) of test that are also in train. It reads the test split.
+
+    Bytes are compared, so it also works where they are not UTF-8.
+    """
+    test = Counter(_parts(dataset.read(TEST), separator))
+    shared = {part for part in _parts(dataset.read(TRAIN), separator) if part in test}
+    return Overlap(test.total(), sum(test[part] for part in shared))
+
+
+def count_row_overlap(dataset: Dataset, trained: Iterable[tuple[Any, ...]]) -> Overlap:
+    """Rows of test that are among those trained on. It reads the test split."""
+    test = Counter(dataset.rows(TEST).values)
+    return Overlap(test.total(), sum(test[row] for row in test.keys() & set(trained)))
+
+
+def _parts(raw: bytes, separator: bytes) -> Iterator[bytes]:
+    plain = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
+    return filter(None, (part.strip() for part in re.split(separator, plain)))

@@ -1,0 +1,367 @@
+"""Named data sets, folders and files: `open_dataset` opens them all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from anaphor.config import look_up, nearest
+from anaphor.data.dataset import (
+    PAIR_COLUMNS,
+    SOURCE,
+    SPLIT_NAMES,
+    SPLITS,
+    TARGET,
+    TEST,
+    TEXT_COLUMNS,
+    TRAIN,
+    VALID,
+    AlignedFiles,
+    Dataset,
+    OneFile,
+    SplitFiles,
+)
+from anaphor.data.download import NamedFile, Transfer, Upstream
+from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
+from anaphor.data.files import TEXT_ENDINGS, StoredFile
+from anaphor.data.grammar import GrammarDataset
+from anaphor.errors import ConfigError, DataError
+from anaphor.registry import DATASETS
+
+# train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
+_BY_LANGUAGE = re.compile(r"[^.]+\.(?P<language>[^.]+)(?:\.txt)?(?:\.gz)?")
+_NOT_LANGUAGES = ("txt", "gz")
+# src-train.txt next to train.txt or tgt-train.txt.
+_BY_PREFIX = re.compile(r"[^.]+(?:\.txt)?(?:\.gz)?")
+_SPLIT = re.compile(r"(?:src-|tgt-)?(?P<split>train|validation|valid|val|test)(?![a-zA-Z])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedDataset:
+    """An entry of the table `DATASETS`."""
+
+    about: str
+    """Description in a few words."""
+    license: str
+    """Terms of use."""
+    columns: tuple[str, ...] = TEXT_COLUMNS
+    files: tuple[NamedFile, ...] = ()
+    """Files on disk; none where the data are generated."""
+    open: Callable[[], Dataset]
+    """Opens it; nothing is read or downloaded yet."""
+
+
+def _wikitext_2() -> NamedDataset:
+    root = (
+        "https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
+        "/word_language_model/data/wikitext-2"
+    )
+    known = {
+        "train": ("9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f", 10_797_148),
+        "valid": ("f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8", 1_121_681),
+        "test": ("d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0", 1_256_449),
+    }
+    files = {}
+    for split, (sha256, size) in known.items():
+        name = f"{split}.txt"
+        files[split] = NamedFile("wikitext-2", Upstream(file=name, url=f"{root}/{name}", sha256=sha256, bytes=size))
+    return NamedDataset(
+        about="good articles of Wikipedia, words separated, rare words as <unk> (Merity et al. 2016)",
+        license="CC BY-SA 3.0",
+        files=tuple(files.values()),
+        open=lambda: SplitFiles("wikitext-2", files),
+    )
+
+
+def _tinyshakespeare() -> NamedDataset:
+    upstream = Upstream(
+        file="input.txt",
+        url=(
+            "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
+            "/data/tinyshakespeare/input.txt"
+        ),
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        bytes=1_115_394,
+    )
+    file = NamedFile("tinyshakespeare", upstream)
+    return NamedDataset(
+        about="a megabyte of Shakespeare's plays, dialogues separated by blank lines (Karpathy 2015)",
+        license="public domain",
+        files=(file,),
+        open=lambda: OneFile("tinyshakespeare", file),
+    )
+
+
+def _multi30k() -> NamedDataset:
+    root = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
+    stems = {TRAIN: "train", VALID: "val", TEST: "test_2016_flickr"}
+    # SHA-256 and size in bytes of each text, then of the gzip file.
+    known = {
+        "train.en": (
+            ("460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6", 1_801_238),
+            ("d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f", 568_929),
+        ),
+        "train.de": (
+            ("2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72", 2_110_398),
+            ("726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6", 637_044),
+        ),
+        "val.en": (
+            ("1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227", 63_297),
+            ("14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28", 21_650),
+        ),
+        "val.de": (
+            ("660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660", 75_981),
+            ("f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a", 24_681),
+        ),
+        "test_2016_flickr.en": (
+            ("399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182", 62_076),
+            ("611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9", 21_077),
+        ),
+        "test_2016_flickr.de": (
+            ("4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16", 70_649),
+            ("9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8", 22_890),
+        ),
+    }
+    files = {
+        name: NamedFile(
+            "multi30k",
+            Upstream(file=name, url=f"{root}/{name}.gz", sha256=text[0], bytes=text[1], gzip=Transfer(*packed)),
+        )
+        for name, (text, packed) in known.items()
+    }
+    pairs = {split: (files[f"{stem}.en"], files[f"{stem}.de"]) for split, stem in stems.items()}
+    return NamedDataset(
+        about="captions of photographs, English and German; test is test_2016_flickr (Elliott et al. 2016)",
+        license="none stated; images for research and education only",
+        columns=PAIR_COLUMNS,
+        files=tuple(files.values()),
+        open=lambda: SplitFiles("multi30k", pairs, PAIR_COLUMNS, ("en", "de")),
+    )
+
+
+WIKITEXT_2, TINYSHAKESPEARE, MULTI30K = _wikitext_2(), _tinyshakespeare(), _multi30k()
+PYTHON_REFERENCE = NamedDataset(
+    about="the language reference inside every CPython, as prose", license="PSF-2.0", open=PythonReference
+)
+GRAMMAR = NamedDataset(
+    about="sentences drawn from a grammar whose entropy is known exactly", license="none needed", open=GrammarDataset
+)
+ECHO = NamedDataset(
+    about="sentences of python-reference; the target is the source", license="PSF-2.0", columns=PAIR_COLUMNS, open=Echo
+)
+ECHO_FIT = NamedDataset(
+    about="echo with the train sentences in every split: measures how well a model fits",
+    license="PSF-2.0",
+    columns=PAIR_COLUMNS,
+    open=EchoFit,
+)
+REVERSE = NamedDataset(
+    about="random letters; the target is the source reversed", license="none needed", columns=PAIR_COLUMNS, open=Reverse
+)
+DATES = NamedDataset(
+    about="dates in many spellings, to be written like 2026-11-15; for characters or bpe",
+    license="none needed",
+    columns=PAIR_COLUMNS,
+    open=Dates,
+)
+
+
+def find_dataset(name: str) -> NamedDataset:
+    """The entry of a named data set. What a user registered may also be a `Dataset`, or a function that returns one."""
+    entry = look_up(DATASETS, name, "data set")
+    if isinstance(entry, NamedDataset):
+        return entry
+    dataset = entry() if callable(entry) else entry
+    if not isinstance(dataset, Dataset):
+        kind = type(dataset).__name__
+        raise ConfigError(f"data set {name!r} is a {kind}: register a Dataset or a function that returns one")
+    about = (type(dataset).__doc__ or "").strip().partition("\n")[0]
+    return NamedDataset(about=about, license="not stated", columns=dataset.columns, open=lambda: dataset)
+
+
+def open_dataset(
+    name: str, columns: Sequence[str] | None = None, *, source: str | None = None, target: str | None = None
+) -> Dataset:
+    """Open a data set by its name or path and check that it has the wanted columns.
+
+    A path is a folder with a file for each split (and language), one text file, split 90/5/5 by position, or two
+    aligned files `A,B`. Names come first: write `./name` for a folder that is called like a data set. `source` and
+    `target` are the languages of sentence pairs; one of them is enough where there are two languages.
+    """
+    wanted = None if columns is None else tuple(columns)
+    if name in DATASETS:
+        entry = find_dataset(name)
+        if wanted in (None, entry.columns):
+            return _directed(entry.open(), source, target)
+        if not os.path.exists(name):
+            raise ConfigError(
+                f"data set {name!r} has the columns {', '.join(entry.columns)}, but {', '.join(wanted or ())} are "
+                f"wanted (data sets with these columns: {', '.join(_names(wanted)) or 'none'})"
+            )
+    dataset = None
+    if wanted in (None, PAIR_COLUMNS):
+        dataset = _open_pair_path(name, source, target, optional=wanted is None)
+    if dataset is None and wanted in (None, TEXT_COLUMNS):
+        dataset = _open_text_path(name)
+    if dataset is None:
+        names = _names(wanted)
+        paths = {
+            PAIR_COLUMNS: "a folder, or two files with a comma between them",
+            TEXT_COLUMNS: "a folder, or a text file",
+        }
+        ways = f"; or {paths[wanted]}" if wanted in paths else ""
+        raise ConfigError(f"unknown data set {name!r}{nearest(name, names)} (known: {', '.join(sorted(names))}{ways})")
+    return dataset
+
+
+def _names(columns: tuple[str, ...] | None) -> list[str]:
+    return [name for name in DATASETS if columns in (None, find_dataset(name).columns)]
+
+
+def _open_text_path(name: str) -> Dataset | None:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return OneFile(name, StoredFile(path))
+    return _text_folder(name, path) if path.is_dir() else None
+
+
+def _text_folder(name: str, path: Path) -> Dataset:
+    files: dict[str, StoredFile] = {}
+    for stem, split in SPLIT_NAMES.items():
+        for ending in TEXT_ENDINGS:
+            candidate = path / f"{stem}{ending}"
+            if not candidate.is_file():
+                continue
+            if split in files:
+                raise DataError(
+                    f"{path} has two files for {split}, {files[split].path.name} and {candidate.name}: keep one of them"
+                )
+            files[split] = StoredFile(candidate)
+    if TRAIN in files:
+        return SplitFiles(name, files)
+    texts = sorted(file for file in path.iterdir() if file.name.endswith(TEXT_ENDINGS) and file.is_file())
+    if not files and len(texts) == 1:
+        return OneFile(name, StoredFile(texts[0]))
+    raise DataError(
+        f"{path} has no train.txt and no train.txt.gz: a text folder has train, valid and test files, or one text file"
+    )
+
+
+def _open_pair_path(name: str, source: str | None, target: str | None, optional: bool) -> Dataset | None:
+    """A folder of pairs or two files; with `optional`, None for a folder without files like train.en."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        languages = _by_prefix(path) or _by_language(path)
+        return None if optional and len(languages) < 2 else _pair_folder(name, path, languages, source, target)
+    halves = [] if path.is_file() and optional else list(_halves(name))
+    for first, second in halves:
+        if first.is_file() and second.is_file():
+            endings = _language(first), _language(second)
+            languages_of = endings if all(endings) and endings[0] != endings[1] else PAIR_COLUMNS
+            files = StoredFile(first), StoredFile(second)
+            return _directed(AlignedFiles(name, files, PAIR_COLUMNS, languages_of), source, target)
+    if len(halves) == 1 and any(half.is_file() for half in halves[0]):
+        missing = next(half for half in halves[0] if not half.is_file())
+        raise DataError(f"{name!r} means two files, but there is no file {missing}")
+    return None
+
+
+def _directed(dataset: Dataset, source: str | None, target: str | None) -> Dataset:
+    if dataset.columns != PAIR_COLUMNS or (source is None and target is None):
+        return dataset
+    direction = _direction(dataset.name, dataset.languages, source, target)
+    return dataset if direction == dataset.languages else dataset.swap()
+
+
+def _direction(name: str, languages: tuple[str, ...], source: str | None, target: str | None) -> tuple[str, str]:
+    """Source and target language; the order of the two languages where none is given."""
+    for column, language in ((SOURCE, source), (TARGET, target)):
+        if language is not None and language not in languages:
+            hint = nearest(language, languages)
+            raise ConfigError(
+                f"{column}={language}: {name} has no such language{hint} (it has: {', '.join(languages)})"
+            )
+    if source is not None and source == target:
+        raise ConfigError(f"source={source} and target={target}: they must be two languages")
+    if source is not None and target is not None:
+        return source, target
+    if len(languages) > 2:
+        raise ConfigError(f"{name} has {', '.join(languages)}: give both the source and the target language")
+    first, second = languages
+    return (second, first) if source == second or target == first else (first, second)
+
+
+def _halves(name: str) -> Iterator[tuple[Path, Path]]:
+    for comma in re.finditer(",", name):
+        yield Path(name[: comma.start()]).expanduser(), Path(name[comma.end() :]).expanduser()
+
+
+def _language(path: Path) -> str:
+    """Language in the name of a file, as in train.en.gz; empty where there is none."""
+    return Path(path.name.removesuffix(".gz").removesuffix(".txt")).suffix.removeprefix(".")
+
+
+def _pair_folder(
+    name: str, path: Path, by_language: dict[str, dict[str, StoredFile]], source: str | None, target: str | None
+) -> Dataset:
+    if len(by_language) < 2:
+        only = next(iter(by_language), None)
+        what = f"has files in one language only, {only}" if only else "has no files like train.en"
+        raise DataError(f"{path} {what}: a folder of pairs has train, valid and test files in two languages")
+    languages = tuple(sorted(by_language))
+    is_given = source is not None or target is not None
+    if not is_given and len(languages) == 2 and languages not in (PAIR_COLUMNS, ("src", "tgt"), ("src", "trg")):
+        raise ConfigError(f"{path} has {', '.join(languages)}: give the source or the target language")
+    direction = _direction(str(path), languages, source, target)
+    columns = [by_language[language] for language in direction]
+    files = {}
+    for split in SPLITS:
+        pair = [column.get(split) for column in columns]
+        if pair[0] is not None and pair[1] is not None:
+            files[split] = pair[0], pair[1]
+        elif split == TRAIN or any(pair):
+            missing = " or ".join(language for language, file in zip(direction, pair, strict=True) if file is None)
+            raise DataError(f"{path} has no {split} file in {missing}")
+    return SplitFiles(name, files, PAIR_COLUMNS, direction)
+
+
+def _by_language(path: Path) -> dict[str, dict[str, StoredFile]]:
+    """Language -> split -> file."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(path.iterdir()):
+        match = _BY_LANGUAGE.fullmatch(file.name)
+        if match and match["language"] not in _NOT_LANGUAGES and file.is_file():
+            found.setdefault(match["language"], []).append(file)
+    return {language: files for language, paths in found.items() if (files := _by_split(paths))}
+
+
+def _by_prefix(path: Path) -> dict[str, dict[str, StoredFile]]:
+    """The same for names that begin with `src-`; empty where none does."""
+    found: dict[str, list[Path]] = {SOURCE: [], TARGET: []}
+    for file in sorted(path.iterdir()):
+        if _BY_PREFIX.fullmatch(file.name) and file.is_file():
+            found[SOURCE if file.name.startswith("src-") else TARGET].append(file)
+    columns = {column: _by_split(paths) for column, paths in found.items()}
+    return columns if columns[SOURCE] else {}
+
+
+def _by_split(paths: list[Path]) -> dict[str, StoredFile]:
+    """The file of each split: `test` takes precedence over one longer name like `test_2016_flickr`."""
+    found: dict[str, dict[bool, list[Path]]] = {}
+    for path in paths:
+        match = _SPLIT.match(path.name)
+        if match:
+            is_plain = match.end() == len(path.name.split(".")[0])
+            found.setdefault(SPLIT_NAMES[match["split"]], {}).setdefault(is_plain, []).append(path)
+    files = {}
+    for split, candidates in found.items():
+        first, *others = candidates.get(True) or candidates[False]
+        if others:
+            raise DataError(
+                f"{first.parent} has two files for {split}, {first.name} and {others[0].name}: keep one of them"
+            )
+        files[split] = StoredFile(first)
+    return files
