@@ -60,7 +60,7 @@ def test_help_comes_from_field_docstrings(capsys):
     [
         (
             ["modls"],
-            "unknown verb 'modls'; did you mean 'models'? (known: bench, bleu, data, evaluate, generate, lab, look, ",
+            "unknown verb 'modls'; did you mean 'models'? (known: bench, bleu, check-mixer, data, evaluate, generate, ",
         ),
         (["models", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
         (["models", "luon"], "unknown model 'luon'; did you mean 'luong'?"),

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anaphor.mixers import AttentionSpec
-from contracts import promises
+from anaphor.mixers import AttentionSpec, contract
 from contracts.cases import combinations, table, whole_sequence_combinations
 
 COMBINATIONS = combinations()
@@ -18,11 +17,11 @@ def test_the_five_promises(name):
     mixer = COMBINATIONS[name].build().eval()
     # Small steps: cosine's sharpness and the unscaled dot make weights so sharp that nothing would be compared.
     x, more = 0.5 * torch.randn(3, 6, 8), 0.5 * torch.randn(3, 3, 8)
-    promises.chunks_equal_whole(mixer, x, [1, 4])
-    promises.padding_leaves_no_trace(mixer, x, more, torch.tensor([6, 2, 0]))
-    promises.rows_can_be_reordered(mixer, x, more, torch.tensor([2, 0, 0]))
-    promises.gradient_crosses_the_seam_unless_detached(mixer, x, more)
-    promises.old_state_survives(mixer, x, more)
+    contract.chunks_equal_whole(mixer, x, [1, 4])
+    contract.padding_leaves_no_trace(mixer, x, more, torch.tensor([6, 2, 0]))
+    contract.rows_can_be_reordered(mixer, x, more, torch.tensor([2, 0, 0]))
+    contract.gradient_crosses_the_seam(mixer, x, more)
+    contract.old_state_survives(mixer, x, more)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -31,8 +30,8 @@ def test_whole_sequence_attention_keeps_padding_and_rows(name):
     assert not spec.streams
     mixer = spec.build().eval()
     x, more = torch.randn(3, 6, 8), torch.randn(3, 3, 8)
-    promises.padding_leaves_no_trace(mixer, x, more, torch.tensor([6, 2, 0]))
-    promises.rows_can_be_reordered(mixer, x, more, torch.tensor([2, 0, 0]))
+    contract.padding_leaves_no_trace(mixer, x, more, torch.tensor([6, 2, 0]))
+    contract.rows_can_be_reordered(mixer, x, more, torch.tensor([2, 0, 0]))
 
 
 TABLE = {name: spec for name, spec in table().items() if spec.streams and not name.endswith("wider")}
@@ -68,10 +67,10 @@ def test_promises_hold_for_random_shapes_cuts_and_lengths(data, mixer, rows, tok
     cuts = data.draw(st.lists(st.integers(0, tokens), max_size=4))
     lengths = torch.tensor(data.draw(st.lists(st.integers(0, tokens), min_size=rows, max_size=rows)))
     order = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=4)))
-    promises.chunks_equal_whole(mixer, x, cuts)
-    promises.padding_leaves_no_trace(mixer, x, more, lengths)
-    promises.rows_can_be_reordered(mixer, x, more, order)
-    promises.old_state_survives(mixer, x, more)
+    contract.chunks_equal_whole(mixer, x, cuts)
+    contract.padding_leaves_no_trace(mixer, x, more, lengths)
+    contract.rows_can_be_reordered(mixer, x, more, order)
+    contract.old_state_survives(mixer, x, more)
 
 
 @settings(max_examples=100, deadline=None)
@@ -92,11 +91,13 @@ def test_ragged_streams_equal_each_row_alone(data, mixer):
         [[] for _ in range(rows)],
     )
     for chunk, length in zip(chunks, lengths, strict=True):
-        y, state = promises.run(mixer, chunk, state, seen, length)
+        y, state = contract.run(mixer, chunk, state, seen, length)
         seen = seen + length
         for row in range(rows):
             outputs[row].append(y[row, : length[row]])
     for row in range(rows):
         text = torch.cat([chunks[i, row, : lengths[i, row]] for i in range(count)])[None]
-        alone, _ = promises.run(mixer, text)
-        promises.assert_close(torch.cat(outputs[row]), alone[0], f"row {row} with lengths {lengths[:, row].tolist()}")
+        alone, _ = contract.run(mixer, text)
+        contract.assert_close(
+            torch.cat(outputs[row])[None], alone, f"{{where}} of row {row} with lengths {lengths[:, row].tolist()}"
+        )

@@ -25,6 +25,7 @@ VERBS = {
     "trace": "computation graph of any function: value and gradient at every node",
     "study": "many runs: a table, a figure, and what the numbers support",
     "lab": "claims about attention and recurrence that can be run and changed",
+    "check-mixer": "check that a mixer keeps the five promises of the contract",
     "data": "the data sets there are, what is on this disk, and how to get the rest",
     "models": "the models there are, how large they are and how much they remember",
     "bench": "speed side by side with what people use instead",
@@ -95,7 +96,7 @@ def dispatch(words: list[str]) -> int:
     if verb.startswith("-"):
         raise ConfigError(f"the verb is missing: it stands before all options (known: {', '.join(sorted(VERBS))})")
     look_up(VERBS, verb, "verb")
-    module = import_module(f"anaphor.cli.{verb}")
+    module = import_module(f"anaphor.cli.{verb.replace('-', '_')}")
     try:
         return int(module.run(rest))
     except SystemExit as done:  # --help has been printed

@@ -1,0 +1,263 @@
+"""The five promises of a mixer, as functions that raise `PromiseBroken` and say where. `check_mixer` runs all of them.
+
+Every function takes a mixer in evaluation mode and inputs [B, T, D]; double precision leaves no room for excuses.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from anaphor.errors import AnaphorError
+from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.spec import mixer_spec, options_of
+from anaphor.mixers.state import detach, select_rows, tensors_of
+
+Value = TypeVar("Value")
+RTOL, ATOL = 1e-9, 1e-10
+WIDTH, ROWS, TOKENS, MORE = 8, 4, 9, 5
+"""Size of the mixer and of the inputs that `check_mixer` runs it on."""
+
+
+PROMISES = {
+    "chunks_equal_whole": "cutting a sequence anywhere changes nothing",
+    "padding_leaves_no_trace": "padding changes neither the outputs nor the state",
+    "rows_can_be_reordered": "rows of a state can be selected, repeated and reordered",
+    "gradient_crosses_the_seam": "gradient flows through a carried state unless it is detached",
+    "old_state_survives": "a call leaves the state it was given unchanged",
+}
+WHOLE_SEQUENCE_PROMISES = ("padding_leaves_no_trace", "rows_can_be_reordered")
+"""The promises of a mixer that does not stream."""
+
+
+class PromiseBroken(AssertionError):
+    """A mixer does not do what its contract says."""
+
+
+@dataclass(frozen=True)
+class ContractReport:
+    """Which promises a mixer keeps."""
+
+    mixer: str
+    promises: dict[str, bool]
+    """Every promise that applies, and whether it holds."""
+    failures: dict[str, str]
+    """What goes wrong where, for each promise that does not hold."""
+
+    @property
+    def holds(self) -> bool:
+        return all(self.promises.values())
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"mixer": self.mixer, "holds": self.holds, "promises": self.promises, "failures": self.failures}
+
+
+def check_mixer(name: str) -> ContractReport:
+    """Build a registered mixer of small width and try every promise that applies to it, on inputs of a fixed seed."""
+    options_of(name)  # an unknown name is the caller's mistake, not the mixer's
+    failures: dict[str, str] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        trials = _trials()
+        mixer, problem = _try(lambda: mixer_spec(name, width=WIDTH).build().double().eval())
+        if mixer is None:
+            failures = dict.fromkeys(trials, f"it cannot be built with width={WIDTH}: {problem}")
+        else:
+            if not mixer.streams:
+                trials = {promise: trials[promise] for promise in WHOLE_SEQUENCE_PROMISES}
+            for promise, trial in trials.items():
+                _, problem = _try(partial(trial, mixer))
+                if problem:
+                    failures[promise] = problem
+    return ContractReport(name, {promise: promise not in failures for promise in trials}, failures)
+
+
+def _trials() -> dict[str, Callable[[Mixer], None]]:
+    x = torch.randn(ROWS, TOKENS, WIDTH, dtype=torch.float64)
+    more = torch.randn(ROWS, MORE, WIDTH, dtype=torch.float64)
+    lengths, order = torch.tensor([TOKENS, 4, 1, 0]), torch.tensor([3, 0, 0, 2, 1])
+
+    def chunks(mixer: Mixer) -> None:
+        for cuts in ([4], list(range(1, TOKENS)), [0, 5, 5, TOKENS]):
+            chunks_equal_whole(mixer, x, cuts)
+
+    return {
+        "chunks_equal_whole": chunks,
+        "padding_leaves_no_trace": partial(padding_leaves_no_trace, x=x, more=more, lengths=lengths),
+        "rows_can_be_reordered": partial(rows_can_be_reordered, x=x, more=more, order=order),
+        "gradient_crosses_the_seam": partial(gradient_crosses_the_seam, x=x, more=more),
+        "old_state_survives": partial(old_state_survives, x=x, more=more),
+    }
+
+
+def _try(action: Callable[[], Value]) -> tuple[Value | None, str]:
+    """The result, or what went wrong in one line."""
+    try:
+        return action(), ""
+    except (PromiseBroken, AnaphorError) as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 (a user's mixer may raise anything)
+        library = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+        frames = traceback.extract_tb(error.__traceback__)
+        users = [frame for frame in frames if not frame.filename.startswith(library)]
+        place = f" in line {users[-1].lineno} of {Path(users[-1].filename).name}" if users else ""
+        return None, f"{type(error).__name__}{place}: {' '.join(str(error).split())[:300]}"
+
+
+def run(
+    mixer: Mixer, x: Tensor, state: Any = None, seen: Tensor | None = None, lengths: Tensor | None = None
+) -> tuple[Tensor, Any]:
+    """One call from the initial state, or from a state after `seen` tokens."""
+    state = mixer.initial_state(x) if state is None else state
+    seen = x.new_zeros(len(x), dtype=torch.long) if seen is None else seen
+    y, state = mixer(x, state, Span.after(seen, x.shape[1], lengths))
+    if y.shape != (*x.shape[:2], mixer.width_out):
+        expected = [*x.shape[:2], mixer.width_out]
+        raise PromiseBroken(f"mix returns outputs {list(y.shape)} for {list(x.shape)}: they must be {expected}")
+    return y, state
+
+
+def run_in_chunks(mixer: Mixer, x: Tensor, cuts: list[int]) -> Tensor:
+    """The outputs of consecutive calls, cut before the given tokens."""
+    state, outputs = mixer.initial_state(x), []
+    for start, end in pairwise([0, *sorted(cuts), x.shape[1]]):
+        y, state = run(mixer, x[:, start:end], state, _seen(x, start))
+        outputs.append(y)
+    return torch.cat(outputs, dim=1)
+
+
+def chunks_equal_whole(mixer: Mixer, x: Tensor, cuts: list[int]) -> None:
+    """Cutting a sequence anywhere changes nothing."""
+    whole, _ = run(mixer, x)
+    again, _ = run(mixer, x)
+    assert_close(again, whole, "two calls with the same input differ: {where} by {by}; it is random or keeps something")
+    chunks = run_in_chunks(mixer, x, cuts)
+    if _first_difference(chunks, whole) is not None:
+        _raise_if_it_sees_the_future(mixer, x, whole)
+    cut = f"before token {', '.join(map(str, sorted(cuts)))}"
+    assert_close(chunks, whole, f"output of {{where}} differs by {{by}} when the sequence is cut {cut}")
+
+
+def _raise_if_it_sees_the_future(mixer: Mixer, x: Tensor, whole: Tensor) -> None:
+    for token in range(1, x.shape[1]):
+        changed = x.clone()
+        changed[:, token] += 1
+        difference = _first_difference(run(mixer, changed)[0][:, :token], whole[:, :token])
+        if difference is not None:
+            (_, earlier), _ = difference
+            raise PromiseBroken(
+                f"output of token {earlier} changes when token {token} changes: the mixer sees the future"
+            )
+
+
+def padding_leaves_no_trace(mixer: Mixer, x: Tensor, more: Tensor, lengths: Tensor) -> None:
+    """Each row alone, and padded to the longest: same outputs, zeros in the padding, and the same future."""
+    padded = x.clone()
+    padded[~(torch.arange(x.shape[1], device=x.device) < lengths[:, None])] = 1e3  # values in padding must not matter
+    together, state = run(mixer, padded, lengths=lengths)
+    if mixer.streams:
+        future, _ = run(mixer, more, state, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone, alone_state = run(mixer, x[row : row + 1, :length])
+        name, own = f"row {row} of length {length}", slice(row, row + 1)
+        message = f"output of {name} at {{token}} differs by {{by}} from the row alone"
+        assert_close(together[own, :length], alone, message)
+        if together[row, length:].any():
+            raise PromiseBroken(f"outputs of {name} are not zero in the padding")
+        if mixer.streams:
+            following, _ = run(mixer, more[own], alone_state, torch.tensor([length], device=x.device))
+            assert_close(
+                future[own],
+                following,
+                f"padding gets into the state of {name}: {{token}} after it differs by {{by}} from the row alone",
+            )
+
+
+def rows_can_be_reordered(mixer: Mixer, x: Tensor, more: Tensor, order: Tensor) -> None:
+    """Rows of a state can be selected, repeated and reordered."""
+    seen, rows = _seen(x, x.shape[1]), f"when rows are selected in the order {order.tolist()}"
+    together, state = run(mixer, x)
+    assert_close(run(mixer, x[order])[0], together[order], f"output of {{where}} differs by {{by}} {rows}")
+    if mixer.streams:
+        future, _ = run(mixer, more, state, seen)
+        selected, _ = run(mixer, more[order], select_rows(state, order), seen[order])
+        assert_close(selected, future[order], f"output of {{where}} after a state differs by {{by}} {rows}")
+
+
+def gradient_crosses_the_seam(mixer: Mixer, x: Tensor, more: Tensor) -> None:
+    """The gradient through a carried state is that of one long call; a detached state passes none."""
+    seen = _seen(x, x.shape[1])
+    probe = torch.randn(*more.shape[:2], mixer.width_out, dtype=x.dtype, device=x.device)
+    past = x.clone().requires_grad_()
+    _, state = run(mixer, past)
+    crossing = _gradient(run(mixer, more, state, seen)[0] * probe, past)
+    expected = _gradient(run(mixer, torch.cat((past, more), dim=1))[0][:, x.shape[1] :] * probe, past)
+    if expected.any() and not crossing.any():
+        raise PromiseBroken("no gradient flows through a carried state: the mixer detaches it")
+    assert_close(crossing, expected, "gradient through a carried state differs by {by} at {where} from one long call")
+    if not crossing.any():
+        raise PromiseBroken("no output has a gradient by an earlier chunk: the mixer moves nothing along time")
+    _, state = run(mixer, past)
+    if _gradient(run(mixer, more, detach(state), seen)[0] * probe, past).any():
+        raise PromiseBroken("gradient flows through a detached state: the mixer keeps tensors outside of it")
+
+
+def old_state_survives(mixer: Mixer, x: Tensor, more: Tensor) -> None:
+    """Two continuations of one state, with and without gradient, and the state is what it was."""
+    seen = _seen(x, x.shape[1])
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            _, state = run(mixer, x)
+            for _ in range(2):  # the second time a buffer has been extended in place, where that is possible
+                _, state = run(mixer, more[:, :1], state, seen)
+                seen = seen + 1
+            copies = [tensor.clone() for tensor in tensors_of(state)]
+            first, first_state = run(mixer, more, state, seen)
+            run(mixer, -more, state, seen)
+            for number, (tensor, copy) in enumerate(zip(tensors_of(state), copies, strict=True)):
+                if not torch.equal(tensor, copy):
+                    raise PromiseBroken(f"tensor {number} of the state was changed in place by a later call")
+            again, _ = run(mixer, more, state, seen)
+            assert_close(again, first, "output of {where} differs by {by} when a state is continued a second time")
+            later, _ = run(mixer, more, first_state, seen + more.shape[1])
+            straight, _ = run(mixer, more, run(mixer, more, state, seen)[1], seen + more.shape[1])
+            assert_close(later, straight, "output of {where} differs by {by} after another continuation of its past")
+
+
+def assert_close(actual: Tensor, expected: Tensor, message: str) -> None:
+    """Raise where two outputs [B, T, ...] differ first. The message may name `where`, `token` and `by` (how much)."""
+    difference = _first_difference(actual, expected)
+    if difference is not None:
+        (row, token), by = difference
+        place = {"where": f"row {row}, token {token}", "token": f"token {token}", "by": f"{by:.2g}"}
+        raise PromiseBroken(message.format(**place))
+
+
+def _first_difference(actual: Tensor, expected: Tensor) -> tuple[tuple[int, int], float] | None:
+    """Row and token of the first difference, and the largest absolute difference there. NaN differs from all."""
+    actual, expected = actual.detach(), expected.detach()
+    differs = ~torch.isclose(actual, expected, rtol=RTOL, atol=ATOL).flatten(2).all(-1)  # [B, T]
+    if not differs.any():
+        return None
+    token, row = differs.t().nonzero()[0].tolist()
+    return (row, token), float((actual[row, token] - expected[row, token]).abs().max())
+
+
+def _gradient(outputs: Tensor, of: Tensor) -> Tensor:
+    """Zeros where the outputs do not depend on it."""
+    gradient = None
+    if outputs.requires_grad:
+        (gradient,) = torch.autograd.grad(outputs.sum(), of, allow_unused=True)
+    return torch.zeros_like(of) if gradient is None else gradient
+
+
+def _seen(x: Tensor, tokens: int) -> Tensor:
+    return torch.full((len(x),), tokens, device=x.device)

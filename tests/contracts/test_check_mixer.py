@@ -1,0 +1,233 @@
+"""`check-mixer` passes a sound mixer of a user's own, and names the promise that an unsound one breaks, and where."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from anaphor import registry
+from anaphor.cli.main import main
+from anaphor.mixers.contract import PROMISES, check_mixer
+
+LEAKY = Path(__file__).parents[2] / "examples" / "leaky_mixer.py"
+FUTURE = """
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anaphor import register_mixer
+from anaphor.mixers import Mixer, MixerSpec
+
+
+class State(NamedTuple):
+    total: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(MixerSpec):
+    def build(self):
+        return Sum(self)
+
+
+class Sum(Mixer):
+    state_type = State
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.out = nn.Linear(spec.width, spec.out)
+
+    def initial_state(self, like):
+        return State(self.out.weight.new_zeros(len(like), self.width_in))
+
+    def mix(self, x, state, span):
+        x = span.clear(x)
+        sums = state.total[:, None] + x.cumsum(1)
+        # HERE
+        return self.out(y), State(sums[:, -1])
+
+
+register_mixer("sum", Spec)
+"""
+SOUND = "y = sums"
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch):
+    monkeypatch.setattr(registry.MIXERS, "_entries", dict(registry.MIXERS._entries))
+    monkeypatch.setattr(registry, "IMPORTED", {})
+
+
+def write_mixer(folder, body, **replacements):
+    text = FUTURE.replace("# HERE", body)
+    for old, new in replacements.items():
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / "own.py"
+    path.write_text(text)
+    return path
+
+
+def check_json(capsys, name, path):
+    assert main(["check-mixer", name, "--import", str(path), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_leaky_integrator_keeps_all_promises(capsys):
+    assert check_json(capsys, "leaky", LEAKY) == {
+        "mixer": "leaky",
+        "holds": True,
+        "promises": dict.fromkeys(PROMISES, True),
+        "failures": {},
+    }
+    assert main(["check-mixer", "leaky", "--import", str(LEAKY)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "leaky keeps all 5 promises"
+    assert [line.split()[0] for line in lines[:-1]] == list(PROMISES)
+
+
+def test_a_mixer_that_looks_at_the_future_is_caught_and_named(tmp_path, capsys):
+    path = write_mixer(tmp_path, "y = sums.clone(); y[:, 3:4] += x[:, 7:8] if x.shape[1] > 7 else 0")
+    report = check_json(capsys, "sum", path)
+    assert not report["holds"]
+    assert not report["promises"]["chunks_equal_whole"]
+    assert report["failures"]["chunks_equal_whole"] == (
+        "output of token 3 changes when token 7 changes: the mixer sees the future"
+    )
+    assert main(["check-mixer", "sum", "--import", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "chunks_equal_whole         BROKEN: output of token 3 changes when token 7 changes" in said
+    assert said.splitlines()[-1] == f"sum breaks {len(report['failures'])} of 5 promises"
+
+
+BROKEN = {
+    "all of the future": (
+        "y = sums + x.mean(1, keepdim=True)",
+        "chunks_equal_whole",
+        "output of token 0 changes when token 1 changes: the mixer sees the future",
+    ),
+    "a cut": (
+        "y = sums.clone(); y[:, :1] = 0",
+        "chunks_equal_whole",
+        "output of row 0, token 4 differs by .* when the sequence is cut before token 4",
+    ),
+    "random": (
+        "y = sums + torch.rand(())",
+        "chunks_equal_whole",
+        "two calls with the same input differ: row 0, token 0",
+    ),
+    "padding": (
+        "y = sums = sums + (~span.valid).sum(1)[:, None, None]",
+        "padding_leaves_no_trace",
+        "output of row 1 of length 4 at token 0 differs by",
+    ),
+    "padding in the state": (
+        "y = sums; sums = sums + (~span.valid).sum(1)[:, None, None]",
+        "padding_leaves_no_trace",
+        "padding gets into the state of row 1 of length 4: token 0 after it differs by",
+    ),
+    "other rows": (
+        "y = sums + sums.sum(0)",
+        "rows_can_be_reordered",
+        r"differs by .* when rows are selected in the order \[3, 0, 0, 2, 1\]",
+    ),
+    "detached": (
+        "y = sums; sums = sums.detach()",
+        "gradient_crosses_the_seam",
+        "no gradient flows through a carried state: the mixer detaches it",
+    ),
+    "no memory": ("y = x", "gradient_crosses_the_seam", "the mixer moves nothing along time"),
+    "in place": (
+        "y = sums; state.total.data.add_(1)",
+        "old_state_survives",
+        "tensor 0 of the state was changed in place",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_the_broken_promise_is_named_with_its_place(case, tmp_path, capsys):
+    body, promise, message = BROKEN[case]
+    report = check_json(capsys, "sum", write_mixer(tmp_path, body))
+    assert not report["promises"][promise]
+    assert report["holds"] is False
+
+    assert re.search(message, report["failures"][promise]), report["failures"]
+    assert set(report["failures"]) == {name for name, holds in report["promises"].items() if not holds}
+
+
+ERRORS = {
+    "an exception": ("y = sums; 1 / 0", {}, r"ZeroDivisionError in line \d+ of own.py: division by zero"),
+    "wrong shapes": ("y = sums @ x", {}, r"RuntimeError in line \d+ of own.py: "),
+    "a wrong output": (
+        "y = sums[:, :1]",
+        {},
+        r"mix returns outputs \[4, 1, 8\] for \[4, 9, 8\]: they must be \[4, 9, 8\]",
+    ),
+    "no state": ("y = sums; return self.out(y), ()", {}, r"Sum needs a state of type State, but was given \(\)"),
+    "no pair": ("y = sums; return 7", {}, "TypeError"),
+    "no build": (SOUND, {"def build": "def make"}, "it cannot be built with width=8: NotImplementedError"),
+    "a required option": (SOUND, {"(MixerSpec):": "(MixerSpec):\n    rate: float"}, "cannot be built"),
+    "a bad constructor": (SOUND, {"nn.Linear(spec.width": "nn.Linear(spec.breadth"}, "no attribute 'breadth'"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_in_a_users_mixer_are_one_line_each(case, tmp_path, capsys):
+
+    body, replacements, message = ERRORS[case]
+    report = check_json(capsys, "sum", write_mixer(tmp_path, body, **replacements))
+    assert not report["holds"]
+    assert any(re.search(message, text) for text in report["failures"].values()), report["failures"]
+    assert all("\n" not in text for text in report["failures"].values())
+
+
+def test_the_sound_twin_of_all_these_holds(tmp_path, capsys):
+    assert check_json(capsys, "sum", write_mixer(tmp_path, SOUND))["holds"]
+
+
+def test_a_mixer_over_whole_sequences_is_held_to_what_applies(capsys):
+    report = check_mixer("bidirectional-gru")
+    assert report.holds
+    assert set(report.promises) == {"padding_leaves_no_trace", "rows_can_be_reordered"}
+    assert main(["check-mixer", "bidirectional-gru"]) == 0
+    said = capsys.readouterr().out
+    assert "chunks_equal_whole         does not apply: the mixer needs whole sequences" in said
+    assert said.splitlines()[-1] == "bidirectional-gru keeps all 2 promises that apply"
+
+
+def test_checks_are_seeded_and_leave_the_global_random_state_alone(tmp_path, capsys):
+    path = write_mixer(tmp_path, "y = sums + sums.sum(0)")
+    before = torch.random.get_rng_state()
+    first = check_json(capsys, "sum", path)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(5)
+    assert check_json(capsys, "sum", path) == first
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["lsmt"], "unknown mixer 'lsmt'; did you mean 'lstm'?"),
+    (["leaky", "--import", "nowhere.py"], "--import nowhere.py: No such file or directory"),
+    ([], "NAME"),
+])  # fmt: skip
+def test_mistakes_on_the_command_line_are_one_line(words, message, capsys):
+    assert main(["check-mixer", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_function_that_returns_a_spec_can_be_registered(tmp_path):
+    from anaphor import register_mixer
+    from anaphor.mixers import GRUSpec, mixer_spec, options_of
+
+    def narrow_gru(width: int, width_out: int | None = None) -> GRUSpec:
+        return GRUSpec(width=width, width_out=width_out, weight_drop=0.5)
+
+    register_mixer("narrow-gru", narrow_gru)
+    assert options_of("narrow-gru") == {"width", "width_out"}
+    assert mixer_spec("narrow-gru", width=8).weight_drop == 0.5
+    assert check_mixer("narrow-gru").holds
