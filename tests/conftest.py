@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from anaphor import registry
+
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -23,6 +25,15 @@ def _known_start():
     yield
     # Not "what it was before": a fixture shared by a module may have changed it before the first test began.
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch):
+    """What a test registers is gone after it."""
+    parts = (registry.MIXERS, registry.TASKS, registry.DATASETS, registry.OPTIMIZERS, *registry.PRESETS.values())
+    for part in parts:
+        monkeypatch.setattr(part, "_entries", dict(part._entries))
+    monkeypatch.setattr(registry, "IMPORTED", {})
 
 
 @pytest.fixture

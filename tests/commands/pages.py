@@ -3,7 +3,7 @@
 `python tests/commands/pages.py docs/*.md` writes the real outputs into the pages, for when one has changed on purpose.
 
 Python blocks of a page share one namespace; a bash block holds one `anaphor` command. The `text` block right after
-either is its output.
+either is its output. A block with a title is a file of that name.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from pathlib import Path
 from anaphor.cli.main import main
 
 BLOCK = re.compile(r"^```(?:\{ \.)?(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TITLE = re.compile(r'^```\{ \.\w+ title="([\w.-]+)" \}\n')
 
 
 def printed(language: str, code: str, namespace: dict) -> str:
@@ -43,6 +44,9 @@ def outputs(page: str) -> list[tuple[int, int, str, str]]:
     found, namespace = [], {"__name__": "page"}
     blocks = list(BLOCK.finditer(page))
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if title := TITLE.match(block[0]):
+            Path(title[1]).write_text(block[2], encoding="utf-8")
+            continue
         if block[1] not in ("python", "bash"):
             continue
         text = printed(block[1], block[2], namespace)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from anaphor import registry
 from anaphor.cli.main import main
 from anaphor.mixers.contract import PROMISES, check_mixer
 
@@ -55,12 +54,6 @@ register_mixer("sum", Spec)
 SOUND = "y = sums"
 
 
-@pytest.fixture(autouse=True)
-def _own_registry(monkeypatch):
-    monkeypatch.setattr(registry.MIXERS, "_entries", dict(registry.MIXERS._entries))
-    monkeypatch.setattr(registry, "IMPORTED", {})
-
-
 def write_mixer(folder, body, **replacements):
     text = FUTURE.replace("# HERE", body)
     for old, new in replacements.items():
@@ -74,6 +67,13 @@ def write_mixer(folder, body, **replacements):
 def check_json(capsys, name, path):
     assert main(["check-mixer", name, "--import", str(path), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_the_documentation_shows_the_example():
+    page = (LEAKY.parents[1] / "docs" / "own-parts.md").read_text(encoding="utf-8")
+    shown = page.partition('title="leaky_mixer.py" }\n')[2].partition("```")[0]
+    assert shown
+    assert LEAKY.read_text(encoding="utf-8").endswith(shown)
 
 
 def test_the_leaky_integrator_keeps_all_promises(capsys):
