@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.metrics.bleu import bleu, brevity_penalty, closest_length, corpus_bleu, ngram_counts
-from anaphor.metrics.ngrams import ORDERS, sentence_counts
-from anaphor.metrics.sacre import TOKENIZERS, chrf
+from anaphor.metrics.bleu import (
+    ORDERS,
+    TOKENIZERS,
+    bleu,
+    brevity_penalty,
+    chrf,
+    closest_length,
+    corpus_bleu,
+    ngram_counts,
+    sentence_counts,
+)
 
 # Few kinds of tokens, or nothing would match; one of them looks like two of another, joined.
 TOKENS = st.lists(st.sampled_from(["a", "b", "a b", "c", "ä"]), max_size=9)

@@ -9,7 +9,7 @@ import torch
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.generate import Choice, beam_search, generate
-from anaphor.metrics.perplexity import LossTotal, perplexity_in_words
+from anaphor.metrics.perplexity import LossTotal, format_perplexity
 from anaphor.models import build
 from anaphor.tasks.language_modelling import resolve_carry
 
@@ -39,7 +39,7 @@ def test_no_verb_calls_it_a_perplexity(folder, verb, capsys):
     more = {"evaluate": [], "score": ["the dogs swim ."]}[verb]
     assert main([verb, str(folder), *more, "--device", "cpu"]) == 0
     told = capsys.readouterr().out
-    assert "no perplexity, for later tokens were seen" in told
+    assert "no perplexity (later tokens were seen)" in told
     assert "perplexity" not in told.replace("no perplexity", "")
 
 
@@ -70,4 +70,4 @@ def test_totals_that_saw_later_tokens_spoil_a_sum():
     both = LossTotal(2.0, 2) + LossTotal(2.0, 2, causal=False)
     assert both.perplexity is None
     assert both.loss == 1
-    assert "no perplexity" in perplexity_in_words(both.perplexity)
+    assert "no perplexity" in format_perplexity(both.perplexity)

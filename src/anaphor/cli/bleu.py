@@ -15,7 +15,7 @@ from anaphor.cli.lines import read_lines
 from anaphor.config import look_up
 from anaphor.errors import ConfigError, DataError
 from anaphor.flags import parse
-from anaphor.metrics.sacre import TOKENIZERS
+from anaphor.metrics.bleu import TOKENIZERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor bleu")
 
-    from anaphor.metrics.bleu import corpus_bleu
-    from anaphor.metrics.sacre import chrf
+    from anaphor.metrics.bleu import chrf, corpus_bleu
 
     hypotheses = translations(options.hypotheses)
     references = [translations(path) for path in options.references]

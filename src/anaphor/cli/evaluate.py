@@ -285,10 +285,10 @@ def _plain_row(one: LengthScore, by_position: bool) -> dict[str, Any]:
 
 def line_of(row: dict[str, Any], one: LengthScore | None, several_states: bool) -> str:
     """A row for people, who are told the state where it is not the same in all."""
-    from anaphor.metrics.perplexity import perplexity_in_words
+    from anaphor.metrics.perplexity import format_perplexity
 
     adapted = f", adapted by {row['adaptation']}" if row["adaptation"] else ""
-    perplexity = perplexity_in_words(row["perplexity"])
+    perplexity = format_perplexity(row["perplexity"])
     what = "examples, each by itself" if row["bptt"] is None else f"bptt {row['bptt']}"
     state = f", state {row['state']}" if several_states else ""
     line = f"{what}{state}{adapted}: {perplexity}, loss {row['loss']:.4f} ({row['signature']})"

@@ -218,13 +218,13 @@ def _tell(looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequence
     from rich.console import Console
 
     from anaphor.inspect import differences
-    from anaphor.metrics.perplexity import perplexity_in_words
+    from anaphor.metrics.perplexity import format_perplexity
 
     console = Console(highlight=False)
     for name, look in looks.items():
         total = look.scored.total
         print(f"{name}: {look.model}")
-        print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {_counted(total.tokens, 'token')}")
+        print(f"  loss {total.loss:.4f}, {format_perplexity(total.perplexity)}, {_counted(total.tokens, 'token')}")
         if look.heads:
             print_table(console, _table(look.heads))
             if len(look.heads) > _rows(look.heads):

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from anaphor.metrics.perplexity import Score, perplexity_in_words
+from anaphor.metrics.perplexity import Score, format_perplexity
 
 PATIENCE = 10.0  # seconds between two lines that tell how far long work is, where no bar can be drawn
 
@@ -103,7 +103,7 @@ class Bar:
         reached = f"{epoch:.2f}".rstrip("0").rstrip(".")
         learnt = "" if trained is None else f"training loss {trained:.4f}, "
         line = (
-            f"epoch {reached}: {learnt}valid loss {score.total.loss:.4f}, {perplexity_in_words(score.total.perplexity)}"
+            f"epoch {reached}: {learnt}valid loss {score.total.loss:.4f}, {format_perplexity(score.total.perplexity)}"
         )
         line += "".join(f", {name.upper()} {value:.2f}" for name, value in score.others.items())
         line += " (best so far)" if best else ""

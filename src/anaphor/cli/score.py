@@ -77,7 +77,7 @@ def _tell(found: Sequence[ScoredText]) -> None:
     from rich.text import Text
 
     from anaphor.inspect.tokens import shown
-    from anaphor.metrics.perplexity import perplexity_in_words
+    from anaphor.metrics.perplexity import format_perplexity
 
     console = Console(highlight=False)
     for one in found:
@@ -91,7 +91,7 @@ def _tell(found: Sequence[ScoredText]) -> None:
             continue
         total = one.total
         count = f"{total.tokens} token{'s' if total.tokens != 1 else ''}"
-        print(f"  loss {total.loss:.4f}, {perplexity_in_words(total.perplexity)}, {count}")
+        print(f"  loss {total.loss:.4f}, {format_perplexity(total.perplexity)}, {count}")
 
 
 def colour(loss: float) -> str:

@@ -198,12 +198,12 @@ def show(result: dict[str, Any], options: Options) -> None:
     if result["status"] == "stopped":
         print(f"stopped; go on with `anaphor train {options.task} --resume --out {result['run']}`")
         return
-    from anaphor.metrics.perplexity import perplexity_in_words
+    from anaphor.metrics.perplexity import format_perplexity
 
     for split in ("valid", "test"):
         score: dict[str, Any] | None = result[split]
         if score is not None:
-            told = perplexity_in_words(score["perplexity"])
+            told = format_perplexity(score["perplexity"])
             print(f"{split}: {told}, loss {score['loss']:.4f} ({score['signature']})")
             if "bleu" in score:
                 print(f"  BLEU {score['bleu']:.2f} ({score['bleu_signature']})")

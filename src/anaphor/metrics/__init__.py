@@ -1,1 +1,1 @@
-"""Scores: counts first, numbers last, each with a signature of what produced it."""
+"""Metrics and results: counts first, scores last, each with a signature of how it was measured."""

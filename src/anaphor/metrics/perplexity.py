@@ -1,30 +1,30 @@
-"""Perplexity from totals: exp(total loss / total tokens). Means of means are never taken."""
+"""Perplexity from totals: exp(total loss / total tokens), never a mean of means."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from anaphor.metrics.result import Result
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class LossTotal:
-    """What was lost on how many tokens. Totals of parts add up to the total of the whole."""
+    """Loss summed over tokens. Totals of parts add up to the total of the whole."""
 
     total: float
     """Nats, summed over tokens."""
     tokens: int
-    """How many tokens were predicted."""
+    """Number of predicted tokens."""
     bytes: int | None = None
-    """How long their text is; None where only a part of it was predicted."""
+    """Size of their text; None where only a part of it was predicted."""
     causal: bool = True
-    """Whether each token was predicted from earlier ones alone. If not, nothing made of this is a perplexity."""
+    """Whether each token was predicted from earlier ones alone; otherwise there is no perplexity."""
 
     def __add__(self, other: LossTotal) -> LossTotal:
         both = None if self.bytes is None or other.bytes is None else self.bytes + other.bytes
@@ -33,7 +33,7 @@ class LossTotal:
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Nats per token."""
         return self.total / self.tokens
 
     @property
@@ -44,13 +44,13 @@ class LossTotal:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """The same for every tokenizer of a text, so that models with different ones can be compared."""
+        """Comparable between models with different tokenizers."""
         return None if not self.bytes or not self.causal else self.total / math.log(2) / self.bytes
 
 
-def perplexity_in_words(perplexity: float | None) -> str:
+def format_perplexity(perplexity: float | None) -> str:
     """For a line of a table or of a log."""
-    return "no perplexity, for later tokens were seen" if perplexity is None else f"perplexity {perplexity:.2f}"
+    return "no perplexity (later tokens were seen)" if perplexity is None else f"perplexity {perplexity:.2f}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Score:
         return "|".join(f"{key}:{value}" for key, value in self.facts.items())
 
     def __str__(self) -> str:
-        return f"{perplexity_in_words(self.total.perplexity)} ({self.signature})"
+        return f"{format_perplexity(self.total.perplexity)} ({self.signature})"
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -104,7 +104,7 @@ def loss_result(
 
 
 class Tally:
-    """A running total that stays on the device: it is read once, at the end."""
+    """A running total on the device, read once at the end."""
 
     def __init__(self, *, causal: bool = True) -> None:
         self._total: Tensor | None = None
@@ -112,8 +112,8 @@ class Tally:
         self.causal = causal
 
     def add(self, total: Tensor, tokens: int) -> None:
-        # Double, or a sum over millions of tokens would lose the small ones.
-        total = total.detach().to(torch.float64)
+        # In double precision, because small losses vanish in a sum over millions of tokens.
+        total = total.detach().double()
         self._total = total if self._total is None else self._total + total
         self.tokens += tokens
 

@@ -13,9 +13,8 @@ from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
 from anaphor.data.corpus import EncodedPairs, PairTokenizers, encode_pairs
 from anaphor.evaluation import eval_mode
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
-from anaphor.metrics.bleu import BleuScore, corpus_bleu
+from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.perplexity import LossTotal, Score
-from anaphor.metrics.sacre import ChrfScore, chrf
 from anaphor.models.cross_entropy import smoothed, token_losses
 from anaphor.models.seq2seq import Seq2Seq
 from anaphor.progress import report_progress

@@ -26,9 +26,8 @@ from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
-from anaphor.metrics.bleu import BleuScore, corpus_bleu
+from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.perplexity import LossResult, LossTotal, loss_result
-from anaphor.metrics.sacre import ChrfScore, chrf
 from anaphor.models.cross_entropy import NO_TARGET, smoothed, token_losses
 from anaphor.models.language_model import Head
 from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
