@@ -131,7 +131,10 @@ DATASETS = Registry(
         "multi30k": "anaphor.data.datasets:MULTI30K",
     },
 )
-OPTIMIZERS = Registry("optimizer")
+OPTIMIZERS = Registry(
+    "optimizer",
+    {name: f"anaphor.training.optimizers:{name.upper()}" for name in ("sgd", "adamw", "adagrad", "muon")},
+)
 PRESETS: dict[str, Registry] = {"lm": Registry("model"), "translate": Registry("model")}
 """Model presets of each task: overrides of the fields of its model spec."""
 

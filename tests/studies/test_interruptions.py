@@ -11,7 +11,7 @@ from anaphor.studies.cell import STOP
 from anaphor.studies.engines import Ended
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import KILLS, Study, why
-from anaphor.training.durable import append_file
+from anaphor.training.files import append_file
 from studies.here import Silent
 from studies.pretended import Pretending
 

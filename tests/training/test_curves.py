@@ -12,7 +12,7 @@ from anaphor.metrics.perplexity import LossTotal, Score
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.curves import along, draw_curves
 from anaphor.training.run import execute
-from anaphor.training.rundir import RunDir
+from anaphor.training.run_folder import RunFolder
 
 
 class Watched:
@@ -61,7 +61,7 @@ def small(text, **more):
 
 
 def lines_of(out):
-    return RunDir(out).read_metrics()
+    return RunFolder(out).read_metrics()
 
 
 def timeless(lines):
@@ -111,11 +111,11 @@ def test_the_command_writes_the_figures_and_names_them(text, tmp_path, capsys):
     assert f"figure: {out / 'curves.png'}\n" in printed.out
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "curves.svg").read_text()
-    assert RunDir(out).read_result()["figures"] == [str(out / "curves.png"), str(out / "curves.svg")]
+    assert RunFolder(out).read_result()["figures"] == [str(out / "curves.png"), str(out / "curves.svg")]
 
 
 def test_figures_of_an_end_that_is_no_longer_one_are_taken_away(tmp_path):
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     run.begin("")
     run.log(1, epoch=1, tokens=10, train_loss=2.0, valid={"loss": 2.0})
     assert draw_curves(run) == list(run.curves)
@@ -130,7 +130,7 @@ def axes_of(tmp_path, monkeypatch):
     monkeypatch.setattr("anaphor.draw._save", lambda figure, path: drawn.append(figure) or path)
 
     def draw(losses, epoch):
-        run = RunDir(tmp_path)
+        run = RunFolder(tmp_path)
         run.begin("")
         for step, (trained, valid) in enumerate(losses, start=1):
             run.log(step, epoch=epoch, tokens=1_234_567 + step, train_loss=trained, valid={"loss": valid})
@@ -168,7 +168,7 @@ def test_no_number_has_to_be_added_to_those_along_an_axis(axes_of):
 
 
 def test_a_run_without_validations_has_no_figure(tmp_path):
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     run.begin("")
     assert draw_curves(run) == []
     run.log(1, loss=2.0)
@@ -176,7 +176,7 @@ def test_a_run_without_validations_has_no_figure(tmp_path):
 
 
 def test_metrics_of_an_older_run_are_drawn_without_what_they_lack(tmp_path):
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     run.begin("")
     for epoch, loss in enumerate((3.0, math.nan, 2.0), start=1):
         run.log(epoch, epoch=epoch, tokens=epoch, valid={"loss": loss})

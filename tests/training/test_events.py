@@ -150,10 +150,10 @@ def saves_until(step):
 
 
 def test_events_tell_what_the_metrics_tell(spec, tmp_path):
-    from anaphor.training.rundir import RunDir
+    from anaphor.training.run_folder import RunFolder
 
     execute(spec, tmp_path / "run", Nobody(), tensorboard=True)
-    found, lines = shown(tmp_path / "run" / "events"), RunDir(tmp_path / "run").read_metrics()
+    found, lines = shown(tmp_path / "run" / "events"), RunFolder(tmp_path / "run").read_metrics()
     assert found["loss/train"] == pytest.approx({line["step"]: line["train_loss"] for line in lines})
     assert found["perplexity/valid"] == pytest.approx({line["step"]: line["valid"]["perplexity"] for line in lines})
     assert found["learning-rate"] == pytest.approx({line["step"]: line["lr"] for line in lines})

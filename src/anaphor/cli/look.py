@@ -77,7 +77,7 @@ def run(words: Sequence[str]) -> int:
 
     from anaphor.inspect.figures import draw_attention, draw_units
     from anaphor.inspect.page import page_of
-    from anaphor.training.durable import replace_file
+    from anaphor.training.files import replace_file
 
     look = _look(options.run, options)
     looks = {str(options.run): look}

@@ -13,7 +13,7 @@ from anaphor.cli.progress import duration
 from anaphor.studies.cell import Cell
 from anaphor.studies.groups import label
 from anaphor.studies.spec import Setting, StudySpec
-from anaphor.training.rundir import RunDir
+from anaphor.training.run_folder import RunFolder
 
 SIGNS = {
     "running": "…",
@@ -122,7 +122,7 @@ class Table(Lines):
 
 def last_value(cell: Cell, spec: StudySpec) -> float | None:
     """The newest validation score of a cell."""
-    lines = RunDir(cell.folder).read_metrics()
+    lines = RunFolder(cell.folder).read_metrics()
     value = lines[-1]["valid"].get(spec.metric.partition(".")[2]) if lines else None
     return None if value is None else float(value)
 

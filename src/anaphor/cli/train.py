@@ -17,10 +17,10 @@ from anaphor.errors import ConfigError
 from anaphor.flags import parse
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.budget import BUDGETS
+from anaphor.training.spec import BUDGETS
 from anaphor.training.precedence import REPLACED, without_replaced
 from anaphor.training.recipes import recipe_file
-from anaphor.training.rundir import RunDir
+from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 
 
@@ -79,7 +79,7 @@ def run(words: Sequence[str]) -> int:
     out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
     if not options.dry_run:
         # Before torch is loaded: a folder that is in use or cannot be written is refused at once.
-        with RunDir(out).lock():
+        with RunFolder(out).lock():
             pass
     spec.reject_unused_flags(said_in(words))
     if options.dry_run:
@@ -118,7 +118,7 @@ def file_of(task: str, words: Sequence[str]) -> Path | None:
         return recipe_file(recipe, task)
     if file is not None:
         return Path(file)
-    begun = RunDir(Path(out)) if out is not None and "--resume" in words else None
+    begun = RunFolder(Path(out)) if out is not None and "--resume" in words else None
     return begun.spec if begun is not None and begun.exists else None
 
 
@@ -152,7 +152,7 @@ def tell(spec: RunSpec, out: Path, options: Options) -> int:
     from anaphor.training.run import build_step, check_rules, kept_place, prepare
 
     check_rules(spec)
-    made = prepare(spec, place=kept_place(RunDir(out), spec) if options.resume else None)
+    made = prepare(spec, place=kept_place(RunFolder(out), spec) if options.resume else None)
     build_step(spec, made.model, made.task, made.device)  # it refuses what does not fit the model
     padding, left_out, notes = made.padding_share(), made.left_out(), made.notes()
     for line in notes:

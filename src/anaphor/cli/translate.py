@@ -207,7 +207,7 @@ def _tell(found: Sequence[list[Hypothesis]], aligned: dict[int, Alignment], targ
 
 def _write(aligned: dict[int, Alignment], folder: Path) -> None:
     from anaphor.inspect.alignment import alignment_page, draw_alignment
-    from anaphor.training.durable import replace_file
+    from anaphor.training.files import replace_file
 
     with writing(folder):
         for place, one in aligned.items():

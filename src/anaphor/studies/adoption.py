@@ -14,14 +14,14 @@ from anaphor.studies.axes import Axis
 from anaphor.studies.cell import ENDED, JOB, MEASURES, TEST, Cell, make_cell, read_json
 from anaphor.studies.presets import presets
 from anaphor.studies.spec import TASKS, StudySpec, read_study
-from anaphor.training.rundir import RunDir
+from anaphor.training.run_folder import RunFolder
 
 ASKED = (JOB, MEASURES, TEST, ENDED)  # files of a cell that belong to the study which asked for them
 
 
 def runs_of(folder: Path) -> list[Path]:
     """The run of that folder, or all seeds of what the study of that folder chose."""
-    if RunDir(folder).exists:
+    if RunFolder(folder).exists:
         return [folder]
     if not (folder / "seal.json").is_file():
         raise ConfigError(f"{folder} holds neither a run nor a study that has made its choice")
@@ -49,7 +49,7 @@ def study_of(folder: Path, path: Path) -> StudySpec:
             f"study {asked.name!r} compares settings, and one run has only one: --of is for studies that measure more "
             f"of each model ({known})"
         )
-    specs = [from_yaml(TASKS[asked.task], RunDir(run).spec) for run in runs_of(folder)]
+    specs = [from_yaml(TASKS[asked.task], RunFolder(run).spec) for run in runs_of(folder)]
     asked = read_study(path, data=specs[0].data)
     base = {name: value for name, value in vars(specs[0]).items() if name != "seed"}
     only = Axis("model", (specs[0].model,), ({},))
@@ -71,7 +71,7 @@ def takes_runs(study: Mapping[str, Any]) -> bool:
 
 def was_tested(folder: Path) -> bool:
     """Whether the test split was read already, for this run or for what this study chose."""
-    return not RunDir(folder).exists or RunDir(folder).read_result().get("test") is not None
+    return not RunFolder(folder).exists or RunFolder(folder).read_result().get("test") is not None
 
 
 def adopt(study: StudySpec, cells_folder: Path, folder: Path, threads: int) -> list[Cell]:
@@ -79,11 +79,11 @@ def adopt(study: StudySpec, cells_folder: Path, folder: Path, threads: int) -> l
     (setting,) = study.settings()
     adopted = []
     for run in runs_of(folder):
-        if RunDir(run).read_result().get("status") != "finished":
+        if RunFolder(run).read_result().get("status") != "finished":
             raise DataError(f"the run in {run} did not finish: there is nothing to look at")
-        seed = from_yaml(TASKS[study.task], RunDir(run).spec).seed
+        seed = from_yaml(TASKS[study.task], RunFolder(run).spec).seed
         cell = make_cell(setting, seed, cells_folder, study.task, threads)
-        if read_json(RunDir(cell.folder).result).get("status") != "finished":
+        if read_json(RunFolder(cell.folder).result).get("status") != "finished":
             copy(run, cell.folder)
         adopted.append(cell)
     return adopted

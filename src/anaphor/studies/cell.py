@@ -16,8 +16,8 @@ from anaphor.data.dataset import PAIR_COLUMNS, TEXT_COLUMNS
 from anaphor.data.datasets import open_dataset
 from anaphor.studies.spec import METRICS, Setting, StudySpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.durable import replace_file
-from anaphor.training.rundir import RunDir
+from anaphor.training.files import replace_file
+from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 
 # A change in one of these may change a result; drawing, commands and studies do not.
@@ -57,19 +57,19 @@ class Cell:
 
     def status(self, study: StudySpec) -> str:
         """finished, diverged, stopped, failed, begun or new."""
-        result = self.read(RunDir(self.folder).result.name)
+        result = self.read(RunFolder(self.folder).result.name)
         if result.get("status") == "finished" and self.read(MEASURES).get("wanted") == measures_of(study):
             return "finished"
         if result.get("status") == "diverged":
             return "diverged"
-        return str(self.read(ENDED).get("status", "begun" if RunDir(self.folder).exists else "new"))
+        return str(self.read(ENDED).get("status", "begun" if RunFolder(self.folder).exists else "new"))
 
     def value(self, study: StudySpec) -> float | None:
         """What it is judged by; None where it has not finished, or was not measured so. Where it saw later tokens it
         has no perplexity, and is judged by what its loss would make one."""
         if self.status(study) != "finished":
             return None
-        return value_of(self.read(RunDir(self.folder).result.name)["valid"], study.metric)
+        return value_of(self.read(RunFolder(self.folder).result.name)["valid"], study.metric)
 
     def read(self, name: str) -> dict[str, Any]:
         return read_json(self.folder / name)

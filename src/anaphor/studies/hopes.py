@@ -9,7 +9,7 @@ from statistics import fmean, median
 from anaphor.studies.cell import Cell, value_of
 from anaphor.studies.spec import METRICS
 from anaphor.studies.units import unit_of
-from anaphor.training.rundir import RunDir
+from anaphor.training.run_folder import RunFolder
 
 COMPANY = 3  # cells of other settings that must have come as far before one can be called hopeless
 
@@ -34,7 +34,7 @@ class Curve:
 def curve(cell: Cell, metric: str) -> Curve:
     """What a cell has told so far. Where its validations on the way do not have that number, there is nothing."""
     sign = 1 if METRICS[metric] == "minimize" else -1
-    lines = [line for line in RunDir(cell.folder).read_metrics() if line.get("valid")]
+    lines = [line for line in RunFolder(cell.folder).read_metrics() if line.get("valid")]
     values = {line["step"]: value_of(line["valid"], metric) for line in lines}
     costs = {step: sign * value for step, value in values.items() if value is not None}
     if not costs:

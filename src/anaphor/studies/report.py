@@ -25,8 +25,8 @@ from anaphor.studies.statistics import ENOUGH, Interval, interval, paired_blocks
 from anaphor.studies.study import Study
 from anaphor.studies.tables import write_tables
 from anaphor.studies.units import OTHER_TOKENS, WAY_OUT, has_unknown_words, told_apart, unit_of
-from anaphor.training.durable import replace_file
-from anaphor.training.rundir import RunDir
+from anaphor.training.files import replace_file
+from anaphor.training.run_folder import RunFolder
 
 NAMES = {
     "loss": ("loss", "nats", 0.0),
@@ -138,7 +138,7 @@ def way_out(study: Study, settings: Sequence[Setting]) -> str:
 def scores_of(study: Study, settings: Sequence[Setting]) -> list[dict[str, Any] | None]:
     """The validation score of one seed of each setting: all that finished have the same tokens."""
     finished = [[cell for cell in cells_of(study, one) if cell.status(study.spec) == "finished"] for one in settings]
-    return [cells[0].read(RunDir(cells[0].folder).result.name)["valid"] if cells else None for cells in finished]
+    return [cells[0].read(RunFolder(cells[0].folder).result.name)["valid"] if cells else None for cells in finished]
 
 
 def without_value(study: Study, cells: Sequence[Cell]) -> str:
@@ -164,7 +164,7 @@ def tested_groups(study: Study, settings: Sequence[Setting], notes: Sequence[str
 
 def cell_result(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
     status = cell.status(study.spec)
-    result = cell.read(RunDir(cell.folder).result.name)
+    result = cell.read(RunFolder(cell.folder).result.name)
     found = {
         "parameters": dict(cell.setting.parameters),
         "seed": cell.seed,
@@ -268,7 +268,7 @@ def _mean_exp(scores: list[dict[str, Any]]) -> float | None:
 
 def _size(cells: Sequence[Cell]) -> int | None:
     """How many numbers a model of this setting learns, which is the same for all seeds."""
-    found = (cell.read(RunDir(cell.folder).result.name).get("parameters") for cell in cells)
+    found = (cell.read(RunFolder(cell.folder).result.name).get("parameters") for cell in cells)
     return next((size for size in found if isinstance(size, int)), None)
 
 

@@ -29,9 +29,9 @@ from anaphor.studies.hopes import hopeless
 from anaphor.studies.search import Proposals, proposals
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.units import has_unknown_words
-from anaphor.training.durable import append_file, replace_file
-from anaphor.training.lock import locked
-from anaphor.training.rundir import STUDY, RunDir
+from anaphor.training.files import append_file, replace_file
+from anaphor.training.files import locked
+from anaphor.training.run_folder import STUDY, RunFolder
 
 SEAL, DESCRIBED, LOG = "seal.json", STUDY, "log.jsonl"
 CHOOSING = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # parts that decide a search
@@ -179,12 +179,12 @@ class Study:
         """Why there is no result, if there is none."""
         if status == "finished" and self.value(cell) is None:
             name = self.spec.metric.partition(".")[2]
-            unknown = has_unknown_words(cell.read(RunDir(cell.folder).result.name)["valid"])
+            unknown = has_unknown_words(cell.read(RunFolder(cell.folder).result.name)["valid"])
             # Letters that nobody has to predict would make bits look fewer than they are.
             why = ", for words that it does not know are one token" if name == "bits_per_byte" and unknown else ""
             return f"its score has no {name}{why}"
         if status == "diverged":
-            return str(cell.read(RunDir(cell.folder).result.name).get("reason", ""))
+            return str(cell.read(RunFolder(cell.folder).result.name).get("reason", ""))
         return str(cell.read(ENDED).get("reason", "")) if status in ("failed", "stopped") else ""
 
     def value(self, cell: Cell) -> float | None:
@@ -306,7 +306,7 @@ def why(ended: Ended) -> str:
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
     """Be the only process that runs the study of this folder."""
-    if RunDir(folder).exists:
+    if RunFolder(folder).exists:
         raise ConfigError(f"{folder} holds a run: choose another --out")
     with ExitStack() as held:
         try:

@@ -11,7 +11,7 @@ from statistics import median_low
 from anaphor.errors import DataError
 from anaphor.studies.groups import Axes, Group, Metric, is_numeric, told
 from anaphor.studies.statistics import Interval, decimals, interval
-from anaphor.training.durable import replace_file
+from anaphor.training.files import replace_file
 
 Columns = Mapping[str, Sequence[Interval | int | None]]
 Row = Sequence[str]

@@ -19,8 +19,8 @@ from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.studies.cell import JOB, MEASURES, STOP, TEST, read_json
 from anaphor.studies.spec import TASKS
-from anaphor.training.durable import replace_file
-from anaphor.training.rundir import RunDir
+from anaphor.training.files import replace_file
+from anaphor.training.run_folder import RunFolder
 
 PATIENCE = 30.0  # seconds that a worker waits for the folder of one that is just ending
 WORK = {"train": "train a cell", "test": "score it on test"}
@@ -47,7 +47,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
 
     torch.set_num_threads(job["threads"])
     spec = TASKS[job["task"]](**job["spec"])
-    rundir = RunDir(folder)
+    rundir = RunFolder(folder)
     wait_for(rundir)
     if read_json(rundir.result).get("status") != "finished":  # none, of an interruption, or damaged
         _, code = execute(spec, folder, Nobody(), resume=rundir.exists, test=False)
@@ -76,7 +76,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
     replace_file(path, json.dumps(finite(found), ensure_ascii=False).encode() + b"\n")
 
 
-def wait_for(rundir: RunDir) -> None:
+def wait_for(rundir: RunFolder) -> None:
     """A worker that lost its study may need a moment to save and to leave the folder."""
     until = time.monotonic() + PATIENCE
     while True:

@@ -1,4 +1,4 @@
-"""Averages of weights along training: often better than the last ones, and never worse for the training itself."""
+"""Weight averaging: the average of the weights along training is often better than the last ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.training.mismatch import Mismatch
+from anaphor.training.state_dicts import Mismatch
 
 Share = Callable[[int], float]
-"""How much of the average the newest of so many weights gets."""
+"""Weight of the newest of n values in the average."""
 
 
 def exponential(decay: float | None) -> Share:
-    """Older weights count less and less. The shares add up to one from the first on: no start value shows through."""
+    """Exponential moving average with bias correction: the initial value has no weight."""
     forget = 0.999 if decay is None else decay
     if not 0 <= forget < 1:
         raise ConfigError(f"decay={decay}: it must be at least 0 and below 1")
@@ -25,9 +25,9 @@ def exponential(decay: float | None) -> Share:
 
 
 def tail(decay: float | None) -> Share:
-    """All weights since the first that was given count the same."""
+    """Mean of all weights since the first update."""
     if decay is not None:
-        raise ConfigError(f"decay={decay} means nothing to a tail average; it belongs to ema")
+        raise ConfigError(f"decay={decay} is not used by a tail average; it belongs to ema")
     return lambda count: 1 / count
 
 
@@ -35,11 +35,11 @@ AVERAGES: dict[str, Callable[[float | None], Share]] = {"ema": exponential, "tai
 
 
 class Average:
-    """A running average of a model's weights. Whoever trains decides when it begins, by the first `update`."""
+    """A running average of a model's weights; it starts with the first `update`."""
 
     def __init__(self, model: nn.Module, share: Share) -> None:
         self.weights = {name: weight.detach() for name, weight in model.named_parameters()}
-        """The model's own, which change as it learns."""
+        """The model's own, which training changes."""
         self.share = share
         self.updates = 0
         # At least single precision: small changes must not be rounded away.
@@ -50,7 +50,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights as they are now."""
+        """Add the present weights to the average."""
         self.updates += 1
         means = list(self.means.values())
         weights = [weight.to(mean.dtype) for mean, weight in zip(means, self.weights.values(), strict=True)]
@@ -58,9 +58,9 @@ class Average:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """The model has the average as its weights; afterwards it has its own again, bit for bit.
+        """Inside the block the model has the average as its weights; afterwards its own again, bit for bit.
 
-        Values are copied, not exchanged, because kernels and captured graphs know where weights lie.
+        Values are copied, not exchanged, because captured graphs use fixed addresses.
         """
         if self.updates == 0:
             yield
@@ -71,6 +71,11 @@ class Average:
             yield
         finally:
             self._write(own)
+
+    def copy_to_model(self) -> None:
+        """Give the model the average for good."""
+        if self.updates:
+            self._write(self.means)
 
     @torch.no_grad()
     def _write(self, values: Mapping[str, Tensor]) -> None:
@@ -83,16 +88,16 @@ class Average:
         return {**means, "updates": torch.tensor(self.updates)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor] | None) -> None:
-        """Go on from what `state_dict` gave. None means that nothing was averaged so far."""
+        """Continue from what `state_dict` gave. None means that nothing was averaged so far."""
         if tensors is None:
             self.updates = 0  # the first weights then take the place of whatever the means are
             return
-        wanted, mismatch = self.state_dict(), Mismatch()
-        mismatch.missing += [name for name in wanted if name not in tensors]
-        mismatch.extra += [name for name in tensors if name not in wanted]
-        for name in wanted.keys() & tensors.keys():
-            mismatch.compare(name, tensors[name], wanted[name])
-        mismatch.refuse("the average of the weights")
+        expected, mismatch = self.state_dict(), Mismatch()
+        mismatch.missing += [name for name in expected if name not in tensors]
+        mismatch.unexpected += [name for name in tensors if name not in expected]
+        for name in expected.keys() & tensors.keys():
+            mismatch.compare(name, tensors[name], expected[name])
+        mismatch.raise_if_any("the average of the weights")
         self.updates = int(tensors["updates"])
         for name, mean in self.means.items():
             mean.copy_(tensors[f"weights/{name}"])

@@ -1,4 +1,4 @@
-"""Curves of a run: the losses of training and validation, drawn from its metrics when it is over."""
+"""Curves of a run: its metrics on training and validation data, drawn from `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -9,40 +9,50 @@ from typing import Any
 
 from anaphor.draw import curves
 from anaphor.errors import DataError
-from anaphor.training.rundir import RunDir
+from anaphor.metrics.result import Metric
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.spec import TaskDefinition
 
 Lines = Sequence[Mapping[str, Any]]
 
 
-def draw_curves(rundir: RunDir) -> list[Path]:
-    """Write the figures of a run and give their paths; none where nothing was ever validated."""
-    lines = [line for line in rundir.read_metrics() if isinstance(line.get("valid"), Mapping)]
+def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
+    """Write the figures of a run and give their paths; empty where nothing was ever validated.
+
+    The first figure has the training loss beside the task's first metric where both are losses; other metrics that do
+    not follow from it are not drawn.
+    """
+    lines = [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]
     if not lines:
         return []
-    x, x_label = along(lines)
-    losses = {
-        "training": [_number(line.get("train_loss")) for line in lines],
-        "validation": [_number(line["valid"].get("loss")) for line in lines],
-    }
-    series = {name: (x, y) for name, y in losses.items() if not all(map(math.isnan, y))}
+    x, x_label = progress_axis(lines, task.counted)
+    metric = task.metrics[0]
+    series = {"training": [_number(line.get("train_loss")) for line in lines]} if is_loss(metric) else {}
+    series["validation"] = [_number(line["valid"].get(metric.name)) for line in lines]
+    drawn = {name: (x, y) for name, y in series.items() if not all(map(math.isnan, y))}
     try:
-        return [curves(series, path, x_label=x_label, y_label="loss (nats per token)") for path in rundir.curves]
+        return [curves(drawn, path, x_label=x_label, y_label=metric.axis) for path in folder.curves]
     except OSError as error:
-        raise DataError(f"cannot write the curves to {rundir.folder}: {error.strerror or error}") from None
+        raise DataError(f"cannot write the curves to {folder.folder}: {error.strerror or error}") from None
 
 
-def along(lines: Lines) -> tuple[list[float], str]:
-    """Epochs where each validation ended one, else tokens in a unit that keeps the numbers short."""
+def is_loss(metric: Metric) -> bool:
+    """Whether the training loss can stand beside it."""
+    return metric.name == "loss"
+
+
+def progress_axis(lines: Lines, counted: str) -> tuple[list[float], str]:
+    """Epochs where each validation is at a later one, else items in a unit that keeps the numbers short."""
     epochs = [_number(line.get("epoch")) for line in lines]
     if all(before < after for before, after in zip([0.0, *epochs], epochs, strict=False)):
         return epochs, "epoch"
-    tokens = [_number(line.get("tokens")) for line in lines]
-    for size, unit in ((1e9, "billions of tokens"), (1e6, "millions of tokens"), (1e3, "thousands of tokens")):
-        if max(tokens) >= size:
-            return [count / size for count in tokens], f"{unit} learnt from"
-    return tokens, "tokens learnt from"
+    counts = [_number(line.get(counted)) for line in lines]
+    for size, unit in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
+        if max(counts) >= size:
+            return [count / size for count in counts], f"{unit} of training {counted}"
+    return counts, f"training {counted}"
 
 
 def _number(value: Any) -> float:
-    """What is missing or was not finite leaves a gap in its curve."""
+    """A value that is missing or not finite leaves a gap in its curve."""
     return float(value) if isinstance(value, int | float) else math.nan

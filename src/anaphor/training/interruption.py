@@ -1,4 +1,4 @@
-"""Interruption: a person or a scheduler asks for an end. The step in progress is finished first."""
+"""Interruption: SIGINT and SIGTERM end training after the step in progress."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 
 class Interruption:
-    """Inside the block the first SIGINT or SIGTERM is only remembered; the second SIGINT ends the program at once."""
+    """Inside the block the first SIGINT or SIGTERM is recorded; a second SIGINT ends the program at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._before: dict[int, Any] = {}
+        self._handlers: dict[int, Any] = {}
 
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         return self.signal is not None
 
     def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be caught, and need not be
+        if threading.current_thread() is threading.main_thread():  # signals cannot be caught in other threads
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
+                self._handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

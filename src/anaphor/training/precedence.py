@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anaphor.training.budget import BUDGETS
+from anaphor.training.spec import BUDGETS
 
 # What takes the place of something else: what is said of all layers, of what was said of each; a rule, of its options.
 REPLACED = {

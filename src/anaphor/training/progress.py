@@ -14,30 +14,29 @@ class Progress:
     """Where training is. Plain numbers, so that a checkpoint can hold them."""
 
     step: int = 0
-    """Updates made."""
+    """Optimizer steps made."""
     epoch: int = 0
-    """Times the data was read to its end."""
+    """Completed passes over the data."""
     batch: int = 0
-    """Batches of this epoch that were read."""
-    tokens: int = 0
-    """Targets learnt from."""
+    """Batches of this epoch that were trained on."""
+    count: int = 0
+    """Items trained on, of the kind that the task counts."""
     seconds: float = 0.0
-    """Time spent learning, evaluation not counted."""
-    best_cost: float | None = None
-    """The best validation so far: its loss, or whatever else is chosen by, less being better."""
+    """Time spent training, without evaluation."""
+    best_value: float | None = None
+    """Best validation value of the selecting metric."""
     best_step: int | None = None
-    """When that was."""
-    fruitless: int = 0
-    """Validations since then."""
+    """Step of that validation."""
+    evaluations_without_improvement: int = 0
     recent_loss: float = 0.0
-    """Nats lost in training since the last validation."""
-    recent_tokens: int = 0
-    """Targets learnt from since then."""
+    """Summed training loss since the last validation."""
+    recent_count: int = 0
+    """Items trained on since then."""
     recent_seconds: float = 0.0
-    """Time spent learning since then."""
+    """Training time since then."""
 
     def check(self) -> None:
-        """Refuse numbers that are none, and counts below zero: they may come from a file."""
+        """Raise for values that are not finite and for negative counts: they may come from a file."""
         check_types(self)
         for name in (field.name for field in fields(self)):
             value = getattr(self, name)
@@ -45,29 +44,29 @@ class Progress:
                 continue
             if not math.isfinite(value):
                 raise ConfigError(f"{name}={value}: it must be finite")
-            if value < 0 and name != "best_cost":  # which may be a BLEU, of which more is better
+            if value < 0 and name != "best_value":
                 raise ConfigError(f"{name}={value}: it must be 0 or more")
 
     def forget_best(self) -> None:
-        """As if nothing had been validated: the next one is the best."""
-        self.best_cost = self.best_step = None
+        """The next validation is the best."""
+        self.best_value = self.best_step = None
 
-    def lost(self, loss: float, tokens: int) -> None:
-        """Count a step's mean loss and its targets."""
-        self.recent_loss += loss * tokens
-        self.recent_tokens += tokens
+    def add_loss(self, loss: float, count: int) -> None:
+        """Add a step's mean loss and its items."""
+        self.recent_loss += loss * count
+        self.recent_count += count
 
-    def took(self, seconds: float) -> None:
-        """Count a step's time."""
+    def add_time(self, seconds: float) -> None:
+        """Add a step's time."""
         self.seconds += seconds
         self.recent_seconds += seconds
 
-    def take_recent(self) -> dict[str, float | None]:
-        """What training was like since the last validation; counting begins anew."""
-        tokens, seconds = self.recent_tokens, self.recent_seconds
-        found = {
-            "train_loss": self.recent_loss / tokens if tokens else None,
-            "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
+    def pop_recent(self, counted: str) -> dict[str, float | None]:
+        """Mean loss and throughput since the last validation, which are then reset."""
+        count, seconds = self.recent_count, self.recent_seconds
+        recent = {
+            "train_loss": self.recent_loss / count if count else None,
+            f"{counted}_per_second": round(count / seconds, 1) if seconds else None,
         }
-        self.recent_loss, self.recent_tokens, self.recent_seconds = 0.0, 0, 0.0
-        return found
+        self.recent_loss, self.recent_count, self.recent_seconds = 0.0, 0, 0.0
+        return recent

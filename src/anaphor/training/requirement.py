@@ -8,7 +8,7 @@ from typing import Any
 
 from anaphor.errors import CheckpointError, ConfigError
 from anaphor.training.checkpoint import Checkpoint
-from anaphor.training.mismatch import Mismatch
+from anaphor.training.state_dicts import Mismatch
 from anaphor.training.progress import Progress
 
 _FACTS = ("spec", "data", "tokenizer", "progress")

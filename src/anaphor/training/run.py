@@ -23,7 +23,7 @@ from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training import checkpoint
 from anaphor.training.accelerate import Captured
 from anaphor.training.averaging import build_average
-from anaphor.training.budget import make_budget
+from anaphor.training.schedule import make_budget
 from anaphor.training.curves import draw_curves
 from anaphor.training.device import choose_precision, device_meant
 from anaphor.training.events import TensorBoard, require_tensorboard
@@ -33,7 +33,7 @@ from anaphor.training.optim import OptimizerSpec, build_optimizer
 from anaphor.training.place import at_hand, place_of
 from anaphor.training.prepared import Prepared
 from anaphor.training.requirement import to_go_on, to_use
-from anaphor.training.rundir import RunDir
+from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import ScheduleSpec, build_schedule
 from anaphor.training.spec import RunSpec
 from anaphor.training.step import Step
@@ -69,7 +69,7 @@ def _place_to_keep(spec: RunSpec, place: str | None) -> str | None:
     return place_of(spec.data if place is None else at_hand(spec.data, place, names), names) or place
 
 
-def kept_place(rundir: RunDir, spec: RunSpec) -> str | None:
+def kept_place(rundir: RunFolder, spec: RunSpec) -> str | None:
     """Where the data of a run were, as long as the same ones are meant."""
     same = rundir.exists and read_spec(rundir.spec).data == spec.data
     return rundir.read_place() if same else None
@@ -89,7 +89,7 @@ def execute(
     """Train, keep the best, score it. Gives the result and an exit code: 0, or 130 and 143 when asked to end early."""
     if tensorboard:
         require_tensorboard()
-    rundir = RunDir(Path(out))
+    rundir = RunFolder(Path(out))
     with rundir.lock(), Interruption() as interruption:
         place = kept_place(rundir, spec) if resume else None
         made = prepare(spec, place=place)
@@ -135,7 +135,7 @@ def execute(
         return result, 130 if interruption.signal == signal.SIGINT else 0
 
 
-def _test_score(rundir: RunDir) -> dict[str, Any] | None:
+def _test_score(rundir: RunFolder) -> dict[str, Any] | None:
     """What is known of the test split, if the run has ended before."""
     if not rundir.exists or not rundir.result.is_file():
         return None
@@ -197,7 +197,7 @@ def build_step(spec: RunSpec, model: nn.Module, task: Task, device: torch.device
     return kind(model, task, optimizer, clip=spec.clip, precision=choose_precision(spec.dtype, device))
 
 
-def _trainer(made: Prepared, rundir: RunDir, watcher: Watcher, interruption: Interruption) -> Trainer:
+def _trainer(made: Prepared, rundir: RunFolder, watcher: Watcher, interruption: Interruption) -> Trainer:
     spec = made.spec
     step = build_step(spec, made.model, made.task, made.device)
     steps_per_epoch = -(-len(made.task.batches(0)) // spec.accumulate)
@@ -239,7 +239,7 @@ def _plain(spec: RunSpec) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(spec).items()}
 
 
-def _resume(trainer: Trainer, rundir: RunDir, spec: RunSpec, force: bool, warn: Callable[[str], None]) -> None:
+def _resume(trainer: Trainer, rundir: RunFolder, spec: RunSpec, force: bool, warn: Callable[[str], None]) -> None:
     rundir.require()
     path, warnings = checkpoint.newest(rundir.checkpoints)
     for line in warnings:
@@ -290,7 +290,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
         yield f"threads were {before.get('threads')} and are {now['threads']}"
 
 
-def _result(made: Prepared, trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> dict[str, Any]:
+def _result(made: Prepared, trainer: Trainer, rundir: RunFolder, warn: Callable[[str], None]) -> dict[str, Any]:
     """Take the best weights and score them. Of the test split nothing is known yet."""
     progress = trainer.progress
     _take_best(trainer, rundir, warn)
@@ -312,7 +312,7 @@ def _result(made: Prepared, trainer: Trainer, rundir: RunDir, warn: Callable[[st
     }
 
 
-def _best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> checkpoint.Checkpoint | None:
+def _best(trainer: Trainer, rundir: RunFolder, warn: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     """The best so far. It may be damaged, or deleted for a better one that is damaged now: then it is forgotten."""
     step = trainer.progress.best_step
     if step is None:
@@ -327,7 +327,7 @@ def _best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> chec
     return saved
 
 
-def _take_best(trainer: Trainer, rundir: RunDir, warn: Callable[[str], None]) -> None:
+def _take_best(trainer: Trainer, rundir: RunFolder, warn: Callable[[str], None]) -> None:
     """Its weights, or those of the last step where there is none."""
     saved = _best(trainer, rundir, warn)
     if saved is None:
@@ -358,7 +358,7 @@ def opened_translation(folder: Path, device: str = "auto") -> Iterator[PreparedT
 @contextmanager
 def opened(folder: Path | str, device: str = "auto", warn: Callable[[str], None] = tell) -> Iterator[Prepared]:
     """A run to be used: its data, its tokenizer, and its model with the best weights that can be read."""
-    rundir = RunDir(Path(folder))
+    rundir = RunFolder(Path(folder))
     rundir.require()
     spec = dataclasses.replace(read_spec(rundir.spec), device=device)
     path, warnings = checkpoint.newest(rundir.checkpoints)

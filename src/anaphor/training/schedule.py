@@ -1,7 +1,7 @@
-"""Schedules: what the learning rate is multiplied by as training goes on.
+"""Schedules: the factor of the learning rate as training proceeds; and the budget, in steps or seconds.
 
-A shape is a pure function of progress, the share of the budget that is spent, so that a budget in steps, in epochs or
-in minutes shapes it alike. Only the plateau has a memory: it waits for losses.
+A schedule is a function of the spent fraction of the budget, so that a budget in steps, epochs or minutes shapes it
+alike. Only the plateau has state: it follows validation results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anaphor.config import check_types, look_up
 from anaphor.errors import CheckpointError, ConfigError
 
 Shape = Callable[[float], float]
-"""From progress in [0, 1] to a share in [0, 1] that never rises."""
+"""From the spent fraction in [0, 1] to a factor in [0, 1] that never rises."""
 
 SHAPES: dict[str, Shape] = {
     "constant": lambda progress: 1.0,
@@ -26,44 +26,44 @@ SHAPES: dict[str, Shape] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSpec:
-    """How the learning rate moves. What the chosen schedule does not understand is refused."""
+    """Settings of a schedule. Those that the chosen one does not use are refused."""
 
     schedule: str = "constant"
-    """How the learning rate falls: constant, linear, cosine or plateau (divided when validation does not improve)."""
+    """constant, linear, cosine or plateau (divided when validation does not improve)."""
     warmup: float = 0.0
-    """Share of the budget in which the learning rate rises from zero."""
+    """Fraction of the budget with linear warmup."""
     min_lr_ratio: float | None = None
-    """What a linear or cosine schedule ends at, as a share of the highest learning rate; None means 0."""
+    """Final factor of linear and cosine; None means 0."""
     plateau_factor: float | None = None
-    """What a plateau divides the learning rate by; None means 4."""
+    """Divisor on a plateau; None means 4."""
 
     def __post_init__(self) -> None:
         check_types(self)
         look_up(SCHEDULES, self.schedule, "schedule")
         if not 0 <= self.warmup < 1:
-            raise ConfigError(f"warmup={self.warmup} is not a share of the budget: it must be at least 0 and below 1")
+            raise ConfigError(f"warmup={self.warmup} is not a fraction of the budget: it must be at least 0 and below 1")
         for name, able in (("min_lr_ratio", ("cosine", "linear")), ("plateau_factor", ("plateau",))):
             given = getattr(self, name)
             if given is not None and self.schedule not in able:
                 raise ConfigError(
-                    f"{name}={given} means nothing to a {self.schedule} schedule; it belongs to {', '.join(able)}"
+                    f"{name}={given} is not used by a {self.schedule} schedule; it belongs to {', '.join(able)}"
                 )
         if self.min_lr_ratio is not None and not 0 <= self.min_lr_ratio <= 1:
             raise ConfigError(
-                f"min_lr_ratio={self.min_lr_ratio} is not a share of the learning rate: it must be from 0 to 1"
+                f"min_lr_ratio={self.min_lr_ratio} is not a fraction of the learning rate: it must be from 0 to 1"
             )
         if self.plateau_factor is not None and not 1 < self.plateau_factor < math.inf:
             raise ConfigError(f"plateau_factor={self.plateau_factor}: to lower the learning rate it must be above 1")
 
 
 class Schedule:
-    """A shape behind a warm-up. It has no memory: asked twice, it gives the same answer."""
+    """A shape after a warmup, without state."""
 
     def __init__(self, spec: ScheduleSpec) -> None:
         self.spec = spec
 
     def factor(self, progress: float) -> float:
-        """What to multiply the learning rate by, when this share of the budget is spent."""
+        """Factor of the learning rate when this fraction of the budget is spent."""
         progress = min(max(progress, 0.0), 1.0)  # the last step of a budget in minutes ends after it
         warmup = self.spec.warmup
         if progress < warmup:
@@ -71,16 +71,16 @@ class Schedule:
         return self.height((progress - warmup) / (1 - warmup))
 
     def height(self, progress: float) -> float:
-        """The factor, when this share of what follows the warm-up is spent."""
+        """The factor when this fraction of the budget after the warmup is spent."""
         min_lr_ratio = self.spec.min_lr_ratio or 0.0
         return min_lr_ratio + (1 - min_lr_ratio) * SHAPES[self.spec.schedule](progress)
 
     def report(self, loss: float) -> bool:
-        """Hear of a validation loss. Whether the learning rate was lowered for it."""
+        """Take note of a validation loss; True if the learning rate was lowered for it."""
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered, as plain JSON."""
+        """The state as plain JSON."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -88,8 +88,8 @@ class Schedule:
 
 
 class Plateau(Schedule):
-    """Divides the learning rate whenever the validation loss is not below the best so far, as the well-known example
-    script of word-level language models does."""
+    """Divides the learning rate whenever the validation loss does not improve, as PyTorch's word_language_model
+    example does."""
 
     def __init__(self, spec: ScheduleSpec) -> None:
         super().__init__(spec)
@@ -135,3 +135,30 @@ def _check(state: Mapping[str, Any], wanted: set[str]) -> None:
             f"the schedule's state does not fit: it has {', '.join(sorted(state)) or 'nothing'}, "
             f"but {', '.join(sorted(wanted)) or 'nothing'} is wanted"
         )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to train; exactly one of the two is given. Epochs become steps before."""
+
+    steps: int | None
+    seconds: float | None
+
+    def spent(self, steps: int, seconds: float) -> float:
+        """Fraction spent after so many steps and seconds; at 1 training is over."""
+        if self.steps is not None:
+            return steps / self.steps
+        assert self.seconds is not None, "a budget has steps or seconds"
+        return seconds / self.seconds
+
+
+DEFAULT_EPOCHS = 3.0
+
+
+def make_budget(*, epochs: float | None, steps: int | None, minutes: float | None, steps_per_epoch: int) -> Budget:
+    """The budget of a run; without any of the three, `DEFAULT_EPOCHS`."""
+    if minutes is not None:
+        return Budget(None, 60 * minutes)
+    if steps is None:
+        steps = max(1, round((DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch))
+    return Budget(steps, None)

@@ -1,13 +1,12 @@
-"""A step: from batches to new weights, and a report of how it went that may be read later.
+"""Step: from batches to updated weights, and metrics of the step that may be read later.
 
-Nothing here looks at a value, so that a GPU never waits for Python; `accelerate.Captured` replays the same work as one
-graph.
+Nothing here reads a value on the host, so that a GPU never waits for Python; `cuda_graph.CUDAGraphStep` replays the same
+work as one graph.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,37 +15,35 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from anaphor.tasks.base import Task
-from anaphor.training.optim import Optimizer
-
-LARGEST_LOSS = math.log(sys.float_info.max)
+from anaphor.training.experiment import Experiment
+from anaphor.training.optimizers import Optimizer
 
 
 @dataclass(frozen=True)
-class Report:
-    """The mean loss of a step and the norm of each weight's gradient, wherever they lie now."""
+class StepReport:
+    """Mean loss of a step and the gradient norm of each parameter, wherever they are now."""
 
     values: Tensor
     """[1 + number of names]"""
     names: Sequence[str]
-    """The weights that had a gradient."""
-    arrived: Callable[[], object] = lambda: None
-    """Waits until the values can be read."""
+    """Parameters that had a gradient."""
+    wait: Callable[[], object] = lambda: None
+    """Waits until the values have arrived."""
 
-    def read(self) -> Reading:
-        self.arrived()
+    def read(self) -> StepMetrics:
+        self.wait()
         loss, *norms = self.values.tolist()
-        return Reading(loss, dict(zip(self.names, norms, strict=True)))
+        return StepMetrics(loss, dict(zip(self.names, norms, strict=True)))
 
 
-def tellable(loss: float) -> bool:
-    """Whether a loss has a perplexity that is a number. Gates that are shut for good keep a ruined model's loss finite,
-    but it is beyond all bounds."""
-    return math.isfinite(loss) and loss < LARGEST_LOSS
+def is_finite_loss(loss: float, largest: float = math.inf) -> bool:
+    """Whether a loss is finite and below what counts as divergence. Saturated gates can keep the loss of a ruined model
+    finite, but far too large."""
+    return math.isfinite(loss) and loss < largest
 
 
 @dataclass(frozen=True)
-class Reading:
+class StepMetrics:
     """A report that was read."""
 
     loss: float
@@ -54,65 +51,63 @@ class Reading:
 
     @property
     def norm(self) -> float:
-        """Of all gradients together."""
+        """Norm of all gradients together."""
         return math.hypot(*self.norms.values())
 
-    @property
-    def finite(self) -> bool:
-        return tellable(self.loss) and math.isfinite(self.norm)
+    def is_finite(self, largest_loss: float = math.inf) -> bool:
+        return is_finite_loss(self.loss, largest_loss) and math.isfinite(self.norm)
 
     @property
-    def first_bad(self) -> str | None:
-        """The first weight whose gradient is not finite."""
+    def first_nonfinite(self) -> str | None:
+        """The first parameter whose gradient is not finite."""
         return next((name for name, norm in self.norms.items() if not math.isfinite(norm)), None)
 
 
 @contextmanager
-def tensor_cores() -> Iterator[None]:
-    """Single precision on a GPU may use tensor cores, as its kernels of recurrence do by themselves. Scores are made
-    without, by `eval_mode`: they are to be the same wherever they are made."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+def tf32_matmul() -> Iterator[None]:
+    """float32 products may use tensor cores while training. Scores are made without, so that they do not depend on
+    where they are made."""
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        matmul.fp32_precision = before
 
 
 @dataclass
 class Step:
     """Gradients of a group of batches, clipped together, and one update."""
 
-    model: nn.Module
-    task: Task
+    experiment: Experiment
     optimizer: Optimizer
     clip: float = 0.0
-    """Largest norm of all gradients together; 0 means no bound."""
-    precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Largest norm of all gradients together; 0 for no clipping."""
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     lag: ClassVar[int] = 0
-    """How many steps may be begun before the report of one is read."""
+    """How many steps may start before the report of one is read."""
 
-    def __call__(self, group: Sequence[Any], carry: Any) -> tuple[Report, Any]:
-        """Learn from a group of batches. Gives a report, and what is carried on to the next."""
+    def __call__(self, group: Sequence[Any], carry: Any) -> tuple[StepReport, Any]:
+        """Train on a group of batches. Gives a report, and the carry for the next group."""
         values, names, carry = self.run(group, carry)
-        return Report(values, names), carry
+        return StepReport(values, names), carry
 
-    @tensor_cores()
+    @tf32_matmul()
     def run(self, group: Sequence[Any], carry: Any) -> tuple[Tensor, list[str], Any]:
+        model = self.experiment.model
         self.optimizer.zero_grad()
-        count: Tensor | int = sum(batch.amount for batch in group)
+        amount: Tensor | int = sum(batch.amount for batch in group)
         total: Tensor | float = 0.0
         for batch in group:
-            with self.precision():
-                loss, carry = self.task.loss(self.model, batch, carry)
-            (loss.objective / count).backward()
+            with self.autocast():
+                loss, carry = self.experiment.loss(batch, carry)
+            (loss.objective / amount).backward()
             total = total + loss.total.detach()
-        weights = self.model.named_parameters()
-        gradients = {name: weight.grad for name, weight in weights if weight.grad is not None}
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
         norms = torch.stack(torch._foreach_norm(list(gradients.values()))).float()
         if self.clip:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, torch.linalg.vector_norm(norms))
+            nn.utils.clip_grads_with_norm_(model.parameters(), self.clip, torch.linalg.vector_norm(norms))
         self.optimizer.step()
         assert isinstance(total, Tensor), "a group has at least one batch"
-        return torch.cat([(total / count).float().view(1), norms]), list(gradients), carry
+        return torch.cat([(total / amount).float().view(1), norms]), list(gradients), carry

@@ -1,12 +1,13 @@
-"""The only loop. It knows steps, clipping, evaluation and checkpoints, and never asks which task it has.
+"""The training loop: steps, validation, checkpoints. It never asks which task it has.
 
 Resuming is exact. What a step needs beyond weights and data (the carry, the optimizer's state, the position in the
-epoch, the random generators, the schedule, the average) is all in a checkpoint, and the order of batches is a function
-of seed and epoch.
+epoch, the random generators, the schedule, the average) is in the checkpoint, and the order of batches is a function of
+seed and epoch.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,214 +16,236 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import nn
 
-from anaphor.errors import CheckpointError, Diverged
-from anaphor.metrics.perplexity import Score
-from anaphor.tasks.base import Task
+from anaphor.errors import CheckpointError, ConfigError, Diverged
+from anaphor.metrics.result import Metric, Result
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average
-from anaphor.training.budget import Budget
-from anaphor.training.events import Events
+from anaphor.training.experiment import Experiment
 from anaphor.training.progress import Progress
-from anaphor.training.requirement import to_go_on
-from anaphor.training.rundir import RunDir
-from anaphor.training.schedule import Schedule
-from anaphor.training.step import Report, Step, tellable
-from anaphor.training.tree import flatten, unflatten
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.schedule import Budget, Schedule
+from anaphor.training.state_dicts import flatten, unflatten
+from anaphor.training.step import Step, StepReport
+from anaphor.training.tensorboard import Events
 
 
-class Watcher(Protocol):
-    """Somebody who is told how training goes: a progress bar, or nobody. `trained` is the mean loss of training since
-    the last validation."""
+class Callback(Protocol):
+    """Called while a model trains, for example by a progress bar. `count` is the number of items trained on so far."""
 
-    def stepped(self, progress: float, loss: float, tokens: int) -> None: ...
+    def on_step(self, progress: float, loss: float, count: int) -> None: ...
 
-    def evaluated(self, epoch: float, trained: float | None, score: Score, best: bool) -> None: ...
+    def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None: ...
 
 
-class Nobody:
-    """Hears it all and says nothing."""
+class NullCallback:
+    """A callback that does nothing; a base for those that need one of the two."""
 
-    def stepped(self, progress: float, loss: float, tokens: int) -> None:
+    def on_step(self, progress: float, loss: float, count: int) -> None:
         pass
 
-    def evaluated(self, epoch: float, trained: float | None, score: Score, best: bool) -> None:
+    def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
         pass
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the loop itself has to be told."""
+class LoopSettings:
+    """Settings of the loop itself."""
 
     lr: float
+    metric: Metric
+    """Selects the best checkpoint."""
+    counted: str = "tokens"
+    """What throughput counts."""
     accumulate: int = 1
     eval_every: int | None = None
     patience: int | None = None
     average_from: float = 0.0
-    """Share of the budget after which weights are averaged."""
+    """Fraction of the budget after which weights are averaged."""
     sample_seed: int = 0
+    save_seconds: float = 300.0
+    """Seconds between checkpoints, beside those of validations."""
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A step that was begun and whose report nobody has read."""
+class PendingStep:
+    """A step whose report has not been read."""
 
     step: int
     lr: float
-    tokens: int
-    report: Report
+    count: int
+    report: StepReport
 
 
 @dataclass
 class Trainer:
-    """Everything that takes part. `fit` runs until the budget is spent or `stop` says so."""
+    """All parts of a training run. `fit` runs until the budget is spent or `stop` says so."""
 
-    model: nn.Module
-    task: Task
+    experiment: Experiment
     step: Step
     schedule: Schedule
     budget: Budget
-    settings: Settings
-    rundir: RunDir
-    watcher: Watcher
+    settings: LoopSettings
+    folder: RunFolder
+    callback: Callback
     facts: dict[str, Any]
-    """What must be the same when the run goes on: the spec, the data, the tokenizer."""
+    """What must be the same when the run is resumed: the settings, the data, the environment."""
     average: Average | None = None
     events: Events = field(default_factory=Events)
     stop: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
     carry: Any = None
-    pending: deque[Pending] = field(default_factory=deque)
-    batches: int = 1
-    """How many this epoch has."""
+    pending: deque[PendingStep] = field(default_factory=deque)
+    batches_per_epoch: int = 1
+    last_save: float = field(default_factory=time.monotonic)
 
     def fit(self) -> None:
-        """Train to the end of the budget. The last state is saved whatever ends it but a kill."""
-        self.model.train()
+        """Train to the end of the budget. The last state is saved, whatever ends it but a kill."""
+        self.experiment.model.train()
+        self.last_save = time.monotonic()
         groups = self._groups()
-        while not self.over():
-            began = time.perf_counter()
-            self._learn(next(groups))
-            self._settle(keep=self.step.lag)
-            self.progress.took(time.perf_counter() - began)
-            if self._due() or self.over():
+        while not self.is_over():
+            start = time.perf_counter()
+            self._train_on(next(groups))
+            self._flush(keep=self.step.lag)
+            self.progress.add_time(time.perf_counter() - start)
+            if self._is_due() or self.is_over():
                 self._validate()
+            elif time.monotonic() - self.last_save >= self.settings.save_seconds:
+                self._flush()
+                self.save()
             if self.stop():
                 break
-        self._settle()
-        if self.progress.step and not (self.rundir.checkpoints / f"step-{self.progress.step}").exists():
+        self._flush()
+        if self.progress.step and not (self.folder.checkpoints / f"step-{self.progress.step}").exists():
             self.save()
 
-    def _reached(self) -> float:
-        """How often the data was read, and how far the last time; a whole number at the end of an epoch."""
-        return self.progress.epoch + (round(self.progress.batch / self.batches, 4) if self.progress.batch else 0)
+    def _epochs(self) -> float:
+        """Epochs trained, with a fraction; a whole number at the end of an epoch."""
+        fraction = round(self.progress.batch / self.batches_per_epoch, 4) if self.progress.batch else 0
+        return self.progress.epoch + fraction
 
     def _spent(self) -> float:
         return self.budget.spent(self.progress.step, self.progress.seconds)
 
-    def over(self) -> bool:
-        """Whether the budget is spent, or patience at its end."""
+    def is_over(self) -> bool:
+        """Whether the budget is spent, or training stopped early."""
         return self._spent() >= 1 or self.stopped_early()
 
     def stopped_early(self) -> bool:
-        """Whether validation did not get better for as long as one is willing to wait, with budget left."""
-        patience = self.settings.patience
-        return patience is not None and self.progress.fruitless >= patience and self._spent() < 1
+        """Whether validation did not improve for `patience` evaluations, with budget left."""
+        patience, without = self.settings.patience, self.progress.evaluations_without_improvement
+        return patience is not None and without >= patience and self._spent() < 1
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         every = self.settings.eval_every
         return self.progress.batch == 0 if every is None else self.progress.step % every == 0
 
     def _groups(self) -> Iterator[list[Any]]:
         """The batches of one update at a time."""
         while True:
-            batches = self.task.batches(self.progress.epoch)
-            self.batches = len(batches)
-            if self.progress.batch >= len(batches):  # of a run that goes on with larger batches, by force
+            batches = self.experiment.batches(self.progress.epoch)
+            self.batches_per_epoch = len(batches)
+            if self.progress.batch >= len(batches):  # of a run that is resumed with larger batches, by --force
                 self.progress.batch = 0
                 self.progress.epoch += 1
                 continue
             while self.progress.batch < len(batches):
-                take = min(self.settings.accumulate, len(batches) - self.progress.batch)
-                group = [batches[self.progress.batch + place] for place in range(take)]
-                last = self.progress.batch + take == len(batches)
-                # Told before the group is given, so that whoever saves after its step saves where it stands.
-                self.progress.batch = 0 if last else self.progress.batch + take
-                self.progress.epoch += last
+                size = min(self.settings.accumulate, len(batches) - self.progress.batch)
+                group = [batches[self.progress.batch + place] for place in range(size)]
+                is_last = self.progress.batch + size == len(batches)
+                # Counted before the group is yielded, so that a checkpoint after its step has the right position.
+                self.progress.batch = 0 if is_last else self.progress.batch + size
+                self.progress.epoch += is_last
                 yield group
-                if last:
+                if is_last:
                     break
 
-    def _learn(self, group: list[Any]) -> None:
-        # The share at the end of the step: with a warm-up from zero the first one would otherwise be wasted.
+    def _train_on(self, group: list[Any]) -> None:
+        # The fraction at the end of the step: with a warmup from zero the first step would otherwise be wasted.
         spent = self.budget.spent(self.progress.step + 1, self.progress.seconds)
         lr = self.settings.lr * self.schedule.factor(spent)
         self.step.optimizer.set_lr(lr)
         report, self.carry = self.step(group, self.carry)
-        tokens = sum(batch.count for batch in group)
+        count = sum(batch.count for batch in group)
         self.progress.step += 1
-        self.progress.tokens += tokens
-        self.pending.append(Pending(self.progress.step, lr, tokens, report))
+        self.progress.count += count
+        self.pending.append(PendingStep(self.progress.step, lr, count, report))
         if self.average is not None and self._spent() >= self.settings.average_from:
             self.average.update()
 
-    def _settle(self, keep: int = 0) -> None:
+    def _flush(self, keep: int = 0) -> None:
         """Read the reports of all steps but the newest `keep`. A loss that is not finite ends the run."""
         while len(self.pending) > keep:
             pending = self.pending.popleft()
-            reading = pending.report.read()
-            if not reading.finite:
-                bad = reading.first_bad
-                beyond = " (no perplexity is that large)" if bad is None else ""
-                where = "" if bad is None else f", first bad gradient in {bad}"
+            metrics = pending.report.read()
+            if not metrics.is_finite(self.experiment.largest_loss):
+                bad = metrics.first_nonfinite
+                beyond = " (too large to be a loss)" if bad is None else ""
+                where = "" if bad is None else f", first non-finite gradient in {bad}"
                 raise Diverged(
-                    f"training diverged at step {pending.step}: loss {reading.loss:.4g}{beyond}, gradient norm "
-                    f"{reading.norm:.4g}{where}, learning rate {pending.lr:.4g}; {self._what_is_left()}"
+                    f"training diverged at step {pending.step}: loss {metrics.loss:.4g}{beyond}, gradient norm "
+                    f"{metrics.norm:.4g}{where}, learning rate {pending.lr:.4g}; {self._last_checkpoint()}"
                 )
-            self.progress.lost(reading.loss, pending.tokens)
-            self.watcher.stepped(self._spent(), reading.loss, self.progress.tokens)
+            self.progress.add_loss(metrics.loss, pending.count)
+            self.callback.on_step(self._spent(), metrics.loss, self.progress.count)
 
-    def _what_is_left(self) -> str:
-        kept = any(self.rundir.checkpoints.glob("step-*"))
-        return "the last good checkpoint is kept" if kept else "there was no checkpoint yet"
+    def _last_checkpoint(self) -> str:
+        saved = any(self.folder.checkpoints.glob("step-*"))
+        return "the last good checkpoint is kept" if saved else "there was no checkpoint yet"
 
-    def scored(self) -> AbstractContextManager[None]:
-        """The weights that are scored and kept: the average where there is one."""
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """The weights that are evaluated: the average where there is one."""
         return nullcontext() if self.average is None else self.average.swapped_in()
 
+    def _select(self, result: Result) -> float:
+        """The value of the selecting metric, which must be finite."""
+        metric = self.settings.metric
+        if metric.name not in result.values:
+            raise ConfigError(
+                f"the result on valid has no metric {metric.name!r} to select by (it has: {', '.join(result.values)})"
+            )
+        value = result.values[metric.name]
+        if value is None:
+            raise ConfigError(f"{metric.name} has no value on valid: select by another metric with --select")
+        loss = result.values.get("loss")
+        bad_loss = loss is not None and not loss < self.experiment.largest_loss
+        if not math.isfinite(value) or bad_loss:
+            raise Diverged(
+                f"training diverged at step {self.progress.step}: validation {metric.label} {value:.4g}, learning rate "
+                f"{self.step.optimizer.lr:.4g}; {self._last_checkpoint()}"
+            )
+        return value
+
     def _validate(self) -> None:
-        self._settle()
-        with self.scored():
-            score = self.task.evaluate(self.model, "valid")
-            # The step before it looked well: only what came of it does not.
-            if not tellable(score.cost):
-                raise Diverged(
-                    f"training diverged at step {self.progress.step}: validation loss {score.cost:.4g}, learning rate "
-                    f"{self.step.optimizer.lr:.4g}; {self._what_is_left()}"
-                )
-            sample = self.task.sample(self.model, self.settings.sample_seed)
-        better = self.progress.best_cost is None or score.cost < self.progress.best_cost
-        if better:
-            self.progress.best_cost, self.progress.best_step = score.cost, self.progress.step
-        self.progress.fruitless = 0 if better else self.progress.fruitless + 1
+        self._flush()
+        metric, progress = self.settings.metric, self.progress
+        with self.averaged_weights():
+            result = self.experiment.evaluate("valid")
+            value = self._select(result)
+            sample = self.experiment.sample(self.settings.sample_seed)
+        is_best = metric.is_better(value, progress.best_value)
+        if is_best:
+            progress.best_value, progress.best_step = value, progress.step
+        progress.evaluations_without_improvement = 0 if is_best else progress.evaluations_without_improvement + 1
         lr = self.step.optimizer.lr
-        self.schedule.report(score.cost)
-        recent = self.progress.take_recent()
+        self.schedule.report(value if metric.goal == "min" else -value)
+        recent = progress.pop_recent(self.settings.counted)
         line = {
-            "epoch": self._reached(), "tokens": self.progress.tokens, "seconds": round(self.progress.seconds, 3),
-            **recent, "lr": lr, "valid": score.to_plain(),
+            "epoch": self._epochs(), self.settings.counted: progress.count, "seconds": round(progress.seconds, 3),
+            **recent, "lr": lr, "valid": result.to_plain(),
         }  # fmt: skip
-        self.rundir.log(self.progress.step, **line)
-        self.rundir.add_sample(self.progress.step, sample)
-        # Before the checkpoint, so that whoever goes on from it need not tell this again.
-        self.events.add(self.progress.step, line, sample)
+        self.folder.log(progress.step, **line)
+        if sample:
+            self.folder.add_sample(progress.step, sample)
+        # Before the checkpoint, so that a run that is resumed from it does not log this again.
+        self.events.add(progress.step, line, sample)
         self.save()
-        self.watcher.evaluated(self._reached(), recent["train_loss"], score, better)
+        self.callback.on_evaluation(self._epochs(), recent["train_loss"], result, is_best)
 
     def save(self) -> None:
-        """Write all that going on needs. The newest two and the best are kept."""
-        parts = {"model": self.model.state_dict(), "optimizer": self.step.optimizer.state_dict()}
+        """Write a checkpoint. The newest two and the best are kept."""
+        parts = {"model": self.experiment.model.state_dict(), "optimizer": self.step.optimizer.state_dict()}
         parts["random"] = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             parts["random"]["cuda"] = torch.cuda.get_rng_state()
@@ -231,23 +254,24 @@ class Trainer:
         if self.carry is not None:
             parts["carry"] = flatten(self.carry)
         facts = {**self.facts, "progress": asdict(self.progress), "schedule": self.schedule.state_dict()}
-        checkpoint.write(self.rundir.checkpoints, self.progress.step, parts, facts)
+        checkpoint.write(self.folder.checkpoints, self.progress.step, parts, facts)
         best = [] if self.progress.best_step is None else [self.progress.best_step]
-        checkpoint.prune(self.rundir.checkpoints, keep=2, also=best)
+        checkpoint.prune(self.folder.checkpoints, keep=2, also=best)
+        self.last_save = time.monotonic()
 
     def load(self, saved: checkpoint.Checkpoint) -> None:
-        """Become what was saved. The random generators come last, so that nothing draws from them in between."""
-        self.progress = to_go_on(saved)
-        saved.give_weights(self.model)
+        """Restore a checkpoint. The random generators come last, so that nothing draws from them in between."""
+        self.progress = saved.validate_for_resume()
+        saved.load_into(self.experiment.model)
         self.step.optimizer.load_state_dict(saved.parts["optimizer"])
         self.schedule.load_state_dict(saved.facts["schedule"])
         if self.average is not None:
             self.average.load_state_dict(saved.parts.get("average"))
         if "carry" in saved.parts:
-            self.carry = unflatten(self.task.empty_carry(self.model), saved.parts["carry"])
+            self.carry = unflatten(self.experiment.initial_carry(), saved.parts["carry"])
         try:
             torch.set_rng_state(saved.parts["random"]["cpu"])
             if "cuda" in saved.parts["random"] and torch.cuda.is_available():
                 torch.cuda.set_rng_state(saved.parts["random"]["cuda"])
         except (KeyError, RuntimeError, TypeError):
-            raise CheckpointError(f"{saved.file('random')} holds no state of a random generator") from None
+            raise CheckpointError(f"{saved.file('random')} does not hold the state of a random generator") from None

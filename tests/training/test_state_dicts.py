@@ -10,7 +10,7 @@ from anaphor.errors import CheckpointError
 from anaphor.mixers import Growing, detach
 from anaphor.models import build
 from anaphor.training import checkpoint
-from anaphor.training.tree import flatten, unflatten
+from anaphor.training.state_dicts import flatten, unflatten
 
 PRESETS = ["lstm", "gru", "linear", "transformer", "transformer-xl", "hybrid"]
 

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError, DataError
 from anaphor.training import checkpoint, durable, lock
-from anaphor.training.rundir import RunDir
+from anaphor.training.run_folder import RunFolder
 
 
 @pytest.fixture
 def run(tmp_path):
-    run = RunDir(tmp_path / "runs" / "first")
+    run = RunFolder(tmp_path / "runs" / "first")
     with run.lock():
         run.begin("seed: 1\n")
         yield run
 
 
 def test_opening_a_folder_writes_nothing(tmp_path):
-    run = RunDir(tmp_path / "none")
+    run = RunFolder(tmp_path / "none")
     assert not run.exists
     assert run.read_metrics() == []
     assert list(tmp_path.iterdir()) == []
@@ -59,20 +59,20 @@ def test_force_deletes_the_run_and_nothing_else(run):
 
 
 def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path):
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     with run.lock():
         begun = time.monotonic()
         with pytest.raises(ConfigError, match=rf"{tmp_path} is in use by process {os.getpid()} on .+ since \d{{4}}-"):
-            RunDir(tmp_path).lock().__enter__()
+            RunFolder(tmp_path).lock().__enter__()
         assert time.monotonic() - begun < 1
-    with RunDir(tmp_path).lock():
+    with RunFolder(tmp_path).lock():
         pass
 
 
 HOLD = """
 import sys
 from pathlib import Path
-from anaphor.training.lock import locked
+from anaphor.training.files import locked
 with locked(Path(sys.argv[1]), "it"):
     print("held", flush=True)
     sys.stdin.read()
@@ -83,11 +83,11 @@ def test_the_lock_of_a_killed_holder_is_free(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(ConfigError, match=f"in use by process {holder.pid} on "), RunDir(tmp_path).lock():
+        with pytest.raises(ConfigError, match=f"in use by process {holder.pid} on "), RunFolder(tmp_path).lock():
             pass
         holder.kill()
         holder.wait()
-        with RunDir(tmp_path).lock():
+        with RunFolder(tmp_path).lock():
             pass
 
 
@@ -108,10 +108,10 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_none(tmp_path, monkeypat
 
 
 def test_a_strange_lock_file_is_told_harmlessly(tmp_path):
-    with RunDir(tmp_path).lock():
+    with RunFolder(tmp_path).lock():
         for content, told in ((b"", "another process"), (b"\x1b[31m\xff\n" + b"x" * 10**6, r"\[31m�x+")):
             (tmp_path / ".lock").write_bytes(content)
-            with pytest.raises(ConfigError, match=f"in use by {told}: ") as caught, RunDir(tmp_path).lock():
+            with pytest.raises(ConfigError, match=f"in use by {told}: ") as caught, RunFolder(tmp_path).lock():
                 pass
             assert len(str(caught.value)) < 600 + len(str(tmp_path))
 
@@ -138,14 +138,14 @@ def read_only(tmp_path):
 def test_a_read_only_folder_is_refused_at_once(read_only, inside):
     begun = time.monotonic()
     with pytest.raises(ConfigError, match=r"cannot write to .*: .*; choose another --out") as caught:
-        RunDir(read_only / inside).lock().__enter__()
+        RunFolder(read_only / inside).lock().__enter__()
     assert time.monotonic() - begun < 2
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(ConfigError, match="cannot write to"), RunDir(tmp_path / "run").lock():
+    with pytest.raises(ConfigError, match="cannot write to"), RunFolder(tmp_path / "run").lock():
         pass
 
 
@@ -160,7 +160,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, 
 )
 def test_metrics_after_a_kill_and_a_resume(tmp_path_factory, lines, step, data):
     """Whatever byte the last write stopped at: whole lines are kept up to the step, and nothing else."""
-    run = RunDir(tmp_path_factory.mktemp("run"))
+    run = RunFolder(tmp_path_factory.mktemp("run"))
     run.begin("")
     for number, values in lines:
         run.log(number, **values)

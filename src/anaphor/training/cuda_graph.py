@@ -1,12 +1,11 @@
-"""Captured steps: the work of a step is recorded once as a CUDA graph and then replayed.
+"""Captured steps: a training step is recorded once as a CUDA graph and then replayed.
 
 A small model's step is hundreds of short kernels, and launching them from Python takes longer than running them. A
-replay launches them all at once. `Step` is the slow twin; a test on a GPU holds the two together.
+replay launches them all at once. `Step` is the slow twin; a test on a GPU compares the two.
 
-A graph knows addresses, not names. So batches and the carry are copied to where it expects them, weights and the
-optimizer's state must stay where they are, and the learning rate lies on the device. Each shape of batch and carry has
-a graph of its own; shapes that are rare (the first segments of an epoch, its last) are stepped through as they are, and
-so are those that come after many others.
+A graph uses fixed addresses. So batches and the carry are copied to where it expects them, weights and the optimizer's
+state must stay where they are, and the learning rate is on the device. Each shape of batch and carry has a graph of
+its own; rare shapes (the first segments of an epoch, its last) run as plain steps, and so do shapes beyond a limit.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ import torch
 from torch import Tensor
 
 from anaphor.mixers.state import map_state, tensors_of
-from anaphor.training.step import Report, Step
-from anaphor.training.tree import flatten
+from anaphor.training.state_dicts import flatten
+from anaphor.training.step import Step, StepReport
 
-# Steps of a shape before it is captured: libraries set themselves up in the first, and a rare shape is not worth it.
+# Plain steps of a shape before it is captured: libraries initialize in the first, and a rare shape is not worth it.
 WARM_UP = 3
 # Every graph keeps the addresses of thousands of kernels.
-MOST_GRAPHS = 64
+MAX_GRAPHS = 64
 
 Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Recorded work, and where it reads and writes."""
+    """A captured step, and the tensors it reads and writes."""
 
     work: torch.cuda.CUDAGraph
     group: list[Any]
     """Batches whose tensors it reads."""
     carry: Any
-    """What was carried so far; it reads this."""
+    """The carry it reads."""
     after: Any
-    """What is carried on; it writes this."""
+    """The carry it writes."""
     values: Tensor
     names: list[str]
 
@@ -54,39 +53,39 @@ class Graph:
 
 
 @dataclass
-class Captured(Step):
+class CUDAGraphStep(Step):
     """As `Step`. The optimizer must be built for it: `build_optimizer(..., captured=True)`."""
 
     lag: ClassVar[int] = 1
-    met: Counter[Key] = field(default_factory=Counter)
+    seen: Counter[Key] = field(default_factory=Counter)
     graphs: dict[Key, Graph] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
-        self.mailboxes: list[Tensor] = []
+        self.host_buffers: list[Tensor] = []
         """Memory of the host into which reports are sent, in turns: one arrives while the one before is read."""
-        self.turn = 0
+        self.next_buffer = 0
 
-    def __call__(self, group: Sequence[Any], carry: Any) -> tuple[Report, Any]:
+    def __call__(self, group: Sequence[Any], carry: Any) -> tuple[StepReport, Any]:
         key = _key(group, carry)
         if key not in self.graphs:
-            self.met[key] += 1
-            if self.met[key] <= WARM_UP or len(self.graphs) == MOST_GRAPHS:
-                return self._aside(group, carry)
+            self.seen[key] += 1
+            if self.seen[key] <= WARM_UP or len(self.graphs) == MAX_GRAPHS:
+                return self._warm_up(group, carry)
             self.graphs[key] = self._capture(group, carry)
         graph = self.graphs[key]
         graph.replay(group, carry)
-        return self._sent(graph), graph.after
+        return self._copy_to_host(graph), graph.after
 
-    def _aside(self, group: Sequence[Any], carry: Any) -> tuple[Report, Any]:
+    def _warm_up(self, group: Sequence[Any], carry: Any) -> tuple[StepReport, Any]:
         """A plain step on the stream that will record: what libraries set up there must not be recorded."""
         here = torch.cuda.current_stream()
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
             values, names, carry = self.run(group, carry)
         here.wait_stream(self.stream)
-        return Report(values, names), carry
+        return StepReport(values, names), carry
 
     def _capture(self, group: Sequence[Any], carry: Any) -> Graph:
         ours = [dataclasses.replace(batch, **{name: t.clone() for name, t in _named(batch).items()}) for batch in group]
@@ -96,24 +95,24 @@ class Captured(Step):
             values, names, after = self.run(ours, before)
         return Graph(work, ours, before, after, values, names)
 
-    def _sent(self, graph: Graph) -> Report:
+    def _copy_to_host(self, graph: Graph) -> StepReport:
         """The report on its way to the host."""
-        self.turn = (self.turn + 1) % (self.lag + 1)
-        while len(self.mailboxes) <= self.turn:
-            self.mailboxes.append(torch.empty(graph.values.shape, pin_memory=True))
-        if self.mailboxes[self.turn].shape != graph.values.shape:
-            self.mailboxes[self.turn] = torch.empty(graph.values.shape, pin_memory=True)
-        mailbox = self.mailboxes[self.turn]
-        mailbox.copy_(graph.values, non_blocking=True)
+        self.next_buffer = (self.next_buffer + 1) % (self.lag + 1)
+        while len(self.host_buffers) <= self.next_buffer:
+            self.host_buffers.append(torch.empty(graph.values.shape, pin_memory=True))
+        if self.host_buffers[self.next_buffer].shape != graph.values.shape:
+            self.host_buffers[self.next_buffer] = torch.empty(graph.values.shape, pin_memory=True)
+        buffer = self.host_buffers[self.next_buffer]
+        buffer.copy_(graph.values, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-        return Report(mailbox, graph.names, event.synchronize)
+        return StepReport(buffer, graph.names, event.synchronize)
 
 
 def _key(group: Sequence[Any], carry: Any) -> Key:
     """All that a graph depends on but the values."""
     batches = [
-        (*batch.graph_key, *((name, tensor.shape, tensor.dtype) for name, tensor in _named(batch).items()))
+        (*getattr(batch, "graph_key", ()), *((name, tensor.shape, tensor.dtype) for name, tensor in _named(batch).items()))
         for batch in group
     ]
     carried = () if carry is None else [(name, tensor.shape) for name, tensor in flatten(carry).items()]

@@ -1,6 +1,6 @@
-"""TensorBoard events: the curves and samples of a run for those who watch many runs side by side.
+"""TensorBoard events: the curves and samples of a run, as in `metrics.jsonl` and `samples.txt`.
 
-They say nothing that `metrics.jsonl` and `samples.txt` do not say. The package that writes them is an extra.
+The package that writes them is an extra.
 """
 
 from __future__ import annotations
@@ -14,39 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.training.durable import sync
+from anaphor.training.files import sync
 
 PATTERN = "events.out.tfevents.*"
-SCALARS = {
-    "loss/train": ("train_loss",),
-    "loss/valid": ("valid", "loss"),
-    "perplexity/valid": ("valid", "perplexity"),
-    "learning-rate": ("lr",),
-}
-"""Names of curves, and where their values stand in a line of metrics."""
 
 
 def require_tensorboard() -> None:
-    """Refuse before anything is trained if events cannot be written."""
+    """Raise before training if events cannot be written."""
     if importlib.util.find_spec("tensorboardX") is None:
         raise ConfigError("--tensorboard needs a package that is not installed: pip install 'anaphor[tensorboard]'")
 
 
 class Events:
-    """Told of every validation. This one keeps nothing."""
+    """Receives every validation. This one keeps nothing."""
 
     def add(self, step: int, line: Mapping[str, Any], sample: str) -> None:
-        """A line of metrics, and what the model wrote."""
+        """Add a line of metrics and a sample."""
 
     def close(self) -> None:
-        """Nothing more will be told."""
+        """Close the file."""
 
 
 class TensorBoard(Events):
-    """A file of events in `folder`, begun after so many steps. What older files tell of later ones is cut off.
+    """A file of events in `folder`, started after so many steps. Later events of older files are removed.
 
-    Each step is on the disk when `add` returns: the package's own writer hands events to a thread, and a kill would
-    lose those that wait there.
+    Each step is on the disk when `add` returns: the package's own writer uses a thread, and a kill would lose what is
+    queued there.
     """
 
     def __init__(self, folder: Path, after: int = 0) -> None:
@@ -63,7 +56,7 @@ class TensorBoard(Events):
         except OSError as error:
             raise self._refusal(error) from None
         if after:
-            # For a TensorBoard that is open and has read what was cut off. It forgets points, though not samples.
+            # For an open TensorBoard that has read what was removed: it drops those points, though not samples.
             start = SessionLog(status=SessionLog.START)
             self._write([Event(step=after + 1, session_log=start)])
 
@@ -71,12 +64,11 @@ class TensorBoard(Events):
         from tensorboardX import summary
         from tensorboardX.proto.event_pb2 import Event
 
-        found = {name: _value(line, path) for name, path in SCALARS.items()}
-        points = [summary.scalar(name, value) for name, value in found.items() if value is not None]
+        points = [summary.scalar(name, value) for name, value in scalars_of(line).items()]
         # Indented, or it would be read as Markdown.
         text = textwrap.indent(sample, "    ").encode(errors="replace").decode()
-        told, now = [*points, summary.text("sample", text)], time.time()
-        self._write([Event(step=step, wall_time=now, summary=point) for point in told])
+        summaries, now = [*points, *([summary.text("sample", text)] if sample else [])], time.time()
+        self._write([Event(step=step, wall_time=now, summary=one) for one in summaries])
 
     def close(self) -> None:
         self.writer.close()
@@ -94,7 +86,7 @@ class TensorBoard(Events):
 
 
 def _cut(path: Path, step: int) -> None:
-    """Take away what a file tells of later steps, and what a kill left unfinished."""
+    """Remove events of later steps, and an incomplete record."""
     from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event
 
@@ -108,7 +100,7 @@ def _cut(path: Path, step: int) -> None:
         try:
             event = Event.FromString(content[place + 12 : end - 4])
         except DecodeError:
-            return  # none of ours
+            return  # not a file of this program
         if event.step > step and event.HasField("summary"):
             break
         place = end
@@ -117,8 +109,12 @@ def _cut(path: Path, step: int) -> None:
         sync(path)
 
 
-def _value(line: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
-    value: Any = line
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return None if value is None else float(value)
+def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The curves of a line of metrics: training loss, learning rate, and every metric of validation."""
+    found = {"loss/train": line.get("train_loss"), "learning-rate": line.get("lr")}
+    found |= {f"{name}/valid": value for name, value in line["valid"].items()}
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

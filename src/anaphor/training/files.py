@@ -1,0 +1,122 @@
+"""Files that survive a kill: a reader finds the old content or the new, whole. And a lock: one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from anaphor.errors import ConfigError
+
+def sync(path: Path) -> None:
+    """fsync a file, or a folder's list of names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file and fsync it; its folder is not synced."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def append_file(path: Path, content: bytes) -> None:
+    """Append lines to a file, or leave it as it was. An incomplete last line is ended first."""
+    before = path.stat().st_size if path.exists() else None
+    try:
+        with disk_space_checked(path.parent, len(content)), path.open("ab") as file:
+            file.write(b"\n" + content if before and not ends_with_newline(path) else content)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink() if before is None else os.truncate(path, before)
+        raise
+
+
+def ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+@contextmanager
+def disk_space_checked(folder: Path, needed: int) -> Iterator[None]:
+    """Where the disk is full, the error says how many bytes are needed and how many are free."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise OSError(error.errno, f"{os.strerror(error.errno)}; it needs {needed:,} bytes{free_bytes(folder)}") from None
+
+
+def free(folder: Path) -> str:
+    """Free bytes, as the end of a sentence."""
+    with contextlib.suppress(OSError):
+        return f", {shutil.disk_usage(folder).free:,} are free"
+    return ""
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the content of a file atomically, or leave it as it was."""
+    draft = path.with_name(f"{path.name}.tmp")
+    try:
+        with disk_space_checked(path.parent, len(content)):
+            write_file(draft, content)
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    sync(path.parent)
+
+
+_LONGEST_HOLDER = 300  # bytes that are read from a lock file, whoever wrote it
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock, or raise at once and name its holder. The kernel releases it when its holder ends, however.
+
+    Only the holder may delete the file.
+    """
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(handle, what)
+            # If its last holder deleted the file just now, two could hold locks on two files of one name.
+            if _is_at(path, handle):
+                since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, what: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(handle, _LONGEST_HOLDER, 0).decode("utf-8", errors="replace")
+        name = "".join(filter(str.isprintable, holder)) or "another process"
+        raise ConfigError(f"{what} is in use by {name}: wait for it, stop it, or choose another --out") from None
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,362 @@
+"""Optimizers by name: torch's own behind one interface.
+
+Their state is a flat dict of tensors named by parameter, which goes into a checkpoint as it is. Settings are not part
+of it: they come from the spec, and the learning rate from the schedule.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anaphor.config import check_types, look_up
+from anaphor.errors import ConfigError
+from anaphor.models.language_model import Head
+from anaphor.registry import OPTIMIZERS
+from anaphor.training.muon import Muon
+from anaphor.training.spec import RunSpec
+from anaphor.training.state_dicts import Mismatch
+
+TorchOptimizer = torch.optim.Optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """Settings of an optimizer. Those that the chosen one does not use are refused."""
+
+    optimizer: str = "adamw"
+    lr: float | None = None
+    weight_decay: float = 0.0
+    betas: tuple[float, ...] | None = None
+    momentum: float | None = None
+    layer_lr: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> OptimizerSpec:
+        """The optimizer settings of a run."""
+        return cls(
+            optimizer=spec.optimizer,
+            lr=spec.lr,
+            weight_decay=spec.weight_decay,
+            betas=spec.betas or None,
+            momentum=spec.momentum,
+            layer_lr=spec.layer_lr,
+        )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        rule = find_rule(self.optimizer)
+        for name in ("betas", "momentum"):
+            given = getattr(self, name)
+            if given is not None and name not in rule.options:
+                able = sorted(other for other in OPTIMIZERS if name in find_rule(other).options)
+                raise ConfigError(f"{name}={given} is not used by {self.optimizer}; it belongs to {', '.join(able)}")
+        if self.lr is not None and not 0 < self.lr < float("inf"):
+            raise ConfigError(f"lr={self.lr}: a learning rate must be above 0 and finite")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise ConfigError(f"weight_decay={self.weight_decay}: it must be 0 or more, and finite")
+        if not all(0 <= factor < float("inf") for factor in self.layer_lr):
+            raise ConfigError(f"layer_lr={self.layer_lr}: factors of the learning rate must be 0 or more, and finite")
+        if self.betas is not None and len(self.betas) != 2:
+            raise ConfigError(f"betas={self.betas}: give two, of the first and the second moment")
+        for name, shares in (("betas", self.betas or ()), ("momentum", (self.momentum or 0.0,))):
+            if not all(0 <= share < 1 for share in shares):
+                raise ConfigError(f"{name}={getattr(self, name)}: it must be at least 0 and below 1")
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate, also where none is given."""
+        return find_rule(self.optimizer).lr if self.lr is None else self.lr
+
+    def resolved(self) -> dict[str, Any]:
+        """The settings that are used, with their values."""
+        options = find_rule(self.optimizer).options
+        values: dict[str, Any] = {"optimizer": self.optimizer, "lr": self.peak_lr, "weight_decay": self.weight_decay}
+        if "betas" in options:
+            values["betas"] = self.betas or DEFAULT_BETAS
+        if "momentum" in options:
+            default = find_rule(self.optimizer).momentum
+            values["momentum"] = default if self.momentum is None else self.momentum
+        return values | ({"layer_lr": self.layer_lr} if self.layer_lr else {})
+
+
+DEFAULT_BETAS = (0.9, 0.95)
+
+
+class Weights(NamedTuple):
+    """What is to be learned, sorted by what it does."""
+
+    hidden: list[nn.Parameter]
+    """Matrices inside: they turn vectors into vectors."""
+    head: list[nn.Parameter]
+    """Matrices that turn vectors into scores of tokens or classes."""
+    embeddings: list[nn.Parameter]
+    """Tables of vectors, also where the head uses them again."""
+    vectors: list[nn.Parameter]
+    """Constants and norms."""
+
+    @staticmethod
+    def of(model: nn.Module) -> Weights:
+        tables, heads = _of_parts(model, nn.Embedding), _of_parts(model, Head)
+        weights = Weights([], [], [], [])
+        for weight in model.parameters():
+            if not weight.requires_grad:
+                continue
+            if weight in tables:
+                weights.embeddings.append(weight)
+            elif _is_vector(weight):
+                weights.vectors.append(weight)
+            else:
+                (weights.head if weight in heads else weights.hidden).append(weight)
+        return weights
+
+
+def _is_vector(weight: nn.Parameter) -> bool:
+    """Whether it turns no vector into another. A constant for each head has an axis of length one only to be added or
+    multiplied to all tokens; two axes are a matrix, however narrow."""
+    return weight.ndim < 2 or (weight.ndim > 2 and 1 in weight.shape[-2:])
+
+
+def _of_parts(model: nn.Module, kind: type[nn.Module]) -> set[nn.Parameter]:
+    return {weight for part in model.modules() if isinstance(part, kind) for weight in part.parameters()}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an optimizer is made from."""
+
+    spec: OptimizerSpec
+    weights: Weights
+    factors: Mapping[nn.Parameter, float]
+    """What the learning rate is multiplied by, for weights that have one of their own."""
+    captured: bool
+    """Whether the learning rate lies on the device, where a captured step finds its newest value."""
+
+    @property
+    def device(self) -> str:
+        return next(weight.device.type for kind in self.weights for weight in kind)
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        first, second = self.spec.betas or DEFAULT_BETAS
+        return first, second
+
+    def group(self, weights: list[nn.Parameter], decay: float) -> list[dict[str, Any]]:
+        """Weights with their settings, those of one learning rate together; nothing where there are none."""
+        alike: dict[float, list[nn.Parameter]] = defaultdict(list)
+        for weight in weights:
+            alike[self.factors.get(weight, 1.0)].append(weight)
+        return [
+            {"params": members, "weight_decay": decay, "lr": self.place(self.spec.peak_lr * factor), "factor": factor}
+            for factor, members in alike.items()
+        ]
+
+    def place(self, lr: float) -> float | Tensor:
+        """A learning rate, where the step looks for it."""
+        return torch.tensor(lr, dtype=torch.float32, device=self.device) if self.captured else lr
+
+    def groups(self, matrices: list[nn.Parameter]) -> list[dict[str, Any]]:
+        """The given matrices, embeddings, and all that never decays."""
+        spec, weights = self.spec, self.weights
+        return [
+            *self.group(matrices, spec.weight_decay),
+            *self.group(weights.embeddings, spec.weight_decay),
+            *self.group(weights.vectors, 0.0),
+        ]
+
+    def all_groups(self) -> list[dict[str, Any]]:
+        return self.groups(self.weights.hidden + self.weights.head)
+
+
+def _sgd(request: Request) -> list[TorchOptimizer]:
+    momentum = request.spec.momentum or 0.0
+    # On a CPU the fused part is the slower one.
+    return [torch.optim.SGD(request.all_groups(), momentum=momentum, fused=request.device == "cuda")]
+
+
+def _adamw_on(groups: list[dict[str, Any]], request: Request) -> list[TorchOptimizer]:
+    if not groups:
+        return []
+    fused = True if request.device in ("cpu", "cuda") else None
+    return [torch.optim.AdamW(groups, betas=request.betas, fused=fused, capturable=request.captured)]
+
+
+def _adamw(request: Request) -> list[TorchOptimizer]:
+    return _adamw_on(request.all_groups(), request)
+
+
+def _adagrad(request: Request) -> list[TorchOptimizer]:
+    return [torch.optim.Adagrad(request.all_groups(), fused=True if request.device == "cpu" else None)]
+
+
+def _muon(request: Request) -> list[TorchOptimizer]:
+    spec, weights = request.spec, request.weights
+    flat = [weight for weight in weights.hidden if weight.ndim == 2]
+    deep = [weight for weight in weights.hidden if weight.ndim > 2]
+    parts: list[TorchOptimizer] = []
+    if flat:
+        momentum = MUON.momentum if spec.momentum is None else spec.momentum
+        # One learning rate serves both kinds: this adjustment makes a step of Muon as long as one of AdamW.
+        parts.append(Muon(request.group(flat, spec.weight_decay), momentum=momentum, adjust_lr_fn="match_rms_adamw"))
+    return parts + _adamw_on(request.groups(deep + weights.head), request)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimizer of the table."""
+
+    make: Callable[[Request], list[TorchOptimizer]]
+    lr: float
+    """Usual learning rate."""
+    options: frozenset[str] = frozenset()
+    """Which of betas and momentum it uses."""
+    capturable: bool = True
+    """Whether a step can be part of a CUDA graph."""
+    momentum: float = 0.0
+    """Usual momentum."""
+
+
+SGD = Rule(_sgd, lr=1.0, options=frozenset({"momentum"}))
+ADAMW = Rule(_adamw, lr=1e-3, options=frozenset({"betas"}))
+ADAGRAD = Rule(_adagrad, lr=1e-2, capturable=False)  # it reads the learning rate on the host
+MUON = Rule(_muon, lr=2e-3, options=frozenset({"betas", "momentum"}), momentum=0.95)
+
+
+def find_rule(name: str) -> Rule:
+    """The optimizer of that name. A user may register a `Rule`, or an optimizer class of torch's interface."""
+    entry = look_up(OPTIMIZERS, name, "optimizer")
+    if isinstance(entry, Rule):
+        return entry
+    return Rule(lambda request: [entry(request.all_groups())], lr=1e-3, capturable=False)
+
+
+# Tensors of each optimizer's state. A file with others is refused.
+_STATE: dict[type[TorchOptimizer], tuple[str, ...]] = {
+    torch.optim.SGD: ("momentum_buffer",),
+    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+    torch.optim.Adagrad: ("step", "sum"),
+    Muon: ("momentum_buffer",),
+}
+
+
+class Optimizer:
+    """One or more of torch's optimizers that step together."""
+
+    def __init__(
+        self, parts: Sequence[TorchOptimizer], names: Mapping[nn.Parameter, str], lr: float, capturable: bool
+    ) -> None:
+        self.parts = tuple(parts)
+        self.names = dict(names)
+        self.lr = lr
+        """The learning rate of the next step, before any layer's factor."""
+        self.capturable = capturable
+        """Whether `step` may be captured in a CUDA graph."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for part in self.parts for group in part.param_groups]
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none)
+
+    def set_lr(self, lr: float) -> None:
+        """The learning rate of the next step, for all weights, each layer's times its factor."""
+        self.lr = lr
+        for group in self.param_groups:
+            own = lr * group["factor"]
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(own)
+            else:
+                group["lr"] = own
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state by name: `layers.0.weight/exp_avg` and the like. The tensors themselves, not copies."""
+        state: dict[str, Tensor] = {}
+        for part, _, weight in self._weights():
+            for field, value in part.state.get(weight, {}).items():
+                name = f"{self.names[weight]}/{field}"
+                if isinstance(value, Tensor):
+                    state[name] = value
+                elif isinstance(value, int | float):
+                    state[f"{name}@number"] = torch.tensor(value)
+                elif value is not None:
+                    kind = type(value).__name__
+                    raise ConfigError(f"{type(part).__name__} keeps a {kind} as {field!r}, which cannot be saved")
+        return state
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from what `state_dict` gave. Raises for anything that does not belong to these weights."""
+        mismatch, known = Mismatch(), set()
+        by_weight: dict[str, dict[str, str]] = defaultdict(dict)
+        for name in tensors:
+            weight_name, _, field = name.rpartition("/")
+            by_weight[weight_name][field.removesuffix("@number")] = name
+        for part, _, weight in self._weights():
+            present = by_weight.get(self.names[weight], {})
+            expected = _STATE.get(type(part), tuple(present))
+            if present:  # a weight that never had a gradient has no state; an incomplete one is damage
+                mismatch.missing += [f"{self.names[weight]}/{field}" for field in expected if field not in present]
+            for field, name in present.items():
+                if field in expected:
+                    known.add(name)
+                if field in expected and type(part) in _STATE:
+                    mismatch.compare(name, tensors[name], torch.zeros(()) if field == "step" else weight)
+        mismatch.unexpected += [name for name in tensors if name not in known]
+        mismatch.raise_if_any("the optimizer's state")
+        for part, group, weight in self._weights():
+            part.state.pop(weight, None)
+            for field, name in by_weight.get(self.names[weight], {}).items():
+                part.state[weight][field] = _restore(tensors[name], name, field, group, weight)
+
+    def _weights(self) -> Iterator[tuple[TorchOptimizer, dict[str, Any], nn.Parameter]]:
+        for part in self.parts:
+            for group in part.param_groups:
+                for weight in group["params"]:
+                    yield part, group, weight
+
+
+def _restore(value: Tensor, name: str, field: str, group: Mapping[str, Any], weight: nn.Parameter) -> Any:
+    if name.endswith("@number"):
+        return value.item()
+    # The count of steps stays on the host unless the kernel itself counts.
+    counts = field == "step"
+    on_host = counts and not (group.get("fused") or group.get("capturable"))
+    device, dtype = "cpu" if on_host else weight.device, value.dtype if counts else weight.dtype
+    return value.detach().to(device, dtype, copy=True)
+
+
+def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = False) -> Optimizer:
+    """The optimizer of a model's weights.
+
+    `captured` puts the learning rate on the device, so that `set_lr` reaches a step inside a CUDA graph; `capturable`
+    of the result says whether its step may be in one.
+    """
+    rule = find_rule(spec.optimizer)
+    weights = Weights.of(model)
+    if not any(weights):
+        raise ConfigError(f"{type(model).__name__} has no parameters to train")
+    captured = captured and rule.capturable
+    parts = rule.make(Request(spec, weights, _lr_factors(spec.layer_lr, model), captured))
+    return Optimizer(parts, {weight: name for name, weight in model.named_parameters()}, spec.peak_lr, captured)
+
+
+def check_layer_lr(layer_lr: Sequence[float], layers: int) -> None:
+    """Raise unless there is one factor for each layer, where any are given."""
+    if layer_lr and len(layer_lr) != layers:
+        raise ConfigError(f"{len(layer_lr)} layer_lr are given for {layers} layers")
+
+
+def _lr_factors(layer_lr: Sequence[float], model: nn.Module) -> dict[nn.Parameter, float]:
+    layers = getattr(model, "blocks", [])
+    check_layer_lr(layer_lr, len(layers))
+    return {weight: factor for layer, factor in zip(layers, layer_lr, strict=False) for weight in layer.parameters()}

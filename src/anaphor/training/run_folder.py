@@ -1,0 +1,250 @@
+"""Run folder: a run as plain files that outlive the program.
+
+`spec.yaml` repeats the run, `metrics.jsonl` has a line for each validation, `samples.txt` what the model wrote while it
+trained, `checkpoints/` its weights, `result.json` the scores and `curves.png` the curves at the end, `events/` the
+TensorBoard events where they were asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from anaphor.config import check_format, finite, flatten_sections, look_up, read_mapping
+from anaphor.errors import ConfigError, DataError
+from anaphor.registry import DATASETS, TASKS
+from anaphor.training.files import append_file, locked, replace_file
+from anaphor.training.spec import TaskDefinition
+
+STUDY = "study.yaml"  # a file of a study's folder
+LARGEST_RESULT = 10_000_000  # bytes; results have a few hundred
+
+_SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
+
+
+class RunFolder:
+    """The files of one run. Reading writes nothing; a writer takes the lock first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spec = folder / "spec.yaml"
+        self.metrics = folder / "metrics.jsonl"
+        self.samples = folder / "samples.txt"
+        self.checkpoints = folder / "checkpoints"
+        self.result = folder / "result.json"
+        self.events = folder / "events"
+        self.curves = (folder / "curves.png", folder / "curves.svg")
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run here."""
+        return self.spec.is_file()
+
+    def require(self) -> None:
+        """Raise for a folder without a run."""
+        if not self.exists:
+            raise ConfigError(f"no run at {self.folder}: it has no {self.spec.name}")
+
+    def read_document(self) -> dict[str, Any]:
+        """`spec.yaml` as it is: format, task, sections, environment, imports. Another format number is refused."""
+        self.require()
+        values = read_mapping(self.spec)
+        check_format(values, self.spec, required=True)
+        return values
+
+    def read_task(self) -> TaskDefinition:
+        """The task of the run."""
+        task: TaskDefinition = look_up(TASKS, str(self.read_document().get("task"))[:100], "task")
+        return task
+
+    def read_settings(self) -> dict[str, Any]:
+        """The settings of the run, flat and unparsed."""
+        values = self.read_document()
+        sections = {key: value for key, value in values.items() if key not in ("format", "task", "environment", "imports")}
+        return flatten_sections(sections, self.spec)
+
+    def read_environment(self) -> dict[str, Any]:
+        """Versions, device, dtype, threads and the path of the data, as they were in training."""
+        environment = self.read_document().get("environment")
+        return environment if isinstance(environment, dict) else {}
+
+    def read_data_path(self) -> str | None:
+        """Where the data were when the run was last trained; None where their name is enough."""
+        path = self.read_environment().get("data_path")
+        return path if isinstance(path, str) else None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only process that writes here. Raises at once if another one is, or if nothing can be written."""
+        if (self.folder / STUDY).is_file():
+            raise ConfigError(f"{self.folder} holds a study: choose another --out")
+        is_new = not self.folder.exists()
+        with ExitStack() as held:
+            try:
+                self.checkpoints.mkdir(parents=True, exist_ok=True)
+                for folder in (self.folder, self.checkpoints):
+                    tempfile.TemporaryFile(dir=folder).close()  # permissions are not all: a disk may be read-only
+                held.enter_context(locked(self.folder / ".lock", str(self.folder)))
+            except OSError as error:
+                reason = error.strerror or error
+                raise ConfigError(f"cannot write to {self.folder}: {reason}; choose another --out") from None
+            held.callback(self._remove_if_unused, is_new)
+            yield
+
+    def _remove_if_unused(self, is_new: bool) -> None:
+        """Where no run was created, because it was refused, remove what was made for it."""
+        if self.exists:
+            return
+        with suppress(OSError):  # other files are there, and stay
+            (self.folder / ".lock").unlink(missing_ok=True)
+            self.checkpoints.rmdir()
+            if is_new:
+                self.folder.rmdir()
+
+    def refuse_existing(self) -> None:
+        """Raise if there is a run."""
+        if self.exists:
+            raise ConfigError(
+                f"{self.folder} already holds a run: resume it with --resume, replace it with --overwrite, "
+                f"or choose another --out"
+            )
+
+    def describe_contents(self) -> str:
+        """What overwriting deletes, in words."""
+        steps = sorted(int(path.name.partition("-")[2]) for path in self.checkpoints.glob("step-*") if path.suffix == "")
+        saved = f"checkpoints of steps {', '.join(map(str, steps))}" if steps else "no checkpoint"
+        scored = " and its result" if self.result.is_file() else ""
+        return f"{saved}{scored}"
+
+    def create(self, spec: str) -> None:
+        """Start a run from its spec document. A run that is here is deleted."""
+        from anaphor.training import checkpoint  # imports torch, and a bad folder is refused before
+
+        with _writing(self.folder):
+            self._remove_result()
+            for events in self.events.glob("events.out.tfevents.*"):
+                events.unlink()
+            checkpoint.prune(self.checkpoints, keep=0)
+            self.metrics.unlink(missing_ok=True)
+            self.samples.unlink(missing_ok=True)
+            replace_file(self.spec, spec.encode())
+
+    def truncate_after(self, step: int) -> None:
+        """Remove everything that was logged after a step, and an incomplete line: it will be logged again."""
+        self.require()
+        with _writing(self.folder):
+            self._remove_result()
+            if self.metrics.exists():
+                kept = [line for line in self.read_metrics() if line["step"] <= step]
+                replace_file(self.metrics, b"".join(map(_line, kept)))
+            if self.samples.exists():
+                text = self.samples.read_bytes().decode(errors="replace")
+                text = text[: text.rfind("\n") + 1]
+                later = (match.start() for match in _SAMPLE.finditer(text) if int(match[1]) > step)
+                replace_file(self.samples, text[: next(later, len(text))].encode())
+
+    def write_spec(self, spec: str) -> None:
+        """Replace the spec document."""
+        with _writing(self.spec):
+            replace_file(self.spec, spec.encode())
+
+    def _remove_result(self) -> None:
+        for path in (self.result, *self.curves):
+            path.unlink(missing_ok=True)
+
+    def log(self, step: int, **values: Any) -> None:
+        """Append a line to the metrics."""
+        with _writing(self.metrics):
+            append_file(self.metrics, _line({"step": step, **values}))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All lines of the metrics, in order, without an incomplete last one."""
+        if not self.metrics.exists():
+            return []
+        *lines, _ = self.metrics.read_bytes().split(b"\n")  # a complete line ends with a newline
+        return [self._parse_line(line, number) for number, line in enumerate(lines, start=1)]
+
+    def _parse_line(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{self.metrics}, line {number} is not valid JSON: {str(error)[:100]}") from None
+        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+            raise DataError(f"{self.metrics}, line {number} has no step: {line[:60]!r}")
+        return values
+
+    def add_sample(self, step: int, text: str) -> None:
+        """Keep what the model wrote at a step."""
+        # A model may write what looks like these headings.
+        escaped = _SAMPLE.sub(lambda match: f" {match[0]}", text)
+        with _writing(self.samples):
+            append_file(self.samples, f"=== step {step} ===\n{escaped}\n\n".encode(errors="replace"))
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        with _writing(self.result):
+            replace_file(self.result, json.dumps(finite(result), indent=2, ensure_ascii=False).encode() + b"\n")
+
+    def read_result(self) -> dict[str, Any]:
+        """The scores of a finished run."""
+        self.require()
+        if not self.result.is_file():
+            raise DataError(f"the run at {self.folder} has no {self.result.name}: it is not finished")
+        if self.result.stat().st_size > LARGEST_RESULT:
+            raise DataError(f"{self.result} has more than {LARGEST_RESULT:,} bytes")
+        try:
+            result = json.loads(self.result.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{self.result} is not valid JSON: {str(error)[:100]}") from None
+        if not isinstance(result, dict):
+            raise DataError(f"{self.result} must hold names and values, but it is a {type(result).__name__}")
+        return result
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _line(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(finite(values), ensure_ascii=False).encode() + b"\n"
+
+
+def absolute_path(data: str) -> str | None:
+    """Data as a path that means the same in every folder. None: they have a name, or are such a path already."""
+    if data in DATASETS:
+        return None
+    path = ",".join(str(path.absolute()) for path in _paths(data))
+    return None if path in ("", data) else path
+
+
+def resolve_data_path(data: str, path: str | None) -> str:
+    """The data of an existing run: as its spec calls them, else where they were when it was trained."""
+    if data in DATASETS or _paths(data):
+        return data
+    if path is not None and _paths(path):
+        return path
+    here = "" if Path(data).expanduser().is_absolute() else " in this folder"
+    before = "" if path is None else f", and no {path}"
+    raise DataError(f"the data of the run are missing: there is no {data}{here}{before}")
+
+
+def _paths(data: str) -> list[Path]:
+    """A folder or a file, or two files with a comma between them; empty where there are none."""
+    # Not Path.exists, which raises an OSError for names that no file can have.
+    whole = Path(data).expanduser()
+    if os.path.exists(whole):
+        return [whole]
+    for comma in re.finditer(",", data):
+        both = [Path(half).expanduser() for half in (data[: comma.start()], data[comma.end() :])]
+        if all(map(os.path.isfile, both)):
+            return both
+    return []

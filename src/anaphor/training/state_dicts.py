@@ -1,0 +1,131 @@
+"""Tensors by name: comparing a file with what is expected of it, and a carried state as a flat dict and back.
+
+Names tell where a tensor belongs, and after an @ what it was: `layers/0/pairs@3` grows along axis 3,
+`layers/0/positions@none` stands for None. Types never come from a file: they come from a state that the model made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anaphor.errors import CheckpointError
+from anaphor.mixers.state import Growing, tensors_of
+
+# A model has hundreds of tensors. The first few show what is wrong, the count how much.
+LISTED = 6
+
+
+@dataclass
+class Mismatch:
+    """Collects the differences of a file; `raise_if_any` turns them into one line."""
+
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    """Tensors of another shape or type, with both."""
+
+    def compare(self, name: str, actual: Tensor, expected: Tensor, growing: int | None = None) -> None:
+        """Note a tensor of another shape or kind; its size along the axis `growing` is free."""
+        sizes: list[int | None] = list(expected.shape)
+        given: list[int | None] = list(actual.shape)
+        if growing is not None and len(given) == len(sizes):
+            sizes[growing] = given[growing] = None
+        if given != sizes:
+            self.wrong.append(f"{name} is {format_shape(actual)} but should be {format_shape(expected)}")
+        elif actual.is_floating_point() != expected.is_floating_point():
+            self.wrong.append(f"{name} holds {_dtype(actual)} but should hold {_dtype(expected)}")
+
+    def raise_if_any(self, what: str) -> None:
+        """Raise an error unless everything fits."""
+        parts = (("missing", self.missing), ("unexpected", self.unexpected), ("wrong", self.wrong))
+        found = [f"{heading}: {_join(names)}" for heading, names in parts if names]
+        if found:
+            raise CheckpointError(f"{what} does not fit: {'; '.join(found)}")
+
+
+def format_shape(tensor: Tensor) -> str:
+    return " × ".join(map(str, tensor.shape)) or "one number"
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _join(names: Sequence[str]) -> str:
+    more = len(names) - LISTED
+    # A hostile file may choose names of any length.
+    text = ", ".join(name if len(name) <= 200 else f"{name[:200]}…" for name in names[:LISTED])
+    return f"{text} and {more:,} more" if more > 0 else text
+
+
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def flatten(tree: Any, path: str = "") -> dict[str, Tensor]:
+    """Every tensor and number of a state by name. The tensors themselves, not copies."""
+    if isinstance(tree, Tensor):
+        return {path: tree.detach()}
+    if isinstance(tree, Growing):
+        return {f"{path}@{tree.axis}": tree.data.detach()}
+    if tree is None:
+        return {f"{path}@none": torch.zeros(0)}
+    if type(tree) in _NUMBERS:
+        return {f"{path}@number": torch.tensor(tree, dtype=_NUMBERS[type(tree)])}
+    assert isinstance(tree, tuple), f"a state holds tensors, numbers and tuples, but at {path!r} is a {type(tree)}"
+    return {name: tensor for place, child in _children(tree, path) for name, tensor in flatten(child, place).items()}
+
+
+def unflatten(like: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The state that `flatten` took apart.
+
+    `like` is a state of the same model and as many rows, for example an initial one; it gives the types of the tuples
+    and the device. What grows may be longer than there, and what is None there may be a tensor.
+    """
+    names = {name.partition("@")[0]: name for name in tensors}
+    mismatch = Mismatch(unexpected=[name for name in tensors if name not in names.values()])
+    device = next((tensor.device for tensor in tensors_of(like)), torch.device("cpu"))
+
+    def read(like: Any, path: str) -> Any:
+        if isinstance(like, tuple):
+            children = [read(child, place) for place, child in _children(like, path)]
+            return type(like)(*children) if hasattr(like, "_fields") else tuple(children)
+        name = names.pop(path, None)
+        if name is None:
+            mismatch.missing.append(path)
+            return like
+        return _leaf(like, name, name[len(path) :], tensors[name], mismatch, device)
+
+    state = read(like, "")
+    mismatch.unexpected += names.values()
+    mismatch.raise_if_any("the carried state")
+    return state
+
+
+def _leaf(like: Any, name: str, mark: str, tensor: Tensor, mismatch: Mismatch, device: torch.device) -> Any:
+    if isinstance(like, Growing) and mark == f"@{like.axis}":
+        mismatch.compare(name, tensor, like.data, growing=like.axis)
+        return Growing(tensor.to(device), like.axis)
+    if isinstance(like, Tensor) and mark == "":
+        mismatch.compare(name, tensor, like)
+        return tensor.to(device)
+    if type(like) in _NUMBERS and mark == "@number" and not tensor.ndim and tensor.dtype is _NUMBERS[type(like)]:
+        return tensor.item()
+    if like is None and mark == "@none":
+        return None
+    if like is None and mark == "":
+        return tensor.to(device)
+    if like is None and mark in {f"@{axis}" for axis in range(tensor.ndim)}:
+        return Growing(tensor.to(device), int(mark[1:]))
+    mismatch.wrong.append(f"{name} ({format_shape(tensor)}) should be a {type(like).__name__}")
+    return like
+
+
+def _children(tree: tuple[Any, ...], path: str) -> Iterator[tuple[str, Any]]:
+    names = getattr(tree, "_fields", range(len(tree)))
+    for name, child in zip(names, tree, strict=True):
+        yield (f"{path}/{name}" if path else str(name)), child
