@@ -289,3 +289,15 @@ def _member(
 
 def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def value_of(flag: str, words: Sequence[str]) -> str | None:
+    """The value of a flag before the command line is parsed, where defaults depend on it."""
+    for place, word in enumerate(words):
+        if word == flag:
+            if place + 1 == len(words) or words[place + 1].startswith("--"):
+                raise ConfigError(f"{flag} needs a value")
+            return words[place + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None

@@ -8,6 +8,7 @@ user's parts come from a file (`import_file`, the flag `--import`), from an inst
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import re
 import sys
@@ -69,6 +70,10 @@ class Registry(Mapping[str, Any]):
         if name not in self._entries:
             load_plugins()
         return name in self._entries
+
+    def origin(self, name: str) -> Path | None:
+        """The file that registered a part; None for the others."""
+        return self._origin.get(name)
 
     def add(self, name: str, value: Any) -> None:
         """Register a user's own part. A taken name is refused, unless the same file registers it again."""
@@ -162,6 +167,15 @@ def register_preset(task: str, name: str, settings: Mapping[str, Any]) -> None:
 def register_optimizer(name: str, optimizer: Any) -> None:
     """Add an optimizer."""
     OPTIMIZERS.add(name, optimizer)
+
+
+def files_used_by(task: str, settings: Mapping[str, Any]) -> list[ImportedFile]:
+    """The imported files whose parts a run uses: its task, or names among the values of its settings."""
+    values = [item for value in settings.values() for item in (value if isinstance(value, tuple) else (value,))]
+    names = {task, *(value for value in values if isinstance(value, str))}
+    tables = (MIXERS, TASKS, DATASETS, OPTIMIZERS, *PRESETS.values())
+    paths = {table.origin(name) for table in tables for name in names}
+    return [IMPORTED[path] for path in IMPORTED if path in paths]
 
 
 def import_file(path: Path | str) -> ImportedFile:

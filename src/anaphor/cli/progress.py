@@ -1,52 +1,52 @@
-"""Progress: one bar on stderr with loss, perplexity, speed and what is left; plain lines where there is no terminal."""
+"""Progress: one bar on stderr with loss, speed and remaining time; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from types import TracebackType
 from typing import Any
 
-from anaphor.metrics.perplexity import Score, format_perplexity
+from anaphor.metrics.result import Result, format_values
+from anaphor.training.spec import TaskDefinition
 
-PATIENCE = 10.0  # seconds between two lines that tell how far long work is, where no bar can be drawn
+LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
 
 
 class Pace:
-    """How fast it goes and how long it will take, from what was done since `began`."""
+    """Speed and remaining time, from what was done since `start`."""
 
-    def __init__(self, began: float, progress: float, tokens: int) -> None:
-        self.began, self.now = began, began
+    def __init__(self, start: float, progress: float, count: int) -> None:
+        self.start, self.now = start, start
         self.first_progress, self.progress = progress, progress
-        self.first_tokens, self.tokens = tokens, tokens
+        self.first_count, self.count = count, count
         self.evaluating = 0.0
-        """Seconds that went into validation."""
+        """Seconds spent on validation."""
 
-    def stepped(self, now: float, progress: float, tokens: int) -> None:
-        self.now, self.progress, self.tokens = now, progress, tokens
+    def on_step(self, now: float, progress: float, count: int) -> None:
+        self.now, self.progress, self.count = now, progress, count
 
-    def evaluated(self, now: float) -> None:
+    def on_evaluation(self, now: float) -> None:
         self.evaluating += now - self.now
         self.now = now
 
     @property
     def speed(self) -> float:
-        """Tokens a second of training, validation not counted; 0 while nobody knows."""
-        spent = self.now - self.began - self.evaluating
-        return (self.tokens - self.first_tokens) / spent if spent > 0 else 0.0
+        """Items per second of training, without validation; 0 before the second step."""
+        spent = self.now - self.start - self.evaluating
+        return (self.count - self.first_count) / spent if spent > 0 else 0.0
 
     @property
     def left(self) -> float | None:
-        """Seconds until the budget is spent, validations like those so far counted; None at the end."""
+        """Seconds until the budget is spent, with validations like those so far; None at the end."""
         done = self.progress - self.first_progress
         if self.progress >= 1 or done <= 0:
             return None
-        return (self.now - self.began) * (1 - self.progress) / done
+        return (self.now - self.start) * (1 - self.progress) / done
 
 
 def duration(seconds: float) -> str:
-    """As precise as a guess deserves: 26 s, 4 min 10 s, 1 h 05 min."""
+    """Seconds for people: 26 s, 4 min 10 s, 1 h 05 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -57,10 +57,9 @@ def duration(seconds: float) -> str:
 
 
 class Bar:
-    """Told by the trainer how it goes. Redraws a few times a second, however short a step is."""
+    """A callback that shows the progress of training. It redraws a few times a second, however short a step is."""
 
-    def __init__(self, title: str, called: str = "perplexity") -> None:
-        """`called` is what the exponential of the loss is called: it is a perplexity unless later tokens were seen."""
+    def __init__(self, title: str, task: TaskDefinition | None = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -75,8 +74,8 @@ class Bar:
             transient=True,
             disable=not self.console.is_terminal,
         )
-        self.task: Any = self.progress.add_task(title, total=1.0, note="")
-        self.called = called
+        self.line: Any = self.progress.add_task(title, total=1.0, note="")
+        self.task = task
         self.pace: Pace | None = None
         self.mean: float | None = None
 
@@ -89,58 +88,57 @@ class Bar:
     ) -> None:
         self.progress.stop()
 
-    def stepped(self, progress: float, loss: float, tokens: int) -> None:
+    def on_step(self, progress: float, loss: float, count: int) -> None:
         self.mean = loss if self.mean is None else 0.95 * self.mean + 0.05 * loss
         now = time.perf_counter()
-        # From the first step on, which is slow and may be far into a run that goes on.
-        self.pace = self.pace or Pace(now, progress, tokens)
-        self.pace.stepped(now, progress, tokens)
-        exponential = f"{self.called} {math.exp(min(self.mean, 50)):.1f}"
-        note = f"loss {self.mean:.3f} · {exponential} · {self.pace.speed:,.0f} tokens/s"
-        self.progress.update(self.task, completed=min(progress, 1.0), note=note)
+        # From the first step on, which is slow, and which may be far into a resumed run.
+        self.pace = self.pace or Pace(now, progress, count)
+        self.pace.on_step(now, progress, count)
+        note = f"loss {self.mean:.3f} · {self._speed(self.pace)}"
+        self.progress.update(self.line, completed=min(progress, 1.0), note=note)
 
-    def evaluated(self, epoch: float, trained: float | None, score: Score, best: bool) -> None:
-        reached = f"{epoch:.2f}".rstrip("0").rstrip(".")
-        learnt = "" if trained is None else f"training loss {trained:.4f}, "
-        line = (
-            f"epoch {reached}: {learnt}valid loss {score.total.loss:.4f}, {format_perplexity(score.total.perplexity)}"
-        )
-        line += "".join(f", {name.upper()} {value:.2f}" for name, value in score.others.items())
-        line += " (best so far)" if best else ""
+    def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
+        trained = "" if train_loss is None else f"training loss {train_loss:.4f}, "
+        metrics = () if self.task is None else self.task.metrics
+        values = format_values(metrics, {name: value for name, value in result.values.items() if value is not None})
+        line = f"epoch {f'{epoch:.2f}'.rstrip('0').rstrip('.')}: {trained}valid {values}"
+        line += " (best so far)" if is_best else ""
         if self.pace is not None:
-            self.pace.evaluated(time.perf_counter())
+            self.pace.on_evaluation(time.perf_counter())
         if self.console.is_terminal:
             self.console.print(line)
         else:
-            print("; ".join([line, *self._pace()]), file=sys.stderr)
+            print("; ".join([line, *self._remaining()]), file=sys.stderr)
 
-    def _pace(self) -> list[str]:
+    def _speed(self, pace: Pace) -> str:
+        return f"{pace.speed:,.0f} {'items' if self.task is None else self.task.counted}/s"
+
+    def _remaining(self) -> list[str]:
         """What a bar would show, where there is none."""
         if self.pace is None or not self.pace.speed:
             return []
         left = self.pace.left
-        return [f"{self.pace.speed:,.0f} tokens/s" + ("" if left is None else f", {duration(left)} left")]
+        return [self._speed(self.pace) + ("" if left is None else f", {duration(left)} left")]
 
 
-class Under:
-    """A second line under a bar while a text is scored or translated, or a line alone; a plain one now and then where
-    there is no terminal."""
+class SecondBar:
+    """A progress listener: a second bar while something is scored, or a bar alone; plain lines without a terminal."""
 
     def __init__(self, bar: Bar, alone: bool = False) -> None:
-        bar.progress.update(bar.task, visible=not alone)
+        bar.progress.update(bar.line, visible=not alone)
         self.bar = bar
         self.line: tuple[str, Any] | None = None
-        self.told = time.monotonic()
+        self.last_line = time.monotonic()
 
     def __call__(self, what: str, share: float) -> None:
         if self.line is None or self.line[0] != what:
             self._clear()
             self.line = what, self.bar.progress.add_task(what, total=1.0, note="")
-            self.told = time.monotonic()
+            self.last_line = time.monotonic()
         self.bar.progress.update(self.line[1], completed=share)
-        if not self.bar.console.is_terminal and time.monotonic() - self.told > PATIENCE:
+        if not self.bar.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
             print(f"{what}: {share:.0%}", file=sys.stderr)
-            self.told = time.monotonic()
+            self.last_line = time.monotonic()
         if share == 1:
             self._clear()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -14,103 +13,106 @@ from typing import Any
 
 from anaphor.config import finite, from_yaml, look_up
 from anaphor.errors import ConfigError
-from anaphor.flags import parse
-from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.spec import BUDGETS
-from anaphor.training.precedence import REPLACED, without_replaced
-from anaphor.training.recipes import recipe_file
+from anaphor.flags import parse, value_of
+from anaphor.registry import TASKS, ImportedFile, import_file
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.spec import RunSpec
+from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, recipe_file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Handling:
-    """What is done with a run, whatever it trains."""
+    """What is done with a run, whatever the task."""
 
-    recipe: str | None = None
-    """Settings that are known to work, by name; flags override them."""
-    config: Path | None = None
-    """A file with settings, as `spec.yaml` of a run; flags override it."""
     out: Path | None = None
-    """Folder of the run; None means a new one under runs."""
+    """Folder of the run (a new one under runs/ if not given)."""
+    recipe: str | None = None
+    """Recipe with settings that are known to work; flags override it."""
+    config: Path | None = None
+    """File with settings, such as a run's spec.yaml; flags override it."""
+    imports: tuple[Path, ...] = dataclasses.field(default=(), metadata={"flag": "import", "repeated": True})
+    """Python file that registers parts of your own; may be given several times."""
     resume: bool = False
-    """Go on with the run in that folder, exactly where it stopped and as it was begun; flags need not be repeated."""
+    """Resume the run in --out from its last checkpoint, with its own settings."""
     force: bool = False
-    """Delete a run that is there, or go on with one that was begun otherwise."""
+    """With --resume: resume although settings differ from the checkpoint."""
+    overwrite: bool = False
+    """Replace the run in --out; it is deleted."""
+    save_minutes: float = 5.0
+    """Minutes between checkpoints, beside those of validations."""
     no_test: bool = False
-    """Leave the test split unread."""
+    """Do not read the test split."""
     tensorboard: bool = False
-    """Write events for TensorBoard into the run's folder."""
+    """Write TensorBoard events into the run's folder."""
     dry_run: bool = False
-    """Build everything, tell what would be trained, and stop."""
+    """Build everything, print what would be trained, and stop."""
     json: bool = False
     """Print one JSON value; progress goes to stderr."""
 
+    def __post_init__(self) -> None:
+        after: Any = getattr(super(), "__post_init__", None)
+        if after is not None:
+            after()
+        if self.force and self.overwrite:
+            raise ConfigError("--force and --overwrite: --force resumes a run, --overwrite deletes it; give one of them")
+        if self.resume and self.overwrite:
+            raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
+        if self.force and not self.resume:
+            raise ConfigError("--force belongs to --resume; use --overwrite to replace the run in --out")
+        if self.resume and self.out is None:
+            raise ConfigError("--resume needs --out: the folder of the run")
+        if not 0 < self.save_minutes < float("inf"):
+            raise ConfigError(f"save_minutes={self.save_minutes}: it must be above 0")
 
-@dataclass(frozen=True, kw_only=True)
-class LanguageOptions(LanguageRunSpec, Handling):
-    """Train a language model. What is None is left to the model, the data or the optimizer."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationOptions(TranslationRunSpec, Handling):
-    """Train a translation model. What is None is left to the model, the data or the optimizer."""
-
-
-Options = LanguageOptions | TranslationOptions
-TASKS: dict[str, tuple[type[Options], type[RunSpec]]] = {
-    "lm": (LanguageOptions, LanguageRunSpec),
-    "translate": (TranslationOptions, TranslationRunSpec),
-}
+def options_of(task: TaskDefinition) -> Any:
+    """The settings of a task together with those of `train`."""
+    kind = dataclasses.make_dataclass("Options", [], bases=(Handling, task.spec), frozen=True, kw_only=True)
+    kind.__doc__ = task.spec.__doc__
+    return kind
 
 
 def run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print(f"usage: anaphor train {'|'.join(TASKS)} [OPTIONS]\n\n`anaphor train lm --help` explains the options.")
+        print(f"usage: anaphor train {'|'.join(TASKS)} [OPTIONS]\n\n`anaphor train TASK --help` lists the options.")
         return 0
     if words[0].startswith("-"):
         raise ConfigError("the task is missing: " + " or ".join(f"`anaphor train {task} {words[0]}`" for task in TASKS))
-    _, kind = look_up(TASKS, words[0], "task")
-    options = read(words[0], words[1:])
-    spec = kind(**{field.name: getattr(options, field.name) for field in dataclasses.fields(kind)})
-    if options.resume and options.out is None:
-        raise ConfigError("--resume needs --out: the folder of the run to go on with")
+    imports = [import_file(path) for path in values_of("--import", words[1:])]
+    task: TaskDefinition = look_up(TASKS, words[0], "task")
+    options = read(task, words[1:])
+    spec = task.spec(**{field.name: getattr(options, field.name) for field in dataclasses.fields(task.spec)})
     out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
     if not options.dry_run:
-        # Before torch is loaded: a folder that is in use or cannot be written is refused at once.
+        # Before torch is imported: a folder that is in use or cannot be written is refused at once.
         with RunFolder(out).lock():
             pass
-    spec.reject_unused_flags(said_in(words))
+    spec.reject_unused_flags(given_flags(words))
     if options.dry_run:
-        return tell(spec, out, options)
+        return print_plan(spec, out, options)
 
-    from anaphor.cli.progress import Bar, Under
+    from anaphor.cli.progress import Bar, SecondBar
     from anaphor.progress import progress_listener
     from anaphor.training.run import execute
 
-    with (
-        Bar("training", "perplexity" if getattr(spec, "causal", True) else "exp(loss)") as bar,
-        progress_listener(Under(bar)),
-    ):
+    with Bar("training", task) as bar, progress_listener(SecondBar(bar)):
         result, code = execute(
-            spec, out, bar, resume=options.resume, force=options.force, test=not options.no_test,
-            tensorboard=options.tensorboard, warn=warn,
+            spec, out, bar, resume=options.resume, force=options.force, overwrite=options.overwrite,
+            test=not options.no_test, tensorboard=options.tensorboard, save_minutes=options.save_minutes,
+            imports=imports, warn=warn,
         )  # fmt: skip
-    show(result, options)
+    show(result, task, options)
     return code
 
 
-def read(task: str, words: Sequence[str]) -> Options:
+def read(task: TaskDefinition, words: Sequence[str]) -> Any:
     """Flags over a file over the defaults."""
-    kind, spec = TASKS[task]
-    file = file_of(task, words)
-    default = None if file is None else kind(**read_file(spec, file, words))
-    return parse(kind, words, program=f"anaphor train {task}", default=default)
+    kind, file = options_of(task), file_of(task, words)
+    default = None if file is None else kind(**read_file(task.spec, file, words))
+    return parse(kind, words, program=f"anaphor train {task.name}", default=default)
 
 
-def file_of(task: str, words: Sequence[str]) -> Path | None:
-    """Where the settings stand that flags are laid over: a recipe, a file, or the run to go on with."""
+def file_of(task: TaskDefinition, words: Sequence[str]) -> Path | None:
+    """The file with the settings that flags override: a recipe, a config, or the run to resume."""
     recipe, file, out = (value_of(flag, words) for flag in ("--recipe", "--config", "--out"))
     if recipe is not None and file is not None:
         raise ConfigError(f"--recipe {recipe} and --config {file}: give one of them")
@@ -118,56 +120,69 @@ def file_of(task: str, words: Sequence[str]) -> Path | None:
         return recipe_file(recipe, task)
     if file is not None:
         return Path(file)
-    begun = RunFolder(Path(out)) if out is not None and "--resume" in words else None
-    return begun.spec if begun is not None and begun.exists else None
+    resumed = RunFolder(Path(out)) if out is not None and "--resume" in words else None
+    return resumed.spec if resumed is not None and resumed.exists else None
 
 
 def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str, Any]:
-    """The settings of a file that leave room for the flags: of budgets, for one, a spec may have but one."""
-    said: dict[str, Any] = {name: value_of(f"--{name}", words) for name in (*BUDGETS, *REPLACED) if name != "residual"}
-    said = {name: value for name, value in said.items() if value != "None"}  # which is how one says that there is none
-    if {"--residual", "--no-residual"} & set(words):
-        said["residual"] = "--residual" in words
-    return without_replaced(vars(from_yaml(kind, path)), said)
+    """The settings of a file without those that flags replace: of budgets, for one, a spec may have only one."""
+    names = {name for owner in kind.__mro__ for name in owner.__dict__.get("replaced", {})}
+    given: dict[str, Any] = {}
+    for name in (*BUDGETS, *sorted(names)):
+        flag = f"--{name.replace('_', '-')}"
+        if {flag, f"--no-{flag[2:]}"} & set(words) and kind.__dataclass_fields__[name].type in ("bool", "bool | None"):
+            given[name] = flag in words
+        elif (value := value_of(flag, words)) not in (None, "None"):
+            given[name] = value
+    merged = merge_settings(kind, vars(from_yaml(kind, path)), given)
+    return {name: value for name, value in merged.items() if name not in given}
 
 
-def said_in(words: Sequence[str]) -> set[str]:
-    """The names of all flags that were typed."""
+def given_flags(words: Sequence[str]) -> set[str]:
+    """The fields whose flags were typed."""
     return {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
 
 
-def value_of(flag: str, words: Sequence[str]) -> str | None:
-    """What stands behind a flag, before the parser proper has seen it: the defaults depend on it."""
+def values_of(flag: str, words: Sequence[str]) -> list[str]:
+    """The values of a flag that may be given several times."""
+    values = []
     for place, word in enumerate(words):
         if word == flag:
-            if place + 1 == len(words):
+            if place + 1 == len(words) or words[place + 1].startswith("--"):
                 raise ConfigError(f"{flag} needs a value")
-            return words[place + 1]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return None
+            values.append(words[place + 1])
+        elif word.startswith(f"{flag}="):
+            values.append(word.partition("=")[2])
+    return values
 
 
-def tell(spec: RunSpec, out: Path, options: Options) -> int:
-    from anaphor.training.run import build_step, check_rules, kept_place, prepare
+def import_given(words: Sequence[str]) -> list[ImportedFile]:
+    """Import the files that --import names, before anything else is read: they may add what it names."""
+    return [import_file(path) for path in values_of("--import", words)]
 
-    check_rules(spec)
-    made = prepare(spec, place=kept_place(RunFolder(out), spec) if options.resume else None)
-    build_step(spec, made.model, made.task, made.device)  # it refuses what does not fit the model
-    padding, left_out, notes = made.padding_share(), made.left_out(), made.notes()
+
+def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
+    from anaphor.training.build import build_experiment, build_step, check_settings
+    from anaphor.training.run import kept_data_path
+
+    check_settings(spec)
+    experiment = build_experiment(spec, data_path=kept_data_path(RunFolder(out), spec) if options.resume else None)
+    build_step(experiment)  # it refuses what does not fit the model
+    notes = experiment.notes()
     for line in notes:
         warn(line)
     facts = {
         "run": str(out),
-        "parameters": made.model.count_parameters(),
-        "vocabulary": made.model.head.out_features,
-        "batches_per_epoch": len(made.task.batches(0)),
-        **({} if padding is None else {"padding_share": round(padding, 4)}),
-        **({"left_out": left_out} if left_out else {}),
+        "parameters": sum(weight.numel() for weight in experiment.model.parameters()),
+        "batches_per_epoch": len(experiment.batches(0)),
+        **{name: value for name, value in experiment.statistics().items() if value},
         **({"notes": notes} if options.json else {}),
-        "device": str(made.device),
+        "device": str(experiment.device),
     }
-    print(json.dumps(facts) if options.json else "\n".join(f"{key}: {value}" for key, value in facts.items()))
+    if options.json:
+        print(json.dumps(finite(facts)))
+    else:
+        print("\n".join(f"{key}: {value}" for key, value in facts.items()))
     return 0
 
 
@@ -175,54 +190,29 @@ def warn(line: str) -> None:
     print(f"anaphor: {line}", file=sys.stderr)
 
 
-def warn_of_unknown(unknown: int, tokens: int, what: str) -> None:
-    """Tell that words are read as `<unk>`: whatever follows is not about them."""
-    if unknown:
-        from anaphor.data.tokenizer import UNKNOWN
-
-        warn(f"the model does not know {unknown} of {tokens} tokens of the {what}: it reads {UNKNOWN}")
-
-
-def told_overlap(found: dict[str, Any]) -> str:
-    return f"{found['in_train']:,} of {found['test']:,} {found['unit']} of test stand in train as well"
-
-
-def told_source_loss(loss: float) -> str:
-    return f"whoever knows the grammar has perplexity {math.exp(loss):.2f} on this text"
-
-
-def show(result: dict[str, Any], options: Options) -> None:
+def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
     if options.json:
         print(json.dumps(finite(result)))
         return
+    resume = f"anaphor train {task.name} --resume --out {result['run']}"
     if result["status"] == "stopped":
-        print(f"stopped; go on with `anaphor train {options.task} --resume --out {result['run']}`")
+        print(f"stopped; resume with: {resume}")
         return
-    from anaphor.metrics.perplexity import format_perplexity
-
     for split in ("valid", "test"):
-        score: dict[str, Any] | None = result[split]
-        if score is not None:
-            told = format_perplexity(score["perplexity"])
-            print(f"{split}: {told}, loss {score['loss']:.4f} ({score['signature']})")
-            if "bleu" in score:
-                print(f"  BLEU {score['bleu']:.2f} ({score['bleu_signature']})")
-                print(f"  chrF {score['chrf']:.2f} ({score['chrf_signature']})")
-            if "source_loss" in score:
-                print(f"  {told_source_loss(score['source_loss'])}")
-            if "overlap" in score:
-                print(f"  {told_overlap(score['overlap'])}")
-    if result["padding_share"] is not None:
+        if result[split] is not None:
+            first, *more = task.describe_result(result[split])
+            print("\n  ".join([f"{split}: {first}", *more]))
+    if result.get("padding_share") is not None:
         print(f"padding: {result['padding_share']:.1%} of all positions")
-    if result.get("left_out"):  # runs from before it was counted have none
-        print(f"left out: {result['left_out']:,} pairs that are too long")
-    print(
-        f"{result['parameters']:,} parameters, {result['tokens_per_second']:,.0f} tokens/s, {result['seconds']:.0f} s"
-    )
+    if result.get("left_out"):
+        print(f"left out: {result['left_out']:,} examples that are too long")
+    speed = result[f"{task.counted}_per_second"]
+    speed = "" if speed is None else f", {speed:,.0f} {task.counted}/s"
+    print(f"{result['parameters']:,} parameters{speed}, {result['seconds']:.0f} s")
     for figure in result["figures"]:
         print(f"figure: {figure}")
     if result["stopped_early"]:
-        print(f"stopped early, after {result['steps']:,} steps: validation did not get better any more")
+        print(f"stopped early at step {result['steps']:,}: validation did not improve")
     if result["status"] == "interrupted":
-        print(f"interrupted after step {result['steps']:,}; --resume --out {result['run']} goes on")
+        print(f"interrupted at step {result['steps']:,}; resume with: {resume}")
     print(f"run: {result['run']}")

@@ -24,6 +24,8 @@ class Metric:
     """Unit in figures, such as "nats per token"."""
     digits: int = 2
     """Digits after the decimal point in text."""
+    derived_from: str | None = None
+    """Metric that this one is a function of; it is then not drawn beside it."""
     minimum: float = -math.inf
     """Smallest possible value; intervals in figures end there."""
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from anaphor.draw import curves
 from anaphor.errors import DataError
-from anaphor.metrics.result import Metric
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import TaskDefinition
 
@@ -19,26 +18,30 @@ Lines = Sequence[Mapping[str, Any]]
 def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
     """Write the figures of a run and give their paths; empty where nothing was ever validated.
 
-    The first figure has the training loss beside the task's first metric where both are losses; other metrics that do
-    not follow from it are not drawn.
+    `curves` has the task's first metric; each further metric that is not derived from another has a figure of its own.
     """
     lines = [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]
     if not lines:
         return []
     x, x_label = progress_axis(lines, task.counted)
-    metric = task.metrics[0]
-    series = {"training": [_number(line.get("train_loss")) for line in lines]} if is_loss(metric) else {}
-    series["validation"] = [_number(line["valid"].get(metric.name)) for line in lines]
-    drawn = {name: (x, y) for name, y in series.items() if not all(map(math.isnan, y))}
+    train_loss = [_number(line.get("train_loss")) for line in lines]
+    figures: dict[str, tuple[str, dict[str, list[float]]]] = {}  # axis and series, by name
+    for metric in task.metrics:
+        if metric.derived_from is None:
+            valid = [_number(line["valid"].get(metric.name)) for line in lines]
+            series = {"training": train_loss} if metric.name == "loss" else {}
+            figures[metric.name] = (metric.axis, {**series, "validation": valid})
+    figures.setdefault("loss", ("training loss", {"training": train_loss}))
+    paths: list[Path] = []
     try:
-        return [curves(drawn, path, x_label=x_label, y_label=metric.axis) for path in folder.curves]
+        for name, (axis, series) in figures.items():
+            drawn = {label: (x, y) for label, y in series.items() if not all(map(math.isnan, y))}
+            for path in folder.curves if drawn else ():
+                named = path if name == task.metrics[0].name else path.with_stem(f"{path.stem}-{name}")
+                paths.append(curves(drawn, named, x_label=x_label, y_label=axis))
     except OSError as error:
         raise DataError(f"cannot write the curves to {folder.folder}: {error.strerror or error}") from None
-
-
-def is_loss(metric: Metric) -> bool:
-    """Whether the training loss can stand beside it."""
-    return metric.name == "loss"
+    return paths
 
 
 def progress_axis(lines: Lines, counted: str) -> tuple[list[float], str]:

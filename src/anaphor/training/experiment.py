@@ -91,6 +91,10 @@ class Experiment(ABC):
         """Facts about the training data for `--dry-run` and the result, such as `padding_share`."""
         return {}
 
+    def resolved_settings(self) -> dict[str, Any]:
+        """Settings that were left open, with the values used: of the model, for example. None: it does not apply."""
+        return {}
+
     def changed_splits(self) -> list[str]:
         """Splits whose data differ from those of training. Test was not fingerprinted."""
         before, now = self.known.get("data", {}), self.fingerprint()["data"]

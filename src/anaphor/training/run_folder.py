@@ -11,14 +11,14 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_format, finite, flatten_sections, look_up, read_mapping
+from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping
 from anaphor.errors import ConfigError, DataError
-from anaphor.registry import DATASETS, TASKS
+from anaphor.registry import DATASETS, IMPORTED, TASKS
 from anaphor.training.files import append_file, locked, replace_file
 from anaphor.training.spec import TaskDefinition
 
@@ -58,6 +58,24 @@ class RunFolder:
         check_format(values, self.spec, required=True)
         return values
 
+    def check_imports(self, *, force: bool, warn: Callable[[str], None]) -> None:
+        """Raise unless the user's files that the run was trained with are imported, unedited or by `force`."""
+        recorded = self.read_document().get("imports") or []
+        hashes = {file.sha256 for file in IMPORTED.values()}
+        names = {path.name for path in IMPORTED}
+        for entry in recorded if isinstance(recorded, list) else []:
+            if not isinstance(entry, dict) or entry.get("sha256") in hashes:
+                continue
+            path = Path(str(entry.get("file")))
+            if path.name not in names:
+                raise ConfigError(f"{self.folder} was trained with parts of {path.name}: pass --import {path}")
+            if not force:
+                raise ConfigError(
+                    f"{path.name} has changed since {self.folder} was trained: pass the original file with --import, "
+                    f"or --force to use this one"
+                )
+            warn(f"{path.name} has changed since {self.folder} was trained")
+
     def read_task(self) -> TaskDefinition:
         """The task of the run."""
         task: TaskDefinition = look_up(TASKS, str(self.read_document().get("task"))[:100], "task")
@@ -66,8 +84,7 @@ class RunFolder:
     def read_settings(self) -> dict[str, Any]:
         """The settings of the run, flat and unparsed."""
         values = self.read_document()
-        sections = {key: value for key, value in values.items() if key not in ("format", "task", "environment", "imports")}
-        return flatten_sections(sections, self.spec)
+        return flatten_sections({key: value for key, value in values.items() if key not in NOT_SETTINGS}, self.spec)
 
     def read_environment(self) -> dict[str, Any]:
         """Versions, device, dtype, threads and the path of the data, as they were in training."""
@@ -155,7 +172,8 @@ class RunFolder:
             replace_file(self.spec, spec.encode())
 
     def _remove_result(self) -> None:
-        for path in (self.result, *self.curves):
+        figures = [found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")]
+        for path in (self.result, *figures):
             path.unlink(missing_ok=True)
 
     def log(self, step: int, **values: Any) -> None:

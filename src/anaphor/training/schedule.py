@@ -13,6 +13,9 @@ from typing import Any
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import CheckpointError, ConfigError
+from anaphor.training.spec import RunSpec
+
+DEFAULT_PLATEAU_FACTOR = 4.0
 
 Shape = Callable[[float], float]
 """From the spent fraction in [0, 1] to a factor in [0, 1] that never rises."""
@@ -36,6 +39,25 @@ class ScheduleSpec:
     """Final factor of linear and cosine; None means 0."""
     plateau_factor: float | None = None
     """Divisor on a plateau; None means 4."""
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> ScheduleSpec:
+        """The schedule settings of a run."""
+        return cls(
+            schedule=spec.schedule,
+            warmup=spec.warmup,
+            min_lr_ratio=spec.min_lr_ratio,
+            plateau_factor=spec.plateau_factor,
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """The settings that are used, with their values."""
+        values: dict[str, Any] = {"schedule": self.schedule, "warmup": self.warmup}
+        if self.schedule in ("cosine", "linear"):
+            values["min_lr_ratio"] = self.min_lr_ratio or 0.0
+        if self.schedule == "plateau":
+            values["plateau_factor"] = DEFAULT_PLATEAU_FACTOR if self.plateau_factor is None else self.plateau_factor
+        return values
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -97,8 +119,8 @@ class Plateau(Schedule):
         self.cuts = 0
 
     def height(self, progress: float) -> float:
-        plateau_factor = 4.0 if self.spec.plateau_factor is None else self.spec.plateau_factor
-        return float(plateau_factor**-self.cuts)
+        factor = DEFAULT_PLATEAU_FACTOR if self.spec.plateau_factor is None else self.spec.plateau_factor
+        return float(factor**-self.cuts)
 
     def report(self, loss: float) -> bool:
         if loss < (math.inf if self.best is None else self.best):

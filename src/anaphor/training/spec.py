@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
+from anaphor.registry import TASKS
 from anaphor.metrics.result import Metric, format_values
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
@@ -330,3 +331,21 @@ class ModelOptions:
         names = [field.name for field in fields(ModelOptions)]
         said = {name: getattr(self, name) for name in (*names, *self.more_options)}
         return {name: value for name, value in said.items() if value is not None and value != ()}
+
+
+def recipes_of(task: TaskDefinition) -> dict[str, Path]:
+    """The recipes of a task by name."""
+    folder = task.recipes
+    return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def recipe_file(name: str, task: TaskDefinition) -> Path:
+    """The file of a recipe; an unknown name is refused with the known ones."""
+    known = recipes_of(task)
+    for other in TASKS:
+        if name not in known and name in recipes_of(TASKS[other]):
+            listed = ", ".join(known) or "none"
+            raise ConfigError(
+                f"recipe {name!r} is for `train {other}`, not for `train {task.name}` (known there: {listed})"
+            )
+    return look_up(known, name, "recipe")

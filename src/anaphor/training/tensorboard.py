@@ -9,7 +9,7 @@ import importlib.util
 import os
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,11 @@ class TensorBoard(Events):
     queued there.
     """
 
-    def __init__(self, folder: Path, after: int = 0) -> None:
+    def __init__(self, folder: Path, metrics: Sequence[str], after: int = 0) -> None:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        self.folder = folder
+        self.folder, self.metrics = folder, tuple(metrics)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in folder.glob(PATTERN):
@@ -64,7 +64,7 @@ class TensorBoard(Events):
         from tensorboardX import summary
         from tensorboardX.proto.event_pb2 import Event
 
-        points = [summary.scalar(name, value) for name, value in scalars_of(line).items()]
+        points = [summary.scalar(name, value) for name, value in scalars_of(line, self.metrics).items()]
         # Indented, or it would be read as Markdown.
         text = textwrap.indent(sample, "    ").encode(errors="replace").decode()
         summaries, now = [*points, *([summary.text("sample", text)] if sample else [])], time.time()
@@ -109,12 +109,8 @@ def _cut(path: Path, step: int) -> None:
         sync(path)
 
 
-def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
+def scalars_of(line: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
     """The curves of a line of metrics: training loss, learning rate, and every metric of validation."""
     found = {"loss/train": line.get("train_loss"), "learning-rate": line.get("lr")}
-    found |= {f"{name}/valid": value for name, value in line["valid"].items()}
-    return {
-        name: float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    found |= {f"{name}/valid": line["valid"].get(name) for name in metrics}
+    return {name: float(value) for name, value in found.items() if value is not None}

@@ -1,0 +1,123 @@
+"""Build the parts of a run from its spec: experiment, step, trainer; and its spec document with the values used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from anaphor.config import FORMAT, dump_yaml, in_sections, look_up, plain_value
+from anaphor.errors import ConfigError
+from anaphor.metrics.result import find_metric
+from anaphor.registry import TASKS, ImportedFile, resolve
+from anaphor.training.averaging import build_average
+from anaphor.training.cuda_graph import CUDAGraphStep
+from anaphor.training.device import autocast_of, describe_environment
+from anaphor.training.experiment import Experiment
+from anaphor.training.interruption import Interruption
+from anaphor.training.optimizers import OptimizerSpec, build_optimizer
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.schedule import DEFAULT_EPOCHS, ScheduleSpec, build_schedule, make_budget
+from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition
+from anaphor.training.step import Step
+from anaphor.training.trainer import Callback, LoopSettings, Trainer
+
+
+def task_of(spec: RunSpec) -> TaskDefinition:
+    """The definition of the task that a spec is for."""
+    task: TaskDefinition = look_up(TASKS, spec.task, "task")
+    return task
+
+
+def build_experiment(
+    spec: RunSpec, known: dict[str, Any] | None = None, data_path: str | None = None
+) -> Experiment:
+    """Open the data and build the model. For an existing run, `known` has its fingerprint and `data_path` says where
+    its data were; then data are opened when a split is first read."""
+    made = resolve(task_of(spec).build)(spec, known, data_path)
+    if not isinstance(made, Experiment):
+        raise ConfigError(f"task {spec.task!r}: its build gives a {type(made).__name__}, not an Experiment")
+    return made
+
+
+def check_settings(spec: RunSpec) -> None:
+    """Raise for what the optimizer or the schedule would refuse, without building them."""
+    OptimizerSpec.of(spec)
+    ScheduleSpec.of(spec)
+    find_metric(task_of(spec).metrics, spec.select)
+
+
+def build_step(experiment: Experiment) -> Step:
+    """The training step of an experiment: a CUDA graph where there is a GPU and the optimizer allows it."""
+    spec, device = experiment.spec, experiment.device
+    captured = spec.cuda_graph and device.type == "cuda"
+    optimizer = build_optimizer(OptimizerSpec.of(spec), experiment.model, captured=captured)
+    kind = CUDAGraphStep if optimizer.capturable else Step
+    return kind(experiment, optimizer, clip=spec.clip, autocast=autocast_of(spec.dtype, device))
+
+
+def build_trainer(
+    experiment: Experiment,
+    folder: RunFolder,
+    callback: Callback,
+    interruption: Interruption,
+    *,
+    save_minutes: float,
+    imports: Iterable[ImportedFile],
+) -> Trainer:
+    spec, task = experiment.spec, task_of(experiment.spec)
+    steps_per_epoch = -(-len(experiment.batches(0)) // spec.accumulate)
+    return Trainer(
+        experiment=experiment,
+        step=build_step(experiment),
+        schedule=build_schedule(ScheduleSpec.of(spec)),
+        budget=make_budget(epochs=spec.epochs, steps=spec.steps, minutes=spec.minutes, steps_per_epoch=steps_per_epoch),
+        settings=LoopSettings(
+            lr=OptimizerSpec.of(spec).peak_lr,
+            metric=find_metric(task.metrics, spec.select),
+            counted=task.counted,
+            accumulate=spec.accumulate,
+            eval_every=spec.eval_every,
+            patience=spec.patience,
+            average_from=0.5 if spec.average == "tail" else 0.0,
+            sample_seed=spec.seed,
+            save_seconds=60 * save_minutes,
+        ),
+        folder=folder,
+        callback=callback,
+        facts={
+            "spec": resolve_settings(experiment),
+            **experiment.fingerprint(),
+            "test": True,
+            "environment": describe_environment(experiment.device, spec.dtype),
+            "imports": describe_imports(imports),
+        },
+        average=None if spec.average == "none" else build_average(spec.average, experiment.model),
+        stop=interruption.is_requested,
+    )
+
+
+def resolve_settings(experiment: Experiment) -> dict[str, Any]:
+    """The settings of a run with the values that are used, flat and plain; those that do not apply are left out."""
+    spec = experiment.spec
+    values: dict[str, Any] = dict(vars(spec))
+    values |= dict.fromkeys(("betas", "momentum", "min_lr_ratio", "plateau_factor"))
+    values |= OptimizerSpec.of(spec).resolved() | ScheduleSpec.of(spec).resolved()
+    if all(values[name] is None for name in BUDGETS):
+        values["epochs"] = DEFAULT_EPOCHS
+    values["select"] = find_metric(task_of(spec).metrics, spec.select).name
+    values |= experiment.resolved_settings()
+    return {name: plain_value(value) for name, value in values.items() if value not in (None, ())}
+
+
+def describe_imports(imports: Iterable[ImportedFile]) -> list[dict[str, str]]:
+    return [{"file": str(file.path), "sha256": file.sha256} for file in imports]
+
+
+def spec_document(trainer: Trainer, data_path: str | None) -> str:
+    """`spec.yaml` of a run: format, task, the settings in sections, and the environment it was trained in."""
+    spec, facts = trainer.experiment.spec, trainer.facts
+    document: dict[str, Any] = {"format": FORMAT, "task": spec.task, **in_sections(type(spec), facts["spec"])}
+    document["environment"] = facts["environment"] | ({} if data_path is None else {"data_path": data_path})
+    if facts["imports"]:
+        document["imports"] = facts["imports"]
+    return dump_yaml(document)

@@ -1,0 +1,149 @@
+"""Load a run: its model with the best weights, its data, its metrics and results."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from anaphor.config import from_yaml, look_up
+from anaphor.errors import CheckpointError, ConfigError
+from anaphor.registry import TASKS
+from anaphor.training import checkpoint
+from anaphor.training.averaging import build_average
+from anaphor.training.build import build_experiment, task_of
+from anaphor.training.curves import draw_curves
+from anaphor.training.experiment import Experiment
+from anaphor.training.resume import setting_differences
+from anaphor.training.run import print_warning
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.spec import RunSpec, TaskDefinition
+
+Warn = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A trained run. `anaphor.train` and `anaphor.load_run` give one."""
+
+    folder: Path
+    experiment: Experiment
+    """Data, model and scoring."""
+    step: int
+    """Step of the checkpoint that was loaded, the best one."""
+
+    @property
+    def spec(self) -> RunSpec:
+        """The settings."""
+        return self.experiment.spec
+
+    @property
+    def task(self) -> TaskDefinition:
+        return task_of(self.spec)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model with its best weights, in evaluation mode."""
+        return self.experiment.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of a model of text."""
+        return self._offered("tokenizer", "tokenizer")
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The history: a row for each validation."""
+        return RunFolder(self.folder).read_metrics()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The scores and facts of the finished run, as in `result.json`."""
+        return RunFolder(self.folder).read_result()
+
+    def evaluate(self, split: str = "valid") -> dict[str, Any]:
+        """All metrics on a split, with their signature."""
+        return self.experiment.score(split).to_plain()
+
+    def generate(self, prompt: str = "", *, tokens: int = 100, **options: Any) -> str:
+        """Text that the model writes. Options as of `anaphor generate`: temperature, top_k, top_p, beam, seed."""
+        text: str = self._offered("generate", "text to generate")(prompt, tokens=tokens, **options)
+        return text
+
+    def look(self, *arguments: Any, **options: Any) -> Any:
+        """What happens inside the model on an input: attention, states, losses."""
+        return self._offered("look", "view of its inside")(*arguments, **options)
+
+    def plot(self) -> list[Path]:
+        """Draw the curves of the run into its folder and give their paths."""
+        return draw_curves(RunFolder(self.folder), self.task)
+
+    def _offered(self, name: str, what: str) -> Any:
+        if not hasattr(self.experiment, name):
+            raise ConfigError(f"{self.folder} has no {what}: it was trained by `train {self.spec.task}`")
+        return getattr(self.experiment, name)
+
+
+def read_spec(folder: Path | str) -> RunSpec:
+    """The settings of a run, whatever its task."""
+    run_folder = RunFolder(Path(folder))
+    task: TaskDefinition = look_up(TASKS, str(run_folder.read_document().get("task"))[:100], "task")
+    return from_yaml(task.spec, run_folder.spec)
+
+
+def load_run(
+    folder: Path | str, *, device: str = "auto", force: bool = False, warn: Warn = print_warning
+) -> Run:
+    """A run with the best weights that can be read. The global random state is left alone.
+
+    `force` accepts an imported file that was edited since the run was trained.
+    """
+    run_folder = RunFolder(Path(folder))
+    run_folder.require()
+    run_folder.check_imports(force=force, warn=warn)
+    spec = dataclasses.replace(read_spec(folder), device=device)
+    saved = _best(run_folder, warn)
+    changed = list(setting_differences(saved.facts["spec"], run_folder.read_settings()))
+    if changed:
+        raise CheckpointError(
+            f"{run_folder.spec} differs from {saved.path}: {'; '.join(changed)}; restore the file as it was"
+        )
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(gpus):
+        experiment = build_experiment(spec, saved.facts, run_folder.read_data_path())
+    saved.load_into(experiment.model)
+    if spec.average != "none":
+        average = build_average(spec.average, experiment.model)
+        average.load_state_dict(saved.parts.get("average"))
+        average.copy_to_model()
+    experiment.model.eval()
+    return Run(Path(folder), experiment, saved.step)
+
+
+def _best(folder: RunFolder, warn: Warn) -> checkpoint.Checkpoint:
+    """The best checkpoint, or the newest where the best cannot be read."""
+    parts = ("model", "average")
+    newest, warnings = checkpoint.newest(folder.checkpoints, ())
+    best = None if newest is None else newest.validate_for_inference().best_step
+    if newest is not None and best is not None:
+        try:
+            saved = checkpoint.read(folder.checkpoints / f"step-{best}", parts)
+            saved.validate_for_inference()
+        except CheckpointError as error:
+            warnings.append(f"{error}; using the newest checkpoint instead of the best")
+        else:
+            for line in warnings:
+                warn(line)
+            return saved
+    newest, more = checkpoint.newest(folder.checkpoints, parts)
+    warnings = list(dict.fromkeys([*warnings, *more]))
+    if newest is None:
+        raise CheckpointError("; ".join([f"{folder.folder} has no checkpoint that can be read", *warnings]))
+    newest.validate_for_inference()
+    for line in warnings:
+        warn(line)
+    return newest

@@ -1,0 +1,98 @@
+"""Resume a run from its newest checkpoint, exactly, or raise and say what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from anaphor.errors import CheckpointError, ConfigError
+from anaphor.training import checkpoint
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.trainer import Trainer
+
+Warn = Callable[[str], None]
+
+
+def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn) -> bool:
+    """Restore the newest checkpoint of a run. False: it has none, because it ended before the first one.
+
+    Settings, data or an environment that differ from those of the checkpoint are refused, unless by `force`.
+    """
+    saved, warnings = checkpoint.newest(folder.checkpoints)
+    for line in warnings:
+        warn(line)
+    if saved is None and warnings:
+        raise CheckpointError(
+            f"{folder.folder} has no checkpoint that can be read: --overwrite would delete it and train anew"
+        )
+    facts = {**trainer.facts, "spec": folder.read_settings()} if saved is None else saved.facts
+    if saved is not None:
+        saved.validate_for_resume()
+    changed = list(differences(facts, trainer.facts))
+    if changed and not force:
+        raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changed)}; use --force to resume anyway")
+    if saved is None:
+        return False
+    if not changed and trainer.experiment.initial_carry() is not None:
+        saved.validate_for_resume("carry")
+    trainer.load(saved)
+    if saved.facts["spec"] != trainer.facts["spec"] and changed and trainer.is_over():
+        raise ConfigError(
+            f"{folder.folder} is finished, so that other settings have no effect: {'; '.join(changed)}; "
+            f"give a larger budget as well, or train another run"
+        )
+    trainer.facts["test"] = saved.facts.get("test", True)
+    if trainer.progress.best_step != saved.step:
+        best_checkpoint(trainer, folder, warn)
+    folder.truncate_after(saved.step)
+    if changed:
+        warn(f"resuming {folder.folder} with changes: {'; '.join(changed)}")
+    return True
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """What differs between a checkpoint and the present: settings, data, preprocessing, environment, files."""
+    yield from setting_differences(before.get("spec", {}), now["spec"])
+    for split, digest in now["data"].items():
+        if before.get("data", {}).get(split) != digest:
+            yield f"{split} has changed"
+    known = {"spec", "data", "test", "environment", "imports", "progress", "schedule"}
+    for name in sorted(now.keys() - known):
+        if before.get(name) != now[name]:
+            yield f"the {name} has changed"
+    old, new = before.get("environment", {}), now["environment"]
+    # Sums on a CPU are rounded by how many threads share them; on a GPU threads only bring the batches.
+    for name in ("device", "dtype", *(["threads"] if new["device"] == "cpu" else [])):
+        if old.get(name) != new[name]:
+            yield f"{name} was {old.get(name)} and is {new[name]}"
+    hashes = {entry.get("sha256") for entry in before.get("imports", [])}
+    for entry in now.get("imports", []):
+        if entry["sha256"] not in hashes:
+            yield f"{entry['file']} has changed"
+
+
+def setting_differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """Settings with other values. Device and dtype are compared as they are resolved, by the environment."""
+    for name in sorted(old.keys() | new.keys()):
+        if name not in ("device", "dtype") and old.get(name) != new.get(name):
+            yield f"{name} was {_shown(old, name)} and is {_shown(new, name)}"
+
+
+def _shown(settings: dict[str, Any], name: str) -> str:
+    text = repr(settings[name]) if name in settings else "not set"
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def best_checkpoint(trainer: Trainer, folder: RunFolder, warn: Warn) -> checkpoint.Checkpoint | None:
+    """The best checkpoint so far. Where it is damaged or missing, the next validation is the best."""
+    step = trainer.progress.best_step
+    if step is None:
+        return None
+    try:
+        saved = checkpoint.read(folder.checkpoints / f"step-{step}", ("model", "average"))
+        saved.validate_for_inference()
+    except CheckpointError as error:
+        warn(f"{error}; the best checkpoint is lost")
+        trainer.progress.forget_best()
+        return None
+    return saved
