@@ -12,7 +12,7 @@ from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import Translation
 from anaphor.training.run import execute, prepare
-from anaphor.training.trainer import Nobody
+from anaphor.training.trainer import NullCallback
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_a_signal_during_the_last_scoring_ends_it(tmp_path, number, kind):
     out, told, over = tmp_path / "run", [], []
     spec = twice(tmp_path) if kind is TranslationRunSpec else stream(tmp_path)
 
-    class Over(Nobody):
+    class Over(NullCallback):
         def evaluated(self, *what):
             over.append(True)
 
@@ -114,14 +114,14 @@ def test_a_signal_during_the_last_scoring_ends_it(tmp_path, number, kind):
         result, code = execute(spec, out, Over())
     assert (result["status"], code) == ("stopped", 128 + number)
     assert len(told) == 2, "nothing more was done"
-    result, code = execute(spec, out, Nobody(), resume=True)
+    result, code = execute(spec, out, NullCallback(), resume=True)
     assert (result["status"], code) == ("finished", 0)
     assert result["test"]["loss"] > 0
 
 
 @pytest.mark.usefixtures("_undrawn")
 def test_a_run_that_was_asked_to_end_early_is_still_scored(tmp_path):
-    class Stopper(Nobody):
+    class Stopper(NullCallback):
         def stepped(self, progress, loss, tokens):
             signal.raise_signal(signal.SIGINT)
 

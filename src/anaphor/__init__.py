@@ -29,7 +29,8 @@ _PUBLIC = {
         "build_seq2seq",
         "preset",
     ),
-    "anaphor.training.run": ("execute", "opened"),
+    "anaphor.training.load": ("Run", "load_run"),
+    "anaphor.training.run": ("execute",),
     "anaphor.registry": (
         "register_dataset",
         "register_mixer",

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from anaphor.inspect import attention_maps, ranked, summarise
 from anaphor.models import build
-from anaphor.training.optim import OptimizerSpec, build_optimizer
+from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 
 WORDS, LENGTH, ROWS, STEPS, RATE = 64, 64, 32, 750, 0.01
 

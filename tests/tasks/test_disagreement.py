@@ -18,7 +18,7 @@ from anaphor.tasks.disagreement import Disagreement
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import features
 from anaphor.training.run import execute, opened_translation, prepare
-from anaphor.training.trainer import Nobody
+from anaphor.training.trainer import NullCallback
 
 SPEC = TranslationRunSpec(
     data="reverse", width=16, layers=2, dropout=0.3, batch_size=5, label_smoothing=0.1, steps=6, beam=1, device="cpu"
@@ -156,7 +156,7 @@ def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
     assert dear["tokens"] == free["tokens"], "a token that is read twice counts once"
 
 
-class Counting(Nobody):
+class Counting(NullCallback):
     """Remembers how many tokens it was told of."""
 
     tokens = 0

@@ -11,7 +11,7 @@ from anaphor.models.cross_entropy import NO_TARGET
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.restraint import Restraint
 from anaphor.training.run import execute, opened_language, prepare
-from anaphor.training.trainer import Nobody
+from anaphor.training.trainer import NullCallback
 
 SPEC = LanguageRunSpec(data="grammar", width=16, layers=1, batch_size=4, bptt=8, steps=60, lr=0.01, device="cpu")
 
@@ -41,7 +41,7 @@ def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
 
 def _size_after(out, penalty):
     spec = dataclasses.replace(SPEC, activation_reg=penalty)
-    execute(spec, out, Nobody(), test=False)
+    execute(spec, out, NullCallback(), test=False)
     logged = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert logged["train_loss"] < 10, "the penalty is no part of what is told"
     with opened_language(out, "cpu") as made, torch.no_grad():

@@ -23,7 +23,7 @@ from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import PairSplit, Translation
 from anaphor.training.run import execute
-from anaphor.training.trainer import Nobody
+from anaphor.training.trainer import NullCallback
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
     assert result["valid"]["loss"] == pytest.approx(told[1]["valid"]["loss"])
 
 
-class Interrupted(Nobody):
+class Interrupted(NullCallback):
     """Dies at a step, as a machine does."""
 
     def __init__(self, step):
@@ -194,10 +194,10 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, model):
         data="reverse", model=model, width=16, layers=2, dropout=0.2, label_smoothing=0.1, average="ema", steps=8,
         eval_every=3, batch_size=8, beam=1, device="cpu",
     )  # fmt: skip
-    execute(spec, tmp_path / "whole", Nobody(), test=False)
+    execute(spec, tmp_path / "whole", NullCallback(), test=False)
     with pytest.raises(ChildProcessError):
         execute(spec, tmp_path / "parts", Interrupted(5), test=False)
-    result, code = execute(spec, tmp_path / "parts", Nobody(), resume=True, test=False)
+    result, code = execute(spec, tmp_path / "parts", NullCallback(), resume=True, test=False)
     assert (code, result["steps"]) == (0, 8)
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
 

@@ -449,7 +449,7 @@ def test_weights_that_do_not_fit_are_listed_with_their_sizes():
     del other["norm.bias"]
     other["more.weight"] = torch.zeros(1)
     with pytest.raises(CheckpointError) as caught:
-        checkpoint.fit(model, other, "runs/a/checkpoints/step-1")
+        checkpoint.load_weights(model, other, "runs/a/checkpoints/step-1")
     told = str(caught.value)
     assert told.startswith(
         "runs/a/checkpoints/step-1 does not fit: missing: norm.bias (8); extra: more.weight; unlike:"
@@ -460,7 +460,7 @@ def test_weights_that_do_not_fit_are_listed_with_their_sizes():
 
 def test_a_long_list_of_names_is_cut():
     with pytest.raises(CheckpointError) as caught:
-        checkpoint.fit(nn.Linear(1, 1), {f"{'x' * 1000}{index}": torch.zeros(1) for index in range(1000)})
+        checkpoint.load_weights(nn.Linear(1, 1), {f"{'x' * 1000}{index}": torch.zeros(1) for index in range(1000)})
     assert "and 994 more" in str(caught.value)
     assert len(str(caught.value)) < 2000
 
@@ -472,7 +472,7 @@ def test_a_tied_weight_may_be_stored_under_either_name(stored):
     kept = weights[stored]
     for name in ("embed.weight", "head.weight"):
         del weights[name]
-    checkpoint.fit(model, {**weights, stored: kept})
+    checkpoint.load_weights(model, {**weights, stored: kept})
     assert model.head.weight is model.embed.weight
     assert torch.equal(model.head.weight, kept)
 
@@ -480,9 +480,9 @@ def test_a_tied_weight_may_be_stored_under_either_name(stored):
 def test_two_weights_are_not_made_one_in_silence():
     weights = Tied(tied=False).state_dict()
     with pytest.raises(CheckpointError, match=r"head.weight is not equal to embed.weight, to which the model ties it"):
-        checkpoint.fit(Tied(), weights)
+        checkpoint.load_weights(Tied(), weights)
 
 
 def test_integers_are_no_weights():
     with pytest.raises(CheckpointError, match="weight holds int64 but should hold float64"):
-        checkpoint.fit(nn.Linear(2, 1, bias=False), {"weight": torch.ones(1, 2, dtype=torch.long)})
+        checkpoint.load_weights(nn.Linear(2, 1, bias=False), {"weight": torch.ones(1, 2, dtype=torch.long)})

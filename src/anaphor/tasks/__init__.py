@@ -13,8 +13,8 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, format_values
 
 LOSS = Metric("loss", "min", "loss", "nats per token", digits=4)
-PERPLEXITY = Metric("perplexity", "min", "perplexity")
-BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3)
+PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss")
+BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derived_from="loss")
 
 UNUSED_BY_MODEL = {
     "max_positions": "applies to --position learned only, not to position={position!r}",

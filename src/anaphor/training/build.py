@@ -28,9 +28,7 @@ def task_of(spec: RunSpec) -> TaskDefinition:
     return task
 
 
-def build_experiment(
-    spec: RunSpec, known: dict[str, Any] | None = None, data_path: str | None = None
-) -> Experiment:
+def build_experiment(spec: RunSpec, known: dict[str, Any] | None = None, data_path: str | None = None) -> Experiment:
     """Open the data and build the model. For an existing run, `known` has its fingerprint and `data_path` says where
     its data were; then data are opened when a split is first read."""
     made = resolve(task_of(spec).build)(spec, known, data_path)

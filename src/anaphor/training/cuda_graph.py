@@ -112,7 +112,10 @@ class CUDAGraphStep(Step):
 def _key(group: Sequence[Any], carry: Any) -> Key:
     """All that a graph depends on but the values."""
     batches = [
-        (*getattr(batch, "graph_key", ()), *((name, tensor.shape, tensor.dtype) for name, tensor in _named(batch).items()))
+        (
+            *getattr(batch, "graph_key", ()),
+            *((name, tensor.shape, tensor.dtype) for name, tensor in _named(batch).items()),
+        )
         for batch in group
     ]
     carried = () if carry is None else [(name, tensor.shape) for name, tensor in flatten(carry).items()]

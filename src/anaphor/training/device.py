@@ -43,7 +43,7 @@ def describe_environment(device: torch.device, dtype: str) -> dict[str, Any]:
     return {
         "anaphor": anaphor.__version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "device": device.type,
         "dtype": str(choose_dtype(dtype, device)).removeprefix("torch."),
         "threads": torch.get_num_threads(),

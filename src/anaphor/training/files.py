@@ -15,6 +15,7 @@ from pathlib import Path
 
 from anaphor.errors import ConfigError
 
+
 def sync(path: Path) -> None:
     """fsync a file, or a folder's list of names."""
     handle = os.open(path, os.O_RDONLY)
@@ -58,10 +59,12 @@ def disk_space_checked(folder: Path, needed: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise OSError(error.errno, f"{os.strerror(error.errno)}; it needs {needed:,} bytes{free_bytes(folder)}") from None
+        raise OSError(
+            error.errno, f"{os.strerror(error.errno)}; it needs {needed:,} bytes{free_bytes(folder)}"
+        ) from None
 
 
-def free(folder: Path) -> str:
+def free_bytes(folder: Path) -> str:
     """Free bytes, as the end of a sentence."""
     with contextlib.suppress(OSError):
         return f", {shutil.disk_usage(folder).free:,} are free"

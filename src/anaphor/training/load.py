@@ -95,9 +95,7 @@ def read_spec(folder: Path | str) -> RunSpec:
     return from_yaml(task.spec, run_folder.spec)
 
 
-def load_run(
-    folder: Path | str, *, device: str = "auto", force: bool = False, warn: Warn = print_warning
-) -> Run:
+def load_run(folder: Path | str, *, device: str = "auto", force: bool = False, warn: Warn = print_warning) -> Run:
     """A run with the best weights that can be read. The global random state is left alone.
 
     `force` accepts an imported file that was edited since the run was trained.

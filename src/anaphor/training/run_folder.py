@@ -134,7 +134,9 @@ class RunFolder:
 
     def describe_contents(self) -> str:
         """What overwriting deletes, in words."""
-        steps = sorted(int(path.name.partition("-")[2]) for path in self.checkpoints.glob("step-*") if path.suffix == "")
+        steps = sorted(
+            int(path.name.partition("-")[2]) for path in self.checkpoints.glob("step-*") if path.suffix == ""
+        )
         saved = f"checkpoints of steps {', '.join(map(str, steps))}" if steps else "no checkpoint"
         scored = " and its result" if self.result.is_file() else ""
         return f"{saved}{scored}"

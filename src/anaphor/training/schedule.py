@@ -63,7 +63,9 @@ class ScheduleSpec:
         check_types(self)
         look_up(SCHEDULES, self.schedule, "schedule")
         if not 0 <= self.warmup < 1:
-            raise ConfigError(f"warmup={self.warmup} is not a fraction of the budget: it must be at least 0 and below 1")
+            raise ConfigError(
+                f"warmup={self.warmup} is not a fraction of the budget: it must be at least 0 and below 1"
+            )
         for name, able in (("min_lr_ratio", ("cosine", "linear")), ("plateau_factor", ("plateau",))):
             given = getattr(self, name)
             if given is not None and self.schedule not in able:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
-from anaphor.registry import TASKS
 from anaphor.metrics.result import Metric, format_values
+from anaphor.registry import TASKS
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
 DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}

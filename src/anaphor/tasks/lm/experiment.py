@@ -42,7 +42,7 @@ from anaphor.registry import DATASETS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
-from anaphor.training.place import at_hand
+from anaphor.training.run_folder import resolve_data_path
 
 SAMPLE_TOKENS = 50
 
@@ -385,7 +385,7 @@ def build_experiment(
     @cache
     def open_text() -> Dataset:
         exists = known is not None or data_path is not None
-        return open_dataset(at_hand(spec.data, data_path, DATASETS) if exists else spec.data, TEXT_COLUMNS)
+        return open_dataset(resolve_data_path(spec.data, data_path) if exists else spec.data, TEXT_COLUMNS)
 
     if known is None:
         tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)

@@ -36,7 +36,7 @@ from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
-from anaphor.training.place import at_hand
+from anaphor.training.run_folder import resolve_data_path
 
 SAMPLES = 3
 GREEDY = Beam(width=1, longest=None)
@@ -309,7 +309,7 @@ def build_experiment(
     @cache
     def open_data() -> Dataset:
         exists = known is not None or data_path is not None
-        data = at_hand(spec.data, data_path, DATASETS) if exists else spec.data
+        data = resolve_data_path(spec.data, data_path) if exists else spec.data
         return open_dataset(data, PAIR_COLUMNS, source=spec.source, target=spec.target)
 
     if known is not None:

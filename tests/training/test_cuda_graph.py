@@ -12,7 +12,7 @@ from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.run import execute
 from anaphor.training.step import Reading, Report
-from anaphor.training.trainer import Nobody
+from anaphor.training.trainer import NullCallback
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
 
@@ -28,7 +28,7 @@ MODELS = {
 
 
 def losses(spec, out):
-    execute(spec, out, Nobody(), test=False)
+    execute(spec, out, NullCallback(), test=False)
     return [json.loads(line)["valid"]["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -83,7 +83,7 @@ def test_dropout_is_drawn_anew_at_every_replay(dtype, tmp_path):
     assert once != pytest.approx(losses(dataclasses.replace(spec, seed=5), tmp_path / "other"), rel=1e-4)
 
 
-class Leaves(Nobody):
+class Leaves(NullCallback):
     """Ends a run in its midst."""
 
     def stepped(self, progress, loss, tokens):
@@ -99,7 +99,7 @@ def test_a_run_goes_on_where_it_ended_with_however_many_threads(tmp_path, monkey
         execute(spec, tmp_path / "parts", Leaves(), test=False)
     other = torch.get_num_threads() + 1
     monkeypatch.setattr(torch, "get_num_threads", lambda: other)
-    execute(spec, tmp_path / "parts", Nobody(), test=False, resume=True)
+    execute(spec, tmp_path / "parts", NullCallback(), test=False, resume=True)
     lines = (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["valid"]["loss"] for line in lines] == pytest.approx(whole, rel=2e-3)
 
@@ -107,7 +107,7 @@ def test_a_run_goes_on_where_it_ended_with_however_many_threads(tmp_path, monkey
 @on_gpu
 def test_a_run_that_diverges_is_stopped_a_step_later(tmp_path):
     with pytest.raises(Diverged, match=r"diverged at step \d+: loss"):
-        execute(dataclasses.replace(SMALL, model="lstm", lr=1e38), tmp_path, Nobody())
+        execute(dataclasses.replace(SMALL, model="lstm", lr=1e38), tmp_path, NullCallback())
 
 
 def test_a_report_tells_the_loss_the_norm_and_the_first_bad_weight():

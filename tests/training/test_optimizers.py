@@ -12,7 +12,7 @@ from anaphor.errors import CheckpointError, ConfigError
 from anaphor.models import build, build_seq2seq
 from anaphor.training import checkpoint
 from anaphor.training.muon import Muon, orthogonalise
-from anaphor.training.optim import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
+from anaphor.training.optimizers import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 SETTINGS = {
@@ -57,7 +57,7 @@ def test_a_run_through_a_file_is_the_uninterrupted_run(name, preset, tmp_path):
     resumed = small(preset)
     for weight in resumed.parameters():
         nn.init.zeros_(weight)
-    checkpoint.fit(resumed, stored.parts["model"])
+    checkpoint.load_weights(resumed, stored.parts["model"])
     again = build_optimizer(spec, resumed)
     again.load_state_dict(stored.parts["optimizer"])
     learn(resumed, again, 3, first=3, spec=spec)

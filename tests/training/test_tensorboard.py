@@ -9,13 +9,13 @@ import torch
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.events import SCALARS, TensorBoard, require_tensorboard
+from anaphor.training.tensorboard import SCALARS, TensorBoard, require_tensorboard
 from anaphor.training.run import execute
 
 LINE = {"train_loss": 2.5, "lr": 0.125, "valid": {"loss": 2.0, "perplexity": 7.5, "signature": "bptt:35"}}
 
 
-class Nobody:
+class NullCallback:
     """Watches nothing; ends the run, as a kill would, after so many validations."""
 
     def __init__(self, lives=100):
@@ -124,13 +124,13 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path):
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_run_that_was_killed_and_resumed_shows_what_an_undisturbed_one_shows(spec, tmp_path, monkeypatch, torn):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    execute(spec, whole, Nobody(), tensorboard=True)
+    execute(spec, whole, NullCallback(), tensorboard=True)
     with monkeypatch.context() as patch:
         if torn:  # the third validation is told, but its checkpoint is not there
             patch.setattr("anaphor.training.trainer.Trainer.save", saves_until(6))
         with pytest.raises(SystemError):
-            execute(spec, parts, Nobody(lives=3), tensorboard=True)
-    execute(spec, parts, Nobody(), resume=True, tensorboard=True)
+            execute(spec, parts, NullCallback(lives=3), tensorboard=True)
+    execute(spec, parts, NullCallback(), resume=True, tensorboard=True)
     found = shown(parts / "events")
     assert found == shown(whole / "events")
     assert list(found["loss/train"]) == [3, 6, 9, 12]
@@ -152,7 +152,7 @@ def saves_until(step):
 def test_events_tell_what_the_metrics_tell(spec, tmp_path):
     from anaphor.training.run_folder import RunFolder
 
-    execute(spec, tmp_path / "run", Nobody(), tensorboard=True)
+    execute(spec, tmp_path / "run", NullCallback(), tensorboard=True)
     found, lines = shown(tmp_path / "run" / "events"), RunFolder(tmp_path / "run").read_metrics()
     assert found["loss/train"] == pytest.approx({line["step"]: line["train_loss"] for line in lines})
     assert found["perplexity/valid"] == pytest.approx({line["step"]: line["valid"]["perplexity"] for line in lines})
@@ -161,9 +161,9 @@ def test_events_tell_what_the_metrics_tell(spec, tmp_path):
 
 def test_without_the_flag_there_are_none_and_force_deletes_those_of_the_run_before(spec, tmp_path):
     out = tmp_path / "run"
-    execute(spec, out, Nobody(), tensorboard=True)
+    execute(spec, out, NullCallback(), tensorboard=True)
     (out / "events" / "notes.txt").write_text("mine")
-    execute(spec, out, Nobody(), force=True)
+    execute(spec, out, NullCallback(), force=True)
     assert [path.name for path in (out / "events").iterdir()] == ["notes.txt"]
 
 
