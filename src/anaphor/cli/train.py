@@ -54,7 +54,7 @@ class Handling:
             after()
         if self.force and self.overwrite:
             raise ConfigError(
-                "--force and --overwrite: --force resumes a run, --overwrite deletes it; give one of them"
+                "--force and --overwrite: one resumes the run, the other deletes it; give one of them"
             )
         if self.resume and self.overwrite:
             raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
