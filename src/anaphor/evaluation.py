@@ -15,7 +15,7 @@ from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.perplexity import LossTotal
 from anaphor.models import LanguageModel, ModelState
-from anaphor.models.cross_entropy import token_losses
+from anaphor.models.head import token_losses
 from anaphor.progress import report_progress
 
 # Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is

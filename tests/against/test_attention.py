@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from anaphor.mixers import AttentionSpec, CrossAttentionSpec, Span
-from anaphor.models import BlockSpec, Stack
+from anaphor.models import Backbone, BlockSpec
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -75,15 +75,15 @@ def test_a_relu_stack_against_transformer_encoder(norm):
     layer = nn.TransformerEncoderLayer(12, 3, 20, 0.0, activation="relu", batch_first=True, norm_first=norm == "before")
     peer = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).train()
     spec = BlockSpec(mixer=AttentionSpec(width=12, heads=3), norm=norm, feedforward=20, activation="relu")
-    ours = Stack([spec] * 3)
+    ours = Backbone([spec] * 3)
     for block, other in zip(ours, peer.layers, strict=True):
         for parameter in other.parameters():  # norms start at one and zero: make them matter
             nn.init.normal_(parameter, std=0.3)
         copy_attention(block.mixer, other.self_attn)
         block.feedforward.up.load_state_dict(other.linear1.state_dict())
         block.feedforward.down.load_state_dict(other.linear2.state_dict())
-        getattr(block.mixer_frame, norm).load_state_dict(other.norm1.state_dict())
-        getattr(block.feedforward_frame, norm).load_state_dict(other.norm2.state_dict())
+        block.mixer_sublayer.norm.load_state_dict(other.norm1.state_dict())
+        block.feedforward_sublayer.norm.load_state_dict(other.norm2.state_dict())
     x = torch.randn(2, 7, 12, requires_grad=True)
     y, _ = ours(x, ours.initial_state(x), Span.whole(x))
     z = peer(x, mask=nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64), is_causal=True)

@@ -33,13 +33,13 @@ def copy(peer, ours) -> None:
             target.bias.data.copy_(source.bias)
 
     fill(ours.embed, peer.wte)
-    fill(ours.position.table, peer.wpe)
-    fill(ours.norm, peer.ln_f)
+    fill(ours.embedder.position.table, peer.wpe)
+    fill(ours.layers.norm, peer.ln_f)
     for block, other in zip(ours.layers, peer.h, strict=True):
-        fill(block.mixer_frame.before, other.ln_1)
+        fill(block.mixer_sublayer.norm, other.ln_1)
         fill(block.mixer.project, other.attn.c_attn)
         fill(block.mixer.out, other.attn.c_proj)
-        fill(block.feedforward_frame.before, other.ln_2)
+        fill(block.feedforward_sublayer.norm, other.ln_2)
         fill(block.feedforward.up, other.mlp.c_fc)
         fill(block.feedforward.down, other.mlp.c_proj)
 

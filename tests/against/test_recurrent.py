@@ -6,7 +6,7 @@ from torch import nn
 
 from anaphor.inspect import recorded
 from anaphor.mixers import LSTMSpec, Span, mixer_spec
-from anaphor.models import BlockSpec, Stack
+from anaphor.models import Backbone, BlockSpec
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 KERNELS = {
@@ -89,7 +89,7 @@ def test_gates_lie_where_their_names_say():
 
 def test_the_plain_stack_against_a_multi_layer_lstm():
     spec = BlockSpec(mixer=LSTMSpec(width=5), norm="none", residual=False)
-    stack, peer = Stack([spec] * 3), nn.LSTM(5, 5, 3, batch_first=True)
+    stack, peer = Backbone([spec] * 3), nn.LSTM(5, 5, 3, batch_first=True)
     for layer, block in enumerate(stack):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(peer, f"{kind}_l{layer}").data.copy_(getattr(block.mixer.kernel, f"{kind}_l0"))

@@ -37,7 +37,10 @@ def pairs_of(model, peer, norm):
             yield getattr(block.cross.project, name), packed, slice(WIDTH, None)
             yield getattr(block.cross.out, name), getattr(theirs.out_proj, name), slice(None)
     if norm == "before":
-        for ours, theirs in ((model.encoder.norm, peer.encoder.norm), (model.decoder.norm, peer.decoder.norm)):
+        for ours, theirs in (
+            (model.encoder.layers.norm, peer.encoder.norm),
+            (model.decoder.layers.norm, peer.decoder.norm),
+        ):
             yield ours.weight, theirs.weight, slice(None)
             yield ours.bias, theirs.bias, slice(None)
 
@@ -49,8 +52,8 @@ def block_pairs(block, layer, norm, sublayers):
         yield getattr(block.feedforward.up, name), getattr(layer.linear1, name), slice(None)
         yield getattr(block.feedforward.down, name), getattr(layer.linear2, name), slice(None)
         for number, sublayer in enumerate(sublayers, 1):
-            frame = getattr(block, f"{sublayer}_frame")
-            yield getattr(getattr(frame, norm), name), getattr(getattr(layer, f"norm{number}"), name), slice(None)
+            part = getattr(block, f"{sublayer}_sublayer")
+            yield getattr(part.norm, name), getattr(getattr(layer, f"norm{number}"), name), slice(None)
 
 
 @pytest.mark.parametrize("norm", ["after", "before"])

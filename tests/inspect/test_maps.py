@@ -9,7 +9,7 @@ from anaphor.errors import ConfigError
 from anaphor.inspect import attention_maps, head_average, maps_of, ranked, recorded, rollout, summarise
 from anaphor.inspect.attention import shares, sums_to_one
 from anaphor.mixers import CrossAttentionSpec, MixerSpec, Span, mixer_spec
-from anaphor.models import BlockSpec, LanguageModelSpec, Stack, build, build_seq2seq
+from anaphor.models import Backbone, BlockSpec, LanguageModelSpec, build, build_seq2seq
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-11}
 WIDTH, HEADS = 16, 4
@@ -64,14 +64,14 @@ def score_of(scheme, mixer, head, q, k, far, here, there):
 
 
 def by_hand(model, tokens, scheme, reach=10**6):
-    x = model.embedding_scale * model.embed.weight[tokens]
+    x = model.embedder.scale * model.embed.weight[tokens]
     if scheme == "learned":
-        x = x + model.position.table.weight[: len(tokens)]
+        x = x + model.embedder.position.table.weight[: len(tokens)]
     if scheme == "sinusoidal":
         x = x + torch.stack([wave(place, WIDTH) for place in range(len(tokens))])
     maps = []
     for block in model.layers:
-        mixer, entering = block.mixer, normed(x, block.mixer_frame.before)
+        mixer, entering = block.mixer, normed(x, block.mixer_sublayer.norm)
         q, k, v = (entering @ mixer.project.weight.T + mixer.project.bias).view(-1, 3, HEADS, SIZE).unbind(1)
         weights = torch.zeros(HEADS, len(tokens), len(tokens))
         for head in range(HEADS):
@@ -86,7 +86,7 @@ def by_hand(model, tokens, scheme, reach=10**6):
         maps.append(weights)
         found = torch.stack([weights[head] @ v[:, head] for head in range(HEADS)], dim=1).flatten(1)
         x = x + found @ mixer.out.weight.T + mixer.out.bias
-        hidden = normed(x, block.feedforward_frame.before) @ block.feedforward.up.weight.T + block.feedforward.up.bias
+        hidden = normed(x, block.feedforward_sublayer.norm) @ block.feedforward.up.weight.T + block.feedforward.up.bias
         hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
         x = x + hidden @ block.feedforward.down.weight.T + block.feedforward.down.bias
     return maps
@@ -160,7 +160,7 @@ def test_a_map_is_of_one_text():
 
 
 def stack_of(*specs: MixerSpec):
-    return Stack([BlockSpec(mixer=spec, norm="none", residual=False) for spec in specs])
+    return Backbone([BlockSpec(mixer=spec, norm="none", residual=False) for spec in specs])
 
 
 def test_mixers_of_whole_sequences_have_maps_over_tokens():

@@ -6,7 +6,7 @@ import torch
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded, unit_maps
 from anaphor.mixers import Span, mixer_spec
-from anaphor.models import BlockSpec, Stack, build
+from anaphor.models import Backbone, BlockSpec, build
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_units_that_vary_most_are_the_same_in_every_part():
 
 
 def test_a_direction_from_the_end_is_shown_in_the_order_of_the_text():
-    stack = Stack([BlockSpec(mixer=mixer_spec("bidirectional-gru", width=4), norm="none", residual=False)])
+    stack = Backbone([BlockSpec(mixer=mixer_spec("bidirectional-gru", width=4), norm="none", residual=False)])
     x = torch.randn(1, 5, 4)
     found = unit_maps(stack, x, stack.initial_state(x), Span.whole(x))
     y, _ = stack(x, stack.initial_state(x), Span.whole(x))

@@ -4,22 +4,21 @@ import pytest
 import torch
 
 from anaphor.errors import ConfigError
-from anaphor.models import build, build_seq2seq, capacity, preset
-from anaphor.models.summary import summarise
+from anaphor.models import build, build_seq2seq, initialize, preset, summarize
 
 SIZES = {"source_vocabulary": 9, "vocabulary": 9}
 
 
 def test_a_model_that_is_too_large_says_how_many_parameters_it_would_have(monkeypatch):
     small = build("lstm", vocabulary=9, width=8)
-    monkeypatch.setattr(capacity, "LARGE", 100)
-    monkeypatch.setattr(capacity, "memory", lambda: 8 * small.count_parameters() - 1)
+    monkeypatch.setattr(initialize, "LARGE", 100)
+    monkeypatch.setattr(initialize, "total_memory", lambda: 8 * small.count_parameters() - 1)
     with pytest.raises(
         ConfigError, match=f"would have {small.count_parameters():,} parameters, and the memory"
     ) as caught:
         build("lstm", vocabulary=9, width=8)
     assert "\n" not in str(caught.value)
-    monkeypatch.setattr(capacity, "memory", lambda: 8 * small.count_parameters())
+    monkeypatch.setattr(initialize, "total_memory", lambda: 8 * small.count_parameters())
     torch.manual_seed(0)
     again = build("lstm", vocabulary=9, width=8)
     assert all(map(torch.equal, again.parameters(), small.parameters())), "counting draws no numbers"
@@ -34,7 +33,7 @@ def test_a_model_that_is_too_large_says_how_many_parameters_it_would_have(monkey
         (lambda: build("transformer", vocabulary=9, width=10**20), "more than 10^18 parameters"),
         (lambda: build("transformer", vocabulary=9, feedforward=10**17), "more than 10^18 parameters"),
         (lambda: build("transformer", vocabulary=9, position="learned", max_positions=10**20), "more than 10^18 param"),
-        (lambda: summarise(preset("lstm", vocabulary=10**20)), "more than 10^18 parameters"),
+        (lambda: summarize(preset("lstm", vocabulary=10**20)), "more than 10^18 parameters"),
     ],
     ids=["wide", "translation", "overflow", "beyond-integers", "feedforward", "positions", "sketch"],
 )
@@ -50,11 +49,11 @@ def test_other_errors_stay_what_they_are():
         raise RuntimeError("a bug of ours")
 
     with pytest.raises(RuntimeError, match="a bug of ours"):
-        capacity.built(wrong, None)
+        initialize.build_checked(wrong, None)
 
 
 def test_nothing_is_counted_afterwards(monkeypatch):
     build("lstm", vocabulary=9, width=8)
-    monkeypatch.setattr(capacity, "LARGE", 0)
-    monkeypatch.setattr(capacity, "memory", lambda: 0)
+    monkeypatch.setattr(initialize, "LARGE", 0)
+    monkeypatch.setattr(initialize, "total_memory", lambda: 0)
     assert torch.nn.Linear(3, 3).weight.shape == (3, 3)

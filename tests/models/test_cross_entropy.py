@@ -1,13 +1,11 @@
-"""The chunked loss against the whole one: values, gradients, padding, precision."""
+"""The cross_entropy loss against the whole one: values, gradients, padding, precision."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anaphor.models import cross_entropy
-from anaphor.models.cross_entropy import NO_TARGET
-from anaphor.models.language_model import Head
+from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, full_cross_entropy, token_losses
 
 
 def head_of(width, vocabulary, bias):
@@ -29,18 +27,18 @@ def test_chunked_agrees_with_whole(rows, tokens, vocabulary, at_once, bias, seed
     torch.manual_seed(seed)
     head, features = head_of(3, vocabulary, bias), torch.randn(rows, tokens, 3, requires_grad=True)
     targets = torch.randint(0, vocabulary, (rows, tokens))
-    targets[torch.rand(rows, tokens) < 0.3] = NO_TARGET
+    targets[torch.rand(rows, tokens) < 0.3] = IGNORE_INDEX
     wanted = [features, *head.parameters()]
-    slow = cross_entropy.whole(features, head, targets)
-    fast = cross_entropy.chunked(features, head, targets, at_once)
+    slow = full_cross_entropy(features, head, targets)
+    fast = cross_entropy(features, head, targets, at_once)
     torch.testing.assert_close(fast, slow)
     for one, other in zip(
         torch.autograd.grad(0.5 * fast, wanted), torch.autograd.grad(0.5 * slow, wanted), strict=True
     ):
         torch.testing.assert_close(one, other)
-    by_token = cross_entropy.token_losses(features, head, targets, at_once)
+    by_token = token_losses(features, head, targets, at_once)
     torch.testing.assert_close(by_token.sum(), slow)
-    assert not by_token[targets == NO_TARGET].any()
+    assert not by_token[targets == IGNORE_INDEX].any()
 
 
 def test_improbable_tokens_keep_their_exact_loss():
@@ -49,7 +47,7 @@ def test_improbable_tokens_keep_their_exact_loss():
     with torch.no_grad():
         head.own.zero_()
         head.bias.copy_(torch.tensor([0.0, 2000.0]))
-    loss = cross_entropy.chunked(torch.zeros(1, 1, 1, requires_grad=True), head, torch.zeros(1, 1, dtype=torch.long))
+    loss = cross_entropy(torch.zeros(1, 1, 1, requires_grad=True), head, torch.zeros(1, 1, dtype=torch.long))
     assert loss.item() == 2000
 
 
@@ -57,16 +55,16 @@ def test_improbable_tokens_keep_their_exact_loss():
 def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision(narrow_room, monkeypatch):
     """One minus a probability near one is lost where the probability itself is rounded first."""
     if narrow_room:  # as on a GPU
-        monkeypatch.setattr(cross_entropy, "_room_type", lambda matrix: matrix.dtype)
+        monkeypatch.setattr("anaphor.models.head._buffer_dtype", lambda matrix: matrix.dtype)
     head = Head(2, 3, True, None).float()
     with torch.no_grad():
         head.own.copy_(torch.tensor([[4.0, 0.0], [-3.0, 0.0], [-4.0, 1.0]]))
     features = torch.tensor([[[1.0, 0.0]]], dtype=torch.float32, requires_grad=True)
     targets = torch.zeros(1, 1, dtype=torch.long)
     wanted = [features, *head.parameters()]
-    slow = cross_entropy.whole(features, head, targets)
+    slow = full_cross_entropy(features, head, targets)
     with torch.autocast("cpu", torch.bfloat16):
-        fast = cross_entropy.chunked(features, head, targets)
+        fast = cross_entropy(features, head, targets)
     torch.testing.assert_close(fast, slow, rtol=0.02, atol=0)
     for one, other in zip(torch.autograd.grad(fast, wanted), torch.autograd.grad(slow, wanted), strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=1e-8)
@@ -78,16 +76,16 @@ def test_weights_in_half_precision_lose_no_token():
     with torch.no_grad():
         head.own.zero_()
     features = torch.ones(1, 4096, 1, dtype=torch.bfloat16, requires_grad=True)
-    loss = cross_entropy.chunked(features, head, torch.zeros(1, 4096, dtype=torch.long), at_once=64)
-    by_weight, by_bias = torch.autograd.grad(loss, [head.own, head.bias])
-    assert by_bias.tolist() == [-2048, 2048]
-    assert by_weight.flatten().tolist() == [-2048, 2048]
+    loss = cross_entropy(features, head, torch.zeros(1, 4096, dtype=torch.long), logits_per_chunk=64)
+    grad_weight, grad_bias = torch.autograd.grad(loss, [head.own, head.bias])
+    assert grad_bias.tolist() == [-2048, 2048]
+    assert grad_weight.flatten().tolist() == [-2048, 2048]
 
 
 def test_a_target_that_is_no_word_is_refused():
     head, features = head_of(3, 5, True), torch.randn(1, 2, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match="out of bounds"):
-        cross_entropy.chunked(features, head, torch.tensor([[1, -1]]))
+        cross_entropy(features, head, torch.tensor([[1, -1]]))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -97,7 +95,7 @@ def test_tied_gradients_reach_the_word_vectors(tied):
     model = build("lstm", vocabulary=11, width=4, tied=tied)
     tokens, targets = torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 5))
     gradients = []
-    for loss in (cross_entropy.whole, cross_entropy.chunked):
+    for loss in (full_cross_entropy, cross_entropy):
         model.zero_grad()
         loss(model.features(tokens)[0], model.head, targets).backward()
         gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
@@ -111,9 +109,9 @@ def test_autocast_stays_close_to_single_precision():
         torch.randn(4, 8, 16, dtype=torch.float32, requires_grad=True),
     )
     targets = torch.randint(0, 50, (4, 8))
-    exact = cross_entropy.chunked(features, head, targets)
+    exact = cross_entropy(features, head, targets)
     with torch.autocast("cpu", torch.bfloat16):
-        reduced = cross_entropy.chunked(features, head, targets)
+        reduced = cross_entropy(features, head, targets)
     assert reduced.dtype == torch.float32
     torch.testing.assert_close(reduced, exact, rtol=2e-2, atol=0)
     reduced.backward()

@@ -10,8 +10,8 @@ from anaphor.inspect import recorded
 from anaphor.mixers import AttentionSpec, GRUSpec, LSTMSpec, RNNSpec, Span, SVDSpec
 from anaphor.mixers.dropout import locked
 from anaphor.models import BlockSpec, build
-from anaphor.models.block import FeedForward, Frame
-from anaphor.models.dropout import words
+from anaphor.models.backbone import FeedForward, Sublayer
+from anaphor.models.embedder import drop_words
 
 RATE = 0.3
 
@@ -25,9 +25,9 @@ def block_spec(**options):
 
 
 def test_after_a_layer():
-    frame, x = Frame(block_spec(norm="none"), 8, 8), torch.ones(10, 100, 8)
-    assert share_of_zeros(frame.leave(torch.zeros_like(x), x)) == pytest.approx(RATE, abs=0.03)
-    assert torch.equal(frame.eval().leave(torch.zeros_like(x), x), x)
+    sublayer, x = Sublayer(block_spec(norm="none"), 8, 8), torch.ones(10, 100, 8)
+    assert share_of_zeros(sublayer.post(torch.zeros_like(x), x)) == pytest.approx(RATE, abs=0.03)
+    assert torch.equal(sublayer.eval().post(torch.zeros_like(x), x), x)
 
 
 def test_inside_the_feed_forward_network():
@@ -94,7 +94,7 @@ def test_locked_dropout_takes_the_same_features_from_all_tokens_of_a_row():
 
 def test_words_are_left_out_wherever_they_stand():
     tokens = torch.randint(0, 200, (20, 50))
-    x = words(torch.ones(20, 50, 3), tokens, RATE, 200, instead=torch.zeros(3))
+    x = drop_words(torch.ones(20, 50, 3), tokens, RATE, 200, replacement=torch.zeros(3))
     for word in tokens.unique():
         assert len(x[tokens == word].unique()) == 1
     assert share_of_zeros(x) == pytest.approx(RATE, abs=0.12)
@@ -106,7 +106,7 @@ def test_gradients_stay_small_where_a_deep_stack_begins_with_a_word_that_is_left
     model = build(name, vocabulary=4, width=16, layers=8, word_dropout=0.99)
     model(torch.randint(0, 4, (8, 3)))[0].logsumexp(-1).sum().backward()
     assert max(weight.grad.abs().max() for weight in model.parameters()) < 1e3
-    assert model.left_out.weight.grad.abs().max() > 0
+    assert model.embedder.dropped_word.weight.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize("option", ["output_dropout", "word_dropout", "input_dropout"])
@@ -114,7 +114,7 @@ def test_gradients_stay_small_where_a_deep_stack_begins_with_a_word_that_is_left
 def test_every_place_drops_in_training_and_nowhere_else(option, kind):
     model = build("lstm", vocabulary=9, width=16, dropout_kind=kind, **{option: 0.5})
     plain = build("lstm", vocabulary=9, width=16)
-    plain.load_state_dict({name: value for name, value in model.state_dict().items() if "left_out" not in name})
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if "dropped_word" not in name})
     tokens = torch.randint(0, 9, (3, 6))
     assert not torch.equal(model(tokens)[0], model(tokens)[0])
     assert torch.equal(model.eval()(tokens)[0], plain(tokens)[0])
@@ -156,5 +156,5 @@ def test_a_kind_of_dropout_that_nobody_knows_is_refused():
 
 
 def test_attention_has_no_recurrent_weights_to_drop():
-    with pytest.raises(ConfigError, match=r"weight_drop=0\.5 means nothing"):
+    with pytest.raises(ConfigError, match=r"weight_drop=0\.5 is not used"):
         build("transformer", vocabulary=5, width=8, weight_drop=0.5)

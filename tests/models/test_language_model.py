@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
 from anaphor.mixers import Span, count_bytes, select_rows
-from anaphor.models import PRESETS, LanguageModelSpec, build, preset
-from anaphor.models.summary import summarise
+from anaphor.models import PRESETS, LanguageModelSpec, build, preset, summarize
 
 SMALL = [name for name in PRESETS if not name.startswith(("gpt2", "gopher", "openai"))]
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
@@ -102,7 +101,7 @@ def test_a_layer_may_be_added_to_a_stack_that_adds_nothing_else():
     )
     frames = [(block.spec.norm, block.spec.residual) for block in model.layers.blocks]
     assert frames == [("none", False), ("before", True), ("none", False)]
-    same = {"embed": model.embed, "head": model.head, "layers.0": model.layers[0], "layers.1": model.layers[2]}
+    same = {"embedder": model.embedder, "head": model.head, "layers.0": model.layers[0], "layers.1": model.layers[2]}
     for name, part in same.items():
         part.load_state_dict(plain.get_submodule(name).state_dict())
     tokens = torch.randint(0, 20, (2, 7))
@@ -129,8 +128,8 @@ def test_gpt_presets_have_the_published_sizes(name, layers, heads, width):
 
 
 def test_gpt2_has_its_published_parameter_count():
-    assert summarise(preset("gpt2", vocabulary=50_257)).parameters == 124_439_808
-    assert summarise(preset("gpt2-xl", vocabulary=50_257)).parameters == 1_557_611_200
+    assert summarize(preset("gpt2", vocabulary=50_257)).parameters == 124_439_808
+    assert summarize(preset("gpt2-xl", vocabulary=50_257)).parameters == 1_557_611_200
 
 
 def test_hybrid_is_a_recurrent_layer_below_attention():
@@ -172,12 +171,15 @@ REFUSED = {
     "model": (lambda: build("trasformer", vocabulary=5), "unknown model 'trasformer'; did you mean 'transformer'"),
     "field": (lambda: build("lstm", vocabulary=5, widht=3), "no field 'widht'; did you mean 'width'"),
     "heads": (lambda: build("transformer", vocabulary=5, width=10, heads=3), "heads=3 does not divide width=10"),
-    "unused": (lambda: build("lstm", vocabulary=5, memory=4), "memory=4 means nothing to the layers lstm, lstm"),
-    "position of an LSTM": (lambda: build("lstm", vocabulary=5, position="rotary"), "position='rotary' means nothing"),
-    "alibi without scores": (lambda: build("linear", vocabulary=5, position="alibi"), "it belongs to attention"),
+    "unused": (lambda: build("lstm", vocabulary=5, memory=4), "memory=4 is not used by the layers lstm, lstm"),
+    "position of an LSTM": (lambda: build("lstm", vocabulary=5, position="rotary"), "position='rotary' is not used"),
+    "alibi without scores": (
+        lambda: build("linear", vocabulary=5, position="alibi"),
+        "with this option: attention",
+    ),
     "svd": (
         lambda: LanguageModelSpec(vocabulary=5, mixers=("svd",), width=8),
-        "mixer 'svd' .*reads the whole sequence",
+        "mixer 'svd' .*needs the whole sequence",
     ),
     "pooled": (
         lambda: LanguageModelSpec(vocabulary=5, mixers=("pooled",), width=8),
@@ -185,7 +187,7 @@ REFUSED = {
     ),
     "bidirectional": (
         lambda: LanguageModelSpec(vocabulary=5, mixers=("bidirectional-lstm",), width=8),
-        "mixer 'bidirectional-lstm' reads the whole sequence",
+        "mixer 'bidirectional-lstm' needs the whole sequence",
     ),
     "mask": (
         lambda: build("transformer", vocabulary=5, mask="everything"),
@@ -204,14 +206,14 @@ REFUSED = {
         "layers=1 is less than the 2",
     ),
     "no mixers": (lambda: LanguageModelSpec(vocabulary=5, mixers=()), "mixers is empty"),
-    "layer_widths": (lambda: build("lstm", vocabulary=5, layer_widths=(3,)), "1 layer_widths are given for 2 layers"),
+    "layer_widths": (lambda: build("lstm", vocabulary=5, layer_widths=(3,)), "layer_widths has 1 values for 2 layers"),
     "layer_norms": (
         lambda: build("lstm", vocabulary=5, layer_norms=("none", "befor")),
         "unknown norm 'befor'; did you mean",
     ),
     "layer_residuals": (
         lambda: build("lstm", vocabulary=5, layer_residuals=(True,)),
-        "1 layer_residuals are given for 2 layers",
+        "layer_residuals has 1 values for 2 layers",
     ),
     "layer_dropouts": (
         lambda: build("lstm", vocabulary=5, layer_dropouts=(0.1, 1.0)),
@@ -219,13 +221,13 @@ REFUSED = {
     ),
     "too many dropouts": (
         lambda: build("lstm", vocabulary=5, layer_dropouts=(0, 0, 0)),
-        "3 layer_dropouts are given for 2 layers",
+        "layer_dropouts has 3 values for 2 layers",
     ),
     "norm": (lambda: build("lstm", vocabulary=5, norm="befor"), "unknown norm 'befor'; did you mean 'before'"),
     "activation": (lambda: build("gpt2", vocabulary=5, activation="gelo"), "unknown activation 'gelo'; did you mean"),
     "init_scheme": (
         lambda: build("lstm", vocabulary=5, init_scheme="norml"),
-        "unknown initialisation 'norml'; did you mean",
+        "unknown init scheme 'norml'; did you mean",
     ),
     "memory below window": (lambda: build("transformer-xl", vocabulary=5, window=200), "memory=128 is too short"),
     "dropout": (lambda: build("lstm", vocabulary=5, dropout=1.0), "dropout=1.0 is not a dropout probability"),
@@ -264,7 +266,7 @@ def test_a_model_says_which_options_it_reads(name, option, values, more):
         y, _ = model(torch.arange(8).expand(2, -1))
         found.append((y, model.limit))
     alike = torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
-    assert spec.reads(option) == (not alike)
+    assert spec.uses_option(option) == (not alike)
 
 
 @pytest.mark.parametrize("norm", ["before", "none"])
@@ -272,7 +274,7 @@ def test_the_norm_behind_the_stack_follows_the_norm_of_all_and_not_those_of_each
     model = build(
         "lstm", vocabulary=5, width=8, norm=norm, layer_norms=("none", "before") if norm == "none" else ("none",) * 2
     )
-    assert isinstance(model.norm, torch.nn.LayerNorm) == (norm == "before")
+    assert isinstance(model.layers.norm, torch.nn.LayerNorm) == (norm == "before")
 
 
 def test_learned_positions_end_and_say_so():
@@ -395,15 +397,15 @@ def test_copies_stay_tied():
 
     model = deepcopy(small("transformer"))
     assert model.head.weight is model.embed.weight
-    assert sum(name.endswith("embed.weight") for name in model.state_dict()) == 1
+    assert sum(name.endswith("embedding.weight") for name in model.state_dict()) == 1
     assert not any(name.startswith("head.own") for name in model.state_dict())
 
 
 def test_word_vectors_have_the_size_of_what_positions_add():
     model = build("transformer", vocabulary=500, width=64)
-    x = model.embedding_scale * model.embed.weight
+    x = model.embedder.scale * model.embed.weight
     assert x.std().item() == pytest.approx(1, rel=0.05)
-    assert build("gpt-nano", vocabulary=500).embedding_scale == 1
+    assert build("gpt-nano", vocabulary=500).embedder.scale == 1
 
 
 def test_options_of_heads_reach_the_layers():
@@ -431,7 +433,7 @@ def test_recurrent_layers_start_as_the_framework_draws_them():
 
 
 def test_a_layer_that_sees_later_tokens_is_admitted_on_demand_only():
-    with pytest.raises(ConfigError, match="causal=False admits it"):
+    with pytest.raises(ConfigError, match="causal=False allows it"):
         build("transformer", vocabulary=5, merge="reweight-matrix")
     assert not build("transformer", vocabulary=5, width=8, merge="reweight-matrix", causal=False).causal
     assert build("transformer", vocabulary=5, width=8, causal=False).causal, "what is admitted need not be there"
@@ -444,5 +446,5 @@ def test_a_presets_own_heads_count_when_its_width_is_changed():
 def test_what_only_a_preset_says_is_dropped_where_other_layers_took_the_place_of_its_own():
     spec = preset("transformer-xl", vocabulary=9, mixers=("lstm", "gru"))
     assert (spec.memory, spec.position, spec.layers) == (None, "none", None)
-    with pytest.raises(ConfigError, match="memory=4 means nothing to the layers lstm"):
+    with pytest.raises(ConfigError, match="memory=4 is not used by the layers lstm"):
         preset("transformer-xl", vocabulary=9, mixers=("lstm",), memory=4)

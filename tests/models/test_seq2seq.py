@@ -133,7 +133,7 @@ def test_every_weight_learns(case):
     logits.logsumexp(-1).sum().backward()
     silent = {name for name, weight in model.named_parameters() if weight.grad is None}
     # Where a state is copied from a layer, what the encoder would have said beyond that is not asked for.
-    unasked = {name for name in silent if name.startswith("encoder.norm")}
+    unasked = {name for name in silent if name.startswith("encoder.layers.norm")}
     assert silent == (unasked if MODELS[case].get("condition") == "state" else set())
     assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
 
@@ -184,7 +184,7 @@ def test_a_decoder_starts_where_an_encoder_of_its_kind_stopped(condition):
     model, (source, _) = small("deep-luong", condition=condition), pair()
     lengths = torch.tensor([6, 3, 1])
     encoded, state = model.encoder(source, lengths), model.encode(source, lengths)
-    assert not model.start.bridges
+    assert not model.bridge.projections
     for height in range(2):
         own = state.layers[0] if condition == "attention" else state.layers[height]
         hidden = own.hidden[:, height] if condition == "attention" else own.hidden
@@ -195,17 +195,17 @@ def test_a_decoder_starts_where_an_encoder_of_its_kind_stopped(condition):
 
 def test_otherwise_it_learns_where_to_start_from_the_two_ends():
     model, (source, _) = small("bidirectional-luong"), pair()
-    assert sorted(model.start.bridges) == ["0", "1"]
+    assert sorted(model.bridge.projections) == ["0", "1"]
     lengths = torch.tensor([6, 3, 0])
     encoded = model.encoder(source, lengths)
     assert torch.equal(encoded.ends[1], torch.cat((encoded.features[1, 0], encoded.features[1, 2])))
     assert not encoded.ends[2].any()
-    hidden, cell = model.start.bridges["1"](encoded.ends).chunk(2, -1)
+    hidden, cell = model.bridge.projections["1"](encoded.ends).chunk(2, -1)
     (state,) = model.encode(source, lengths).layers
     assert torch.equal(state.hidden[:, 1], hidden.tanh())
     assert torch.equal(state.cell[:, 1], cell)
     short = small("luong", encoder=("lstm",), encoder_layers=1, layers=2)
-    assert sorted(short.start.bridges) == ["1"], "the encoder has no second layer"
+    assert sorted(short.bridge.projections) == ["1"], "the encoder has no second layer"
 
 
 def test_attention_maps_of_every_layer_can_be_recorded():
@@ -263,15 +263,15 @@ REFUSED = {
     "tied as before": (lambda: seq2seq_preset("luong", **SIZES, tied=True), "tied=True is a bool"),
     "state of attention": (
         lambda: seq2seq_preset("transformer-translation", **SIZES, condition="state"),
-        "condition='state' is for recurrent layers to start from, but the decoder is attention",
+        "condition='state' sets the initial state of recurrent layers, but the decoder is attention",
     ),
     "feeding attention": (
         lambda: seq2seq_preset("transformer-translation", **SIZES, input_feeding=True),
-        "a decoder that is lstm or gru throughout, not condition='attention' and attention",
+        "a decoder of only lstm or only gru layers, not condition='attention' and attention",
     ),
     "feeding without looking": (
         lambda: seq2seq_preset("luong", **SIZES, input_feeding=True, condition="state"),
-        "input feeding needs condition='attention'",
+        "input_feeding=True needs condition='attention'",
     ),
     "nothing attends": (
         lambda: seq2seq_preset("luong", **SIZES, decoder=("rnn-tanh",)),
@@ -279,10 +279,10 @@ REFUSED = {
     ),
     "a decoder that looks ahead": (
         lambda: seq2seq_preset("luong", **SIZES, decoder=("bidirectional-lstm",), residual=True),
-        "mixer 'bidirectional-lstm' reads the whole sequence",
+        "mixer 'bidirectional-lstm' needs the whole sequence",
     ),
-    "unused": (lambda: seq2seq_preset("luong", **SIZES, heads=4), "heads=4 means nothing to the layers lstm"),
-    "position": (lambda: seq2seq_preset("luong", **SIZES, position="learned"), "position='learned' means nothing"),
+    "unused": (lambda: seq2seq_preset("luong", **SIZES, heads=4), "heads=4 is not used by the layers lstm"),
+    "position": (lambda: seq2seq_preset("luong", **SIZES, position="learned"), "position='learned' is not used"),
     "unknown position": (lambda: seq2seq_preset("mixed", **SIZES, position="sinus"), "unknown position 'sinus'"),
     "heads": (lambda: seq2seq_preset("mixed", **SIZES, width=10, heads=3), "heads=3 does not divide width=10"),
     "string": (lambda: Seq2SeqSpec(**SIZES, encoder="lstm"), r"write encoder=\('lstm',\)"),
@@ -308,24 +308,24 @@ def test_a_conditional_model_does_not_begin_from_nothing(case):
     if model.encoder is None:
         assert model(tokens)[0].shape == (3, 7, 13)
     else:
-        with pytest.raises(ConfigError, match="begins with a source"):
+        with pytest.raises(ConfigError, match="starts from a source"):
             model(tokens)
 
 
 def test_another_kind_of_state_is_refused():
     source, tokens = pair()
     state = small("transformer-none").encode(source)
-    with pytest.raises(ConfigError, match="needs a state with one"):
+    with pytest.raises(ConfigError, match="needs a state with a source"):
         small("transformer-translation")(tokens, state)
 
 
 def test_a_decoder_that_feeds_hears_of_every_kind_of_dropout():
     spec = seq2seq_preset("luong", **SIZES, dropout=0.2, dropout_kind="locked", weight_drop=0.5)
-    mixer = spec.decoding().blocks()[0].mixer
+    mixer = spec.decoder_spec().blocks()[0].mixer
     assert (mixer.dropout, mixer.dropout_kind, mixer.weight_drop) == (0.2, "locked", 0.5)
     alone = seq2seq_preset("luong", **SIZES, encoder=("attention",), heads=4, weight_drop=0.5)
-    assert alone.hears("weight_drop", 0.5)
-    assert alone.decoding().blocks()[0].mixer.weight_drop == 0.5
+    assert alone.accepts_option("weight_drop", 0.5)
+    assert alone.decoder_spec().blocks()[0].mixer.weight_drop == 0.5
 
 
 def test_wrong_sources_are_named():
@@ -400,5 +400,5 @@ def test_what_only_a_preset_says_is_dropped_where_other_layers_took_the_place_of
 
 
 def test_what_a_person_says_is_refused_all_the_same():
-    with pytest.raises(ConfigError, match="heads=2 means nothing to the layers lstm"):
+    with pytest.raises(ConfigError, match="heads=2 is not used by the layers lstm"):
         seq2seq_preset("luong", source_vocabulary=9, vocabulary=9, heads=2)

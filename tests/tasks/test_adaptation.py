@@ -16,7 +16,7 @@ from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import losses_by_batch
 from anaphor.models import build
-from anaphor.models.cross_entropy import NO_TARGET
+from anaphor.models.head import IGNORE_INDEX
 from anaphor.tasks import neural_cache
 from anaphor.tasks.adaptation import strengths_in_training, with_caches, with_dynamic
 from anaphor.tasks.dynamic_evaluation import FLOOR, Dynamic, dynamic_losses, gradient_strengths
@@ -74,7 +74,7 @@ def slow_cache(model, batches, carry, cache):
         for row in range(rows):
             for step in range(batch.targets.shape[1]):
                 target = batch.targets[row, step].item()
-                if target == NO_TARGET:
+                if target == IGNORE_INDEX:
                     continue
                 mixture = p[row, step].clone()
                 kept = past[row][-cache.window :]
@@ -184,7 +184,7 @@ def test_a_cache_holds_a_fixed_window_and_asks_it_in_pieces(monkeypatch):
     assert after.features.shape == again.features.shape == (3, 100, 8)
     assert torch.equal(after.features[:, -30:], x)
     assert torch.equal(after.followers[:, -30:], targets)
-    assert (after.followers[:, :-30] == NO_TARGET).all()
+    assert (after.followers[:, :-30] == IGNORE_INDEX).all()
 
 
 def slow_dynamic(model, batches, carry, dynamic, strengths):
@@ -226,7 +226,7 @@ def test_strengths_are_root_mean_squares_of_gradients_and_one_on_average():
     strengths = gradient_strengths(model, batches, carry=True)
     assert torch.stack([one.mean() for one in strengths]).mean().item() == pytest.approx(1)
     logits, _ = model(batches[0].input_ids, None, batches[0].lengths)
-    F.cross_entropy(logits.flatten(0, 1), batches[0].targets.flatten(), ignore_index=NO_TARGET).backward()
+    F.cross_entropy(logits.flatten(0, 1), batches[0].targets.flatten(), ignore_index=IGNORE_INDEX).backward()
     sizes = torch.cat([weight.grad.abs().flatten() for weight in model.parameters()])
     found = torch.cat([one.flatten() for one in strengths])
     torch.testing.assert_close(found * sizes.max() / found.max(), sizes)

@@ -12,8 +12,7 @@ from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.models import SEQ2SEQ_PRESETS
-from anaphor.models.cross_entropy import NO_TARGET, smoothed
-from anaphor.models.language_model import Head
+from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
 from anaphor.tasks.disagreement import Disagreement
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import features
@@ -36,7 +35,7 @@ def prepared(**settings):
     """A model in training, and a batch that has something to pad."""
     made = prepare(dataclasses.replace(SPEC, max_examples=5, **settings))
     batch = made.task.batches(0)[0]
-    assert (batch.targets == NO_TARGET).any()
+    assert (batch.targets == IGNORE_INDEX).any()
     return made.task, made.model.train(), batch
 
 
@@ -53,7 +52,7 @@ def random_head():
 
 def some_targets():
     targets = torch.randint(0, 11, (3, 5))
-    targets[1, 3:] = targets[2, 1:] = NO_TARGET
+    targets[1, 3:] = targets[2, 1:] = IGNORE_INDEX
     return targets
 
 
@@ -65,7 +64,7 @@ def test_the_cost_is_that_of_a_loop_over_tokens():
     expected = 0.0
     for row in range(3):
         for time in range(5):
-            if targets[row, time] != NO_TARGET:
+            if targets[row, time] != IGNORE_INDEX:
                 p, q = (head(x[place, time]).softmax(-1) for place in (row, row + 3))
                 expected += PRICE / 4 * ((p * (p / q).log()).sum() + (q * (q / p).log()).sum())
     torch.testing.assert_close(Disagreement(PRICE).of(x, head, targets), expected, rtol=1e-12, atol=1e-12)
@@ -76,7 +75,7 @@ def test_where_there_is_no_target_nothing_costs_and_nothing_is_learnt():
     head, x, targets = random_head(), torch.randn(6, 5, 6, requires_grad=True), some_targets()
     cost = Disagreement(PRICE).of(x, head, targets)
     (by_features,) = torch.autograd.grad(cost, x)
-    padded = (targets == NO_TARGET).repeat(2, 1)
+    padded = (targets == IGNORE_INDEX).repeat(2, 1)
     assert by_features[padded].eq(0).all()
     assert by_features[~padded].ne(0).all()
     other = torch.where(padded[..., None], 7.0 * torch.randn_like(x), x)
@@ -105,7 +104,7 @@ def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, sh
 
     torch.manual_seed(1)
     first, second = model.head(features(model, batch.repeat())).chunk(2)
-    real = batch.targets != NO_TARGET
+    real = batch.targets != IGNORE_INDEX
     p, q, targets = first[real], second[real], batch.targets[real]
     assert not torch.equal(p, q), "each reading has its own dropout"
     entropies = [F.cross_entropy(each, targets, reduction="sum", label_smoothing=share) for each in (p, q)]
@@ -124,7 +123,7 @@ def test_two_readings_that_agree_cost_nothing_and_lose_what_one_does():
     task, model, batch = prepared(rdrop=PRICE)
     model.eval()  # without dropout
     loss, _ = task.loss(model, batch, None)
-    alone = smoothed(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
+    alone = smoothed_cross_entropy(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
     assert loss.penalty.item() == pytest.approx(0, abs=1e-12)
     torch.testing.assert_close(loss.total, alone, rtol=1e-12, atol=1e-12)
     for one, other in zip(gradients(model, loss.objective), gradients(model, alone), strict=True):
@@ -138,7 +137,7 @@ def test_without_a_price_a_batch_is_read_once_and_to_the_bit_as_ever(model):
     loss, _ = task.loss(model, batch, None)
     mine, drawn = gradients(model, loss.objective), torch.get_rng_state()
     torch.manual_seed(1)
-    plain = smoothed(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
+    plain = smoothed_cross_entropy(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
     assert torch.equal(drawn, torch.get_rng_state())
     assert loss.penalty is None
     assert torch.equal(loss.total, plain)

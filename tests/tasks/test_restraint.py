@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anaphor.errors import ConfigError
-from anaphor.models.cross_entropy import NO_TARGET
+from anaphor.models.head import IGNORE_INDEX
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.restraint import Restraint
 from anaphor.training.run import execute, opened_language, prepare
@@ -18,7 +18,7 @@ SPEC = LanguageRunSpec(data="grammar", width=16, layers=1, batch_size=4, bptt=8,
 
 def test_the_cost_is_that_of_a_loop_over_tokens():
     x, targets = torch.randn(3, 5, 4, dtype=torch.float32), torch.randint(0, 9, (3, 5))
-    targets[1, 2:] = NO_TARGET
+    targets[1, 2:] = IGNORE_INDEX
     expected = 0.0
     for row in range(3):
         for time in range(5 if row != 1 else 2):

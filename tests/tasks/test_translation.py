@@ -17,8 +17,7 @@ from anaphor.data.datasets import open_dataset
 from anaphor.data.embedded import Reverse
 from anaphor.generate import Beam
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
-from anaphor.models.cross_entropy import NO_TARGET, smoothed
-from anaphor.models.language_model import Head
+from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
 from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translation import PairSplit, Translation
@@ -103,13 +102,17 @@ def test_label_smoothing_is_that_of_the_framework(share, bias):
         torch.nn.init.normal_(parameter)
     features = torch.randn(3, 5, 6, requires_grad=True)
     targets = torch.randint(0, 11, (3, 5))
-    targets[1, 3:] = targets[2, 1:] = NO_TARGET
+    targets[1, 3:] = targets[2, 1:] = IGNORE_INDEX
     expected = F.cross_entropy(
-        head(features).flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=NO_TARGET, label_smoothing=share
+        head(features).flatten(0, 1),
+        targets.flatten(),
+        reduction="sum",
+        ignore_index=IGNORE_INDEX,
+        label_smoothing=share,
     )
     inputs = [features, *head.parameters()]
     wanted = torch.autograd.grad(expected, inputs)
-    ours = smoothed(features, head, targets, share)
+    ours = smoothed_cross_entropy(features, head, targets, share)
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
     for mine, theirs in zip(torch.autograd.grad(ours, inputs), wanted, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)

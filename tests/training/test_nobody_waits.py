@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anaphor.mixers import base
 from anaphor.mixers.recurrent import Recurrent
-from anaphor.models.language_model import Trunk
+from anaphor.models.embedder import TokenEmbedder
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.run import prepare
@@ -43,8 +43,8 @@ RUNS = {
 def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     # As on a GPU: tokens and lengths lie on the device, so they are not checked, and nothing is packed.
     monkeypatch.setattr(base, "check_lengths", lambda lengths, rows, count: None)
-    monkeypatch.setattr(Trunk, "_check", lambda self, tokens, state: None)
-    monkeypatch.setattr(Trunk, "_check_end", lambda self, span, fresh: None)
+    monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)
+    monkeypatch.setattr(TokenEmbedder, "check_positions", lambda self, span, fresh: None)
     monkeypatch.setattr(Recurrent, "_packed", Recurrent._through_padding)
     made = prepare(RUNS[name] if name in RUNS else padded_run(tmp_path))
     made.model.train()

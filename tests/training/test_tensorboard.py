@@ -9,8 +9,8 @@ import torch
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.tensorboard import SCALARS, TensorBoard, require_tensorboard
 from anaphor.training.run import execute
+from anaphor.training.tensorboard import SCALARS, TensorBoard, require_tensorboard
 
 LINE = {"train_loss": 2.5, "lr": 0.125, "valid": {"loss": 2.0, "perplexity": 7.5, "signature": "bptt:35"}}
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anaphor.bench.finding import Finding
 from anaphor.bench.timing import in_turns, ratio
 from anaphor.mixers import AttentionSpec, LSTMSpec, Span
-from anaphor.models import BlockSpec, Stack
+from anaphor.models import Backbone, BlockSpec
 
 LEAST = 0.95
 
@@ -45,13 +45,13 @@ def train_step(run: Callable[[Tensor], Tensor], x: Tensor, parameters: list[nn.P
     return step
 
 
-def lstm_pair(setting: Setting) -> tuple[Stack, nn.Module, Callable[[Tensor], Tensor]]:
+def lstm_pair(setting: Setting) -> tuple[Backbone, nn.Module, Callable[[Tensor], Tensor]]:
     spec = BlockSpec(mixer=LSTMSpec(width=setting.width), norm="none", residual=False)
     peer = nn.LSTM(setting.width, setting.width, setting.layers, batch_first=True)
-    return Stack([spec] * setting.layers), peer, lambda x: peer(x)[0]
+    return Backbone([spec] * setting.layers), peer, lambda x: peer(x)[0]
 
 
-def attention_pair(setting: Setting) -> tuple[Stack, nn.Module, Callable[[Tensor], Tensor]]:
+def attention_pair(setting: Setting) -> tuple[Backbone, nn.Module, Callable[[Tensor], Tensor]]:
     heads = setting.width // 50 if setting.width % 50 == 0 else setting.width // 64
     spec = BlockSpec(
         mixer=AttentionSpec(width=setting.width, heads=heads), norm="before", feedforward=4 * setting.width
@@ -61,7 +61,7 @@ def attention_pair(setting: Setting) -> tuple[Stack, nn.Module, Callable[[Tensor
     )
     peer = nn.TransformerEncoder(layer, setting.layers, enable_nested_tensor=False)
     mask = nn.Transformer.generate_square_subsequent_mask(setting.tokens)
-    return Stack([spec] * setting.layers), peer, lambda x: peer(x, mask=mask, is_causal=True)
+    return Backbone([spec] * setting.layers), peer, lambda x: peer(x, mask=mask, is_causal=True)
 
 
 def measure(pairs: int, tick: Callable[[str], None]) -> list[Finding]:
@@ -76,7 +76,7 @@ def measure(pairs: int, tick: Callable[[str], None]) -> list[Finding]:
         stack, peer, run_peer = make(setting)
         x = torch.randn(setting.rows, setting.tokens, setting.width)
 
-        def run_ours(x: Tensor, stack: Stack = stack) -> Tensor:
+        def run_ours(x: Tensor, stack: Backbone = stack) -> Tensor:
             y: Tensor = stack(x, stack.initial_state(x), Span.whole(x))[0]
             return y
 

@@ -62,10 +62,10 @@ def run(words: Sequence[str]) -> int:
 
 
 def language_row(name: str, options: Options) -> dict[str, Any]:
+    from anaphor.models import summarize
     from anaphor.models.presets import preset
-    from anaphor.models.summary import summarise
 
-    summary = summarise(preset(name, vocabulary=options.vocabulary), options.tokens)
+    summary = summarize(preset(name, vocabulary=options.vocabulary), options.tokens)
     return {"name": name, **dataclasses.asdict(summary)}
 
 
@@ -79,9 +79,9 @@ def translation_row(name: str, options: Options) -> dict[str, Any]:
         model = spec.build()
     return {
         "name": name,
-        "encoder": spec.encoding().mixers_by_layer,
-        "decoder": spec.decoding().mixers_by_layer,
-        "width": spec.decoding().widths_by_layer[-1],
+        "encoder": spec.encoder_spec().mixers_by_layer,
+        "decoder": spec.decoder_spec().mixers_by_layer,
+        "width": spec.decoder_spec().widths_by_layer[-1],
         "parameters": model.count_parameters(),
         "state_bytes": model.state_bytes(options.tokens, options.tokens),
         "tokens": options.tokens,

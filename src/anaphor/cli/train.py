@@ -53,9 +53,7 @@ class Handling:
         if after is not None:
             after()
         if self.force and self.overwrite:
-            raise ConfigError(
-                "--force and --overwrite: one resumes the run, the other deletes it; give one of them"
-            )
+            raise ConfigError("--force and --overwrite: one resumes the run, the other deletes it; give one of them")
         if self.resume and self.overwrite:
             raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
         if self.force and not self.resume:

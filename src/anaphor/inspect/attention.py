@@ -16,7 +16,7 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.record import recorded
 from anaphor.mixers.low_rank import LowRank
-from anaphor.models.block import READERS
+from anaphor.models.backbone import SOURCE_MIXERS
 from anaphor.taps import taps_of
 
 ROUNDING = 1e-3
@@ -43,7 +43,7 @@ def maps_of(model: nn.Module, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _is_map(model: nn.Module, name: str) -> bool:
     path, _, tap = name.rpartition(".")
-    return tap == "weights" and not isinstance(model.get_submodule(path), READERS)  # they look at another text
+    return tap == "weights" and not isinstance(model.get_submodule(path), SOURCE_MIXERS)  # they look at another text
 
 
 def _over_tokens(model: nn.Module, name: str, weights: Tensor) -> Tensor:  # -> [H, T, S]

@@ -1,18 +1,25 @@
-"""Models are stacks of mixers. `PRESETS` names them; `build` makes one."""
+"""Models: embedder, backbone, head. `PRESETS` names them; `build` makes one. Importing this imports no torch."""
 
-from anaphor.models.block import Block, BlockSpec, Stack
-from anaphor.models.language_model import LanguageModel, LanguageModelSpec, ModelState
-from anaphor.models.options import StackOptions
-from anaphor.models.presets import PRESETS, SEQ2SEQ_PRESETS, build, build_seq2seq, preset, seq2seq_preset
-from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
-from anaphor.models.textbook import (
-    FFN,
-    AttentionHead,
-    AttentionResidual,
-    BilinearAttention,
-    MultiHeadedAttention,
-    Transformer,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anaphor.models.backbone import Backbone, Block, BlockSpec
+    from anaphor.models.embedder import TokenEmbedder
+    from anaphor.models.head import Head
+    from anaphor.models.language_model import LanguageModel, ModelState, Summary, summarize
+    from anaphor.models.presets import PRESETS, SEQ2SEQ_PRESETS, build, build_seq2seq, preset, seq2seq_preset
+    from anaphor.models.seq2seq import Seq2Seq
+    from anaphor.models.seq2seq_spec import Seq2SeqSpec
+    from anaphor.models.spec import BackboneSpec, LanguageModelSpec
+    from anaphor.models.textbook import (
+        FFN,
+        AttentionHead,
+        AttentionResidual,
+        BilinearAttention,
+        MultiHeadedAttention,
+        Transformer,
+    )
 
 __all__ = [
     "FFN",
@@ -20,20 +27,46 @@ __all__ = [
     "SEQ2SEQ_PRESETS",
     "AttentionHead",
     "AttentionResidual",
+    "Backbone",
+    "BackboneSpec",
     "BilinearAttention",
     "Block",
     "BlockSpec",
+    "Head",
     "LanguageModel",
     "LanguageModelSpec",
     "ModelState",
     "MultiHeadedAttention",
     "Seq2Seq",
     "Seq2SeqSpec",
-    "Stack",
-    "StackOptions",
+    "Summary",
+    "TokenEmbedder",
     "Transformer",
     "build",
     "build_seq2seq",
     "preset",
     "seq2seq_preset",
+    "summarize",
 ]
+# Imported on first use, so that specs and presets are there without torch.
+_MODULES = {
+    "backbone": ("Backbone", "Block", "BlockSpec"),
+    "embedder": ("TokenEmbedder",),
+    "head": ("Head",),
+    "language_model": ("LanguageModel", "ModelState", "Summary", "summarize"),
+    "presets": ("PRESETS", "SEQ2SEQ_PRESETS", "build", "build_seq2seq", "preset", "seq2seq_preset"),
+    "seq2seq": ("Seq2Seq",),
+    "seq2seq_spec": ("Seq2SeqSpec",),
+    "spec": ("BackboneSpec", "LanguageModelSpec"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'anaphor.models' has no attribute {name!r}")
+    return getattr(import_module(f"anaphor.models.{_HOME.get(name, 'textbook')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,7 +15,7 @@ from anaphor.mixers.attention.mask import Everything, Given, Mask
 from anaphor.mixers.attention.normalize import softmax
 from anaphor.mixers.attention.score import ScaledDot
 from anaphor.mixers.spec import Sizes
-from anaphor.models.block import FeedForward
+from anaphor.models.backbone import FeedForward
 
 
 class AttentionHead(nn.Module):

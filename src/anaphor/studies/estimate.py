@@ -7,8 +7,8 @@ import time
 import torch
 
 from anaphor.studies.spec import Setting
-from anaphor.training.schedule import make_budget
 from anaphor.training.run import build_step, prepare
+from anaphor.training.schedule import make_budget
 
 STARTING = 4.0  # seconds until a new process has loaded torch and its data
 

@@ -17,10 +17,9 @@ from anaphor.errors import ConfigError
 from anaphor.studies.axes import Axis, Range, as_label, read_axis
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.spec import BUDGETS
 from anaphor.training.precedence import laid_over, without_replaced
 from anaphor.training.recipes import recipe_file
-from anaphor.training.spec import RunSpec
+from anaphor.training.spec import BUDGETS, RunSpec
 
 TASKS: dict[str, type[RunSpec]] = {kind.task: kind for kind in (LanguageRunSpec, TranslationRunSpec)}
 METHODS = {

@@ -29,8 +29,7 @@ from anaphor.studies.hopes import hopeless
 from anaphor.studies.search import Proposals, proposals
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.units import has_unknown_words
-from anaphor.training.files import append_file, replace_file
-from anaphor.training.files import locked
+from anaphor.training.files import append_file, locked, replace_file
 from anaphor.training.run_folder import STUDY, RunFolder
 
 SEAL, DESCRIBED, LOG = "seal.json", STUDY, "log.jsonl"

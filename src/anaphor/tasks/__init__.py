@@ -11,17 +11,11 @@ from typing import Any
 
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, format_values
+from anaphor.models.spec import SOMETIMES_UNUSED
 
 LOSS = Metric("loss", "min", "loss", "nats per token", digits=4)
 PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss")
 BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derived_from="loss")
-
-UNUSED_BY_MODEL = {
-    "max_positions": "applies to --position learned only, not to position={position!r}",
-    "activation": "applies to the feed-forward network only, and the model has none: set --feedforward",
-    "dropout_kind": "has no effect without dropout: set --dropout or another dropout rate",
-}
-"""Options that every text model accepts and not every one uses, and why it does not."""
 
 
 def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
@@ -38,10 +32,8 @@ def describe_overlap(result: Mapping[str, Any]) -> list[str]:
     return [f"test/train overlap: {overlap['in_train']:,} of {overlap['test']:,} {overlap['unit']}"]
 
 
-def reject_unused_by_model(spec: Any, flags: Collection[str], build: Callable[[], Sequence[Any]]) -> None:
-    """Refuse flags that none of the model specs uses, which `build` makes."""
-    given = {name: getattr(spec, name) for name in UNUSED_BY_MODEL if name in flags}
-    models = build() if given else []
-    for name, value in given.items():
-        if value is not None and not any(model.reads(name) for model in models):
-            raise ConfigError(f"{name}={value!r} {UNUSED_BY_MODEL[name].format(position=models[0].position)}")
+def reject_unused_by_model(spec: Any, flags: Collection[str], build: Callable[[], Any]) -> None:
+    """Refuse flags that the model spec does not use, which `build` makes."""
+    given = [name for name in SOMETIMES_UNUSED if name in flags and getattr(spec, name) is not None]
+    for name, reason in (build().unused_options(given) if given else {}).items():
+        raise ConfigError(f"{name}={getattr(spec, name)!r} {reason}")

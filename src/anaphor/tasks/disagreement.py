@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from anaphor.errors import ConfigError
-from anaphor.models.cross_entropy import NO_TARGET
-from anaphor.models.language_model import Head
+from anaphor.models.head import IGNORE_INDEX, Head
 
 
 @dataclass(frozen=True)
@@ -40,4 +39,4 @@ class Disagreement:
         one, other = logits.to(wide).log_softmax(-1).chunk(2)  # [B, T, V] each
         # Both divergences in one: the logarithms differ by the same, once weighted by P and once by Q.
         apart = ((one.exp() - other.exp()) * (one - other)).sum(-1)
-        return self.price / 4 * (apart * (targets != NO_TARGET)).sum()
+        return self.price / 4 * (apart * (targets != IGNORE_INDEX)).sum()

@@ -20,7 +20,7 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
-from anaphor.models.cross_entropy import chunked, token_losses
+from anaphor.models.head import cross_entropy, token_losses
 
 RULES = {"sgd": "plain gradient steps", "rms": "steps scaled by how large the gradients were in training"}
 # Added to a strength, which is one on average, before a step is divided by it: weights that training hardly ever
@@ -113,7 +113,7 @@ def _read(
     """The losses of a segment [B, T], the gradient of their mean by each weight, and the state behind it."""
     with torch.enable_grad():
         x, state = model.features(batch.input_ids, state, batch.lengths)
-        mean = chunked(x, model.head, batch.targets) / batch.count
+        mean = cross_entropy(x, model.head, batch.targets) / batch.count
         # Not by `backward`, which would add to the gradients of whoever trains this model.
         gradients = torch.autograd.grad(mean, list(weights), materialize_grads=True)
     return token_losses(x, model.head, batch.targets), list(gradients), detach(state)

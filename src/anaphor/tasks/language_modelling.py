@@ -16,7 +16,7 @@ from anaphor.generate import Choice, generate
 from anaphor.metrics.perplexity import LossTotal, Score, Tally
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
-from anaphor.models.cross_entropy import NO_TARGET, chunked
+from anaphor.models.head import IGNORE_INDEX, cross_entropy
 from anaphor.tasks.base import Loss
 from anaphor.tasks.restraint import Restraint
 
@@ -113,7 +113,7 @@ class LanguageModelling:
         state = carry if self.carry and not batch.restarts else None
         x, state = model.features(batch.input_ids, state, batch.lengths)
         penalty = self.restraint.of(x, batch.targets)
-        loss = Loss(chunked(x, model.head, batch.targets), penalty)
+        loss = Loss(cross_entropy(x, model.head, batch.targets), penalty)
         return loss, detach(state) if self.carry else None
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
@@ -162,13 +162,13 @@ class ExampleModelling:
     def loss(self, model: LanguageModel, batch: Batch, carry: None) -> tuple[Loss, None]:
         x, _ = model.features(batch.input_ids, None, batch.lengths)
         penalty = self.restraint.of(x, batch.targets)
-        return Loss(chunked(x, model.head, batch.targets), penalty), None
+        return Loss(cross_entropy(x, model.head, batch.targets), penalty), None
 
     def evaluate(self, model: LanguageModel, split: str) -> Score:
         batches = self.examples(split)
         total = LossTotal(0.0, 0, batches.text_bytes, causal=model.causal)
         for batch, losses in losses_by_batch(model, batches, carry=False):
-            total = total + LossTotal(float(losses.double().sum()), int((batch.targets != NO_TARGET).sum()), 0)
+            total = total + LossTotal(float(losses.double().sum()), int((batch.targets != IGNORE_INDEX).sum()), 0)
         unknowns = batches.count_token(self.tokenizer.unknown)
         facts = {"batching": "padded", "tokens": total.tokens, **_vocabulary_facts(self.tokenizer, unknowns)}
         facts |= _sight_facts(model)

@@ -19,7 +19,7 @@ from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.models import LanguageModel
-from anaphor.models.cross_entropy import NO_TARGET, token_losses
+from anaphor.models.head import IGNORE_INDEX, token_losses
 
 LIKENESSES_AT_ONCE = 8_000_000
 
@@ -53,13 +53,13 @@ class Memory(NamedTuple):
     features: Tensor
     """[B, N, D]"""
     followers: Tensor
-    """[B, N]: the token that came after; NO_TARGET in an empty slot."""
+    """[B, N]: the token that came after; IGNORE_INDEX in an empty slot."""
 
     @classmethod
     def empty(cls, features: Tensor, window: int) -> Memory:
         """Room for features of this kind [B, T, D]."""
         rows, _, width = features.shape
-        followers = torch.full((rows, window), NO_TARGET, device=features.device)
+        followers = torch.full((rows, window), IGNORE_INDEX, device=features.device)
         return cls(features.new_zeros(rows, window, width), followers)
 
     def extended(self, features: Tensor, followers: Tensor) -> Memory:
@@ -128,7 +128,7 @@ def _mixed_piece(before: Memory, x: Tensor, targets: Tensor, losses: Tensor, cac
     window = slots - steps + 1
     places = torch.arange(slots, device=x.device)
     ages = window + torch.arange(steps, device=x.device)[:, None] - places  # [C, S]; 1 is the token right before
-    past = (ages >= 1) & (before.followers != NO_TARGET)[:, None]  # [B, C, S]
+    past = (ages >= 1) & (before.followers != IGNORE_INDEX)[:, None]  # [B, C, S]
     same = before.followers[:, None] == targets[:, :, None]  # [B, C, S]
     likeness = (x @ before.features.mT).to(losses.dtype)  # [B, C, S]
     votes: dict[tuple[int, float], Tensor] = {}  # those that differ in their weight alone share them
@@ -143,4 +143,4 @@ def _mixed_piece(before: Memory, x: Tensor, targets: Tensor, losses: Tensor, cac
             votes[key] = torch.where(visible.any(-1), share, -losses)
         model_part, cache_part = math.log1p(-cache.weight), math.log(cache.weight) if cache.weight else -math.inf
         found.append(-torch.logaddexp(model_part - losses, cache_part + votes[key]))
-    return torch.stack(found).masked_fill(targets == NO_TARGET, 0.0)
+    return torch.stack(found).masked_fill(targets == IGNORE_INDEX, 0.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anaphor.errors import ConfigError
-from anaphor.models.cross_entropy import NO_TARGET
+from anaphor.models.head import IGNORE_INDEX
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Restraint:
         """The cost of all tokens with a target together; None where everything is free. [B, T, D], [B, T] -> []"""
         if not (self.size or self.change):
             return None
-        x, real = features.float(), targets != NO_TARGET
+        x, real = features.float(), targets != IGNORE_INDEX
         cost = self.size * (x.square().mean(-1) * real).sum()
         if self.change:
             moved = (x[:, 1:] - x[:, :-1]).square().mean(-1)

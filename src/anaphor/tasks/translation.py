@@ -15,7 +15,7 @@ from anaphor.evaluation import eval_mode
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.perplexity import LossTotal, Score
-from anaphor.models.cross_entropy import smoothed, token_losses
+from anaphor.models.head import smoothed_cross_entropy, token_losses
 from anaphor.models.seq2seq import Seq2Seq
 from anaphor.progress import report_progress
 from anaphor.tasks.base import Loss
@@ -66,14 +66,14 @@ class Translation:
         if self.disagreement.price:
             return self._loss_of_two(model, batch), None
         x = features(model, batch)
-        return Loss(smoothed(x, model.head, batch.targets, self.smoothing)), None
+        return Loss(smoothed_cross_entropy(x, model.head, batch.targets, self.smoothing)), None
 
     def _loss_of_two(self, model: Seq2Seq, batch: Batch) -> Loss:
         """The mean loss of two readings, and what it costs that they differ. Both are rows of one batch: dropout draws
         for every row, and one call of the model costs less than two."""
         twice = batch.repeat()
         x = features(model, twice)
-        total = smoothed(x, model.head, twice.targets, self.smoothing) / 2
+        total = smoothed_cross_entropy(x, model.head, twice.targets, self.smoothing) / 2
         return Loss(total, self.disagreement.of(x, model.head, batch.targets))
 
     def evaluate(self, model: Seq2Seq, split: str) -> Score:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
-from anaphor.models.language_model import Head
+from anaphor.models.head import Head
 from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
 from anaphor.training.spec import RunSpec

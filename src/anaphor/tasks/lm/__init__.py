@@ -148,7 +148,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
                     f"{name}={getattr(self, name)!r} applies to segments of a stream, and examples have none: "
                     f"use --batching stream"
                 )
-        reject_unused_by_model(self, flags, lambda: [self.model_spec(vocabulary=2)])
+        reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2))
 
     def model_spec(self, vocabulary: int) -> LanguageModelSpec:
         """The model's own spec: the preset with the options that were given."""

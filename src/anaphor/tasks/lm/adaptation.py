@@ -22,7 +22,7 @@ from anaphor.evaluation import eval_mode
 from anaphor.metrics.perplexity import LossResult, Tally
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
-from anaphor.models.cross_entropy import NO_TARGET, chunked, token_losses
+from anaphor.models.head import IGNORE_INDEX, cross_entropy, token_losses
 from anaphor.tasks.lm.experiment import Protocol, StreamExperiment
 
 SIMILARITIES_PER_CHUNK = 8_000_000
@@ -81,13 +81,13 @@ class Memory(NamedTuple):
     features: Tensor
     """[B, N, D]"""
     next_tokens: Tensor
-    """[B, N]: the token that followed; NO_TARGET in an empty slot."""
+    """[B, N]: the token that followed; IGNORE_INDEX in an empty slot."""
 
     @classmethod
     def empty(cls, features: Tensor, window: int) -> Memory:
         """Empty slots for features of this kind [B, T, D]."""
         rows, _, width = features.shape
-        next_tokens = torch.full((rows, window), NO_TARGET, device=features.device)
+        next_tokens = torch.full((rows, window), IGNORE_INDEX, device=features.device)
         return cls(features.new_zeros(rows, window, width), next_tokens)
 
     def extend(self, features: Tensor, next_tokens: Tensor) -> Memory:
@@ -156,7 +156,7 @@ def _mix_chunk(before: Memory, x: Tensor, targets: Tensor, losses: Tensor, cache
     window = slots - steps + 1
     positions = torch.arange(slots, device=x.device)
     ages = window + torch.arange(steps, device=x.device)[:, None] - positions  # [C, S]; 1 is the token just before
-    past = (ages >= 1) & (before.next_tokens != NO_TARGET)[:, None]  # [B, C, S]
+    past = (ages >= 1) & (before.next_tokens != IGNORE_INDEX)[:, None]  # [B, C, S]
     same = before.next_tokens[:, None] == targets[:, :, None]  # [B, C, S]
     similarity = (x @ before.features.mT).to(losses.dtype)  # [B, C, S]
     log_shares: dict[tuple[int, float], Tensor] = {}  # caches that differ only in their weight share them
@@ -171,7 +171,7 @@ def _mix_chunk(before: Memory, x: Tensor, targets: Tensor, losses: Tensor, cache
             log_shares[key] = torch.where(visible.any(-1), share, -losses)
         model_part, cache_part = math.log1p(-cache.weight), math.log(cache.weight) if cache.weight else -math.inf
         mixed.append(-torch.logaddexp(model_part - losses, cache_part + log_shares[key]))
-    return torch.stack(mixed).masked_fill(targets == NO_TARGET, 0.0)
+    return torch.stack(mixed).masked_fill(targets == IGNORE_INDEX, 0.0)
 
 
 # ---- Dynamic evaluation
@@ -298,7 +298,7 @@ def _losses_and_gradients(
     """The losses of a segment [B, T], the gradient of their mean by each weight, and the next state."""
     with _without_dropout(model), torch.enable_grad():
         x, state = model.features(batch.input_ids, state, batch.lengths)
-        mean = chunked(x, model.head, batch.targets) / batch.count
+        mean = cross_entropy(x, model.head, batch.targets) / batch.count
         # Not `backward`, which would add to gradients that the caller may have.
         gradients = torch.autograd.grad(mean, list(weights), materialize_grads=True)
         return token_losses(x, model.head, batch.targets).detach(), list(gradients), detach(state)

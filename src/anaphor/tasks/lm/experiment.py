@@ -37,8 +37,7 @@ from anaphor.generate import Choice, generate
 from anaphor.metrics.perplexity import LossResult, Tally, loss_result
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
-from anaphor.models.cross_entropy import NO_TARGET, chunked
-from anaphor.registry import DATASETS
+from anaphor.models.head import IGNORE_INDEX, cross_entropy
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
@@ -66,7 +65,7 @@ class ActivationRegularization:
         """Sum over all tokens with a target; None where both weights are 0. [B, T, D], [B, T] -> []"""
         if not (self.activation or self.temporal):
             return None
-        x, valid = features.float(), targets != NO_TARGET
+        x, valid = features.float(), targets != IGNORE_INDEX
         total = self.activation * (x.square().mean(-1) * valid).sum()
         if self.temporal:
             change = (x[:, 1:] - x[:, :-1]).square().mean(-1)
@@ -219,7 +218,7 @@ class LanguageModelExperiment(Experiment):
         """Loss of a batch after a state, and the next state."""
         x, state = self.model.features(batch.input_ids, state, batch.lengths)
         penalty = self.regularization.penalty(x, batch.targets)
-        return Loss(chunked(x, self.model.head, batch.targets), penalty), state
+        return Loss(cross_entropy(x, self.model.head, batch.targets), penalty), state
 
     def common_facts(self, tokens: int, unknowns: int) -> dict[str, Any]:
         """Part of every signature."""

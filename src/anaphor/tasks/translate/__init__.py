@@ -126,11 +126,7 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:
-        def sides() -> list[Any]:
-            pair = self.model_spec(source_vocabulary=2, vocabulary=2)
-            return [pair.decoding(), *([] if pair.condition == "none" else [pair.encoding()])]
-
-        reject_unused_by_model(self, flags, sides)
+        reject_unused_by_model(self, flags, lambda: self.model_spec(source_vocabulary=2, vocabulary=2))
 
     def model_spec(self, source_vocabulary: int, vocabulary: int) -> Seq2SeqSpec:
         """The model's own spec: the preset with the options that were given."""

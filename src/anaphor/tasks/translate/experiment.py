@@ -28,9 +28,8 @@ from anaphor.evaluation import eval_mode
 from anaphor.generate import Beam, Hypothesis, search, stepper, together
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.perplexity import LossResult, LossTotal, loss_result
-from anaphor.models.cross_entropy import NO_TARGET, smoothed, token_losses
-from anaphor.models.language_model import Head
-from anaphor.models.seq2seq import Seq2Seq, Seq2SeqSpec
+from anaphor.models import Seq2Seq, Seq2SeqSpec
+from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
 from anaphor.progress import report_progress
 from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
@@ -70,7 +69,7 @@ class RDrop:
         p, q = logits.to(wide).log_softmax(-1).chunk(2)  # [B, T, V] each
         # KL(P‖Q) + KL(Q‖P): the difference of the logarithms, weighted by P - Q.
         divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-        return self.weight / 4 * (divergence * (targets != NO_TARGET)).sum()
+        return self.weight / 4 * (divergence * (targets != IGNORE_INDEX)).sum()
 
 
 def build_rdrop(weight: float, model: Seq2SeqSpec) -> RDrop:
@@ -146,11 +145,13 @@ class TranslationExperiment(Experiment):
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         smoothing, head = self.spec.label_smoothing, self.model.head
         if not self.rdrop.weight:
-            return Loss(smoothed(compute_features(self.model, batch), head, batch.targets, smoothing)), None
+            return Loss(
+                smoothed_cross_entropy(compute_features(self.model, batch), head, batch.targets, smoothing)
+            ), None
         # Both passes are rows of one batch: dropout is drawn per row, and one call of the model is cheaper than two.
         doubled = batch.repeat()
         x = compute_features(self.model, doubled)
-        total = smoothed(x, head, doubled.targets, smoothing) / 2
+        total = smoothed_cross_entropy(x, head, doubled.targets, smoothing) / 2
         return Loss(total, self.rdrop.penalty(x, head, batch.targets)), None
 
     def evaluate(self, split: str) -> LossResult:

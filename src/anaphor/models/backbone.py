@@ -1,0 +1,282 @@
+"""Backbone: a stack of blocks on vectors. A block is a mixer and, where wanted, cross-attention and a feed-forward
+network, each with a norm, dropout and a residual connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anaphor.config import check_types, look_up
+from anaphor.errors import ConfigError
+from anaphor.mixers import CrossAttention, CrossAttentionSpec, InputFeeding, Mixer, MixerSpec, Span
+from anaphor.mixers.attention.cross import Source
+from anaphor.mixers.dropout import DROPOUTS
+from anaphor.mixers.spec import check_probability
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+SOURCE_MIXERS = (CrossAttention, InputFeeding)
+"""Mixers whose initial state is made from another sequence."""
+NORMS = {"before": "norm, then the layer", "after": "the layer, then norm", "none": "no norm"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSpec:
+    """One layer of a backbone."""
+
+    mixer: MixerSpec
+    """The mixer."""
+    cross: CrossAttentionSpec | None = None
+    """Cross-attention after the mixer; None means none."""
+    norm: str = "before"
+    """Layer norm: before (pre-norm), after (post-norm) or none."""
+    residual: bool = True
+    """Residual connection."""
+    feedforward: int | None = None
+    """Hidden width of the feed-forward network; None means none."""
+    activation: str = "gelu"
+    """Activation of the feed-forward network: relu, gelu or gelu-tanh."""
+    dropout: float = 0.0
+    """Dropout probability of the outputs."""
+    dropout_kind: str = "each"
+    """What dropout zeroes: each value independently (each), or the same features of all tokens (locked)."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        look_up(NORMS, self.norm, "norm")
+        look_up(ACTIVATIONS, self.activation, "activation")
+        if self.feedforward is not None and self.feedforward < 1:
+            raise ConfigError(f"feedforward={self.feedforward}: the hidden width must be at least 1")
+        look_up(DROPOUTS, self.dropout_kind, "kind of dropout")
+        check_probability(dropout=self.dropout)
+        if self.residual and self.mixer.width != self.mixer.out:
+            raise ConfigError(
+                f"a residual connection adds input and output, but the mixer maps width {self.mixer.width} to "
+                f"{self.mixer.out}: give it one width, or set residual=False"
+            )
+        if self.cross is not None and not self.residual:
+            raise ConfigError("cross-attention needs residual=True: without, the tokens of the target would be lost")
+        if self.cross is not None and not self.mixer.out == self.cross.width == self.cross.out:
+            raise ConfigError(
+                f"the mixer has output width {self.mixer.out}, but cross-attention maps {self.cross.width} to "
+                f"{self.cross.out}: the three must be equal"
+            )
+
+
+class Sublayer(nn.Module):
+    """Norm, dropout and residual connection around a layer: `post(x, layer(pre(x)))`."""
+
+    def __init__(self, spec: BlockSpec, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.is_pre_norm = spec.norm == "before"
+        self.norm = None if spec.norm == "none" else nn.LayerNorm(width_in if self.is_pre_norm else width_out)
+        self.dropout, self.drop = spec.dropout, DROPOUTS[spec.dropout_kind]
+        self.residual = spec.residual
+
+    def pre(self, x: Tensor) -> Tensor:
+        """The layer's input."""
+        return self.norm(x) if self.norm is not None and self.is_pre_norm else x
+
+    def post(self, x: Tensor, y: Tensor) -> Tensor:
+        """The sublayer's output, given its input x and the layer's output y."""
+        if self.training and self.dropout:
+            y = self.drop(y, self.dropout)
+        y = x + y if self.residual else y
+        return self.norm(y) if self.norm is not None and not self.is_pre_norm else y
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between them, applied to each token."""
+
+    def __init__(self, width: int, hidden: int, activation: str, dropout: float, dropout_kind: str = "each") -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout, self.drop = dropout, DROPOUTS[dropout_kind]
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.activation(self.up(x))
+        if self.training and self.dropout:
+            hidden = self.drop(hidden, self.dropout)
+        y: Tensor = self.down(hidden)
+        return y
+
+
+class CrossState(NamedTuple):
+    """State of a block with cross-attention."""
+
+    mixer: Any
+    """State of the mixer."""
+    source: Source
+
+
+class Block(nn.Module):
+    """One layer: a mixer and, if wanted, cross-attention and a feed-forward network, each in a sublayer."""
+
+    def __init__(self, spec: BlockSpec, width_in: int | None = None) -> None:
+        """`width_in` is the width of the input, where it differs from the mixer's."""
+        super().__init__()
+        self.spec = spec
+        self.width_in = spec.mixer.width if width_in is None else width_in
+        self.width_out = width = spec.mixer.out
+        self.in_proj: nn.Linear | None = None
+        if self.width_in != spec.mixer.width:
+            self.in_proj = nn.Linear(self.width_in, spec.mixer.width, bias=False)
+        self.mixer = spec.mixer.build()
+        self.mixer_sublayer = Sublayer(spec, spec.mixer.width, width)
+        self.cross: CrossAttention | None = None
+        if spec.cross is not None:
+            self.cross = spec.cross.build()
+            self.cross_sublayer = Sublayer(spec, width, width)
+        self.feedforward: FeedForward | None = None
+        if spec.feedforward is not None:
+            self.feedforward = FeedForward(width, spec.feedforward, spec.activation, spec.dropout, spec.dropout_kind)
+            self.feedforward_sublayer = Sublayer(spec, width, width)
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether its initial state is made from another sequence."""
+        return self.cross is not None or isinstance(self.mixer, SOURCE_MIXERS)
+
+    def initial_state(self, like: Tensor, source: Tensor | None = None, lengths: Tensor | None = None) -> Any:
+        """State before the first token. `source` [B, S, D] is what it attends to, with `lengths` of real tokens."""
+        if not self.needs_source:
+            return self.mixer.initial_state(like)
+        if source is None:
+            raise ConfigError("this model needs a source: use the state that encode(source_ids, source_lengths) gives")
+        if isinstance(self.mixer, SOURCE_MIXERS):
+            state: Any = self.mixer.initial_state(source, lengths)
+        else:
+            state = self.mixer.initial_state(like)
+        return state if self.cross is None else CrossState(state, self.cross.initial_state(source, lengths))
+
+    def state_bytes(self, tokens: int, source_tokens: int = 0) -> int:
+        """Bytes of one row's state after so many tokens, with a source of so many."""
+        size = self.mixer.state_bytes(source_tokens if isinstance(self.mixer, SOURCE_MIXERS) else tokens)
+        return size if self.cross is None else size + self.cross.state_bytes(source_tokens)
+
+    def forward(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
+        if self.in_proj is not None:
+            x = self.in_proj(x)
+        source = None
+        if self.cross is not None:
+            if not isinstance(state, CrossState):
+                raise ConfigError(
+                    f"a layer with cross-attention needs a state with a source, not {type(state).__name__}"
+                )
+            state, source = state
+        mixed, state = self.mixer(self.mixer_sublayer.pre(x), state, span)
+        x = self.mixer_sublayer.post(x, mixed)
+        if self.cross is not None:
+            context, source = self.cross(self.cross_sublayer.pre(x), source, span)
+            x = self.cross_sublayer.post(x, context)
+            state = CrossState(state, source)
+        if self.feedforward is not None:
+            x = self.feedforward_sublayer.post(x, self.feedforward(self.feedforward_sublayer.pre(x)))
+        return x, state
+
+
+class Backbone(nn.Module):
+    """Blocks on top of each other, and after the last one a norm, a projection and dropout where wanted.
+
+    Vectors and a state in, features and a state out: `y, state = backbone(x, state, span)`. No state means a fresh one,
+    and no span whole sequences without padding. The state is a tuple with the private state of each block.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[BlockSpec],
+        width_in: int | None = None,
+        *,
+        norm: bool = False,
+        width_out: int | None = None,
+        dropout: float = 0.0,
+        dropout_kind: str = "each",
+    ) -> None:
+        """`width_in` is the width of the input and `width_out` that of the features, where they are not the blocks'."""
+        super().__init__()
+        self.count = len(blocks)
+        for number, spec in enumerate(blocks):
+            block = Block(spec, width_in)
+            self.add_module(str(number), block)
+            width_in = block.width_out
+        assert width_in is not None, "a backbone has at least one block"
+        self.norm = nn.LayerNorm(width_in) if norm else None
+        self.out_proj = nn.Linear(width_in, width_out, bias=False) if width_out not in (None, width_in) else None
+        self.width_out = width_in if width_out is None else width_out
+        self.dropout, self.drop = dropout, DROPOUTS[dropout_kind]
+        limits = [spec.mixer.limit for spec in blocks]
+        self.limit = min((limit for limit in limits if limit is not None), default=None)
+        """Maximum number of positions; None means unbounded."""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.blocks)
+
+    def __getitem__(self, number: int) -> Block:
+        return self.blocks[number]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The layers, from the first to the last."""
+        return [block for block in self._modules.values() if isinstance(block, Block)]
+
+    @property
+    def mixers(self) -> list[Mixer]:
+        return [block.mixer for block in self.blocks]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of its weights."""
+        return next(self.parameters()).device
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token sees a later one."""
+        return all(mixer.streams for mixer in self.mixers)
+
+    @property
+    def state_grows(self) -> bool:
+        """Whether the state grows with every token, without bound."""
+        return any(block.spec.mixer.grows for block in self.blocks)
+
+    def state_bytes(self, tokens: int, source_tokens: int = 0) -> int:
+        """Bytes of one row's state after so many tokens, with a source of so many."""
+        return sum(block.state_bytes(tokens, source_tokens) for block in self.blocks)
+
+    def initial_state(
+        self, like: Tensor, source: Tensor | None = None, lengths: Tensor | None = None
+    ) -> tuple[Any, ...]:
+        """State for rows as in `like` [B, T, D]. `source` and `lengths` are for blocks that attend to a source."""
+        return tuple(block.initial_state(like, source, lengths) for block in self.blocks)
+
+    def forward(
+        self, x: Tensor, state: tuple[Any, ...] | None = None, span: Span | None = None
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        """[B, T, D] -> [B, T, D]"""
+        span = Span.whole(x) if span is None else span
+        state = self.initial_state(x) if state is None else state
+        if len(state) != len(self):
+            raise ConfigError(f"the state is of {len(state)} layers, but there are {len(self)}")
+        after = []
+        for block, before in zip(self.blocks, state, strict=True):
+            x, following = block(x, before, span)
+            after.append(following)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.out_proj is not None:
+            x = self.out_proj(x)
+        if self.training and self.dropout:
+            x = self.drop(x, self.dropout)
+        return x, tuple(after)

@@ -1,0 +1,325 @@
+"""Specs of models: every option of a backbone, a language model and an encoder-decoder, declared once. Imports no
+torch, so that the command line can list the options quickly; what needs torch is imported when a spec is created."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anaphor.config import check_types, look_up
+from anaphor.errors import ConfigError
+from anaphor.mixers.spec import (
+    LayerOptions,
+    MixerSpec,
+    PositionOptions,
+    check_at_least,
+    check_probability,
+    mixer_spec,
+    options_of,
+)
+from anaphor.registry import MIXERS
+
+if TYPE_CHECKING:
+    from anaphor.models.backbone import Backbone, BlockSpec
+    from anaphor.models.language_model import LanguageModel
+
+SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind")
+"""Options that every model accepts and not every model uses."""
+PER_LAYER = ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackOptions:
+    """Options that mean the same for every stack of layers."""
+
+    width: int = 256
+    """Model width: dimension of the vectors between the layers."""
+    layers: int | None = None
+    """Number of layers; None means one for each mixer that is named."""
+    feedforward: int | None = None
+    """Hidden width of the feed-forward networks; 0 means none, None four times the width of the layer."""
+    activation: str = "gelu"
+    """Activation of the feed-forward networks: relu, gelu or gelu-tanh."""
+    norm: str = "before"
+    """Layer norm: before (pre-norm, and one after the last layer), after (post-norm) or none."""
+    residual: bool = True
+    """Residual connection around each layer."""
+    dropout: float = 0.0
+    """Dropout probability in and after every layer, and of the embeddings."""
+    dropout_kind: str = "each"
+    """What dropout zeroes: each value independently (each), or the same features of all tokens (locked)."""
+    init_scheme: str = "normal"
+    """Weight initialization: normal (as GPT-2) or uniform."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenOptions:
+    """Options of models that read and predict tokens."""
+
+    vocabulary: int
+    """Vocabulary size."""
+    embedding: int | None = None
+    """Dimension of the embeddings; None means the width of the first layer."""
+    input_dropout: float | None = None
+    """Dropout probability of the embeddings; None means the same as dropout."""
+    output_dropout: float = 0.0
+    """Dropout probability of the features before the head."""
+    word_dropout: float = 0.0
+    """Probability of dropping a word from a whole batch in training; a learned vector takes its place."""
+    head_bias: bool = False
+    """Bias of the head (output layer)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
+    """A stack of layers on given vectors: `BackboneSpec(width=64, layers=2, causal=False, mask="everything").build()`.
+
+    Each option goes to the layers that have it. One that no layer has is refused.
+    """
+
+    mixers: tuple[str, ...] = ("attention",)
+    """Mixer of each layer, first to last; the last name is repeated up to the number of layers."""
+    layer_widths: tuple[int, ...] = ()
+    """Width of each layer, in place of width."""
+    layer_norms: tuple[str, ...] = ()
+    """Layer norm of each layer, in place of norm, which still decides on the norm after the last layer."""
+    layer_residuals: tuple[bool, ...] = ()
+    """Residual connection of each layer, in place of residual."""
+    layer_dropouts: tuple[float, ...] = ()
+    """Dropout probability of each layer, in place of dropout, which still holds for the embeddings."""
+    causal: bool = True
+    """Refuse layers that see later tokens; --no-causal allows them, and then there is no perplexity."""
+
+    def __post_init__(self) -> None:
+        from anaphor.mixers.attention.position import POSITIONS
+        from anaphor.models.initialize import INIT_SCHEMES
+
+        check_types(self)
+        check_mixers(self, "mixers")
+        for name in PER_LAYER:
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        check_at_least(1, width=self.width, max_positions=self.max_positions)
+        look_up(INIT_SCHEMES, self.init_scheme, "init scheme")
+        look_up(POSITIONS, self.position, "position")
+        if self.layers is not None and self.layers < len(self.mixers):
+            raise ConfigError(f"layers={self.layers} is less than the {len(self.mixers)} mixers named")
+        for name in PER_LAYER:
+            values, layers = getattr(self, name), len(self.mixers_by_layer)
+            if values and len(values) != layers:
+                raise ConfigError(f"{name} has {len(values)} values for {layers} layers: give one for each layer")
+        self._check_input()
+        self.blocks()
+
+    def _check_input(self) -> None:
+        if self.position != "none" and self.adds_position:
+            raise ConfigError(
+                f"position={self.position!r} is added to the input vectors, and a backbone takes them as they are: "
+                f"add it before, or use rotary, alibi or relative"
+            )
+
+    @property
+    def mixers_by_layer(self) -> tuple[str, ...]:
+        """The mixer of every layer."""
+        missing = 0 if self.layers is None else self.layers - len(self.mixers)
+        return self.mixers + self.mixers[-1:] * missing
+
+    @property
+    def widths_by_layer(self) -> tuple[int, ...]:
+        return self.layer_widths or (self.width,) * len(self.mixers_by_layer)
+
+    @property
+    def norms_by_layer(self) -> tuple[str, ...]:
+        return self.layer_norms or (self.norm,) * len(self.mixers_by_layer)
+
+    @property
+    def residuals_by_layer(self) -> tuple[bool, ...]:
+        return self.layer_residuals or (self.residual,) * len(self.mixers_by_layer)
+
+    @property
+    def dropouts_by_layer(self) -> tuple[float, ...]:
+        return self.layer_dropouts or (self.dropout,) * len(self.mixers_by_layer)
+
+    @property
+    def width_in(self) -> int:
+        """Dimension of the vectors that enter the first layer."""
+        return self.width
+
+    @property
+    def adds_position(self) -> bool:
+        """Whether the position encoding is added to the input vectors rather than used inside attention."""
+        from anaphor.mixers.attention.position import POSITIONS
+
+        return POSITIONS[self.position].door in ("embed", None)
+
+    def blocks(self) -> list[BlockSpec]:
+        """The specs of the layers. Raises an error where options do not fit together."""
+        given = {name: getattr(self, name) for name in sorted(option_names(LayerOptions))}
+        options = {name: value for name, value in given.items() if value is not None}
+        if not self.adds_position:
+            options["position"] = self.position
+        self._check_used(options)
+        blocks, width_in = [], self.width_in
+        by_layer = (self.norms_by_layer, self.residuals_by_layer, self.dropouts_by_layer)
+        for name, width, norm, residual, dropout in zip(
+            self.mixers_by_layer, self.widths_by_layer, *by_layer, strict=True
+        ):
+            accepted = options_of(name)
+            own = {option: value for option, value in options.items() if option in accepted}
+            if "dropout" in accepted:
+                own["dropout"] = dropout
+            # With a residual connection a layer has one width throughout; without, the mixer changes it.
+            mixer = mixer_spec(name, width=width if residual else width_in, width_out=width, **own)
+            if self.causal and mixer.noncausal_reason is not None:
+                raise ConfigError(
+                    f"mixer {name!r} needs the whole sequence, so that a token would see what it is to predict: "
+                    f"{mixer.noncausal_reason}; causal=False allows it"
+                )
+            blocks.append(self._block(mixer, norm, residual, dropout))
+            width_in = width
+        return blocks
+
+    def _block(self, mixer: MixerSpec, norm: str, residual: bool, dropout: float) -> BlockSpec:
+        from anaphor.models.backbone import BlockSpec
+
+        return BlockSpec(
+            mixer=mixer,
+            norm=norm,
+            residual=residual,
+            feedforward=4 * mixer.out if self.feedforward is None else self.feedforward or None,
+            activation=self.activation,
+            dropout=dropout,
+            dropout_kind=self.dropout_kind,
+        )
+
+    @property
+    def layer_options(self) -> frozenset[str]:
+        """Options that at least one layer has."""
+        return options_of_all(self.mixers_by_layer)
+
+    def accepts_option(self, name: str, value: Any) -> bool:
+        """Whether a layer has the option, or for a position encoding the model itself."""
+        from anaphor.mixers.attention.position import POSITIONS
+
+        return name in self.layer_options or (name == "position" and POSITIONS[value].door in ("embed", None))
+
+    def uses_option(self, name: str) -> bool:
+        """Whether anything depends on the option."""
+        return not self.unused_options([name])
+
+    def unused_options(self, names: Iterable[str]) -> dict[str, str]:
+        """Those of the named options on which nothing depends, each with the reason."""
+        from anaphor.mixers.attention.position import POSITIONS
+
+        unused = {}
+        if not POSITIONS[self.position].bounded:
+            unused["max_positions"] = f"applies to --position learned only, not to position={self.position!r}"
+        if self.feedforward == 0:
+            unused["activation"] = "applies to the feed-forward network only, and the model has none: set --feedforward"
+        if not any(self._dropouts()):
+            unused["dropout_kind"] = "has no effect without dropout: set --dropout or another dropout rate"
+        return {name: unused[name] for name in names if name in unused}
+
+    def _dropouts(self) -> Sequence[float]:
+        return self.dropouts_by_layer
+
+    def _check_used(self, options: dict[str, Any]) -> None:
+        for name, value in options.items():
+            if name not in self.layer_options:
+                mixers = sorted(mixer for mixer in MIXERS if name in options_of(mixer))
+                raise ConfigError(
+                    f"{name}={value!r} is not used by the layers {', '.join(self.mixers_by_layer)}; "
+                    f"mixers with this option: {', '.join(mixers)}"
+                )
+
+    def resolved(self) -> dict[str, Any]:
+        """Every option that this model uses, with its value. The same class with exactly these builds the same model.
+
+        Options without effect are left out, and those that no single value stands for, such as the hidden width of
+        feed-forward networks that are four times as wide as layers of different widths.
+        """
+        values = field_values(self) | {"layers": len(self.mixers_by_layer)} | layer_option_values(self, self.blocks())
+        for name, each in (("width", "layer_widths"), ("residual", "layer_residuals"), ("dropout", "layer_dropouts")):
+            if values[each]:
+                del values[name]
+        return drop_unused(self, values)
+
+    def build(self) -> Backbone:
+        from anaphor.models.initialize import build_backbone, build_checked
+
+        return build_checked(build_backbone, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSpec(TokenOptions, BackboneSpec):
+    """A language model: embeddings, a stack of layers and a head."""
+
+    tied: bool = True
+    """Tie the weights of the head to the embeddings."""
+
+    def _check_input(self) -> None:
+        check_at_least(1, vocabulary=self.vocabulary, embedding=self.embedding)
+        for name in ("input_dropout", "output_dropout", "word_dropout"):
+            check_probability(**{name: getattr(self, name)})
+
+    @property
+    def width_in(self) -> int:
+        """Dimension of the embeddings."""
+        return self.widths_by_layer[0] if self.embedding is None else self.embedding
+
+    @property
+    def embedding_dropout(self) -> float:
+        """Dropout probability of the embeddings."""
+        return self.dropout if self.input_dropout is None else self.input_dropout
+
+    def _dropouts(self) -> Sequence[float]:
+        return (self.embedding_dropout, self.output_dropout, *super()._dropouts())
+
+    def resolved(self) -> dict[str, Any]:
+        return super().resolved() | {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
+
+    def build(self) -> LanguageModel:  # type: ignore[override]
+        from anaphor.models.initialize import build_checked
+        from anaphor.models.language_model import LanguageModel
+
+        return build_checked(LanguageModel, self)
+
+
+def option_names(options: type) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(options))
+
+
+def check_mixers(spec: Any, field: str) -> None:
+    names = getattr(spec, field)
+    if isinstance(names, str) or names is None:
+        raise ConfigError(f"{field}={names!r} is not a list of names: write {field}=({names!r},)")
+    object.__setattr__(spec, field, tuple(names))
+    if not names:
+        raise ConfigError(f"{field} is empty: name at least one of {', '.join(sorted(MIXERS))}")
+
+
+def options_of_all(mixers: Iterable[str]) -> frozenset[str]:
+    return frozenset().union(*(options_of(name) for name in mixers))
+
+
+def field_values(spec: Any) -> dict[str, Any]:
+    return {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+
+
+def layer_option_values(spec: Any, blocks: Sequence[BlockSpec]) -> dict[str, Any]:
+    """Options of mixers as the layers have them, defaults filled in; None where there is no one value for all."""
+    parts = [getattr(block.mixer, "inner", block.mixer) for block in blocks]
+    parts += [block.cross for block in blocks if block.cross is not None]
+    values: dict[str, Any] = {}
+    for name in option_names(LayerOptions) & option_names(type(spec)):
+        used = {getattr(part, name) for part in parts if hasattr(part, name)}
+        values[name] = used.pop() if len(used) == 1 else getattr(spec, name)
+    hidden = {block.feedforward or 0 for block in blocks}
+    return values | {"feedforward": hidden.pop() if len(hidden) == 1 else spec.feedforward}
+
+
+def drop_unused(spec: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Without options that nothing depends on, and without those that have no value."""
+    unused = spec.unused_options(values)
+    return {name: value for name, value in values.items() if name not in unused and value is not None and value != ()}
