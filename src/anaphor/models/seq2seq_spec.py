@@ -228,11 +228,8 @@ class Seq2SeqSpec(TokenOptions, LinearOptions, RecurrentOptions, HeadOptions, Po
         if "max_positions" in unused and self.position != "none":
             unused["max_positions"] = f"applies to --position learned only, not to position={self.position!r}"
         if self.condition == "none":
-            unused |= {
-                name: "applies to an encoder, and condition='none' uses none"
-                for name in ("encoder", "encoder_layers")
-                if name in names
-            }
+            reason = "applies to an encoder, and condition='none' uses none"
+            unused |= {name: reason for name in ("encoder", "encoder_layers") if name in names}
         return unused
 
     def _check_used(self) -> None:
