@@ -11,10 +11,10 @@ def test_ours_and_the_loop_over_cells_learn_the_same(monkeypatch):
     for name, small in (("WIDTH", 32), ("VOCABULARY", 300)):
         monkeypatch.setattr(feeding, name, small)
     torch.manual_seed(0)
-    ours, plain, targets = feeding.loops(torch.device("cpu"))
-    assert 0 < targets < feeding.ROWS * (feeding.LONGEST + 1)
+    ours, plain, targets = feeding.build_loops(torch.device("cpu"))
+    assert 0 < targets < feeding.ROWS * (feeding.MAX_LENGTH + 1)
     with torch.no_grad():
-        for mine, theirs in zip(ours.step_once.model.parameters(), _in_our_order(plain.model), strict=True):
+        for mine, theirs in zip(ours.step_once.experiment.model.parameters(), _in_our_order(plain.model), strict=True):
             theirs.copy_(mine)
     steps = [(ours.step(), plain.step()) for _ in range(3)]
     for mine, theirs in steps:

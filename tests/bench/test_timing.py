@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from anaphor.bench import overhead
-from anaphor.bench.timing import in_turns, ratio
+from anaphor.bench.timing import estimate_ratio, time_alternately
 from anaphor.mixers import Span
 
 
 def test_a_constant_ratio_has_no_interval_to_speak_of():
-    found = ratio([(1.0, 2.0), (3.0, 6.0), (0.5, 1.0)])
+    found = estimate_ratio([(1.0, 2.0), (3.0, 6.0), (0.5, 1.0)])
     assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
     assert found.pairs == 3
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=2, max_size=20))
 def test_the_interval_is_scipys(pairs):
-    found = ratio(pairs)
+    found = estimate_ratio(pairs)
     logs = [math.log(second / first) for first, second in pairs]
     middle, error = sum(logs) / len(logs), stats.sem(logs)
     assert found.value == pytest.approx(math.exp(middle))
@@ -32,7 +32,7 @@ def test_the_interval_is_scipys(pairs):
 
 def test_both_run_equally_often_in_either_order():
     calls = []
-    found = in_turns(lambda: calls.append("first"), lambda: calls.append("second"), pairs=40)
+    found = time_alternately(lambda: calls.append("first"), lambda: calls.append("second"), pairs=40)
     assert len(found) == 40
     assert calls.count("first") == calls.count("second") == 42
     orders = {tuple(calls[start : start + 2]) for start in range(4, len(calls), 2)}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from anaphor.bench import recording, training
+from anaphor.bench import overhead, training
 from anaphor.inspect import recorded
 from anaphor.models import build
 
@@ -14,8 +14,10 @@ from anaphor.models import build
 def test_ours_and_the_plain_loop_learn_from_as_many_weights(name, monkeypatch):
     torch.set_default_dtype(torch.float32)
     monkeypatch.setattr(training, "VOCABULARY", 500)
-    ours, plain = training.loops(name, torch.device("cpu"))
-    assert ours.step_once.model.count_parameters() == sum(weight.numel() for weight in plain.model.parameters())
+    ours, plain = training.build_loops(name, torch.device("cpu"))
+    assert ours.step_once.experiment.model.count_parameters() == sum(
+        weight.numel() for weight in plain.model.parameters()
+    )
     first = [loop.step() for loop in (ours, plain)]
     assert first == pytest.approx([math.log(training.VOCABULARY)] * 2, abs=0.6), "nobody knows anything yet"
 
@@ -23,7 +25,7 @@ def test_ours_and_the_plain_loop_learn_from_as_many_weights(name, monkeypatch):
 def test_a_model_without_taps_computes_the_same():
     model = build("transformer", vocabulary=9, width=16, layers=2).eval()
     tokens = torch.randint(0, 9, (2, 5))
-    bare = recording.without_taps(model)
+    bare = overhead.remove_taps(model)
     assert torch.equal(bare(tokens)[0], model(tokens)[0])
     with recorded(model, "layers.1.mixer.weights") as seen:
         model(tokens)

@@ -103,7 +103,7 @@ def test_a_tokenizer_that_is_not_installed_says_how_to_get_it(capsys, monkeypatc
 
     monkeypatch.setattr(sacrebleu, "BLEU", refuse)
     assert main(["bleu", "hyp.txt", "ref.txt", "--tokenize", "ja-mecab"]) == 2
-    assert capsys.readouterr().err == "anaphor: tokenizer 'ja-mecab' needs more: pip install 'sacrebleu[ja]'\n"
+    assert capsys.readouterr().err == "anaphor: tokenizer 'ja-mecab' is not installed: pip install 'sacrebleu[ja]'\n"
 
 
 def test_scoring_needs_neither_torch_nor_for_plain_tokens_sacrebleu(files):

@@ -1,5 +1,5 @@
-"""Speed, only ever as a ratio measured in the same run against a named peer."""
+"""Speed, always as a ratio measured in the same run against a named peer."""
 
-from anaphor.bench.finding import Finding
+from anaphor.bench.timing import Finding
 
 __all__ = ["Finding"]

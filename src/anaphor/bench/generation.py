@@ -1,4 +1,4 @@
-"""Generation with carried state: a token costs the same work wherever it stands, for the past is never read again."""
+"""Generation with carried state: a token costs the same at any position, because the past is not read again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import partial
 
 import torch
 
-from anaphor.bench.finding import Finding
-from anaphor.bench.timing import in_turns, ratio, seconds
+from anaphor.bench.timing import Finding, estimate_ratio, measure_seconds, time_alternately
 from anaphor.models import LanguageModel, build
 
 SIZES = {"vocabulary": 256, "width": 256, "layers": 4}
@@ -19,8 +18,8 @@ WINDOW = 16  # tokens that are timed together
 Times = list[float]  # seconds of each token, in order
 
 
-def with_state(model: LanguageModel, tokens: torch.Tensor) -> Times:
-    """One token at a time, the state carried on."""
+def time_with_state(model: LanguageModel, tokens: torch.Tensor) -> Times:
+    """One token at a time, with carried state."""
     state = model.initial_state(len(tokens))
     times = []
     for token in tokens.split(1, dim=1):
@@ -30,11 +29,11 @@ def with_state(model: LanguageModel, tokens: torch.Tensor) -> Times:
             x, state = model.features(token, state)
             model.head(x[:, -1])
 
-        times.append(seconds(step))
+        times.append(measure_seconds(step))
     return times
 
 
-def from_scratch(model: LanguageModel, tokens: torch.Tensor, tick: Callable[[], None]) -> Times:
+def time_from_scratch(model: LanguageModel, tokens: torch.Tensor, tick: Callable[[], None]) -> Times:
     """The whole prefix again for every token; only the last logits are computed."""
     times = []
     for length in range(1, tokens.shape[1] + 1):
@@ -43,13 +42,13 @@ def from_scratch(model: LanguageModel, tokens: torch.Tensor, tick: Callable[[], 
             x, _ = model.features(tokens[:, :length])
             model.head(x[:, -1])
 
-        times.append(seconds(step))
+        times.append(measure_seconds(step))
         tick()
     return times
 
 
-def near(model: LanguageModel, tokens: torch.Tensor, position: int) -> Callable[[], None]:
-    """Work on a few tokens that end at a position; run again, it does the same. The state before them is kept."""
+def steps_before(model: LanguageModel, tokens: torch.Tensor, position: int) -> Callable[[], None]:
+    """A function that generates the few tokens before a position, each time from the same state."""
     _, before = model.features(tokens[:, : position - WINDOW])
     following = tokens[:, position - WINDOW : position].split(1, dim=1)
 
@@ -63,40 +62,41 @@ def near(model: LanguageModel, tokens: torch.Tensor, position: int) -> Callable[
 
 
 @torch.inference_mode()
-def growth(name: str, model: LanguageModel, tokens: torch.Tensor, pairs: int, tick: Callable[[], None]) -> Finding:
-    """How much more a late token costs than an early one, measured in turns."""
-    found = ratio(in_turns(near(model, tokens, EARLY), near(model, tokens, TOKENS), pairs, tick))
-    growing = model.state_grows
-    return Finding(
-        what=f"{name}: time per token at {TOKENS:,} over that at {EARLY}",
-        peer="itself, early in the text",
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        promise="at most 2" if growing else "does not grow: the interval reaches 1.05",
-        kept=found.value <= 2 if growing else found.low <= 1.05,
-        detail=f"{WINDOW} tokens each time, {found.pairs} pairs in turns",
+def measure_growth(
+    name: str, model: LanguageModel, tokens: torch.Tensor, pairs: int, tick: Callable[[], None]
+) -> Finding:
+    """How much more a late token costs than an early one."""
+    ratio = estimate_ratio(
+        time_alternately(steps_before(model, tokens, EARLY), steps_before(model, tokens, TOKENS), pairs, tick)
+    )
+    grows = model.state_grows
+    return ratio.finding(
+        f"{name}: time per token at {TOKENS:,} over that at {EARLY}",
+        "itself, early in the text",
+        promise="at most 2" if grows else "does not grow: the interval reaches 1.05",
+        kept=ratio.value <= 2 if grows else ratio.low <= 1.05,
+        detail=f"{WINDOW} tokens each time",
     )
 
 
 @torch.inference_mode()
 def measure(pairs: int, tick: Callable[[str], None]) -> tuple[list[Finding], dict[str, Times]]:
-    """Findings, and the seconds of every token for each way, for the figure."""
+    """Findings, and the seconds of every token for the figure."""
     torch.manual_seed(0)
     tokens = torch.randint(0, SIZES["vocabulary"], (1, TOKENS))
     curves: dict[str, Times] = {}
     findings = []
     for name in ("transformer", "lstm", "linear"):
         model = build(name, **SIZES).eval()
-        with_state(model, tokens[:, :EARLY])  # warms up
-        runs = [with_state(model, tokens) for _ in range(3)]
+        time_with_state(model, tokens[:, :EARLY])  # warms up
+        runs = [time_with_state(model, tokens) for _ in range(3)]
         tick(f"{name}, state carried")
-        # The fastest of the runs, token by token: what the work costs when nothing else disturbs.
+        # The minimum over the runs, token by token, to exclude disturbances.
         curves[f"{name}, state carried"] = [min(column) for column in zip(*runs, strict=True)]
-        findings.append(growth(name, model, tokens, pairs, partial(tick, f"{name}, late and early")))
+        findings.append(measure_growth(name, model, tokens, pairs, partial(tick, f"{name}, late and early")))
         if name == "transformer":
-            scratch = from_scratch(model, tokens, partial(tick, "transformer, prefix read again"))
-            curves["transformer, prefix read again"] = scratch
+            scratch = time_from_scratch(model, tokens, partial(tick, "transformer, no state"))
+            curves["transformer, no state"] = scratch
             total, again = statistics.median(map(sum, runs)), sum(scratch)
             findings.append(
                 Finding(

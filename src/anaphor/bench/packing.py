@@ -1,4 +1,4 @@
-"""Several small runs on one device at a time, against one after the other: finished cells an hour."""
+"""A study with several processes on one device against one process: finished cells per hour."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from anaphor.bench.finding import Finding
+from anaphor.bench.timing import Finding
 from anaphor.errors import DataError
 from anaphor.studies.axes import plain_axis
 from anaphor.studies.cell import Cell
@@ -17,10 +17,10 @@ from anaphor.studies.engines import LocalEngine, visible_gpus
 from anaphor.studies.spec import StudySpec
 from anaphor.studies.study import Study
 
-# How many at a time, and the cells of each such study: whole rounds of it, so that no process stands idle at the end.
+# Processes, and the cells of each such study: a multiple of them, so that no process is idle at the end.
 PACKED = {"cuda": {1: 5, 8: 16, 16: 32}, "cpu": {1: 4, 2: 4}}
-LEAST = 2.0
-# A cell as a study of small models has it: the recipe's sizes on a text that is made on the spot.
+MIN_RATIO = 2.0
+# A cell of a study of small models: the sizes of the recipe on an embedded text.
 BASE = {"data": "grammar", "model": "lstm", "width": 200, "layers": 2, "batch_size": 20, "bptt": 35, "dropout": 0.2}
 BUDGET = {"cuda": {"epochs": 6}, "cpu": {"steps": 20}}
 
@@ -38,9 +38,9 @@ class _Silent:
 
 
 def measure(device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
-    rates = {packed: cells_an_hour(device, packed, count, tick) for packed, count in PACKED[device.type].items()}
+    rates = {packed: cells_per_hour(device, packed, count, tick) for packed, count in PACKED[device.type].items()}
     best = max(rates, key=rates.__getitem__)
-    told = ", ".join(f"{packed} at a time {rate:,.0f} cells/hour" for packed, rate in rates.items())
+    detail = ", ".join(f"{packed} at a time {rate:,.0f} cells/hour" for packed, rate in rates.items())
     ratio = rates[best] / rates[1]
     return [
         Finding(
@@ -49,15 +49,15 @@ def measure(device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
             value=ratio,
             low=None,
             high=None,
-            promise=f"at least {LEAST:g} x on a GPU" if device.type == "cuda" else "not slower",
-            kept=ratio >= (LEAST if device.type == "cuda" else 1.0),
-            detail=told,
+            promise=f"at least {MIN_RATIO:g} x on a GPU" if device.type == "cuda" else "not slower",
+            kept=ratio >= (MIN_RATIO if device.type == "cuda" else 1.0),
+            detail=detail,
         )
     ]
 
 
-def cells_an_hour(device: torch.device, packed: int, count: int, tick: Callable[[str], None]) -> float:
-    """A whole study from nothing, the start of its processes included."""
+def cells_per_hour(device: torch.device, packed: int, count: int, tick: Callable[[str], None]) -> float:
+    """A whole study, including the start of its processes."""
     devices: Sequence[str] = visible_gpus()[:1] if device.type == "cuda" else ()
     spec = StudySpec(
         name="packing",
@@ -70,14 +70,14 @@ def cells_an_hour(device: torch.device, packed: int, count: int, tick: Callable[
         engine = LocalEngine(devices=devices, per_device=packed, slots=packed)
         with engine:
             study = Study(spec, Path(folder), engine, _Silent(tick))
-            began = time.perf_counter()
+            start = time.perf_counter()
             study.run()
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - start
         done = sum(cell.status(spec) == "finished" for cell in study.cells)
         if done < count:
             raise DataError(f"{count - done} of {count} cells did not finish: {study.reason(study.cells[0], 'failed')}")
     return 3600 * count / seconds
 
 
-def ticks(device: torch.device) -> int:
+def count_ticks(device: torch.device) -> int:
     return sum(PACKED[device.type].values())

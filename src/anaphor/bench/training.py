@@ -1,4 +1,4 @@
-"""Training as the recipes do it, against the loop that people write: modules of `torch.nn`, log-softmax and NLL."""
+"""Training of the recipes against a plain loop over modules of `torch.nn`, log-softmax and NLL."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.bench.finding import Finding
-from anaphor.bench.timing import in_turns, ratio, several
+from anaphor.bench.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
 from anaphor.config import from_yaml
 from anaphor.data.batches import Stream
+from anaphor.data.dataset import Dataset
 from anaphor.data.vocab import Byte
-from anaphor.models import preset
-from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
-from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.recipes import recipe_file
-from anaphor.training.run import build_step
+from anaphor.errors import DataError
+from anaphor.tasks.lm import TASK, LanguageRunSpec
+from anaphor.tasks.lm.experiment import StreamExperiment
+from anaphor.training.build import build_step
+from anaphor.training.spec import recipe_file
 
 VOCABULARY = 33_278
-"""As WikiText-2 has it: the output layer is where most of the time goes."""
-LEAST = {"cpu": 1.3, "cuda": 3.0}
+"""That of WikiText-2: most of the time is spent in the output layer."""
+MIN_RATIO = {"cpu": 1.3, "cuda": 3.0}
 STEPS = {"cpu": 2, "cuda": 50}
-"""Updates that are timed as one: on a GPU the host runs ahead of the device, and single ones would not tell."""
+"""Updates that are timed together."""
 
 
 class PlainLSTM(nn.Module):
-    """Word vectors, the framework's LSTM, a linear layer."""
+    """Embedding, `nn.LSTM`, linear layer."""
 
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -49,14 +49,15 @@ class PlainLSTM(nn.Module):
 
 
 class PlainTransformer(nn.Module):
-    """Word vectors and sinusoids, the framework's encoder under a causal mask, a linear layer."""
+    """Embedding and sinusoids, `nn.TransformerEncoder` with a causal mask, linear layer."""
 
     def __init__(self, width: int, layers: int, heads: int, feedforward: int, dropout: float) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, width)
         self.dropout = nn.Dropout(dropout)
-        place, speed = torch.arange(512.0)[:, None], torch.exp(torch.arange(0, width, 2) * (-math.log(10000) / width))
-        waves = torch.stack(((place * speed).sin(), (place * speed).cos()), -1).flatten(1)
+        position = torch.arange(512.0)[:, None]
+        angle = position * torch.exp(torch.arange(0, width, 2) * (-math.log(10000) / width))
+        waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(1)
         self.register_buffer("waves", waves[:, None])
         layer = nn.TransformerEncoderLayer(width, heads, feedforward)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
@@ -72,7 +73,7 @@ class PlainTransformer(nn.Module):
 
 @dataclass
 class PlainLoop:
-    """The training loop of a course: forward, backward, clip, subtract, and look at the loss."""
+    """The training loop of a tutorial: forward, backward, clip, update, read the loss."""
 
     model: nn.Module
     batches: Iterator[Any]
@@ -96,7 +97,7 @@ class PlainLoop:
 
 @dataclass
 class OurLoop:
-    """The trainer's steps, and its way of reading a report while the next step runs."""
+    """The trainer's steps; reports are read while the next step runs, as in the trainer."""
 
     step_once: Any
     batches: Iterator[Any]
@@ -111,24 +112,16 @@ class OurLoop:
         return None if previous is None else float(previous.read().loss)
 
 
-def recipe(name: str) -> LanguageRunSpec:
-    return from_yaml(LanguageRunSpec, recipe_file(name, LanguageRunSpec.task))
+def load_recipe(name: str) -> LanguageRunSpec:
+    return from_yaml(LanguageRunSpec, recipe_file(name, TASK))
 
 
-def loops(name: str, device: torch.device, dtype: str = "float32") -> tuple[OurLoop, PlainLoop]:
-    """Ours and the plain one at a recipe's sizes, on the same random tokens. The plain one is in single precision."""
-    spec = dataclasses.replace(recipe(name), dtype=dtype)
+def build_loops(name: str, device: torch.device, dtype: str = "float32") -> tuple[OurLoop, PlainLoop]:
+    """Our loop and the plain one with the sizes of a recipe, on the same random tokens. The plain one is in float32."""
+    spec = dataclasses.replace(load_recipe(name), dtype=dtype)
     tokens = torch.randint(VOCABULARY, (spec.batch_size * (60 * spec.bptt + 1),), device=device)
-    model = preset(spec.model, vocabulary=VOCABULARY, **spec.model_options()).build().to(device).train()
-    task = LanguageModelling(
-        Byte(),
-        lambda split: Split(tokens, 0, 0),
-        rows=spec.batch_size,
-        bptt=spec.bptt,
-        carry=spec.carry is not False,
-        shift=False,
-        protocol=Protocol(10, spec.bptt, True),
-    )
+    model = spec.model_spec(vocabulary=VOCABULARY).build().to(device).train()
+    experiment = StreamExperiment(spec, model, Byte(), no_dataset, device=device)
     width, layers = spec.width or 0, spec.layers or 0
     peer: nn.Module
     if spec.model == "lstm":
@@ -136,45 +129,45 @@ def loops(name: str, device: torch.device, dtype: str = "float32") -> tuple[OurL
     else:
         peer = PlainTransformer(width, layers, spec.heads or 1, spec.feedforward or 0, spec.input_dropout or 0.0)
     batches = list(Stream(tokens, spec.batch_size, spec.bptt))
-    ours = OurLoop(build_step(spec, model, task, device), cycle(batches))
+    ours = OurLoop(build_step(experiment), cycle(batches))
     return ours, PlainLoop(peer.to(device).train(), cycle(batches), lr=1e-3, clip=spec.clip)
 
 
-def comparisons(device: torch.device) -> int:
+def no_dataset() -> Dataset:
+    raise DataError("the tokens of a benchmark are drawn: there is no data set")
+
+
+def count_comparisons(device: torch.device) -> int:
     return len(RECIPES) * len(DTYPES[device.type])
 
 
 def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
     """One finding for each recipe."""
     torch.manual_seed(0)
-    return [_compared(name, device, dtype, pairs, tick) for name in RECIPES for dtype in DTYPES[device.type]]
+    return [_compare(name, device, dtype, pairs, tick) for name in RECIPES for dtype in DTYPES[device.type]]
 
 
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
-"""What ours computes in: on a GPU as the recipes say, and as is the default there."""
+"""Ours: on a GPU that of the recipes, and the default there."""
 RECIPES = {"word-language-model-lstm": "nn.LSTM", "word-language-model-transformer": "nn.TransformerEncoder"}
 
 
-def _compared(name: str, device: torch.device, dtype: str, pairs: int, tick: Callable[[str], None]) -> Finding:
-    ours, theirs = loops(name, device, dtype)
-    count, least = STEPS[device.type], LEAST[device.type]
+def _compare(name: str, device: torch.device, dtype: str, pairs: int, tick: Callable[[str], None]) -> Finding:
+    ours, theirs = build_loops(name, device, dtype)
+    count, minimum = STEPS[device.type], MIN_RATIO[device.type]
 
-    first, second = (partial(several, step, count, device.type == "cuda") for step in (ours.step, theirs.step))
-    times = in_turns(first, second, pairs, partial(tick, name))
-    found = ratio(times)
-    spec = recipe(name)
-    tokens = spec.batch_size * spec.bptt * count
-    speeds = [tokens * len(times) / sum(pair[which] for pair in times) for which in (0, 1)]
-    return Finding(
-        what=f"{name}: training, tokens/s on {'a GPU' if device.type == 'cuda' else 'CPU'}, {dtype}",
-        peer=f"a plain loop over {RECIPES[name]}, log-softmax and NLL",
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        promise=f"at least {least} ×",
-        kept=found.value >= least,
+    first, second = (partial(run_steps, step, count, device.type == "cuda") for step in (ours.step, theirs.step))
+    times = time_alternately(first, second, pairs, partial(tick, name))
+    ratio = estimate_ratio(times)
+    spec = load_recipe(name)
+    speeds = [spec.batch_size * spec.bptt * count / seconds for seconds in mean_seconds(times)]
+    return ratio.finding(
+        f"{name}: training, tokens/s on {'a GPU' if device.type == 'cuda' else 'CPU'}, {dtype}",
+        f"a plain loop over {RECIPES[name]}, log-softmax and NLL",
+        promise=f"at least {minimum} ×",
+        kept=ratio.value >= minimum,
         detail=(
             f"{speeds[0]:,.0f} against {speeds[1]:,.0f} tokens/s; {spec.batch_size} rows × {spec.bptt} tokens, width "
-            f"{spec.width}, vocabulary {VOCABULARY:,}; {found.pairs} pairs in turns"
+            f"{spec.width}, vocabulary {VOCABULARY:,}"
         ),
     )

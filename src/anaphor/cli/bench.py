@@ -15,11 +15,11 @@ from anaphor.errors import ConfigError
 from anaphor.flags import parse
 
 PARTS = {
-    "overhead": "what the contract costs",
-    "generation": "writing with carried state",
-    "recording": "what looking inside costs",
+    "overhead": "our stacks against torch.nn",
+    "generation": "generation with carried state",
+    "recording": "cost of taps and of recording",
     "training": "the recipes against a plain loop",
-    "feeding": "a translator with input feeding against a loop over cells",
+    "feeding": "a translation model with input feeding against a loop over cells",
     "bleu": "BLEU against sacreBLEU",
     "packing": "several runs of a study on one device",
 }
@@ -27,18 +27,18 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Measure speed side by side with what people use instead. Takes minutes; leave the machine alone meanwhile."""
+    """Measure speed against peers in the same run. Takes minutes; run nothing else meanwhile."""
 
     pairs: int = 60
-    """How many pairs a ratio is taken from; the two of a pair run right after each other."""
+    """Pairs of timings per ratio; ours and the peer run alternately."""
     parts: tuple[str, ...] = ("overhead", "generation", "recording", "training", "feeding", "bleu")
-    """What is measured: overhead, generation, recording, training, feeding, bleu; packing too, if asked for."""
+    """Benchmarks: overhead, generation, recording, training, feeding, bleu; packing only if named."""
     device: str = "cpu"
-    """Where training, feeding and packing are measured: auto, cpu or cuda. The other parts stay on the CPU."""
+    """Device of training, feeding and packing: auto, cpu or cuda. The other parts use the CPU."""
     threads: int = 0
-    """CPU threads; 0 leaves the choice to torch."""
+    """CPU threads; 0 for torch's default."""
     out: Path | None = None
-    """Folder for the findings as a page and as JSON, and for the figure of time per token."""
+    """Folder for speed.md, speed.json and the figure of time per token."""
     json: bool = False
     """Print one JSON value instead of a table."""
 
@@ -48,7 +48,7 @@ class Options:
         for part in self.parts:
             look_up(PARTS, part, "part")
         if self.threads < 0:
-            raise ConfigError(f"threads={self.threads}: it must be at least 1, or 0 for torch's choice")
+            raise ConfigError(f"threads={self.threads}: it must be at least 1, or 0 for torch's default")
 
 
 def run(words: Sequence[str]) -> int:
@@ -59,8 +59,8 @@ def run(words: Sequence[str]) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from anaphor.bench import bleu, feeding, generation, overhead, packing, record, recording, training
-    from anaphor.bench.finding import Finding
+    from anaphor.bench import bleu, feeding, generation, overhead, packing, training
+    from anaphor.bench.timing import Finding, describe_machine, render_page
     from anaphor.draw import curves
     from anaphor.training.device import choose_device
 
@@ -70,8 +70,8 @@ def run(words: Sequence[str]) -> int:
     if options.out is not None:
         make(options.out)
     sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
-    sizes |= {"recording": 2 * options.pairs, "training": training.comparisons(device) * options.pairs}
-    sizes |= {"feeding": options.pairs, "bleu": options.pairs, "packing": packing.ticks(device)}
+    sizes |= {"recording": 2 * options.pairs, "training": training.count_comparisons(device) * options.pairs}
+    sizes |= {"feeding": options.pairs, "bleu": options.pairs, "packing": packing.count_ticks(device)}
     total = sum(sizes[part] for part in options.parts)
     columns = (
         *Progress.get_default_columns(),
@@ -93,7 +93,7 @@ def run(words: Sequence[str]) -> int:
             more, times = generation.measure(options.pairs, tick)
             findings += more
         if "recording" in options.parts:
-            findings += recording.measure(options.pairs, tick)
+            findings += overhead.measure_recording(options.pairs, tick)
         if "training" in options.parts:
             findings += training.measure(options.pairs, device, tick)
         if "feeding" in options.parts:
@@ -104,51 +104,45 @@ def run(words: Sequence[str]) -> int:
             findings += packing.measure(device, tick)
 
     exit_code = 0 if all(finding.kept for finding in findings) else 1
-    made_on = record.machine(device)
-    rows = {"machine": made_on, "findings": [dataclasses.asdict(finding) for finding in findings]}
+    machine = describe_machine(device)
+    report = {"machine": machine, "findings": [dataclasses.asdict(finding) for finding in findings]}
     written: list[Path] = []
     if options.out is not None:
         with writing(options.out):
             figure = None
             if times:
                 figure = curves(
-                    {name: smoothed(seconds) for name, seconds in times.items()},
+                    {name: smooth(seconds) for name, seconds in times.items()},
                     options.out / "generation.png",
-                    x_label="tokens written so far",
+                    x_label="tokens generated so far",
                     y_label="ms for the next token",
-                    title="With carried state the past is never read again",
+                    title="With carried state the past is not read again",
                     log_y=True,
                 )
             command = " ".join(["anaphor bench", *words])
-            (options.out / "speed.md").write_text(record.page(findings, made_on, command, figure), encoding="utf-8")
-            (options.out / "speed.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            (options.out / "speed.md").write_text(render_page(findings, machine, command, figure), encoding="utf-8")
+            (options.out / "speed.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
             written = [*([figure] if figure else []), options.out / "speed.md", options.out / "speed.json"]
     if options.json:
-        print(json.dumps({**rows, "files": [str(path) for path in written]}))
+        print(json.dumps({**report, "files": [str(path) for path in written]}))
         return exit_code
     table = Table(box=None, pad_edge=False)
-    for heading in ("measured", "against", "ratio", "promise", "kept"):
+    for heading in ("measured", "against", "ratio", "target", "met"):
         table.add_column(heading, no_wrap=heading == "ratio")
     for finding in findings:
-        interval = "" if finding.low is None else f" [{finding.low:.2f}, {finding.high:.2f}]"
-        table.add_row(
-            finding.what,
-            finding.peer,
-            f"{finding.value:.2f}{interval}",
-            finding.promise,
-            "yes" if finding.kept else "no",
-        )
+        met = "yes" if finding.kept else "no"
+        table.add_row(finding.what, finding.peer, finding.ratio, finding.promise, met)
     console = Console()
     print_table(console, table)
-    console.print(", ".join(f"{key} {value}" for key, value in made_on.items()), style="dim")
+    console.print(", ".join(f"{key} {value}" for key, value in machine.items()), style="dim")
     for path in written:
         console.print(f"wrote {path}")
     return exit_code
 
 
-def smoothed(seconds: Sequence[float], size: int = 16) -> tuple[list[float], list[float]]:
-    """Milliseconds, as medians of pieces: single tokens are too noisy to draw."""
+def smooth(seconds: Sequence[float], size: int = 16) -> tuple[list[float], list[float]]:
+    """Milliseconds, as medians of windows: single tokens are too noisy to draw."""
     from statistics import median
 
-    pieces = range(0, len(seconds) - size + 1, size)
-    return [start + size / 2 for start in pieces], [1e3 * median(seconds[start : start + size]) for start in pieces]
+    starts = range(0, len(seconds) - size + 1, size)
+    return [start + size / 2 for start in starts], [1e3 * median(seconds[start : start + size]) for start in starts]

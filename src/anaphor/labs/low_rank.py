@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from anaphor.data.reference import prose
+from anaphor.data.embedded import read_reference
 from anaphor.draw import Line, bands, curves
 from anaphor.inspect import attention_maps
 from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, equal
@@ -150,7 +150,7 @@ def _seconds(compute: Callable[..., Tensor], *inputs: Tensor) -> float:
 def small_model(spec: LowRankLabSpec) -> dict[str, Any]:
     """Attention maps of a small byte-level transformer before and after training, on held-out text."""
     torch.manual_seed(spec.seed)
-    text = torch.tensor(list("\n".join(prose()).encode()))
+    text = torch.tensor(list("\n".join(read_reference()).encode()))
     train, valid = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
     sizes = {"width": 64, "heads": 4, "layers": 2, "feedforward": 128}
     model = build("transformer", vocabulary=256, dropout=0.0, position="rotary", **sizes)
