@@ -1,7 +1,7 @@
 """Step: from batches to updated weights, and metrics of the step that may be read later.
 
-Nothing here reads a value on the host, so that a GPU never waits for Python; `cuda_graph.CUDAGraphStep` replays the same
-work as one graph.
+Nothing here reads a value on the host, so that a GPU never waits for Python; `cuda_graph.CUDAGraphStep` replays the
+same work as one graph.
 """
 
 from __future__ import annotations
