@@ -1,7 +1,7 @@
 """A task of one's own in one file: the sum of a sequence of digits, by regression.
 
-    anaphor train digit-sum --import examples/digit_sum.py --steps 300 --out runs/digits
-    anaphor evaluate runs/digits --import examples/digit_sum.py
+anaphor train digit-sum --import examples/digit_sum.py --steps 300 --out runs/digits
+anaphor evaluate runs/digits --import examples/digit_sum.py
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from anaphor.config import finite, from_yaml, look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import parse, value_of
 from anaphor.registry import TASKS, ImportedFile, import_file
-from anaphor.training.run_folder import RunFolder
+from anaphor.training.run_folder import RunFolder, check_handling
 from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, recipe_file
 
 
@@ -52,14 +52,7 @@ class Handling:
         after: Any = getattr(super(), "__post_init__", None)
         if after is not None:
             after()
-        if self.force and self.overwrite:
-            raise ConfigError("--force and --overwrite: one resumes the run, the other deletes it; give one of them")
-        if self.resume and self.overwrite:
-            raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
-        if self.force and not self.resume:
-            raise ConfigError("--force belongs to --resume; use --overwrite to replace the run in --out")
-        if self.resume and self.out is None:
-            raise ConfigError("--resume needs --out: the folder of the run")
+        check_handling(out=self.out, resume=self.resume, force=self.force, overwrite=self.overwrite)
         if not 0 < self.save_minutes < float("inf"):
             raise ConfigError(f"save_minutes={self.save_minutes}: it must be above 0")
 
@@ -77,7 +70,11 @@ def run(words: Sequence[str]) -> int:
         return 0
     if words[0].startswith("-"):
         raise ConfigError("the task is missing: " + " or ".join(f"`anaphor train {task} {words[0]}`" for task in TASKS))
-    imports = [import_file(path) for path in values_of("--import", words[1:])]
+    imports = import_given(words[1:])
+    resumed = value_of("--out", words) if "--resume" in words else None
+    if resumed is not None and RunFolder(Path(resumed)).exists:
+        # Before its task is looked up: it may be one of the user's.
+        RunFolder(Path(resumed)).check_imports(force="--force" in words, warn=lambda line: None)
     task: TaskDefinition = look_up(TASKS, words[0], "task")
     options = read(task, words[1:])
     spec = task.spec(**{field.name: getattr(options, field.name) for field in dataclasses.fields(task.spec)})

@@ -268,3 +268,15 @@ def _paths(data: str) -> list[Path]:
         if all(map(os.path.isfile, both)):
             return both
     return []
+
+
+def check_handling(*, out: Path | str | None, resume: bool, force: bool, overwrite: bool) -> None:
+    """Raise for a combination of what is to be done with a run that is there already."""
+    if force and overwrite:
+        raise ConfigError("--force and --overwrite: one resumes the run, the other deletes it; give one of them")
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
+    if force and not resume:
+        raise ConfigError("--force belongs to --resume; use --overwrite to replace the run in --out")
+    if resume and out is None:
+        raise ConfigError("--resume needs --out: the folder of the run")

@@ -1,0 +1,82 @@
+"""Train from Python: what `anaphor train` does, with flags as keywords."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from anaphor.cli.progress import Bar, SecondBar
+from anaphor.config import check_fields, from_yaml, look_up
+from anaphor.errors import ConfigError
+from anaphor.progress import progress_listener
+from anaphor.registry import TASKS, import_file
+from anaphor.training.load import Run, load_run
+from anaphor.training.run import SAVE_MINUTES, execute
+from anaphor.training.run_folder import RunFolder, check_handling
+from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, recipe_file
+from anaphor.training.trainer import Callback, NullCallback
+
+
+def train(
+    task: str,
+    *,
+    out: Path | str | None = None,
+    recipe: str | None = None,
+    config: Path | str | None = None,
+    imports: Iterable[Path | str] = (),
+    resume: bool = False,
+    force: bool = False,
+    overwrite: bool = False,
+    no_test: bool = False,
+    tensorboard: bool = False,
+    save_minutes: float = SAVE_MINUTES,
+    progress: bool = True,
+    callback: Callback | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a model and give the finished run, loaded with its best weights.
+
+    Every flag of `anaphor train TASK` is a keyword: `train("lm", data="grammar", model="lstm", epochs=2)`.
+    `progress` shows a bar on stderr; `callback` is called at every step and validation instead.
+    """
+    for file in imports:
+        import_file(file)
+    definition: TaskDefinition = look_up(TASKS, task, "task")
+    check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
+    spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
+    folder = Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}" if out is None else Path(out)
+    with ExitStack() as stack:
+        if callback is None and progress:
+            bar = stack.enter_context(Bar("training", definition))
+            stack.enter_context(progress_listener(SecondBar(bar)))
+            callback = bar
+        execute(
+            spec, folder, callback or NullCallback(), resume=resume, force=force, overwrite=overwrite,
+            test=not no_test, tensorboard=tensorboard, save_minutes=save_minutes,
+        )  # fmt: skip
+    return load_run(folder, device=spec.device)
+
+
+def make_spec(task: TaskDefinition, file: Path | None, settings: dict[str, Any]) -> RunSpec:
+    """The spec of a run: settings over a file over the defaults."""
+    check_fields(task.spec, settings, f"train({task.name!r})")
+    base = {} if file is None else vars(from_yaml(task.spec, file))
+    return task.spec(**merge_settings(task.spec, base, settings))
+
+
+def _settings_file(
+    task: TaskDefinition, recipe: str | None, config: Path | str | None, resumed: Path | str | None
+) -> Path | None:
+    if recipe is not None and config is not None:
+        raise ConfigError(f"recipe={recipe!r} and config={str(config)!r}: give one of them")
+    if recipe is not None:
+        return recipe_file(recipe, task)
+    if config is not None:
+        return Path(config)
+    if resumed is not None:
+        RunFolder(Path(resumed)).require()
+        return RunFolder(Path(resumed)).spec
+    return None

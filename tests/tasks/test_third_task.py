@@ -1,0 +1,147 @@
+"""A task in one file outside the package: it trains, resumes, is evaluated, drawn and studied like any other."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import anaphor
+from anaphor.cli.main import main
+from anaphor.errors import ConfigError
+
+FILE = Path(__file__).parents[2] / "examples" / "digit_sum.py"
+SMALL = ["--import", str(FILE), "--steps", "24", "--eval-every", "6", "--lr", "0.02"]
+
+
+def train(out, *more):
+    return main(["train", "digit-sum", *SMALL, "--out", str(out), "--json", *more])
+
+
+def last_checkpoint(out):
+    folder = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    return folder.name, json.loads((folder / "manifest.json").read_bytes())["files"]
+
+
+def test_it_trains_and_reports_its_own_metrics(tmp_path, capsys):
+    assert train(tmp_path / "run") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["valid"].keys() == {"mse", "within_half", "signature"}
+    assert result["valid"]["signature"] == "examples:200|length:6"
+    assert result["sequences_per_second"] > 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [6, 12, 18, 24]
+    assert lines[-1]["sequences"] == 24 * 50
+    assert lines[-1]["valid"]["mse"] < lines[0]["valid"]["mse"]
+    assert {path.name for path in (tmp_path / "run").glob("*.png")} == {
+        "curves.png", "curves-within_half.png", "curves-loss.png",
+    }  # fmt: skip
+
+
+def test_it_resumes_bit_identically_after_a_kill(tmp_path):
+    assert train(tmp_path / "whole") == 0
+    command = [
+        sys.executable, "-c",
+        "import os, signal, sys, torch; torch.set_num_threads(1)\n"
+        "from anaphor.training.run_folder import RunFolder\n"
+        "def log(self, step, **values):\n"
+        "    if step == 12: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "RunFolder.log = log\n"
+        "from anaphor.cli.main import main; main(sys.argv[1:])",
+        "train", "digit-sum", *SMALL, "--out", str(tmp_path / "killed"), "--json", "--save-minutes", "1e-9",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, check=False, env=os.environ)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert last_checkpoint(tmp_path / "killed")[0] == "step-11"
+    words = ["train", "digit-sum", "--resume", "--import", str(FILE), "--out", str(tmp_path / "killed"), "--json"]
+    assert main(words) == 0
+    whole, resumed = last_checkpoint(tmp_path / "whole"), last_checkpoint(tmp_path / "killed")
+    assert whole[0] == resumed[0] == "step-24"
+    for name in ("model.safetensors", "optimizer.safetensors", "random.safetensors"):
+        assert whole[1][name] == resumed[1][name], name
+
+
+def test_it_is_evaluated(tmp_path, capsys):
+    assert train(tmp_path / "run") == 0
+    trained = json.loads(capsys.readouterr().out)
+    words = ["evaluate", str(tmp_path / "run"), "--import", str(FILE), "--split", "test", "--json"]
+    assert main(words) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["mse"] == trained["test"]["mse"]
+
+
+def test_it_runs_in_a_study(tmp_path, capsys):
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "task: digit-sum\nbase: {steps: 20, lr: 0.02}\nparameters: {model: {values: [gru, rnn]}}\nseeds: 2\n"
+    )
+    words = ["study", str(study), "--import", str(FILE), "--out", str(tmp_path / "out"), "--json"]
+    assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["cells"]) == 4
+    assert all(cell["status"] == "finished" for cell in report["cells"])
+
+
+def test_python_trains_it_too(tmp_path):
+    run = anaphor.train("digit-sum", imports=[FILE], steps=4, out=tmp_path / "run", progress=False)
+    assert run.metrics[-1]["step"] == 4
+    assert run.result["valid"]["mse"] == run.evaluate("valid")["mse"]
+    with pytest.raises(ConfigError, match="has no text to generate: it was trained by `train digit-sum`"):
+        run.generate()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import anaphor\ndef broken(:\n", "syntax error in line 2"),
+        ("x = 1\n", "registers nothing"),
+        ("import anaphor\nanaphor.register_mixer('lstm', object)\n", "mixer name 'lstm' is already registered"),
+        ("import anaphor\n\n1 / 0\n", "ZeroDivisionError in line 3: division by zero"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(tmp_path, capsys, text, message):
+    (tmp_path / "parts.py").write_text(text)
+    assert main(["train", "lm", "--import", str(tmp_path / "parts.py"), "--data", "grammar"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "parts.py" in error
+    assert message in error
+
+
+def test_a_metric_that_is_missing_from_a_result_is_refused_in_one_line(tmp_path, capsys):
+    text = (
+        FILE.read_text().replace("Result(values, ", 'Result({"other": 1.0}, ').replace('"digit-sum"', '"digit-sum-2"')
+    )
+    (tmp_path / "parts.py").write_text(text)
+    words = ["train", "digit-sum-2", "--import", str(tmp_path / "parts.py"), "--steps", "2", "--out"]
+    assert main([*words, str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert "the result on valid has no metric 'mse' to select by (it has: other)" in error
+
+
+def test_a_run_names_the_file_it_needs_and_refuses_another(tmp_path, capsys):
+    parts = tmp_path / "parts.py"
+    parts.write_text(FILE.read_text().replace('"digit-sum"', '"digit-sum-3"'))
+    words = ["train", "digit-sum-3", "--import", str(parts), "--steps", "2", "--out", str(tmp_path / "run"), "--json"]
+    assert main(words) == 0
+    capsys.readouterr()
+
+    def in_another_process(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "anaphor.cli.main", *words], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stderr.strip()
+
+    code, error = in_another_process("evaluate", str(tmp_path / "run"))
+    assert code == 2
+    assert error == f"anaphor: {tmp_path / 'run'} was trained with parts of parts.py: pass --import {parts}"
+    parts.write_text(parts.read_text() + "# edited\n")
+    code, error = in_another_process("evaluate", str(tmp_path / "run"), "--import", str(parts))
+    assert code == 2
+    assert "parts.py has changed since" in error
+    code, error = in_another_process("evaluate", str(tmp_path / "run"), "--import", str(parts), "--force", "--json")
+    assert code == 0, error
+    assert "parts.py has changed since" in error
