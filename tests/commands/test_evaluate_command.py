@@ -37,7 +37,7 @@ def test_rows_of_both_states_say_which_is_theirs(run, capsys):
 
 def test_one_token_is_one_token(run, capsys):
     assert main(["evaluate", run, "--device", "cpu", "--bptt", "2", "--batch-size", "12"]) == 0
-    assert "its segments have 1 token, for no row of the text is longer" in capsys.readouterr().out
+    assert "segments have 1 token, because no row of the text is longer" in capsys.readouterr().out
 
 
 def test_another_text_than_in_training_is_told(run, tmp_path, capsys):
@@ -47,7 +47,7 @@ def test_another_text_than_in_training_is_told(run, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("a b c d d\n" * 40)
     assert main(words) == 0
     told = capsys.readouterr().err.splitlines()
-    line = "anaphor: the text of {} is another one than {} was trained with"
+    line = "anaphor: {} has changed since {} was trained"
     assert told == [line.format(split, run) for split in ("train", "valid")]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.cli.generate import as_written
+from anaphor.cli.generate import decode_stream
 from anaphor.data.vocab import TOKENIZERS
 
 TEXT = "the cat sat on the mât .\n\nthe 🐈 sat too , naïve ﷺ � .\n" * 3
@@ -26,7 +26,7 @@ def test_what_is_printed_piece_by_piece_is_the_whole_text(kind, data):
     some = st.integers(0, len(sound)).flatmap(lambda start: st.just(sound[start : start + 9]))
     anything = st.lists(st.integers(0, len(tokenizer) - 1), max_size=9)
     ids = list(chain.from_iterable(data.draw(st.lists(some | anything, max_size=5))))
-    printed = list(as_written(tokenizer, ids))
+    printed = list(decode_stream(tokenizer, ids))
     assert "".join(printed) == tokenizer.decode(ids)
     for place in range(len(ids)):
         so_far = tokenizer.decode(ids[: place + 1])
@@ -44,11 +44,11 @@ def letters_as_bytes(count):
 def test_characters_of_several_bytes_come_out_whole(values, missing):
     tokenizer = tokenizer_of("byte")
     ids = values[: len(values) - missing]
-    assert "".join(as_written(tokenizer, ids)) == ids.decode("utf-8", "replace")
+    assert "".join(decode_stream(tokenizer, ids)) == ids.decode("utf-8", "replace")
 
 
 def test_a_character_is_printed_once_it_is_complete():
-    printed = list(as_written(tokenizer_of("byte"), "a🐈b".encode()))
+    printed = list(decode_stream(tokenizer_of("byte"), "a🐈b".encode()))
     assert [text for text in printed if text] == ["a", "🐈", "b"]
 
 
@@ -58,7 +58,7 @@ def test_each_token_costs_the_same_however_long_the_text_has_become(kind, monkey
     decode = tokenizer.decode
     monkeypatch.setattr(tokenizer, "decode", lambda ids: asked.append(len(ids)) or decode(ids))
     ids = [*(tokenizer.encode(TEXT).tolist() * 5), *([len(tokenizer) - 1] * 100)]
-    for _ in as_written(tokenizer, ids):
+    for _ in decode_stream(tokenizer, ids):
         pass
     assert len(asked) <= 2 * len(ids) + 1
     assert max(asked) <= 5

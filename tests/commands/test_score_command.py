@@ -78,15 +78,15 @@ def test_what_is_longer_than_the_positions_is_to_be_cut(scored, capsys):
 
 def test_words_that_the_model_does_not_know_are_counted(scored):
     told = scored("cat Quetzalcoatl", "Ixchel")
-    assert "the model does not know 2 of 3 tokens of the text" in told.err
+    assert "2 of 3 tokens of the text not in the vocabulary: replaced by <unk>" in told.err
     assert told.out.rstrip().endswith(", 1 token")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "write sentences behind the run, or name one with --file"),
-        (["cat", "--file", "sentences.txt"], "score sentences or a file"),
+        ([], "give sentences behind the run, or a file with --file, but not both"),
+        (["cat", "--file", "sentences.txt"], "give sentences behind the run, or a file with --file, but not both"),
         (["--file", "nowhere.txt"], "nowhere.txt"),
     ],
 )

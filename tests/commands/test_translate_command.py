@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import random
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -170,11 +171,11 @@ def test_several_runs_vote(runs, capsys):
 def test_unknown_words_and_cuts_are_told_in_a_line_each(runs, capsys):
     captured = told(capsys, runs["copy"], "a zebra b", "c <b>", "zebra")
     assert captured.out.count("\n") == 3
-    assert captured.err == "anaphor: read as <unk>: zebra, <b>\n"
+    assert captured.err == "anaphor: not in the vocabulary, replaced by <unk>: zebra, <b>\n"
     captured = told(capsys, runs["copy"], "a b c d", "--max-length", 2)
-    assert captured.err == "anaphor: the translation of sentence 1 was cut at the longest length\n"
+    assert captured.err == "anaphor: cut at the maximum length: translation of sentence 1\n"
     captured = told(capsys, runs["copy"], "a b c d", "e", "d c b", "--max-length", 2)
-    assert captured.err == "anaphor: translations were cut at the longest length: of the sentences 1, 3\n"
+    assert captured.err == "anaphor: cut at the maximum length: translation of sentence 1, 3\n"
 
 
 def test_layers_can_be_chosen(runs, capsys):
@@ -186,25 +187,25 @@ def test_layers_can_be_chosen(runs, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{copy}"], "translate sentences or a file: write sentences behind the run, or name one with --file"),
-        (["{copy}", "a", "--file", "f"], "translate sentences or a file"),
+        (["{copy}"], "give sentences behind the run, or a file with --file, but not both"),
+        (["{copy}", "a", "--file", "f"], "give sentences behind the run, or a file with --file, but not both"),
         (
             ["{copy}", "--ensemble", "{other}", "a b"],
-            "sentences must stand before options that take several values, right behind the run, or name a file with",
+            "--ensemble takes all values behind it, so write the sentences before it, or name a file with",
         ),
-        (["{copy}", "a", "--n-best", "6"], "n_best=6: it must be at least 1, and a beam of 5 finds no more"),
-        (["{copy}", "a", "--beam", "0", "--n-best", "1"], "beam=0: there must be at least 1"),
+        (["{copy}", "a", "--n-best", "6"], "n_best=6: it must be at least 1 and at most the beam of 5"),
+        (["{copy}", "a", "--beam", "0", "--n-best", "1"], "beam=0: it must be at least 1"),
         (["{copy}", "a", "--length-penalty", "-1"], "length_penalty=-1.0: it must be from 0 to 10"),
         (["{copy}", "a", "--length-penalty", "nan"], "length_penalty=nan: it must be from 0 to 10"),
-        (["{copy}", "a", "--layer", "0"], "layer=0 tells whose attention is shown: say --align, --out or --json, too"),
+        (["{copy}", "a", "--layer", "0"], "layer=0 has no effect without --align, --out or --json"),
         (["{copy}", "a", "--max-length", "0"], "longest=0"),
-        (["{copy}", "a", "--ensemble", "{copy}"], "votes already: a run has one vote"),
-        (["{copy}", "a", "--ensemble", "{letters}"], "have different tokenizers: they cannot vote on a token"),
+        (["{copy}", "a", "--ensemble", "{copy}"], "is given twice: a run counts once"),
+        (["{copy}", "a", "--ensemble", "{letters}"], "have different tokenizers: they cannot form an ensemble"),
         (["{copy}", "a", "--align", "--layer", "1"], "layer=1: the source is looked at by layer 0 only"),
         (["{copy}", "a b <eos> c"], "sentence 1 holds '<eos>', which marks the end of a sentence"),
         (["{state}", "a", "--align"], "condition='state' looks at no source"),
         (["{state}", "a", "--out", "nowhere"], "condition='state' looks at no source"),
-        (["{language}", "a"], "translates nothing: it was trained by `train lm`"),
+        (["{language}", "a"], "is a run of `train lm`: use one of `train translate`"),
         (["{copy}/nowhere", "a"], "nowhere"),
         (["{deep}", "a", "a a a a a a a a a a"], "sentence 2 is too long: it has 10 tokens, and the limit is 9"),
         (["{copy}", "--file", "{copy}/nowhere"], "cannot read"),
@@ -214,13 +215,29 @@ def test_what_cannot_work_is_refused_in_one_line(runs, capsys, words, message):
     assert message in refused(capsys, *(word.format(**runs) for word in words))
 
 
-def test_who_looks_into_a_translation_is_told_where_its_attention_is_drawn(runs, tmp_path, capsys):
-    for words in ([runs["copy"], "a"], [runs["language"], "a", "--compare", runs["copy"]]):
-        capsys.readouterr()
-        assert main(["look", *map(str, words), "--out", str(tmp_path / "out"), "--device", "cpu"]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"the run in {runs['copy']} is no language model" in line
-        assert line.endswith(f"`anaphor translate {runs['copy']} TEXT --align --out DIR` shows what it looked at")
+def test_look_shows_the_alignment_of_a_translation(runs, tmp_path, capsys):
+    words = ["look", str(runs["copy"]), "a b", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [path.rpartition("/")[2] for path in found["written"]] == [
+        "alignment.html", "alignment.png", "alignment.svg",
+    ]  # fmt: skip
+    assert all(Path(path).is_file() for path in found["written"])
+    assert main(["translate", str(runs["copy"]), "a b", "--json", "--device", "cpu"]) == 0
+    (expected,) = json.loads(capsys.readouterr().out)
+    assert found["translation"] == expected["translations"][0]["text"]
+    assert found["alignment"] == expected["alignment"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == found["translation"]
+    assert lines[1].startswith(f"  {found['alignment']['target'][0]}: [a/")
+
+
+def test_a_language_model_is_not_compared_with_a_translation(runs, tmp_path, capsys):
+    words = ["look", str(runs["language"]), "a", "--compare", str(runs["copy"]), "--out", str(tmp_path / "out")]
+    assert main([*words, "--device", "cpu"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"anaphor: {runs['copy']} is a run of `train translate`: use one of `train lm`"
     assert not (tmp_path / "out").exists()
 
 
@@ -271,7 +288,7 @@ def test_a_run_can_be_scored_by_another_search(runs, capsys):
     assert found[0]["loss"] == found[1]["loss"]
     assert ("beam:1|penalty:1" in found[0]["signature"], "beam:3|penalty:2" in found[1]["signature"]) == (True, True)
     assert main(["evaluate", str(runs["language"]), "--beam", "3", "--device", "cpu"]) == 2
-    assert "--beam is for translations" in capsys.readouterr().err
+    assert "--beam is for runs of `train translate`" in capsys.readouterr().err
 
 
 def test_pairs_that_were_left_out_were_not_learnt(little):
@@ -301,7 +318,7 @@ def test_a_translation_that_was_cut_says_so(runs, capsys):
     found = told(capsys, runs["copy"], "a b c d", "--max-length", "2", "--json")
     (one,) = json.loads(found.out)
     assert not one["translations"][0]["finished"]
-    assert "was cut at the longest length" in found.err
+    assert "cut at the maximum length" in found.err
     found = told(capsys, runs["copy"], "a b c d", "--json")
     assert json.loads(found.out)[0]["translations"][0]["finished"]
     assert "cut" not in found.err
@@ -319,7 +336,7 @@ def test_scores_tell_how_many_translations_were_cut(little):
 
 def test_without_a_source_an_encoder_is_refused(capsys):
     assert main(["train", "translate", "--condition", "none", "--encoder", "gru"]) == 2
-    assert "condition='none' leaves the source unread" in capsys.readouterr().err
+    assert "condition='none' does not read the source" in capsys.readouterr().err
 
 
 def test_sentences_may_come_from_standard_input(runs, capsys, monkeypatch):

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from anaphor.cli import look as command
 from anaphor.cli.main import main
 from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError, DataError
@@ -79,7 +78,7 @@ def test_people_get_a_table_and_the_paths(runs, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("parameters")
     assert "perplexity" in lines[1]
-    assert " ".join(lines[2].split()) == "layer head entropy distance itself previous first induction remarkable"
+    assert " ".join(lines[2].split()) == "layer head entropy distance itself previous first induction pattern"
     assert len(lines[3].split()) >= 8
     assert lines[-5:] == [str(tmp_path / "out" / name) for name in
                           ("attention.html", "attention.png", "attention.svg", "states.png", "states.svg")]  # fmt: skip
@@ -90,7 +89,7 @@ def test_people_get_a_table_and_the_paths(runs, tmp_path, capsys):
 def test_unknown_words_are_counted_among_those_of_the_text(runs, tmp_path, capsys):
     words = ["look", str(runs["lstm"]), "Quetzalcoatl", "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(words) == 0
-    assert "the model does not know 1 of 1 tokens of the text" in capsys.readouterr().err
+    assert "1 of 1 token of the text not in the vocabulary" in capsys.readouterr().err
 
 
 def test_one_layer_and_one_head(runs, tmp_path, capsys):
@@ -120,7 +119,7 @@ def test_two_runs_are_compared_token_by_token(runs, tmp_path, capsys):
     )
     words = ["look", str(runs["hybrid"]), TEXT, "--compare", str(runs["lstm"]), "--out", str(tmp_path)]
     assert main([*words, "--device", "cpu"]) == 0
-    assert f"{runs['lstm']} less {runs['hybrid']}: " in capsys.readouterr().out
+    assert f"{runs['lstm']} minus {runs['hybrid']}: " in capsys.readouterr().out
 
 
 FIGURES = [f"{what}{whose}.{ending}" for whose in ("", "-compared") for what in ("attention", "states")
@@ -182,12 +181,11 @@ def test_a_file_can_hold_the_text(runs, tmp_path, capsys):
         (["RUN", "a", "--file", "b"], "look at one text"),
         (
             ["RUN", "--layers", "1", "the cat"],
-            "--layers takes all words behind it, and 'the cat' is no number: the text must stand before options that "
-            "take several values, right behind the run",
+            "layers='1 the cat': it must be a list of whole numbers",
         ),
-        (["--layers", "1", "RUN", "the cat"], "the text must stand before options that take several values"),
-        (["RUN", "--layers", "1", "1984"], "the text must stand before options that take several values"),
-        (["RUN", "a", "--head", "1"], "head=1 of which layer? Say --layer too"),
+        (["--layers", "1", "RUN", "the cat"], "it must be a list of whole numbers"),
+        (["RUN", "--layers", "1", "1984"], "--layers takes all values behind it, so write the text before it"),
+        (["RUN", "a", "--head", "1"], "head=1 needs --layer"),
         (["RUN", "a", "--layer", "0"], "layer 0 has no attention map: attention was looked at in layers 1, 2"),
         (["RUN", "a", "--layer", "1", "--head", "2"], "layer 1 has no head 2: its heads are 0 to 1"),
         (["RUN", "a", "--layers", "7"], "there is no layer 7: they are 0 to 2"),
@@ -218,7 +216,7 @@ def test_a_folder_that_cannot_be_written_to_gets_one_line(runs, tmp_path, capsys
 
 @pytest.mark.usefixtures("_no_figures")
 def test_too_many_weights_are_left_out_of_json_and_named(runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "MOST_CELLS", 100)
+    monkeypatch.setattr("anaphor.tasks.lm.look.MAX_WEIGHTS", 100)
     told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path)
     assert list(told["runs"][0]["weights"]) == ["layers.1.mixer.weights"]
     assert (

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anaphor.cli.table import print_table
-from anaphor.cli.writing import make, writing
 from anaphor.config import look_up
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, create_folder, writing_to
 from anaphor.flags import parse
 
 PARTS = {
@@ -68,7 +67,7 @@ def run(words: Sequence[str]) -> int:
         torch.set_num_threads(options.threads)
     device = choose_device(options.device)
     if options.out is not None:
-        make(options.out)
+        create_folder(options.out)
     sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
     sizes |= {"recording": 2 * options.pairs, "training": training.count_comparisons(device) * options.pairs}
     sizes |= {"feeding": options.pairs, "bleu": options.pairs, "packing": packing.count_ticks(device)}
@@ -108,7 +107,7 @@ def run(words: Sequence[str]) -> int:
     report = {"machine": machine, "findings": [dataclasses.asdict(finding) for finding in findings]}
     written: list[Path] = []
     if options.out is not None:
-        with writing(options.out):
+        with writing_to(options.out):
             figure = None
             if times:
                 figure = curves(

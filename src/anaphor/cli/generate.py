@@ -1,18 +1,15 @@
-"""`anaphor generate RUN`: write with a trained model."""
+"""`anaphor generate RUN`: generate text with a trained language model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from anaphor.cli.train import warn_of_unknown
+from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
 from anaphor.errors import ConfigError
-from anaphor.flags import parse
+from anaphor.tasks.lm import describe_unknown
 from anaphor.training.spec import check_seed
 
 if TYPE_CHECKING:
@@ -23,89 +20,77 @@ LONGEST_CHARACTER = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Write with a trained model, token by token as they are chosen."""
+class Options(RunOptions):
+    """Generate text with a trained language model, token by token."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of the run."""
     prompt: str = ""
-    """Text to go on from; empty means to begin anew."""
+    """Text to continue; empty for none."""
     tokens: int = 100
-    """How many tokens to write."""
+    """Number of tokens to generate."""
     temperature: float = 1.0
-    """Above one flattens the odds, below one sharpens them; 0 always takes the most likely token."""
+    """Sampling temperature; 0 is greedy."""
     top_k: int | None = None
-    """Choose among so many most likely tokens only."""
+    """Sample from the k most likely tokens only."""
     top_p: float | None = None
-    """Choose among the most likely tokens that together have this probability."""
+    """Sample from the most likely tokens with this total probability (nucleus sampling)."""
     beam: int | None = None
-    """Search for the most probable text with so many beams, instead of drawing one."""
+    """Beam search of this width in place of sampling."""
     seed: int = 0
-    """Decides every random draw."""
-    device: str = "auto"
-    """Where it runs: auto, cpu or cuda."""
-    json: bool = False
-    """Print one JSON value instead of the text alone."""
+    """Random seed."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
-            raise ConfigError(f"tokens={self.tokens}: write at least 1")
+            raise ConfigError(f"tokens={self.tokens}: it must be at least 1")
         check_seed(self.seed)
         for name in ("temperature", "top_k", "top_p", "seed"):
             given = getattr(self, name)
             if self.beam is not None and given != getattr(Options, name):
-                raise ConfigError(f"{name}={given} means nothing to a beam search, which draws no token")
+                raise ConfigError(f"{name}={given} has no effect with --beam, which does not sample")
 
 
 def run(words: Sequence[str]) -> int:
     if "--greedy" in words:
-        raise ConfigError("there is no --greedy: --temperature 0 always takes the most likely token")
-    options = parse(Options, words, program="anaphor generate")
+        raise ConfigError("there is no --greedy: use --temperature 0")
+    options = parse_options("generate", words, Options)
 
     from anaphor.generate import Choice, beam_search, generate
-    from anaphor.training.run import opened_language
 
     choice = Choice(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
-    with opened_language(options.run, options.device) as made:
-        tokenizer = made.tokenizer
-        prompt = [tokenizer.boundary, *tokenizer.encode_sentence(options.prompt).tolist()]
-        warn_of_unknown(prompt.count(tokenizer.unknown), len(prompt) - 1, "prompt")
-        if options.beam is not None:
-            ids = beam_search(made.model, prompt, options.tokens, options.beam)[0].tokens
-            if not options.json:
-                print(tokenizer.decode(ids))
-        else:
-            tokens = generate(made.model, prompt, options.tokens, choice, seed=options.seed)
-            if options.json:
-                ids = list(tokens)
-            else:
-                for text in as_written(tokenizer, tokens):
-                    print(text, end="", flush=True)
-                print()
-        if options.json:
-            print(
-                json.dumps(
-                    {"prompt": options.prompt, "text": tokenizer.decode(ids), "tokens": ids, "seed": options.seed}
-                )
-            )
+    experiment = load_experiment(options, task="lm")
+    model, tokenizer = experiment.model, experiment.tokenizer
+    prompt = [tokenizer.boundary, *tokenizer.encode_sentence(options.prompt).tolist()]
+    for line in describe_unknown(prompt.count(tokenizer.unknown), len(prompt) - 1, "prompt"):
+        warn(line)
+    if options.beam is not None:
+        ids: Iterable[int] = beam_search(model, prompt, options.tokens, options.beam)[0].tokens
+    else:
+        ids = generate(model, prompt, options.tokens, choice, seed=options.seed)
+    if options.json:
+        ids = list(ids)
+        print(
+            json.dumps({"prompt": options.prompt, "text": tokenizer.decode(ids), "tokens": ids, "seed": options.seed})
+        )
+        return 0
+    for text in decode_stream(tokenizer, ids):
+        print(text, end="", flush=True)
+    print()
     return 0
 
 
-def as_written(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
-    """What each token adds to the text, which in the end is that of all tokens decoded at once.
+def decode_stream(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
+    """What each token adds to the text. Joined, it is the text of all tokens decoded at once.
 
-    A token is decoded behind the last few only. They decide what it adds: what stands between two tokens is the
-    tokenizer's business, and a character may have begun in them. One that is not complete looks like a broken one, and
-    is held back until the next token tells.
+    A token is decoded together with the last few only, which decide about white space and may hold the beginning of a
+    character. An incomplete character is held back until the next token completes it.
     """
-    last: list[int] = []
+    recent: list[int] = []
     held = 0
     text = ""
     for token in tokens:
-        shown = len(tokenizer.decode(last)) - held
-        last.append(token)
-        text = tokenizer.decode(last)
+        shown = len(tokenizer.decode(recent)) - held
+        recent.append(token)
+        text = tokenizer.decode(recent)
         held = int(text.endswith("\ufffd"))
         yield text[shown : len(text) - held]
-        last = last[-LONGEST_CHARACTER:]
+        recent = recent[-LONGEST_CHARACTER:]
     yield text[len(text) - held :]

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import tyro
 
 from anaphor.cli.table import print_table
-from anaphor.cli.writing import make
 from anaphor.config import look_up
+from anaphor.errors import create_folder
 from anaphor.flags import parse
 from anaphor.labs.lab import CURVES, LABS, Check, Outcome
 
@@ -63,7 +63,7 @@ def run(words: Sequence[str]) -> int:
     options: Any = parse(kind, rest, program=f"anaphor lab {name}")
     inputs = {field.name: getattr(options, field.name) for field in dataclasses.fields(lab.spec)}
     if options.out is not None:
-        make(options.out)  # fail before the lab runs, not after
+        create_folder(options.out)  # fail before the lab runs, not after
     with show_status(f"running {name}"):
         outcome = lab.run(lab.spec(**inputs))
     written = [] if options.out is None else lab.draw(outcome, options.out)

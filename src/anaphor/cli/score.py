@@ -11,51 +11,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.lines import read_lines
+from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
 from anaphor.cli.table import print_line
-from anaphor.cli.train import warn_of_unknown
 from anaphor.config import finite
 from anaphor.errors import ConfigError
-from anaphor.flags import parse
+from anaphor.metrics.result import format_values
+from anaphor.tasks import LOSS, PERPLEXITY, count_noun
+from anaphor.tasks.lm import describe_unknown
 
 if TYPE_CHECKING:
     from anaphor.evaluation import ScoredText
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Score sentences with a trained model, each by itself."""
+class Options(RunOptions):
+    """Score sentences with a trained language model, each on its own."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of the run."""
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Sentences to score."""
     file: Path | None = None
-    """A file with a sentence on each line; - means standard input. Blank lines keep their place and have no score."""
-    device: str = "auto"
-    """Where it runs: auto, cpu or cuda."""
-    json: bool = False
-    """Print one JSON list instead of coloured text."""
+    """File with a sentence on each line; - is standard input. Blank lines have no score."""
 
     def __post_init__(self) -> None:
         if bool(self.texts) == (self.file is not None):
-            raise ConfigError("score sentences or a file: write sentences behind the run, or name one with --file")
+            raise ConfigError("give sentences behind the run, or a file with --file, but not both")
 
 
 def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor score")
+    options = parse_options("score", words, Options)
 
     from anaphor.evaluation import ScoredText, score_sentences
-    from anaphor.training.run import opened_language
 
     texts = options.texts if options.file is None else read_lines(options.file)
-    with opened_language(options.run, options.device) as made:
-        real = score_sentences(made.model, made.tokenizer, [text for text in texts if text.strip()])
-        found = [next(real) if text.strip() else ScoredText(text, (), (), ()) for text in texts]
-    warn_of_unknown(sum(sum(one.unknown) for one in found), sum(len(one.tokens) for one in found), "text")
+    experiment = load_experiment(options, task="lm")
+    scores = score_sentences(experiment.model, experiment.tokenizer, [text for text in texts if text.strip()])
+    scored = [next(scores) if text.strip() else ScoredText(text, (), (), ()) for text in texts]
+    unknown, tokens = sum(sum(one.unknown) for one in scored), sum(len(one.tokens) for one in scored)
+    for line in describe_unknown(unknown, tokens, "text"):
+        warn(line)
     if options.json:
-        print(json.dumps(finite([_plain(one) for one in found])))
+        print(json.dumps(finite([_plain(one) for one in scored])))
     else:
-        _tell(found)
+        _print_scores(scored)
     return 0
 
 
@@ -71,31 +68,29 @@ def _plain(one: ScoredText) -> dict[str, Any]:
     }
 
 
-def _tell(found: Sequence[ScoredText]) -> None:
-    """Two lines for each sentence: its tokens, and what they come to."""
+def _print_scores(scored: Sequence[ScoredText]) -> None:
+    """Two lines for each sentence: its tokens with their losses, and its total."""
     from rich.console import Console
     from rich.text import Text
 
     from anaphor.inspect.tokens import shown
-    from anaphor.metrics.perplexity import format_perplexity
 
     console = Console(highlight=False)
-    for one in found:
+    for one in scored:
         tokens = [
-            Text.assemble((token, f"{colour(loss)}{' underline' if unknown else ''}"), (f"/{loss:.2f}", "dim"))
+            Text.assemble((token, f"{color(loss)}{' underline' if unknown else ''}"), (f"/{loss:.2f}", "dim"))
             for token, loss, unknown in zip(shown(one.tokens), one.losses, one.unknown, strict=True)
         ]
         print_line(console, Text(" ").join(tokens))
         if not one.tokens:
             print("  no tokens")
             continue
-        total = one.total
-        count = f"{total.tokens} token{'s' if total.tokens != 1 else ''}"
-        print(f"  loss {total.loss:.4f}, {format_perplexity(total.perplexity)}, {count}")
+        values = format_values((LOSS, PERPLEXITY), {"loss": one.total.loss, "perplexity": one.total.perplexity})
+        print(f"  {values}, {count_noun(one.total.tokens, 'token')}")
 
 
-def colour(loss: float) -> str:
-    """From calm to loud as a token gets more surprising; the numbers beside say the same to whoever sees no colours."""
+def color(loss: float) -> str:
+    """Color of a token by its loss, which is printed beside it."""
     for bound, name in ((1, "green"), (3, "cyan"), (6, "yellow"), (9, "magenta")):
         if loss < bound:
             return name

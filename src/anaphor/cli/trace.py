@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.cli.writing import writing
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, writing_to
 from anaphor.flags import parse
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def run(words: Sequence[str]) -> int:
     check = graph.check() if options.check else None
     written: list[Path] = []
     if options.out is not None:
-        with writing(options.out):
+        with writing_to(options.out):
             written = list(graph.draw(*(options.out / f"graph.{ending}" for ending in ("svg", "png", "html"))))
     if options.json:
         print(json.dumps(_plain(graph, check, written), allow_nan=False))

@@ -1,11 +1,9 @@
-"""`anaphor translate RUN TEXT…`: translate sentences with a trained model, or with several that vote."""
+"""`anaphor translate RUN TEXT…`: translate sentences with a trained model or an ensemble."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,111 +11,104 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.lines import read_lines
-from anaphor.cli.writing import writing
-from anaphor.errors import ConfigError, DataError
-from anaphor.flags import parse
+from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
+from anaphor.errors import ConfigError, DataError, create_folder
+from anaphor.tasks import count_noun
+from anaphor.tasks.translate.look import align, plain_alignment, write_alignment
 
 if TYPE_CHECKING:
     from anaphor.data.tokenizer import Tokenizer
     from anaphor.generate import Beam, Hypothesis
     from anaphor.inspect.alignment import Alignment
-    from anaphor.training.translation import PreparedTranslation
+    from anaphor.tasks.translate.experiment import TranslationExperiment
 
-NAMED = 5  # unknown words and sentences that a warning names
+LISTED = 5  # unknown words and sentences that a warning lists
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(RunOptions):
     """Translate sentences with a trained model: one line out for each line in."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of the run."""
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Sentences to translate."""
     file: Path | None = None
-    """A file with a sentence on each line, instead; .gz is decompressed, - is standard input. Empty lines stay where
-    they are."""
+    """File with a sentence on each line; .gz is decompressed, - is standard input. Empty lines stay empty."""
     beam: int = 5
-    """How many translations are kept while they grow; 1 is greedy."""
+    """Beam width; 1 is greedy."""
     length_penalty: float = 1.0
-    """Translations are ranked by log-probability over length to this power: 0 favours short ones."""
+    """Length penalty: log-probabilities are divided by the length to this power; 0 favors short translations."""
     n_best: int = 1
-    """How many translations of each sentence are told, best first, with their scores if more than one."""
+    """Translations per sentence, best first; with their scores if more than one."""
     max_length: int | None = None
-    """How many tokens a translation has at most; None means twice as many as its source, and 20."""
+    """Maximum number of tokens of a translation (twice the source and 20 if not given)."""
     ensemble: tuple[Path, ...] = ()
-    """Further runs with the same tokenizers; the mean of all probabilities decides."""
+    """Further runs with the same tokenizers; their probabilities are averaged."""
     align: bool = False
-    """Tell what each token looked at, too: by the first run's attention."""
+    """Also print the attention of each token to the source, of the first run."""
     layer: int | None = None
-    """Layer whose attention is told, from 0 on; none given means the last."""
+    """Decoder layer whose attention is used (the last one if not given)."""
     out: Path | None = None
-    """Folder for the alignment of every sentence, as PNG, SVG and a page."""
-    device: str = "auto"
-    """Where it runs: auto, cpu or cuda."""
-    json: bool = False
-    """Print one JSON list with tokens, scores and alignments."""
+    """Folder for the alignment of every sentence, as PNG, SVG and HTML."""
 
     def __post_init__(self) -> None:
         if self.ensemble and not self.texts and self.file is None:
             raise ConfigError(
-                "translate sentences or a file: --ensemble takes all words behind it, so sentences must stand before "
-                "options that take several values, right behind the run, or name a file with --file"
+                "the sentences are missing: --ensemble takes all values behind it, so write the sentences before it, "
+                "or name a file with --file"
             )
         if bool(self.texts) == (self.file is not None):
-            raise ConfigError("translate sentences or a file: write sentences behind the run, or name one with --file")
+            raise ConfigError("give sentences behind the run, or a file with --file, but not both")
         if self.beam < 1:
-            raise ConfigError(f"beam={self.beam}: there must be at least 1")
+            raise ConfigError(f"beam={self.beam}: it must be at least 1")
         if not 1 <= self.n_best <= self.beam:
-            raise ConfigError(f"n_best={self.n_best}: it must be at least 1, and a beam of {self.beam} finds no more")
+            raise ConfigError(f"n_best={self.n_best}: it must be at least 1 and at most the beam of {self.beam}")
         if self.layer is not None and not (self.align or self.out is not None or self.json):
-            raise ConfigError(f"layer={self.layer} tells whose attention is shown: say --align, --out or --json, too")
+            raise ConfigError(f"layer={self.layer} has no effect without --align, --out or --json")
         members = [self.run.resolve(), *(folder.resolve() for folder in self.ensemble)]
-        for place, folder in enumerate(self.ensemble, start=1):
-            if members[place] in members[:place]:
-                raise ConfigError(f"ensemble={folder} votes already: a run has one vote")
+        for index, folder in enumerate(self.ensemble, start=1):
+            if members[index] in members[:index]:
+                raise ConfigError(f"ensemble={folder} is given twice: a run counts once")
 
 
 def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor translate")
+    options = parse_options("translate", words, Options)
 
-    from anaphor.cli.progress import Bar, Under
+    from anaphor.cli.progress import Bar, SecondBar
     from anaphor.generate import Beam
     from anaphor.progress import progress_listener
-    from anaphor.training.run import opened_translation
 
     beam = Beam(width=options.beam, longest=options.max_length, length_penalty=options.length_penalty)
-    # A sentence is a line, as in training: one that was written in several is read as if it stood in one.
+    # A sentence is one line, as in training: line ends within one are read as spaces.
     given = options.texts if options.file is None else read_lines(options.file)
     texts = [text.strip().replace("\n", " ") for text in given]
-    with ExitStack() as stack:
-        members = [
-            stack.enter_context(opened_translation(folder, options.device))
-            for folder in (options.run, *options.ensemble)
-        ]
-        for folder, member in zip(options.ensemble, members[1:], strict=True):
-            if member.tokenizers != members[0].tokenizers:
-                raise ConfigError(f"{folder} and {options.run} have different tokenizers: they cannot vote on a token")
-        read = _read(texts, members, options.file)
-        with Bar("reading") as bar, progress_listener(Under(bar, alone=True)):
-            found = _translated(members, texts, read, beam)
-        aligned = _aligned(members[0], texts, found, options)
-    _warn(texts, read, found, members[0].tokenizers.source)
-    target = members[0].tokenizers.target
+    members = [load_experiment(options, folder, task="translate") for folder in (options.run, *options.ensemble)]
+    first = members[0]
+    for folder, member in zip(options.ensemble, members[1:], strict=True):
+        if member.tokenizers != first.tokenizers:
+            raise ConfigError(f"{folder} and {options.run} have different tokenizers: they cannot form an ensemble")
+    ids = _encode(texts, members, options.file)
+    with Bar("translating") as bar, progress_listener(SecondBar(bar, alone=True)):
+        translations = _translate(members, texts, ids, beam)
+    alignments = _align(first, texts, translations, options)
+    _warn(texts, ids, translations, first.tokenizers.source)
+    target = first.tokenizers.target
     if options.json:
-        print(json.dumps(_plain(given, found, aligned, target, options.n_best), allow_nan=False))
+        print(json.dumps(_plain(given, translations, alignments, target, options.n_best), allow_nan=False))
     else:
-        _tell(found, aligned if options.align else {}, target, options.n_best)
+        _print(translations, alignments if options.align else {}, target, options.n_best)
     if options.out is not None:
-        _write(aligned, options.out)
+        create_folder(options.out)
+        for index, alignment in alignments.items():
+            write_alignment(alignment, options.out, f"alignment-{index + 1}")
+        warn(f"{count_noun(len(alignments), 'alignment')} in {options.out}, each as PNG, SVG and HTML")
     return 0
 
 
-def _read(texts: Sequence[str], members: Sequence[PreparedTranslation], file: Path | None) -> list[list[int]]:
-    """The tokens of each text, none where there is nothing to translate; an error where a model cannot read one."""
+def _encode(texts: Sequence[str], members: Sequence[TranslationExperiment], file: Path | None) -> list[list[int]]:
+    """The tokens of each text, none of an empty one. A text that is too long for a model is refused."""
     tokenizer = members[0].tokenizers.source
-    limit = min((made.model.source_limit for made in members if made.model.source_limit is not None), default=None)
-    read = []
+    limits = [member.model.source_limit for member in members if member.model.source_limit is not None]
+    encoded = []
     for number, text in enumerate(texts, 1):
         ids = tokenizer.encode_sentence(text).tolist()
         where = f"sentence {number}" if file is None else f"line {number} of {file}"
@@ -125,45 +116,40 @@ def _read(texts: Sequence[str], members: Sequence[PreparedTranslation], file: Pa
             raise DataError(
                 f"{where} holds {tokenizer.tokens[tokenizer.boundary]!r}, which marks the end of a sentence"
             )
-        if limit is not None and len(ids) > limit:
-            raise DataError(f"{where} is too long: it has {len(ids):,} tokens, and the limit is {limit:,}")
-        read.append(ids)
-    return read
+        if limits and len(ids) > min(limits):
+            raise DataError(f"{where} is too long: it has {len(ids):,} tokens, and the limit is {min(limits):,}")
+        encoded.append(ids)
+    return encoded
 
 
-def _translated(
-    members: Sequence[PreparedTranslation], texts: Sequence[str], read: Sequence[list[int]], beam: Beam
+def _translate(
+    members: Sequence[TranslationExperiment], texts: Sequence[str], ids: Sequence[list[int]], beam: Beam
 ) -> list[list[Hypothesis]]:
     """The translations of each text, best first; none of an empty one."""
-    real = [text for text, ids in zip(texts, read, strict=True) if ids]
-    if not real:
+    sentences = [text for text, tokens in zip(texts, ids, strict=True) if tokens]
+    if not sentences:
         return [[] for _ in texts]
-    found = iter(members[0].task.translate([made.model for made in members], real, beam))
-    return [next(found) if ids else [] for ids in read]
+    found = iter(members[0].translate(sentences, beam, [member.model for member in members]))
+    return [next(found) if tokens else [] for tokens in ids]
 
 
-def _aligned(
-    made: PreparedTranslation, texts: Sequence[str], found: Sequence[list[Hypothesis]], options: Options
+def _align(
+    experiment: TranslationExperiment, texts: Sequence[str], found: Sequence[list[Hypothesis]], options: Options
 ) -> dict[int, Alignment]:
-    """The alignment of each best translation, by the place of its text. With --json where there is one anyway."""
-    from anaphor.inspect.alignment import alignment, alignment_so_far, looking_layers
+    """The alignment of each best translation by the index of its text. With --json only where the model has any."""
+    from anaphor.inspect.alignment import looking_layers
 
     asked = options.align or options.out is not None
-    if not asked and not (options.json and looking_layers(made.model)):
+    if not asked and not (options.json and looking_layers(experiment.model)):
         return {}
-    aligned = {}
-    for place, (text, several) in enumerate(zip(texts, found, strict=True)):
-        if several:
-            best = several[0]
-            looked = alignment if best.finished else alignment_so_far
-            aligned[place] = looked(made.model, made.tokenizers, text, best.tokens, options.layer)
-    return aligned
+    pairs = enumerate(zip(texts, found, strict=True))
+    return {index: align(experiment, text, best[0], options.layer) for index, (text, best) in pairs if best}
 
 
 def _plain(
     texts: Sequence[str],
     found: Sequence[list[Hypothesis]],
-    aligned: dict[int, Alignment],
+    alignments: dict[int, Alignment],
     target: Tokenizer,
     count: int,
 ) -> list[dict[str, Any]]:
@@ -172,76 +158,54 @@ def _plain(
             "source": text,
             "translations": [
                 {
-                    "text": target.decode(one.tokens),
-                    "tokens": [target.tokens[token] for token in one.tokens],
-                    "score": one.score,
-                    "log_probability": one.log_probability,
-                    "finished": one.finished,
+                    "text": target.decode(hypothesis.tokens),
+                    "tokens": [target.tokens[token] for token in hypothesis.tokens],
+                    "score": hypothesis.score,
+                    "log_probability": hypothesis.log_probability,
+                    "finished": hypothesis.finished,
                 }
-                for one in several[:count]
+                for hypothesis in hypotheses[:count]
             ],
-            "alignment": _plain_alignment(aligned[place]) if place in aligned else None,
+            "alignment": plain_alignment(alignments[index]) if index in alignments else None,
         }
-        for place, (text, several) in enumerate(zip(texts, found, strict=True))
+        for index, (text, hypotheses) in enumerate(zip(texts, found, strict=True))
     ]
 
 
-def _plain_alignment(one: Alignment) -> dict[str, Any]:
-    return {"source": list(one.source), "target": list(one.target), "weights": one.weights.tolist()}
-
-
-def _tell(found: Sequence[list[Hypothesis]], aligned: dict[int, Alignment], target: Tokenizer, count: int) -> None:
-    """A line for each text; with several translations a line for each: number of the text, score, translation."""
+def _print(found: Sequence[list[Hypothesis]], alignments: dict[int, Alignment], target: Tokenizer, count: int) -> None:
+    """A line for each text. With several translations a line for each: number of the text, score, translation."""
     from anaphor.inspect.alignment import as_text
 
-    for place, several in enumerate(found):
+    for index, hypotheses in enumerate(found):
         if count == 1:
-            print(target.decode(several[0].tokens) if several else "")
-        elif not several:
-            print(f"{place + 1}\t\t")  # an empty line has its place, and nothing to be said of it
-        for one in several[:count] if count > 1 else ():
-            print(f"{place + 1}\t{one.score:z.4f}\t{target.decode(one.tokens)}")
-        if place in aligned:
-            print("\n".join(f"  {line}" for line in as_text(aligned[place]).splitlines()))
-
-
-def _write(aligned: dict[int, Alignment], folder: Path) -> None:
-    from anaphor.inspect.alignment import alignment_page, draw_alignment
-    from anaphor.training.files import replace_file
-
-    with writing(folder):
-        for place, one in aligned.items():
-            stem = folder / f"alignment-{place + 1}"
-            replace_file(stem.with_suffix(".html"), alignment_page(one).encode())
-            draw_alignment(one, stem)
-    count = f"{len(aligned):,} alignment{'' if len(aligned) == 1 else 's'}"
-    print(f"anaphor: {count} in {folder}, each as PNG, SVG and HTML", file=sys.stderr)
+            print(target.decode(hypotheses[0].tokens) if hypotheses else "")
+        elif not hypotheses:
+            print(f"{index + 1}\t\t")
+        for hypothesis in hypotheses[:count] if count > 1 else ():
+            print(f"{index + 1}\t{hypothesis.score:z.4f}\t{target.decode(hypothesis.tokens)}")
+        if index in alignments:
+            print("\n".join(f"  {line}" for line in as_text(alignments[index]).splitlines()))
 
 
 def _warn(
-    texts: Sequence[str],
-    read: Sequence[list[int]],
-    found: Sequence[list[Hypothesis]],
-    tokenizer: Tokenizer,
+    texts: Sequence[str], ids: Sequence[list[int]], found: Sequence[list[Hypothesis]], tokenizer: Tokenizer
 ) -> None:
-    """One line for all words that nobody knows, and one for all translations that had to stop."""
+    """One line about all unknown words, and one about all translations that reached their maximum length."""
     from anaphor.data.tokenizer import UNKNOWN
 
     unknown = dict.fromkeys(
         part
-        for text, ids in zip(texts, read, strict=True)
-        if tokenizer.unknown in ids
+        for text, tokens in zip(texts, ids, strict=True)
+        if tokenizer.unknown in tokens
         for part in tokenizer.find_unknown(text)
     )
     if unknown:
-        print(f"anaphor: read as {UNKNOWN}: {_some(list(unknown))}", file=sys.stderr)
-    cut = [str(place) for place, several in enumerate(found, 1) if several and not several[0].finished]
+        warn(f"not in the vocabulary, replaced by {UNKNOWN}: {_list_some(list(unknown))}")
+    cut = [str(number) for number, hypotheses in enumerate(found, 1) if hypotheses and not hypotheses[0].finished]
     if cut:
-        told = f"the translation of sentence {cut[0]} was" if len(cut) == 1 else "translations were"
-        which = "" if len(cut) == 1 else f": of the sentences {_some(cut)}"
-        print(f"anaphor: {told} cut at the longest length{which}", file=sys.stderr)
+        warn(f"cut at the maximum length: translation of sentence {_list_some(cut)}")
 
 
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - NAMED
-    return ", ".join(words[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+def _list_some(words: Sequence[str]) -> str:
+    more = len(words) - LISTED
+    return ", ".join(words[:LISTED]) + (f" and {more:,} more" if more > 0 else "")

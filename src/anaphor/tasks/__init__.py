@@ -37,3 +37,13 @@ def reject_unused_by_model(spec: Any, flags: Collection[str], build: Callable[[]
     given = [name for name in SOMETIMES_UNUSED if name in flags and getattr(spec, name) is not None]
     for name, reason in (build().unused_options(given) if given else {}).items():
         raise ConfigError(f"{name}={getattr(spec, name)!r} {reason}")
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines of text, columns aligned on the right. Rows may be shorter than the first one."""
+    widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
+
+
+def count_noun(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

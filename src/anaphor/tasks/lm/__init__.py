@@ -15,6 +15,7 @@ from anaphor.tasks import (
     BITS_PER_BYTE,
     LOSS,
     PERPLEXITY,
+    count_noun,
     describe_overlap,
     describe_values,
     reject_unused_by_model,
@@ -167,6 +168,15 @@ def describe(result: Mapping[str, Any]) -> list[str]:
 
 def describe_source_loss(loss: float) -> str:
     return f"lower bound (entropy of the grammar): perplexity {math.exp(loss):.2f}"
+
+
+def describe_unknown(unknown: int, tokens: int, what: str) -> list[str]:
+    """A warning where words of a text are not in the vocabulary."""
+    if not unknown:
+        return []
+    from anaphor.data.tokenizer import UNKNOWN
+
+    return [f"{unknown} of {count_noun(tokens, 'token')} of the {what} not in the vocabulary: replaced by {UNKNOWN}"]
 
 
 TASK = TaskDefinition(

@@ -1,0 +1,100 @@
+"""What verbs that use a trained run have in common: their options, the options of its task, and loading it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import tyro
+
+from anaphor.cli.train import import_given, warn
+from anaphor.errors import ConfigError
+from anaphor.flags import flags_of, parse
+from anaphor.registry import TASKS, resolve
+from anaphor.training.run_folder import RunFolder
+
+__all__ = ["RunOptions", "load_experiment", "parse_options", "parse_task_options", "warn"]
+
+if TYPE_CHECKING:
+    from anaphor.training.spec import TaskDefinition
+
+Common = TypeVar("Common", bound="RunOptions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of every verb that uses a trained run."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder."""
+    device: str = "auto"
+    """Device: auto, cpu or cuda."""
+    imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
+    """Python file that registers mixers, tasks or data sets of your own; may be given several times."""
+    force: bool = False
+    """Accept imported files that were edited since the run was trained."""
+    json: bool = False
+    """Print one JSON value."""
+
+
+def parse_options(verb: str, words: Sequence[str], kind: type[Common]) -> Common:
+    """Options of a verb that exists for one task."""
+    import_given(words)
+    return parse(kind, words, program=f"anaphor {verb}")
+
+
+def parse_task_options(verb: str, words: Sequence[str], common: type[Common]) -> tuple[TaskDefinition | None, Common]:
+    """Common options and those that the task of the run has for this verb, in one object. The definition is None where
+    no run is named, as in `--help`; then the options of all tasks are listed."""
+    program = f"anaphor {verb}"
+    import_given(words)
+    folder = next((word for word in words if os.path.isfile(RunFolder(Path(word)).spec)), None)
+    if folder is None:
+        if words and not words[0].startswith("-"):
+            RunFolder(Path(words[0])).require()
+        every = _combine(common, *(_own_options(verb, TASKS[name]) for name in TASKS))
+        return None, parse(every, words, program=program)
+    task = RunFolder(Path(folder)).read_task()
+    kind = _combine(common, _own_options(verb, task))
+    known = _flag_names(kind)
+    for word in words:
+        flag = word[2:].partition("=")[0].removeprefix("no-")
+        others = [other for other in TASKS if flag in _flag_names(_own_options(verb, TASKS[other]))]
+        if word.startswith("--") and flag not in known and others:
+            raise ConfigError(f"--{flag} is for runs of `train {others[0]}`; {folder} is one of `train {task.name}`")
+    return task, parse(kind, words, program=program)
+
+
+def _own_options(verb: str, task: TaskDefinition) -> Any:
+    reference = getattr(task, verb)
+    return None if reference is None else resolve(reference)
+
+
+def _flag_names(options: Any) -> set[str]:
+    return set() if options is None else {flag.name for flag in flags_of(options).values()}
+
+
+def _combine(common: type[Common], *own: Any) -> type[Common]:
+    """One dataclass for all: positional arguments of the common options come first."""
+    bases = tuple(dict.fromkeys(options for options in own if options is not None))
+    made: type[Common] = dataclasses.make_dataclass(
+        common.__name__, [], bases=(*bases, common), namespace={"__doc__": common.__doc__}, frozen=True, kw_only=True
+    )
+    return made
+
+
+def load_experiment(options: RunOptions, folder: Path | None = None, task: str | None = None) -> Any:
+    """The run with its best weights; another folder than RUN where one is given. One of another task is refused."""
+    folder = options.run if folder is None else folder
+    if task is not None:
+        RunFolder(folder).require()
+        if (found := RunFolder(folder).read_task().name) != task:
+            raise ConfigError(f"{folder} is a run of `train {found}`: use one of `train {task}`")
+
+    from anaphor.training.load import load_run
+
+    return load_run(folder, device=options.device, force=options.force, warn=warn).experiment
