@@ -63,7 +63,7 @@ def test_compressed_files_marks_and_strange_line_ends_are_read(capsys, files):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["hyp.txt"], "name a file of references behind hyp.txt"),
+        (["hyp.txt"], "give a file of references after hyp.txt"),
         ([], "HYP"),
         (["hyp.txt", "long.txt"], "hyp.txt has 2 lines, but long.txt has 3 lines"),
         (["hyp.txt", "ref.txt", "one.txt"], "hyp.txt has 2 lines, but one.txt has 1 line:"),

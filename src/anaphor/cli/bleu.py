@@ -20,27 +20,27 @@ from anaphor.metrics.bleu import TOKENIZERS
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Score translations: BLEU of a corpus, without smoothing. Files hold one sentence a line; .gz is decompressed."""
+    """Corpus BLEU of translations, without smoothing. Files have one sentence per line; .gz is decompressed."""
 
     hypotheses: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="HYP")]
     """File of translations."""
     references: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="REF…")] = ()
-    """Files of reference translations, each with as many lines."""
+    """Files of reference translations, with the same number of lines."""
     tokenize: str = "none"
-    """How lines become tokens: none (at white space), 13a, intl, zh, char, ja-mecab or ko-mecab."""
+    """Tokenizer: none (white space), 13a, intl, zh, char, ja-mecab or ko-mecab."""
     lowercase: bool = False
-    """Do not tell capital letters from small ones."""
+    """Ignore case."""
     chrf: bool = False
-    """Also give chrF: n-grams of characters, of the lines as they are written."""
+    """Also print chrF, on untokenized lines."""
     confidence: bool = False
-    """Also give a 95 % interval of BLEU, from sentences drawn anew a thousand times."""
+    """Also print a 95 % interval of BLEU, by bootstrap resampling."""
     json: bool = False
     """Print one JSON value instead of a few lines."""
 
     def __post_init__(self) -> None:
         look_up(TOKENIZERS, self.tokenize, "tokenizer")
         if not self.references:
-            raise ConfigError(f"there is nothing to compare with: name a file of references behind {self.hypotheses}")
+            raise ConfigError(f"no reference: give a file of references after {self.hypotheses}")
 
 
 def run(words: Sequence[str]) -> int:
@@ -48,46 +48,46 @@ def run(words: Sequence[str]) -> int:
 
     from anaphor.metrics.bleu import chrf, corpus_bleu
 
-    hypotheses = translations(options.hypotheses)
-    references = [translations(path) for path in options.references]
+    hypotheses = read_translations(options.hypotheses)
+    references = [read_translations(path) for path in options.references]
     for path, lines in zip(options.references, references, strict=True):
         if len(lines) != len(hypotheses):
             raise DataError(
-                f"{options.hypotheses} has {counted(hypotheses)}, but {path} has {counted(lines)}: "
-                "each line needs its reference in the same place"
+                f"{options.hypotheses} has {count_lines(hypotheses)}, but {path} has {count_lines(lines)}: "
+                "line by line, each translation needs its reference"
             )
     score = corpus_bleu(hypotheses, references, tokenize=options.tokenize, lowercase=options.lowercase)
     interval = score.interval() if options.confidence else None
     characters = chrf(hypotheses, references, lowercase=options.lowercase) if options.chrf else None
 
     if options.json:
-        found = score.to_plain()
+        result = score.to_plain()
         if interval is not None:
-            found["confidence"] = dataclasses.asdict(interval)
+            result["confidence"] = dataclasses.asdict(interval)
         if characters is not None:
-            found |= {"chrf": characters.chrf, "chrf_signature": characters.signature}
-        print(json.dumps(found))
+            result |= {"chrf": characters.chrf, "chrf_signature": characters.signature}
+        print(json.dumps(result))
         return 0
-    between = "" if interval is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
+    interval_text = "" if interval is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
     parts = " / ".join(f"{precision:.1f}" for precision in score.precisions)
-    print(f"BLEU {score.bleu:.2f}{between} ({score.signature})")
+    print(f"BLEU {score.bleu:.2f}{interval_text} ({score.signature})")
     print(f"  matching n-grams: {parts} % of 1, 2, 3 and 4 tokens")
     print(
         f"  brevity penalty: {score.brevity_penalty:.3f}, for {score.tokens:,} tokens against "
-        f"{score.reference_tokens:,} in {counted(hypotheses)}"
+        f"{score.reference_tokens:,} in {count_lines(hypotheses)}"
     )
     if characters is not None:
         print(f"chrF {characters.chrf:.2f} ({characters.signature})")
     return 0
 
 
-def translations(path: Path) -> list[str]:
-    """The lines of a text file, empty ones too: a translation may be empty, and still has its place."""
+def read_translations(path: Path) -> list[str]:
+    """The lines of a text file, including empty ones, which are empty translations."""
     lines = read_lines(path)
     if not lines:
         raise DataError(f"{path} is empty: there is nothing to score")
     return lines
 
 
-def counted(lines: Sequence[str]) -> str:
+def count_lines(lines: Sequence[str]) -> str:
     return f"{len(lines):,} line{'' if len(lines) == 1 else 's'}"

@@ -13,17 +13,16 @@ from anaphor.cli.table import print_table
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
-from anaphor.registry import DATASETS
+from anaphor.registry import DATASETS, TASKS
 
 if TYPE_CHECKING:
     from anaphor.data.datasets import NamedDataset
 
 ACTIONS = {
-    "list": "every data set, and whether it is here",
-    "get": "download what is missing of one",
+    "list": "all data sets, and whether they are on disk",
+    "get": "download the missing files of one",
     "where": "files of one, on disk and upstream",
 }
-TASKS_BY_COLUMNS = {("text",): "lm", ("source", "target"): "translate"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ def describe(name: str, dataset: NamedDataset) -> dict[str, Any]:
         )
     return {
         "name": name,
-        "task": TASKS_BY_COLUMNS.get(dataset.columns),
+        "task": find_task(dataset.columns),
         "columns": list(dataset.columns),
         "about": dataset.about,
         "licence": dataset.license,
@@ -102,29 +101,35 @@ def describe(name: str, dataset: NamedDataset) -> dict[str, Any]:
     }
 
 
+def find_task(columns: tuple[str, ...]) -> str | None:
+    """The first task that reads data sets with these columns."""
+    return next((name for name in TASKS if TASKS[name].columns == columns), None)
+
+
 def print_all(rows: Sequence[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("data", "task", "here", "about"):
+    for heading in ("data", "task", "on disk", "about"):
         table.add_column(heading, no_wrap=heading != "about")
     for row in rows:
         size = sum(file["download"] for file in row["files"] if not file["path"])
-        here = "built in" if row["embedded"] else "yes" if row["ready"] else f"no, {size / 1e6:.1f} MB"
-        table.add_row(row["name"], row["task"], here, row["about"])
+        on_disk = "built in" if row["embedded"] else "yes" if row["ready"] else f"no, {size / 1e6:.1f} MB"
+        table.add_row(row["name"], row["task"] or "", on_disk, row["about"])
     print_table(Console(), table)
 
 
 def print_one(row: dict[str, Any]) -> None:
-    # Plain lines: a path must come out whole, to be copied.
-    print(f"{row['name']}: {row['about']}; for `train {row['task']}`; license: {row['licence']}")
+    # Plain lines, so that paths are not wrapped and can be copied.
+    task = f" for `train {row['task']}`" if row["task"] else ""
+    print(f"{row['name']}: {row['about']}; columns {', '.join(row['columns'])}{task}; license: {row['licence']}")
     if row["embedded"]:
         print("built in: it needs neither network nor disk")
     for file in row["files"]:
-        place = (
-            file["path"] or f"not here; `anaphor data get {row['name']}` downloads it, or put it at {file['put_at']}"
+        path = (
+            file["path"] or f"not on disk; `anaphor data get {row['name']}` downloads it, or put it at {file['put_at']}"
         )
-        print(f"{file['file']}: {place}")
+        print(f"{file['file']}: {path}")
         print(f"  {file['bytes']:,} bytes from {file['url']}")
         print(f"  SHA-256 {file['sha256']}")

@@ -243,6 +243,8 @@ class TaskDefinition:
     """What is measured; the first one selects the best checkpoint unless `--select` names another."""
     build: str | Callable[..., Any]
     """`(spec, known=None, data_path=None) -> Experiment`, or "module:function"."""
+    columns: tuple[str, ...] = ()
+    """Columns of the data sets it reads, such as ("text",); empty where it has no data sets by name."""
     counted: str = "examples"
     """What throughput counts, in the plural."""
     describe: Callable[[Mapping[str, Any]], list[str]] | None = None

@@ -183,6 +183,7 @@ TASK = TaskDefinition(
     name="lm",
     spec=LanguageRunSpec,
     metrics=METRICS,
+    columns=("text",),
     counted="tokens",
     build="anaphor.tasks.lm.experiment:build_experiment",
     describe=describe,

@@ -149,6 +149,7 @@ TASK = TaskDefinition(
     name="translate",
     spec=TranslationRunSpec,
     metrics=METRICS,
+    columns=("source", "target"),
     counted="tokens",
     build="anaphor.tasks.translate.experiment:build_experiment",
     describe=describe,
