@@ -97,7 +97,7 @@ class DigitSum(Experiment):
 
     def sample(self, seed: int) -> str:
         data = self.split("valid")
-        return f"{data.digits[0].tolist()} -> {float(self.model(data.digits[:1])):.2f}"
+        return f"{data.digits[0].tolist()} -> {self.model(data.digits[:1]).item():.2f}"
 
     def fingerprint(self) -> dict:
         digests = {name: hashlib.sha256(self.split(name).digits.numpy().tobytes()) for name in ("train", "valid")}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import anaphor
 from anaphor.cli.main import main
@@ -15,6 +16,11 @@ from anaphor.errors import ConfigError
 
 FILE = Path(__file__).parents[2] / "examples" / "digit_sum.py"
 SMALL = ["--import", str(FILE), "--steps", "24", "--eval-every", "6", "--lr", "0.02"]
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)  # as in a process of its own
 
 
 def train(out, *more):
