@@ -125,8 +125,8 @@ def test_pad_positions_get_no_gradient(talk):
     assert not batch.input_mask.all()
     assert (batch.input_ids[~batch.input_mask] == made.tokenizer.pad).all()
     loss, found = gradients(made, batch)
-    assert not found["embed.weight"][made.tokenizer.pad].any()
-    assert found["embed.weight"][made.tokenizer.boundary].any()
+    assert not found["embedder.embedding.weight"][made.tokenizer.pad].any()
+    assert found["embedder.embedding.weight"][made.tokenizer.boundary].any()
     # Nor do they give any: whatever stands there, nothing changes.
     other = torch.randint_like(batch.input_ids, len(made.tokenizer))
     batch.input_ids.copy_(torch.where(batch.input_mask, batch.input_ids, other))
@@ -136,7 +136,7 @@ def test_pad_positions_get_no_gradient(talk):
         torch.testing.assert_close(found_then[name], gradient, rtol=1e-5, atol=1e-7)
     unseen = other[~batch.input_mask]
     absent = unseen[~torch.isin(unseen, batch.input_ids[batch.input_mask])]
-    assert not found_then["embed.weight"][absent].any()
+    assert not found_then["embedder.embedding.weight"][absent].any()
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])

@@ -446,15 +446,15 @@ def test_weights_that_do_not_fit_are_listed_with_their_sizes():
     model = build("transformer", vocabulary=11, width=8, layers=1)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     other = dict(build("transformer", vocabulary=13, width=8, layers=1).state_dict())
-    del other["norm.bias"]
+    del other["layers.norm.bias"]
     other["more.weight"] = torch.zeros(1)
     with pytest.raises(CheckpointError) as caught:
         checkpoint.load_weights(model, other, "runs/a/checkpoints/step-1")
     told = str(caught.value)
     assert told.startswith(
-        "runs/a/checkpoints/step-1 does not fit: missing: norm.bias (8); extra: more.weight; unlike:"
+        "runs/a/checkpoints/step-1 does not fit: missing: layers.norm.bias (8); extra: more.weight; unlike:"
     )
-    assert "embed.weight is 13 × 8 but should be 11 × 8" in told
+    assert "embedder.embedding.weight is 13 × 8 but should be 11 × 8" in told
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 

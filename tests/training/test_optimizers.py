@@ -160,7 +160,7 @@ def test_muon_leaves_the_output_of_a_translation_model_alone():
 
 def test_every_weight_is_learned_once():
     model = small("transformer", position="learned")
-    model.norm.weight.requires_grad_(False)
+    model.layers.norm.weight.requires_grad_(False)
     weights = [weight for kind in Weights.of(model) for weight in kind]
     learned = [weight for weight in model.parameters() if weight.requires_grad]
     assert sorted(map(id, weights)) == sorted(map(id, learned))
@@ -302,15 +302,15 @@ def test_a_model_without_weights_is_refused():
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda state: state.pop("embed.weight/exp_avg"), "missing: embed.weight/exp_avg"),
+        (lambda state: state.pop("embedder.embedding.weight/exp_avg"), "missing: embedder.embedding.weight/exp_avg"),
         (lambda state: state.update({"foo/exp_avg": torch.zeros(1)}), "extra: foo/exp_avg"),
         (
-            lambda state: state.update({"embed.weight/exp_avg": torch.zeros(3, 8)}),
-            "embed.weight/exp_avg is 3 × 8 but should be 11 × 8",
+            lambda state: state.update({"embedder.embedding.weight/exp_avg": torch.zeros(3, 8)}),
+            "embedder.embedding.weight/exp_avg is 3 × 8 but should be 11 × 8",
         ),
         (
-            lambda state: state.update({"embed.weight/exp_avg": torch.zeros(11, 8, dtype=torch.long)}),
-            "embed.weight/exp_avg holds int64 but should hold float32",
+            lambda state: state.update({"embedder.embedding.weight/exp_avg": torch.zeros(11, 8, dtype=torch.long)}),
+            "embedder.embedding.weight/exp_avg holds int64 but should hold float32",
         ),
     ],
 )
@@ -322,4 +322,4 @@ def test_a_state_of_other_weights_is_refused_and_changes_nothing(spoil, told):
     spoil(state)
     with pytest.raises(CheckpointError, match=told):
         optimizer.load_state_dict(state)
-    assert "embed.weight/exp_avg" in optimizer.state_dict()
+    assert "embedder.embedding.weight/exp_avg" in optimizer.state_dict()
