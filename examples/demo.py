@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anaphor
-from anaphor.generate import Choice, generate
+from anaphor.generate import Sampler, generate
 
 # Chosen on the validation split. The number of epochs is what each of them reads in the same time.
 COMMON: dict[str, Any] = {
@@ -68,8 +68,8 @@ def train(name: str, settings: Mapping[str, Any], folder: Path) -> Trained:
     if code:
         sys.exit(code)  # somebody pressed Ctrl-C
     with anaphor.opened(folder) as made:
-        choice = Choice(temperature=0.7)
-        ids = list(generate(made.model, [made.tokenizer.boundary], 30, choice, seed=1))
+        sampler = Sampler(temperature=0.7)
+        ids = list(generate(made.model, [made.tokenizer.boundary], 30, sampler, seed=1))
         return Trained(name, result, told.perplexities, made.tokenizer.decode(ids))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
-from anaphor.generate import Beam, search, stepper, together
+from anaphor.generate import Beam, ensemble, search_rows, step_function
 from anaphor.models import build
 
 END = 0
@@ -48,9 +48,9 @@ def every_text(step, first, longest, words=3):
 @given(seed=st.integers(0, 10**6), longest=st.integers(1, 4), penalty=st.sampled_from([0.0, 0.6, 1.0]))
 def test_a_beam_as_wide_as_all_texts_equals_exhaustive_search(seed, longest, penalty):
     step = chain(seed)
-    beam = Beam(width=2 ** (longest + 1), longest=longest, end=END, length_penalty=penalty)
+    beam = Beam(width=2 ** (longest + 1), max_length=longest, end=END, length_penalty=penalty)
     first, state = start(3)
-    for row, found in enumerate(search(step, first, state, beam)):
+    for row, found in enumerate(search_rows(step, first, state, beam)):
         truth = every_text(step, int(first[row]), longest)
         ranked = sorted(truth, key=lambda text: -truth[text] / (len(text) + 1) ** penalty)
         assert all(one.finished for one in found if len(one.tokens) < longest)
@@ -63,33 +63,33 @@ def test_a_beam_as_wide_as_all_texts_equals_exhaustive_search(seed, longest, pen
 @given(seed=st.integers(0, 10**6), longest=st.lists(st.integers(1, 6), min_size=1, max_size=5), width=st.integers(1, 3))
 def test_each_row_has_a_bound_of_its_own_and_does_not_depend_on_its_neighbours(seed, longest, width):
     step, (first, state) = chain(seed), start(len(longest))
-    together = search(step, first, state, Beam(width=width, longest=None, end=END), longest)
+    together = search_rows(step, first, state, Beam(width=width, max_length=None, end=END), longest)
     for row, most in enumerate(longest):
         alone, own = first[row : row + 1], (torch.zeros(1, dtype=torch.long),)
-        (found,) = search(step, alone, own, Beam(width=width, longest=most, end=END))
+        (found,) = search_rows(step, alone, own, Beam(width=width, max_length=most, end=END))
         assert [one.tokens for one in together[row]] == [one.tokens for one in found]
         assert [one.score for one in together[row]] == pytest.approx([one.score for one in found])
 
 
 def test_an_end_that_only_came_because_nothing_else_fitted_is_no_end():
     odds = torch.tensor([[0.1, 0.2, 0.7]]).log()
-    (((cut),),) = search(lambda tokens, state: (odds, state), torch.tensor([1]), (), Beam(longest=3, end=END))
+    (((cut),),) = search_rows(lambda tokens, state: (odds, state), torch.tensor([1]), (), Beam(max_length=3, end=END))
     assert (cut.tokens, cut.finished) == ([2, 2, 2], False)
     odds = torch.tensor([[0.7, 0.2, 0.1]]).log()
-    (((whole),),) = search(lambda tokens, state: (odds, state), torch.tensor([1]), (), Beam(longest=3, end=END))
+    (((whole),),) = search_rows(lambda tokens, state: (odds, state), torch.tensor([1]), (), Beam(max_length=3, end=END))
     assert (whole.tokens, whole.finished) == ([], True)
 
 
 def test_a_search_must_know_how_long_texts_may_be():
-    with pytest.raises(ConfigError, match="how long may a text be"):
-        search(chain(0), *start(1), Beam(longest=None, end=END))
+    with pytest.raises(ConfigError, match="beam search needs a maximum length"):
+        search_rows(chain(0), *start(1), Beam(max_length=None, end=END))
 
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(1, 5))
 def test_a_beam_of_one_is_greedy(seed, rows):
     step = chain(seed)
     first, state = start(rows)
-    for row, (found,) in enumerate(search(step, first, state, Beam(longest=8, end=END))):
+    for row, (found,) in enumerate(search_rows(step, first, state, Beam(max_length=8, end=END))):
         tokens, own, text, total = first[row : row + 1], (torch.zeros(1, dtype=torch.long),), [], 0.0
         while len(text) < 8:
             odds, own = step(tokens, own)
@@ -109,8 +109,8 @@ def test_a_beam_of_one_is_greedy(seed, rows):
 def test_a_wider_beam_is_never_worse_than_greedy(seed, width, penalty):
     step = chain(seed)
     first, state = start(4)
-    greedy = search(step, first, state, Beam(longest=6, end=END, length_penalty=penalty))
-    wide = search(step, first, state, Beam(width=width, longest=6, end=END, length_penalty=penalty))
+    greedy = search_rows(step, first, state, Beam(max_length=6, end=END, length_penalty=penalty))
+    wide = search_rows(step, first, state, Beam(width=width, max_length=6, end=END, length_penalty=penalty))
     for (one,), others in zip(greedy, wide, strict=True):
         assert others[0].score >= one.score
         assert len({tuple(other.tokens) for other in others}) == len(others) <= width
@@ -120,10 +120,10 @@ def test_a_wider_beam_is_never_worse_than_greedy(seed, width, penalty):
 def test_rows_do_not_know_of_each_other(seed, width):
     step = chain(seed)
     first, state = start(4)
-    beam = Beam(width=width, longest=5, end=END)
-    together_found = search(step, first, state, beam)
+    beam = Beam(width=width, max_length=5, end=END)
+    together_found = search_rows(step, first, state, beam)
     for row in range(4):
-        (alone,) = search(step, first[row : row + 1], (state[0][:1],), beam)
+        (alone,) = search_rows(step, first[row : row + 1], (state[0][:1],), beam)
         assert [one.tokens for one in alone] == [one.tokens for one in together_found[row]]
         assert [one.score for one in alone] == pytest.approx([one.score for one in together_found[row]])
 
@@ -135,7 +135,7 @@ def test_a_text_that_does_not_end_is_cut_and_says_so():
     def step(tokens, state):
         return odds.expand(len(tokens), -1), state
 
-    (found,) = search(step, torch.tensor([1]), (torch.zeros(1),), Beam(width=2, longest=4, end=END))
+    (found,) = search_rows(step, torch.tensor([1]), (torch.zeros(1),), Beam(width=2, max_length=4, end=END))
     assert found[0].tokens == [1, 1, 1, 1]
     assert not found[0].finished
     assert found[0].log_probability == pytest.approx(4 * math.log(0.9))
@@ -152,8 +152,8 @@ def test_the_penalty_decides_between_short_and_long():
         return odds, (count + 1,)
 
     state = (torch.zeros(1, dtype=torch.long),)
-    short = search(step, torch.tensor([1]), state, Beam(width=4, longest=3, end=END))[0][0]
-    long = search(step, torch.tensor([1]), state, Beam(width=4, longest=3, end=END, length_penalty=1.0))[0][0]
+    short = search_rows(step, torch.tensor([1]), state, Beam(width=4, max_length=3, end=END))[0][0]
+    long = search_rows(step, torch.tensor([1]), state, Beam(width=4, max_length=3, end=END, length_penalty=1.0))[0][0]
     assert len(long.tokens) == 3
     assert len(short.tokens) in (0, 3)
     assert long.score == pytest.approx(long.log_probability / 4)
@@ -161,21 +161,23 @@ def test_the_penalty_decides_between_short_and_long():
 
 def test_models_together_have_the_mean_of_their_probabilities():
     models = [build("lstm", vocabulary=7, width=8, layers=1).eval() for _ in range(3)]
-    steps = [stepper(model) for model in models]
+    steps = [step_function(model) for model in models]
     tokens = torch.tensor([1, 2])
     states = tuple(model.initial_state(2) for model in models)
-    odds, after = together(steps)(tokens, states)
+    odds, after = ensemble(steps)(tokens, states)
     truth = torch.stack([step(tokens, state)[0].exp() for step, state in zip(steps, states, strict=True)]).mean(0)
     assert torch.allclose(odds.exp(), truth)
     assert len(after) == 3
-    (found,) = search(together(steps), tokens[:1], tuple(model.initial_state(1) for model in models), Beam(longest=3))
+    (found,) = search_rows(
+        ensemble(steps), tokens[:1], tuple(model.initial_state(1) for model in models), Beam(max_length=3)
+    )
     assert len(found[0].tokens) == 3
 
 
 def test_one_model_alone_is_taken_at_its_word():
     """Nothing is computed anew for every word of the vocabulary, which took longer than the model itself."""
     odds = torch.randn(2, 7).log_softmax(-1)
-    told, after = together([lambda tokens, state: (odds, state + 1)])(torch.tensor([1, 2]), (4,))
+    told, after = ensemble([lambda tokens, state: (odds, state + 1)])(torch.tensor([1, 2]), (4,))
     assert told is odds
     assert after == (5,)
 
@@ -185,17 +187,17 @@ def test_every_family_is_searched_in_batches_as_alone(name):
     heads = {} if name == "lstm" else {"heads": 2}
     model = build(name, vocabulary=6, width=8, layers=2, init_scheme="uniform", **heads).eval()
     first = torch.tensor([1, 2, 3])
-    beam = Beam(width=3, longest=5, end=END, length_penalty=1.0)
-    found = search(stepper(model), first, model.initial_state(3), beam)
+    beam = Beam(width=3, max_length=5, end=END, length_penalty=1.0)
+    found = search_rows(step_function(model), first, model.initial_state(3), beam)
     for row in range(3):
-        (alone,) = search(stepper(model), first[row : row + 1], model.initial_state(1), beam)
+        (alone,) = search_rows(step_function(model), first[row : row + 1], model.initial_state(1), beam)
         assert [one.tokens for one in alone] == [one.tokens for one in found[row]]
         assert [one.score for one in alone] == pytest.approx([one.score for one in found[row]], abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"width": 0}, "beam=0"), ({"longest": 0}, "longest=0"), ({"length_penalty": -1.0}, "length_penalty=-1.0"),
+    [({"width": 0}, "beam=0"), ({"max_length": 0}, "max_length=0"), ({"length_penalty": -1.0}, "length_penalty=-1.0"),
      ({"length_penalty": float("nan")}, "length_penalty=nan"), ({"length_penalty": 1000.0}, "from 0 to 10")],
 )  # fmt: skip
 def test_impossible_beams_are_refused(options, message):
@@ -211,14 +213,14 @@ def test_impossible_beams_are_refused(options, message):
 )
 def test_each_row_is_as_long_as_it_may_be_whatever_stands_beside_it(seed, longest, width, end):
     step, (first, state) = chain(seed), start(len(longest))
-    beam = Beam(width=width, longest=None, end=end)
-    found = search(step, first, state, beam, longest)
+    beam = Beam(width=width, max_length=None, end=end)
+    found = search_rows(step, first, state, beam, longest)
     if end is None:
         assert [{len(one.tokens) for one in row} for row in found] == [{limit} for limit in longest]
         assert not any(one.finished for row in found for one in row)
     assert [len(row) for row in found] == [len(row) for row in found if row], "none is empty"
     for row, limit in enumerate(longest):
-        (alone,) = search(step, first[[row]], (state[0][[row]],), beam, [limit])
+        (alone,) = search_rows(step, first[[row]], (state[0][[row]],), beam, [limit])
         assert [one.tokens for one in found[row]] == [one.tokens for one in alone]
         assert [one.score for one in found[row]] == pytest.approx([one.score for one in alone])
 
@@ -230,7 +232,7 @@ def test_nothing_is_read_behind_the_last_token_where_no_token_ends_a_text():
         asked.append(tokens.tolist())
         return torch.log_softmax(torch.eye(3, dtype=torch.float64)[(tokens + 1) % 3], -1), state
 
-    found = search(step, torch.tensor([0, 0]), (), Beam(width=1, longest=None), [1, 3])
+    found = search_rows(step, torch.tensor([0, 0]), (), Beam(width=1, max_length=None), [1, 3])
     assert [[one.tokens for one in row] for row in found] == [[[1]], [[1, 2, 0]]]
     assert len(asked) == 3
 
@@ -239,5 +241,5 @@ def test_nothing_is_read_behind_the_last_token_where_no_token_ends_a_text():
 @pytest.mark.parametrize("end", [None, END])
 def test_no_rows_have_no_texts(width, end):
     first, state = start(0)
-    assert search(chain(0), first, state, Beam(width=width, longest=5, end=end)) == []
-    assert search(chain(0), first, state, Beam(width=width, longest=None, end=end), []) == []
+    assert search_rows(chain(0), first, state, Beam(width=width, max_length=5, end=end)) == []
+    assert search_rows(chain(0), first, state, Beam(width=width, max_length=None, end=end), []) == []

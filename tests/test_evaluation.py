@@ -8,7 +8,7 @@ from anaphor.data.batches import Batch
 from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import chunk_slices, eval_mode, losses_by_batch, prefill, score_sentences
-from anaphor.generate import Choice, beam_search, generate
+from anaphor.generate import Sampler, beam_search, generate
 from anaphor.inspect import attention_maps, look_at, losses_of, unit_maps
 from anaphor.models import build
 from anaphor.tasks.dynamic_evaluation import Dynamic, dynamic_losses
@@ -24,7 +24,7 @@ USES = {
     "losses_by_batch": lambda model: list(losses_by_batch(model, [BATCH], carry=False)),
     "cached_losses": lambda model: cached_losses(model, [BATCH], False, [Cache(3)]),
     "dynamic_losses": lambda model: dynamic_losses(model, [BATCH], False, Dynamic(0.1)),
-    "generate": lambda model: list(generate(model, [0, 1], 3, Choice())),
+    "generate": lambda model: list(generate(model, [0, 1], 3, Sampler())),
     "beam_search": lambda model: beam_search(model, [0, 1], 3, width=2),
     "attention_maps": lambda model: attention_maps(model, ROW),
     "unit_maps": lambda model: unit_maps(model, ROW),
@@ -87,7 +87,7 @@ def test_an_error_leaves_it_as_it_was_too(use, monkeypatch):
 def test_a_model_is_as_it_was_while_a_text_waits_for_its_next_token():
     model = partly_frozen()
     before = modes(model)
-    for _ in generate(model, [0], 3, Choice()):
+    for _ in generate(model, [0], 3, Sampler()):
         assert modes(model) == before
         assert not torch.is_inference_mode_enabled()
     for _ in score_sentences(model, TOKENIZER, ["a", "b"]):
@@ -96,8 +96,8 @@ def test_a_model_is_as_it_was_while_a_text_waits_for_its_next_token():
 
 def test_two_texts_may_be_written_at_once():
     model = model_of().train()
-    alone = list(generate(model, [0], 9, Choice(temperature=0)))
-    first, second = (generate(model, [0], count, Choice(temperature=0)) for count in (2, 9))
+    alone = list(generate(model, [0], 9, Sampler(temperature=0)))
+    first, second = (generate(model, [0], count, Sampler(temperature=0)) for count in (2, 9))
     begun = [next(first), next(second), next(first)]
     assert next(first, None) is None
     assert [begun[1], *second] == alone, "dropout did not come back when the other text was over"
@@ -145,10 +145,10 @@ def in_pieces(model, monkeypatch, widths):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_long_prompt_is_read_in_pieces_and_nobody_notices(name, monkeypatch):
     model, prompt = model_of(name, **FAMILIES[name]).double(), [0, *([1, 2, 3, 1] * 5)]
-    written = list(generate(model, prompt, 6, Choice(), seed=3))
+    written = list(generate(model, prompt, 6, Sampler(), seed=3))
     found = beam_search(model, prompt, 6, width=2)
     in_pieces(model, monkeypatch, widths := [])
-    assert list(generate(model, prompt, 6, Choice(), seed=3)) == written
+    assert list(generate(model, prompt, 6, Sampler(), seed=3)) == written
     again = beam_search(model, prompt, 6, width=2)
     assert max(widths) == 3
     assert [one.tokens for one in again] == [one.tokens for one in found]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
-from anaphor.generate import Choice, beam_search, generate
+from anaphor.generate import Sampler, beam_search, generate
 from anaphor.models import build
 
 FAMILIES = ["lstm", "transformer", "transformer-xl", "linear", "hybrid", "gpt-nano"]
@@ -22,7 +22,7 @@ def model_of(name, vocabulary=5):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_is_the_most_likely_token_of_a_full_forward(name):
     model, text = model_of(name), [0, 3]
-    for token in generate(model, text, 12, Choice(temperature=0)):
+    for token in generate(model, text, 12, Sampler(temperature=0)):
         with torch.no_grad():
             logits, _ = model(torch.tensor([text]))
         assert token == logits[0, -1].argmax().item()
@@ -33,7 +33,7 @@ def test_greedy_is_the_most_likely_token_of_a_full_forward(name):
 def test_the_same_seed_writes_the_same_text_and_leaves_the_global_draws_alone():
     model = model_of("lstm")
     before = torch.get_rng_state()
-    texts = [list(generate(model, [0], 40, Choice(), seed=seed)) for seed in (1, 1, 2)]
+    texts = [list(generate(model, [0], 40, Sampler(), seed=seed)) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -42,14 +42,14 @@ def test_sampling_follows_the_probabilities():
     model = model_of("lstm")
     with torch.no_grad():
         probabilities = torch.softmax(model(torch.tensor([[0]]))[0][0, -1], -1)
-    drawn = torch.tensor([next(generate(model, [0], 1, Choice(), seed=seed)) for seed in range(600)])
+    drawn = torch.tensor([next(generate(model, [0], 1, Sampler(), seed=seed)) for seed in range(600)])
     shares = torch.bincount(drawn, minlength=5) / 600
     torch.testing.assert_close(shares, probabilities, rtol=0, atol=4 * 0.5 / 600**0.5)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=8, unique=True), st.integers(1, 8))
 def test_top_k_keeps_the_k_most_likely(logits, k):
-    kept = Choice(top_k=k).kept(torch.tensor([logits])).isfinite()[0]
+    kept = Sampler(top_k=k).filter_logits(torch.tensor([logits])).isfinite()[0]
     best = sorted(range(len(logits)), key=lambda i: -logits[i])[:k]
     assert set(kept.nonzero().flatten().tolist()) == set(best)
 
@@ -57,7 +57,7 @@ def test_top_k_keeps_the_k_most_likely(logits, k):
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=8), st.integers(1, 8))
 def test_top_k_keeps_no_more_than_k_where_scores_are_equal(logits, k):
     values = torch.tensor([logits], dtype=torch.float64)
-    kept = Choice(top_k=k).kept(values).isfinite()
+    kept = Sampler(top_k=k).filter_logits(values).isfinite()
     assert kept.sum() == min(k, len(logits))
     assert values[kept].min() >= (values[~kept].max() if (~kept).any() else 0)
 
@@ -65,7 +65,7 @@ def test_top_k_keeps_no_more_than_k_where_scores_are_equal(logits, k):
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=8, unique=True), st.floats(0.01, 1))
 def test_top_p_keeps_the_fewest_that_reach_the_probability(logits, p):
     values = torch.tensor(logits)
-    kept = Choice(top_p=p).kept(values[None]).isfinite()[0]
+    kept = Sampler(top_p=p).filter_logits(values[None]).isfinite()[0]
     probabilities = torch.softmax(values, -1)
     assert probabilities[kept].sum() >= p - 1e-9
     if kept.sum() > 1:
@@ -90,7 +90,7 @@ def test_a_beam_as_wide_as_all_texts_finds_the_best_one(name):
 
 def test_a_beam_of_one_is_greedy():
     model = model_of("hybrid")
-    assert beam_search(model, [1], 10, width=1)[0].tokens == list(generate(model, [1], 10, Choice(temperature=0)))
+    assert beam_search(model, [1], 10, width=1)[0].tokens == list(generate(model, [1], 10, Sampler(temperature=0)))
 
 
 @pytest.mark.parametrize(
@@ -99,16 +99,16 @@ def test_a_beam_of_one_is_greedy():
 )
 def test_choices_that_cannot_be_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
-        Choice(**options)
+        Sampler(**options)
 
 
 @pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.9}])
 def test_the_lower_the_temperature_the_more_it_is_greedy(more):
     logits = torch.tensor([[0.1, 2.0, -1.0, 1.9], [5.0, -800.0, 4.9, 0.0]])
-    chosen = Choice(temperature=1e-320, **more)(logits, torch.Generator().manual_seed(0))
+    chosen = Sampler(temperature=1e-320, **more)(logits, torch.Generator().manual_seed(0))
     assert chosen.tolist() == logits.argmax(-1).tolist()
 
 
 def test_a_prompt_has_a_token():
     with pytest.raises(ConfigError, match="at least one token"):
-        next(generate(model_of("lstm"), [], 1, Choice()))
+        next(generate(model_of("lstm"), [], 1, Sampler()))

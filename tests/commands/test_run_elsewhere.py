@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from anaphor.training.place import at_hand, place_of
 
 from anaphor.cli.main import main
 from anaphor.registry import DATASETS
-from anaphor.training.place import at_hand, place_of
 
 TINY = "--width 8 --layers 1 --batch-size 2 --steps 4 --device cpu --no-test --json"
 LANGUAGE = ["train", "lm", "--data", "d", "--model", "lstm", "--bptt", "5", *TINY.split()]

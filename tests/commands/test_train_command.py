@@ -208,7 +208,7 @@ def test_examples_by_themselves_have_no_segments(capsys, words):
         (["--seed", "99999999999999999999999"], "seed=99999999999999999999999"),
         (["--beam", "2", "--top-k", "1"], "top_k=1 means nothing to a beam search"),
         (["--beam", "2", "--seed", "7"], "seed=7 means nothing to a beam search"),
-        (["--tokens", "20"], "the model knows 16 positions: after a prompt of 1 tokens it can write 16 more, not 20"),
+        (["--tokens", "20"], "the model has 16 positions: after a prompt of 1 tokens it can generate 16 more, not 20"),
     ],
 )
 def test_writing_is_refused_before_the_first_token(capsys, words, message):

@@ -163,8 +163,12 @@ def test_a_random_generator_of_another_kind_is_refused(spoil, state):
 
 def test_a_model_that_does_not_fit_is_told_with_its_file(spoil):
     def lose(parts, facts):
-        parts["model"] = {name: tensor for name, tensor in parts["model"].items() if name != "embedder.embedding.weight"}
+        parts["model"] = {
+            name: tensor for name, tensor in parts["model"].items() if name != "embedder.embedding.weight"
+        }
 
     code, line = spoil("generate", lose)
     assert code == 2
-    assert line.startswith("anaphor: run/checkpoints/step-4/model.safetensors does not fit: missing: embedder.embedding.weight (")
+    assert line.startswith(
+        "anaphor: run/checkpoints/step-4/model.safetensors does not fit: missing: embedder.embedding.weight ("
+    )

@@ -8,7 +8,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
-from anaphor.generate import Choice, beam_search, generate
+from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.perplexity import LossTotal, format_perplexity
 from anaphor.models import build
 from anaphor.tasks.language_modelling import resolve_carry
@@ -47,7 +47,7 @@ def test_it_cannot_write(folder, capsys):
     assert main(["generate", str(folder), "--device", "cpu"]) == 2
     assert "cannot write" in capsys.readouterr().err
     model = build("transformer", vocabulary=5, width=8, merge="reweight-matrix", causal=False)
-    for write in (lambda: list(generate(model, [1], 2, Choice())), lambda: beam_search(model, [1], 2, 2)):
+    for write in (lambda: list(generate(model, [1], 2, Sampler())), lambda: beam_search(model, [1], 2, 2)):
         with pytest.raises(ConfigError, match="cannot write"):
             write()
 

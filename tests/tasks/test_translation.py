@@ -68,7 +68,7 @@ def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps):
     model = trained(task, model_of(task, name), steps)
     sentences = [text for text, _ in source.rows("train").values[:64]]
     assert len({len(sentence) for sentence in sentences}) > 10, "there is something to pad"
-    beam = Beam(width=3, longest=12, length_penalty=1.0)
+    beam = Beam(width=3, max_length=12, length_penalty=1.0)
     together = task.translate([model], sentences, beam)
     assert len(together) == 64
     for place in (0, 17, 40, 63):
@@ -82,7 +82,7 @@ def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps):
 def test_two_models_vote_and_one_twice_is_itself():
     task = task_of(Reverse(pairs=50))
     first, second = (trained(task, model_of(task), 3) for _ in range(2))
-    beam = Beam(width=2, longest=6)
+    beam = Beam(width=2, max_length=6)
     (alone,), (twice,), (both,) = (
         task.translate(models, ["a b c d e"], beam) for models in ([first], [first, first], [first, second])
     )

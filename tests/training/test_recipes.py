@@ -1,12 +1,12 @@
 """Recipes are complete, belong to a task, and say so where one is asked for with another."""
 
 import pytest
+from anaphor.training.recipes import recipe_file, recipes
 
 from anaphor.config import from_yaml
 from anaphor.errors import ConfigError
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.recipes import recipe_file, recipes
 
 ALL = [(spec, name) for spec in (LanguageRunSpec, TranslationRunSpec) for name in recipes(spec.task)]
 

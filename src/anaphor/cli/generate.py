@@ -53,9 +53,9 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError("there is no --greedy: use --temperature 0")
     options = parse_options("generate", words, Options)
 
-    from anaphor.generate import Choice, beam_search, generate
+    from anaphor.generate import Sampler, beam_search, generate
 
-    choice = Choice(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
+    choice = Sampler(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
     experiment = load_experiment(options, task="lm")
     model, tokenizer = experiment.model, experiment.tokenizer
     prompt = [tokenizer.boundary, *tokenizer.encode_sentence(options.prompt).tolist()]

@@ -77,7 +77,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.generate import Beam
     from anaphor.progress import progress_listener
 
-    beam = Beam(width=options.beam, longest=options.max_length, length_penalty=options.length_penalty)
+    beam = Beam(width=options.beam, max_length=options.max_length, length_penalty=options.length_penalty)
     # A sentence is one line, as in training: line ends within one are read as spaces.
     given = options.texts if options.file is None else read_lines(options.file)
     texts = [text.strip().replace("\n", " ") for text in given]

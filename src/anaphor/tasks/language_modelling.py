@@ -12,7 +12,7 @@ from anaphor.data.batches import Batch, EvaluationStream, PaddedBatches, Stream,
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import losses_by_batch
-from anaphor.generate import Choice, generate
+from anaphor.generate import Sampler, generate
 from anaphor.metrics.perplexity import LossTotal, Score, Tally
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
@@ -183,7 +183,7 @@ def sampled_text(model: LanguageModel, tokenizer: Tokenizer, seed: int, tokens: 
     if not model.causal:
         return "(nothing: a model that sees later tokens cannot write)"
     most = tokens if model.limit is None else min(tokens, model.limit)
-    ids = list(generate(model, [tokenizer.boundary], most, Choice(temperature=1.0), seed=seed))
+    ids = list(generate(model, [tokenizer.boundary], most, Sampler(temperature=1.0), seed=seed))
     return tokenizer.decode(ids)
 
 

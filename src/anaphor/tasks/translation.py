@@ -12,7 +12,7 @@ import torch
 from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
 from anaphor.data.corpus import EncodedPairs, PairTokenizers, encode_pairs
 from anaphor.evaluation import eval_mode
-from anaphor.generate import Beam, Hypothesis, search, stepper, together
+from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.perplexity import LossTotal, Score
 from anaphor.models.head import smoothed_cross_entropy, token_losses
@@ -22,7 +22,7 @@ from anaphor.tasks.base import Loss
 from anaphor.tasks.disagreement import Disagreement
 
 SHOWN = 3  # translations that a person sees while it trains
-GREEDY = Beam(width=1, longest=None)
+GREEDY = Beam(width=1, max_length=None)
 FREE = Disagreement()
 
 
@@ -142,23 +142,23 @@ class Translation:
         as its source, and twenty tokens longer: within reason, whatever stands beside it."""
         end = self.tokenizers.target.boundary
         found: dict[int, list[Hypothesis]] = {}
-        ordered, several = batches.by_length(), together([stepper(model) for model in models])
+        ordered, several = batches.by_length(), ensemble([step_function(model) for model in models])
 
         def step(number: int, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
             report_progress("translating", number, len(ordered))  # at every token: a batch may take long
             return several(tokens, state)
 
-        chosen = replace(beam, longest=None, end=end)
+        chosen = replace(beam, max_length=None, end=end)
         with eval_mode(*models), torch.inference_mode():
             for number, batch in enumerate(ordered):
                 source_ids, sizes = batch.source
-                bounds = [2 * size + 20 if beam.longest is None else beam.longest for size in sizes.tolist()]
+                bounds = [2 * size + 20 if beam.max_length is None else beam.max_length for size in sizes.tolist()]
                 limits = [model.limit - 1 for model in models if model.limit is not None]
                 longest = [min([bound, *limits]) for bound in bounds]
                 state = tuple(model.encode(source_ids, sizes) for model in models)
                 first = source_ids.new_full((len(source_ids),), end)
                 found.update(
-                    zip(batch.indices, search(partial(step, number), first, state, chosen, longest), strict=True)
+                    zip(batch.indices, search_rows(partial(step, number), first, state, chosen, longest), strict=True)
                 )
             report_progress("translating", len(ordered), len(ordered))
         return found

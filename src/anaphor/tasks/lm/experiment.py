@@ -33,7 +33,7 @@ from anaphor.data.tokenizer import Tokenizer
 from anaphor.data.vocab import tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import losses_by_batch
-from anaphor.generate import Choice, generate
+from anaphor.generate import Sampler, generate
 from anaphor.metrics.perplexity import LossResult, Tally, loss_result
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
@@ -211,7 +211,7 @@ class LanguageModelExperiment(Experiment):
         if not self.model.causal:
             return "(none: a model that sees later tokens cannot generate text)"
         tokens = SAMPLE_TOKENS if self.model.limit is None else min(SAMPLE_TOKENS, self.model.limit)
-        ids = generate(self.model, [self.tokenizer.boundary], tokens, Choice(temperature=1.0), seed=seed)
+        ids = generate(self.model, [self.tokenizer.boundary], tokens, Sampler(temperature=1.0), seed=seed)
         return self.tokenizer.decode(list(ids))
 
     def compute_loss(self, batch: Batch, state: ModelState | None) -> tuple[Loss, ModelState]:

@@ -25,7 +25,7 @@ from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
-from anaphor.generate import Beam, Hypothesis, search, stepper, together
+from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.perplexity import LossResult, LossTotal, loss_result
 from anaphor.models import Seq2Seq, Seq2SeqSpec
@@ -38,7 +38,7 @@ from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
 from anaphor.training.run_folder import resolve_data_path
 
 SAMPLES = 3
-GREEDY = Beam(width=1, longest=None)
+GREEDY = Beam(width=1, max_length=None)
 TRANSLATED = ("bleu", "chrf")
 """Metrics of the model's own translations; the others are those of the given targets."""
 
@@ -174,7 +174,7 @@ class TranslationExperiment(Experiment):
 
     def _score(self, split: str) -> LossResult:
         total = self.total(split)
-        beam = Beam(width=self.spec.beam, longest=None, length_penalty=self.spec.length_penalty)
+        beam = Beam(width=self.spec.beam, max_length=None, length_penalty=self.spec.length_penalty)
         hypotheses = self.translate_split(split, beam)
         bleu, characters = self.bleu(hypotheses, split), self.chrf(hypotheses, split)
         facts = {**self.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
@@ -255,22 +255,22 @@ class TranslationExperiment(Experiment):
         tokens as its source, and 20."""
         end = self.tokenizers.target.boundary
         found: dict[int, list[Hypothesis]] = {}
-        ordered, ensemble = batches.by_length(), together([stepper(model) for model in models])
+        ordered, next_tokens = batches.by_length(), ensemble([step_function(model) for model in models])
 
         def step(number: int, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
             report_progress("translating", number, len(ordered))  # at every token: a batch may take long
-            return ensemble(tokens, state)
+            return next_tokens(tokens, state)
 
-        unbounded = replace(beam, longest=None, end=end)
+        unbounded = replace(beam, max_length=None, end=end)
         with eval_mode(*models), torch.inference_mode():
             for number, batch in enumerate(ordered):
                 source_ids, sizes = batch.source
-                bounds = [2 * size + 20 if beam.longest is None else beam.longest for size in sizes.tolist()]
+                bounds = [2 * size + 20 if beam.max_length is None else beam.max_length for size in sizes.tolist()]
                 limits = [model.limit - 1 for model in models if model.limit is not None]
                 lengths = [min([bound, *limits]) for bound in bounds]
                 state = tuple(model.encode(source_ids, sizes) for model in models)
                 first = source_ids.new_full((len(source_ids),), end)
-                hypotheses = search(partial(step, number), first, state, unbounded, lengths)
+                hypotheses = search_rows(partial(step, number), first, state, unbounded, lengths)
                 found.update(zip(batch.indices, hypotheses, strict=True))
             report_progress("translating", len(ordered), len(ordered))
         return found

@@ -43,7 +43,7 @@ class LookOptions:
         from anaphor.inspect.alignment import as_text
 
         spec, sentence = experiment.spec, self.text.strip().replace("\n", " ")
-        beam = Beam(width=spec.beam, longest=None, length_penalty=spec.length_penalty)
+        beam = Beam(width=spec.beam, max_length=None, length_penalty=spec.length_penalty)
         ((best, *_),) = experiment.translate([sentence], beam)
         alignment = align(experiment, sentence, best, self.layer)
         written = write_alignment(alignment, out, "alignment")
