@@ -19,7 +19,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +234,8 @@ def _recording(path: Path) -> Iterator[list[tuple[str, str]]]:
 @cache
 def load_plugins() -> dict[str, str]:
     """Import the installed packages that add parts. Gives the errors of those that failed, by name."""
+    from importlib.metadata import entry_points  # takes 20 ms, which `--help` need not spend
+
     failures: dict[str, str] = {}
     for entry in entry_points(group=PLUGINS):
         try:

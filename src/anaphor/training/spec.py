@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_types, look_up
+from anaphor.config import check_types, look_up, section_of
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, format_values
 from anaphor.registry import TASKS
@@ -96,8 +97,6 @@ class TrainingSection:
     """Capture the training step as a CUDA graph; the same numbers, faster."""
 
     def __post_init__(self) -> None:
-        as_list(self, "betas", "numbers", int, float)
-        as_list(self, "layer_lr", "numbers", int, float)
         look_up(DEVICES, self.device, "device")
         look_up(DTYPES, self.dtype, "dtype")
         look_up(AVERAGES, self.average, "average")
@@ -141,9 +140,16 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
     """Settings of a file that a flag invalidates: another optimizer does not keep the betas of the first."""
 
     def __post_init__(self) -> None:
+        check_lists(self)
         check_types(self)
         super().__post_init__()
         at_least_one(self, "max_examples", "patience", "eval_every")
+
+    def model_options(self) -> dict[str, Any]:
+        """The options of the model that were given, as overrides of its preset."""
+        names = [field.name for field in fields(self) if section_of(type(self), field.name) == ModelSection.section]
+        values = {name: getattr(self, name) for name in names if name != "model"}
+        return {name: value for name, value in values.items() if value not in (None, ())}
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:
         """Refuse flags of the command line that this run would not use. Settings of a recipe or a study are not flags:
@@ -151,14 +157,26 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
         return
 
 
-def as_list(spec: Any, name: str, what: str, *kinds: type) -> None:
-    """Turn a sequence into a tuple. A bare string is refused, because it would be taken apart."""
-    given = getattr(spec, name)
-    listed = isinstance(given, Sequence) and not isinstance(given, str)
-    # bool is a subclass of int.
-    if not listed or not all(isinstance(one, kinds) and isinstance(one, bool) == (bool in kinds) for one in given):
-        raise ConfigError(f"{name}={given!r}: it must be a list of {what}")
-    object.__setattr__(spec, name, tuple(given))
+_ITEMS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "str": ("names", (str,)),
+    "int": ("whole numbers", (int,)),
+    "float": ("numbers", (int, float)),
+    "bool": ("True and False", (bool,)),
+}
+
+
+def check_lists(spec: Any) -> None:
+    """Turn sequences into tuples and check their items. A bare string is refused: it would be taken apart."""
+    for field in fields(spec):
+        kind = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", str(field.type))
+        if kind is None or kind[1] not in _ITEMS:
+            continue
+        given, (what, kinds) = getattr(spec, field.name), _ITEMS[kind[1]]
+        is_list = isinstance(given, Sequence) and not isinstance(given, str)
+        # bool is a subclass of int.
+        if not is_list or not all(isinstance(one, kinds) and isinstance(one, bool) == (bool in kinds) for one in given):
+            raise ConfigError(f"{field.name}={given!r}: it must be a list of {what}")
+        object.__setattr__(spec, field.name, tuple(given))
 
 
 def at_least_one(spec: Any, *names: str) -> None:
@@ -273,66 +291,6 @@ class TaskDefinition:
         if self.describe is not None:
             return self.describe(result)
         return [f"{format_values(self.metrics, result)} ({result['signature']})"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """What may be said of a model, whatever it is for. None keeps what the model's name stands for."""
-
-    section: ClassVar[str] = "model"
-    more_options: ClassVar[tuple[str, ...]] = ()
-    """What one kind of model knows besides."""
-
-    width: int | None = None
-    """Size of a token vector between the layers."""
-    layers: int | None = None
-    """How many layers there are."""
-    heads: int | None = None
-    """Parallel heads of an attention layer."""
-    feedforward: int | None = None
-    """Hidden width of each layer's feed-forward network; 0 means none."""
-    embedding: int | None = None
-    """Size of a word vector."""
-    dropout: float | None = None
-    """Share of values set to zero in training."""
-    input_dropout: float | None = None
-    """Share of the word vectors' values set to zero in training."""
-    output_dropout: float | None = None
-    """Share of what the head reads set to zero in training."""
-    word_dropout: float | None = None
-    """Share of the words that are left out in training."""
-    dropout_kind: str | None = None
-    """What dropout sets to zero: each value by itself, or the same features for a whole segment (locked)."""
-    weight_drop: float | None = None
-    """Share of a recurrent layer's weights from its last hidden state that are set to zero in training."""
-    norm: str | None = None
-    """Where the norm of a layer stands: before, after or none; before also puts one behind the last layer."""
-    residual: bool | None = None
-    """Whether a layer's input is added to its output."""
-    activation: str | None = None
-    """Nonlinearity of the feed-forward network: relu, gelu or gelu-tanh."""
-    init_scheme: str | None = None
-    """How the first weights are drawn: normal or uniform."""
-    head_bias: bool | None = None
-    """Whether the output adds a constant for each token of the vocabulary."""
-    position: str | None = None
-    """How a token's place gets in: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
-    max_positions: int | None = None
-    """How many positions a learned table covers."""
-    score: str | None = None
-    """How a key of attention answers a query: scaled-dot, dot, bilinear, additive or cosine."""
-    normalize: str | None = None
-    """From scores to weights: softmax, sigmoid or sparsemax."""
-    combine: str | None = None
-    """What a head hands on: what it found (context), or that plus its query (query)."""
-    merge: str | None = None
-    """How heads become one vector: concatenate, shuffle, shift or reweight."""
-
-    def model_options(self) -> dict[str, Any]:
-        """What was said of the model, as overrides of its preset."""
-        names = [field.name for field in fields(ModelOptions)]
-        said = {name: getattr(self, name) for name in (*names, *self.more_options)}
-        return {name: value for name, value in said.items() if value is not None and value != ()}
 
 
 def recipes_of(task: TaskDefinition) -> dict[str, Path]:

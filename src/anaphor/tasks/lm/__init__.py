@@ -6,11 +6,12 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from anaphor.config import look_up
+from anaphor.config import look_up, optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import find_metric
+from anaphor.models.spec import LanguageModelSpec
 from anaphor.tasks import (
     BITS_PER_BYTE,
     LOSS,
@@ -23,16 +24,12 @@ from anaphor.tasks import (
 from anaphor.training.spec import (
     DataSection,
     EvaluationSection,
-    ModelOptions,
+    ModelSection,
     RunSpec,
     TaskDefinition,
     TrainingSection,
-    as_list,
     at_least_one,
 )
-
-if TYPE_CHECKING:
-    from anaphor.models import LanguageModelSpec
 
 BATCHINGS = {"stream": "one text in parallel rows, segment after segment", "padded": "separate examples"}
 PROTOCOLS = {"complete": "every token once", "example": "as PyTorch's word_language_model example"}
@@ -54,40 +51,15 @@ class LanguageData(DataSection):
     """Batches: stream (one text in rows, segment after segment) or padded (examples separated by blank lines)."""
 
 
+LanguageModelOptions: Any = optional_section(LanguageModelSpec, "LanguageModelOptions", "model", exclude=["vocabulary"])
+
+
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelSection(ModelOptions):
+class LanguageModelSection(LanguageModelOptions, ModelSection):  # type: ignore[misc] # made at run time
     """Model preset and its options."""
 
     model: str = "lstm"
     """Model preset; `anaphor models` lists them."""
-    mixers: tuple[str, ...] = ()
-    """The layers spelled out, from first to last, in place of the model's own."""
-    layer_widths: tuple[int, ...] = ()
-    """Size of each layer's output, where they differ, in place of the width."""
-    layer_norms: tuple[str, ...] = ()
-    """Where each layer's norm stands, in place of the norm; that behind the last layer follows the norm alone."""
-    layer_residuals: tuple[bool, ...] = ()
-    """Whether each layer's input is added to its output, where they differ, in place of the residual."""
-    layer_dropouts: tuple[float, ...] = ()
-    """Share set to zero in and after each layer, where they differ; the word vectors still follow the dropout."""
-    tied: bool | None = None
-    """Whether the output uses the word vectors again."""
-    causal: bool = True
-    """Whether layers that see later tokens are refused; admitted, nothing is called a perplexity."""
-    memory: int | None = None
-    """How many past tokens a carried state of attention keeps."""
-    window: int | None = None
-    """How many tokens a token may see, itself included."""
-    mask: str | None = None
-    """Who may see whom in attention: causal, window(n), hidden(i, …) and their like, joined by & and |."""
-    head_width: int | None = None
-    """Size of a query, key and value in one head of attention; None means its share of the width."""
-    bias: bool | None = None
-    """Whether the projections of attention add a constant."""
-    feature_map: str | None = None
-    """What makes queries and keys of linear attention positive: elu, relu or softmax."""
-    merge_evaluation: str | None = None
-    """What the merge of heads does when the model is scored: same or concatenate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +92,6 @@ class LanguageEvaluation(EvaluationSection):
 class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection, LanguageData, RunSpec):
     """Train a language model."""
 
-    more_options = ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "tied", "causal",
-                    "memory", "window", "mask", "head_width", "bias", "feature_map", "merge_evaluation")  # fmt: skip
     replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
         "width": ("layer_widths",),
@@ -132,11 +102,6 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        as_list(self, "mixers", "names", str)
-        as_list(self, "layer_widths", "whole numbers", int)
-        as_list(self, "layer_norms", "names", str)
-        as_list(self, "layer_residuals", "True and False", bool)
-        as_list(self, "layer_dropouts", "numbers", int, float)
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
         at_least_one(self, "bptt", "eval_batch_size")

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from anaphor.config import optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
+from anaphor.models.seq2seq_spec import Seq2SeqSpec
 from anaphor.tasks import (
     BITS_PER_BYTE,
     LOSS,
@@ -21,16 +23,12 @@ from anaphor.tasks import (
 from anaphor.training.spec import (
     DataSection,
     EvaluationSection,
-    ModelOptions,
+    ModelSection,
     RunSpec,
     TaskDefinition,
     TrainingSection,
-    as_list,
     at_least_one,
 )
-
-if TYPE_CHECKING:
-    from anaphor.models import Seq2SeqSpec
 
 TEXT_METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
 BLEU = Metric("bleu", "max", "BLEU")
@@ -58,26 +56,17 @@ class TranslationData(DataSection):
     """Maximum number of tokens of either side; longer training pairs are left out."""
 
 
+Seq2SeqOptions: Any = optional_section(
+    Seq2SeqSpec, "Seq2SeqOptions", "model", exclude=["source_vocabulary", "vocabulary"]
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class TranslationModelSection(ModelOptions):
+class TranslationModelSection(Seq2SeqOptions, ModelSection):  # type: ignore[misc] # made at run time
     """Model preset and its options."""
 
     model: str = "luong"
     """Model preset: luong, gru-attention, transformer-translation or mixed."""
-    encoder: tuple[str, ...] = ()
-    """The encoder's layers spelled out, from first to last, in place of the model's own."""
-    decoder: tuple[str, ...] = ()
-    """The decoder's layers, likewise."""
-    condition: str | None = None
-    """What the decoder knows of the source: none, state or attention."""
-    input_feeding: bool | None = None
-    """Whether a recurrent decoder reads what attention found with the next token."""
-    layers: int | None = None
-    """How many layers the decoder has, and the encoder too unless it is told otherwise."""
-    encoder_layers: int | None = None
-    """How many layers the encoder has."""
-    tied: str | None = None
-    """Which word vectors are one matrix: all (source, target and output), target (and output) or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +99,8 @@ class TranslationEvaluation(EvaluationSection):
 class TranslationRunSpec(TranslationEvaluation, TranslationTraining, TranslationModelSection, TranslationData, RunSpec):
     """Train a translation model."""
 
-    more_options = ("encoder", "decoder", "condition", "input_feeding", "encoder_layers", "tied")
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        as_list(self, "encoder", "names", str)
-        as_list(self, "decoder", "names", str)
         at_least_one(self, "batch_tokens", "pad_to", "max_length", "beam", "encoder_layers")
         find_metric(METRICS, self.select)
         if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
