@@ -139,8 +139,10 @@ OPTIMIZERS = Registry(
     "optimizer",
     {name: f"anaphor.training.optimizers:{name.upper()}" for name in ("sgd", "adamw", "adagrad", "muon")},
 )
-PRESETS: dict[str, Registry] = {"lm": Registry("model"), "translate": Registry("model")}
-"""Model presets of each task: overrides of the fields of its model spec."""
+PRESETS = Registry(
+    "task", {"lm": "anaphor.models.presets:PRESETS", "translate": "anaphor.models.presets:SEQ2SEQ_PRESETS"}
+)
+"""Model presets of each task, a registry each: overrides of the fields of its model spec."""
 
 
 def register_mixer(name: str, spec: Any) -> None:
@@ -160,7 +162,9 @@ def register_dataset(name: str, dataset: Any) -> None:
 
 def register_preset(task: str, name: str, settings: Mapping[str, Any]) -> None:
     """Add a model preset of a task: settings of its model spec under a name for `--model`."""
-    PRESETS.setdefault(task, Registry("model")).add(name, dict(settings))
+    if task not in PRESETS:
+        PRESETS.add(task, Registry("model"))
+    PRESETS[task].add(name, dict(settings))
 
 
 def register_optimizer(name: str, optimizer: Any) -> None:

@@ -21,6 +21,7 @@ from anaphor.models import (
     preset,
     seq2seq_preset,
 )
+from anaphor.registry import register_preset
 
 OPTIONS = {
     "as it is": {},
@@ -194,3 +195,15 @@ def test_every_option_has_a_help_text_of_one_line(kind):
                 documented.setdefault(field.target.id, text.value.value)
     for name in kind.__dataclass_fields__:
         assert "\n" not in documented[name], name
+
+
+def test_a_preset_of_ones_own_is_a_model_like_any_other(monkeypatch):
+    for table in (PRESETS, SEQ2SEQ_PRESETS):
+        monkeypatch.setattr(table, "_entries", dict(table._entries))
+    register_preset("lm", "test-tiny", {"mixers": ("gru",), "width": 8})
+    register_preset("translate", "test-tiny-pair", {"encoder": ("gru",), "decoder": ("gru",), "width": 8})
+    spec = preset("test-tiny", vocabulary=9, layers=2)
+    assert (spec.mixers_by_layer, spec.width) == (("gru", "gru"), 8)
+    assert seq2seq_preset("test-tiny-pair", **SIZES, decoder=("gru", "gru")).layers == 2
+    with pytest.raises(ConfigError, match="model name 'lstm' is already registered"):
+        register_preset("lm", "lstm", {})
