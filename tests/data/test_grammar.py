@@ -146,10 +146,10 @@ def test_the_default_has_the_size_of_a_small_corpus():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("every dogs sleeps .", "'dogs' cannot stand after 'every'"),
-        ("every dog sleep .", "'sleep' cannot stand after 'every dog'"),
-        ("every dog sleeps", "the end of the line cannot stand after 'every dog sleeps'"),
-        ("every dog sleeps . .", "the word '.' cannot stand"),
+        ("every dogs sleeps .", "'dogs' cannot follow 'every'"),
+        ("every dog sleep .", "'sleep' cannot follow 'every dog'"),
+        ("every dog sleeps", "the end of the line cannot follow 'every dog sleeps'"),
+        ("every dog sleeps . .", "the word '.' cannot follow"),
         ("", "the end of the line"),
         ("zebra", "'zebra'"),
     ],

@@ -207,8 +207,8 @@ class _Sequences:
 
     @classmethod
     def build(cls, tokens: Ids, starts: Indices, sizes: Indices, pad: int, device: torch.device | str) -> Self:
-        flat, *places = (torch.from_numpy(array).to(device) for array in (tokens.astype(np.int64), starts, sizes))
-        return cls(flat, *places, pad=pad)
+        flat, begin, size = (torch.from_numpy(array).to(device) for array in (tokens.astype(np.int64), starts, sizes))
+        return cls(flat, begin, size, pad)
 
     def gather(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """(tokens [B, width], the token after each [B, width], lengths [B])."""

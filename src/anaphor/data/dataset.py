@@ -12,8 +12,9 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from anaphor.config import look_up
 from anaphor.data.files import ADVICE_FOR_TEXT, File, decode_text, split_lines
@@ -52,6 +53,7 @@ class Dataset(ABC):
     """Language of each column of sentence pairs."""
     facts: Mapping[str, str] = {}
     """Facts for the signature of every score on it, such as `data: fit` where valid and test repeat train."""
+    _is_swapped = False
 
     @abstractmethod
     def read(self, split: str, column: str | None = None) -> bytes:
@@ -110,9 +112,11 @@ class Dataset(ABC):
         digest = combine_digests([hashlib.sha256(raw).hexdigest() for raw in raws])
         return Rows(values, lines, len(columns[0]) - len(lines), where, digest)
 
-    def swap(self) -> Dataset:
-        """The same rows with the two columns exchanged: pairs in the other direction."""
-        return Swapped(self)
+    def swap(self) -> Self:
+        """The same rows with the two columns exchanged: sentence pairs in the other direction."""
+        other = copy(self)
+        other.languages, other._is_swapped = self.languages[::-1], not self._is_swapped
+        return other
 
     def check_split(self, split: str) -> str:
         """The standard name of a split, or an error that lists the splits."""
@@ -122,39 +126,11 @@ class Dataset(ABC):
         return known
 
     def column_index(self, column: str | None) -> int:
-        """Position of a column, or an error that lists the columns."""
+        """Where a column is stored, or an error that lists the columns."""
         if column is None and len(self.columns) > 1:
             raise ConfigError(f"{self.name} has the columns {', '.join(self.columns)}: name one of them")
-        return 0 if column is None else look_up({c: i for i, c in enumerate(self.columns)}, column, "column")
-
-
-class Swapped(Dataset):
-    """Sentence pairs in the other direction."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self.name, self.columns, self.splits, self.facts = (
-            dataset.name, dataset.columns, dataset.splits, dataset.facts
-        )  # fmt: skip
-        self.languages = dataset.languages[::-1]
-
-    def read(self, split: str, column: str | None = None) -> bytes:
-        return self._dataset.read(split, self._other(column))
-
-    def column_digest(self, split: str, column: str) -> str:
-        return self._dataset.column_digest(split, self._other(column))
-
-    def where(self, split: str, column: str | None = None) -> str:
-        return self._dataset.where(split, column if column is None else self._other(column))
-
-    def line_offset(self, split: str) -> int:
-        return self._dataset.line_offset(split)
-
-    def swap(self) -> Dataset:
-        return self._dataset
-
-    def _other(self, column: str | None) -> str:
-        return self.columns[::-1][self.column_index(column)]
+        stored = self.columns[::-1] if self._is_swapped else self.columns
+        return 0 if column is None else look_up({name: index for index, name in enumerate(stored)}, column, "column")
 
 
 class SplitFiles(Dataset):
@@ -178,8 +154,7 @@ class SplitFiles(Dataset):
         return self._file(split, column).digest()
 
     def where(self, split: str, column: str | None = None) -> str:
-        files = self.files[self.check_split(split)]
-        return " and ".join(map(str, files)) if column is None else str(files[self.column_index(column)])
+        return name_files(self.files[self.check_split(split)] if column is None else [self._file(split, column)])
 
     def _file(self, split: str, column: str | None) -> File:
         return self.files[self.check_split(split)][self.column_index(column)]
@@ -228,7 +203,7 @@ class AlignedFiles(Dataset):
         return encode_lines(lines[start:end])
 
     def where(self, split: str, column: str | None = None) -> str:
-        return " and ".join(map(str, self.files)) if column is None else str(self.files[self.column_index(column)])
+        return name_files(self.files if column is None else [self.files[self.column_index(column)]])
 
     def line_offset(self, split: str) -> int:
         return self._bounds(self.check_split(split), len(self._lines()[0]))[0]
@@ -273,6 +248,10 @@ class InMemory(Generated):
 
     def generate(self, split: str) -> Sequence[tuple[str, ...]]:
         return self._rows[split]
+
+
+def name_files(files: Iterable[File]) -> str:
+    return " and ".join(map(str, files))
 
 
 def combine_digests(digests: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from anaphor.config import look_up, nearest
 from anaphor.data.dataset import (
@@ -24,7 +25,7 @@ from anaphor.data.dataset import (
     OneFile,
     SplitFiles,
 )
-from anaphor.data.download import NamedFile, Transfer, Upstream
+from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
@@ -54,95 +55,36 @@ class NamedDataset:
     """Opens it; nothing is read or downloaded yet."""
 
 
-def _wikitext_2() -> NamedDataset:
-    root = (
-        "https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
-        "/word_language_model/data/wikitext-2"
-    )
-    known = {
-        "train": ("9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f", 10_797_148),
-        "valid": ("f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8", 1_121_681),
-        "test": ("d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0", 1_256_449),
-    }
-    files = {}
-    for split, (sha256, size) in known.items():
-        name = f"{split}.txt"
-        files[split] = NamedFile("wikitext-2", Upstream(file=name, url=f"{root}/{name}", sha256=sha256, bytes=size))
-    return NamedDataset(
-        about="good articles of Wikipedia, words separated, rare words as <unk> (Merity et al. 2016)",
-        license="CC BY-SA 3.0",
-        files=tuple(files.values()),
-        open=lambda: SplitFiles("wikitext-2", files),
-    )
+def _on_disk(name: str, open_files: Callable[[dict[str, NamedFile]], Dataset], **facts: Any) -> NamedDataset:
+    files = load_upstream()[name]
+    return NamedDataset(files=tuple(files.values()), open=lambda: open_files(files), **facts)
 
 
-def _tinyshakespeare() -> NamedDataset:
-    upstream = Upstream(
-        file="input.txt",
-        url=(
-            "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
-            "/data/tinyshakespeare/input.txt"
-        ),
-        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-        bytes=1_115_394,
-    )
-    file = NamedFile("tinyshakespeare", upstream)
-    return NamedDataset(
-        about="a megabyte of Shakespeare's plays, dialogues separated by blank lines (Karpathy 2015)",
-        license="public domain",
-        files=(file,),
-        open=lambda: OneFile("tinyshakespeare", file),
-    )
-
-
-def _multi30k() -> NamedDataset:
-    root = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
-    stems = {TRAIN: "train", VALID: "val", TEST: "test_2016_flickr"}
-    # SHA-256 and size in bytes of each text, then of the gzip file.
-    known = {
-        "train.en": (
-            ("460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6", 1_801_238),
-            ("d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f", 568_929),
-        ),
-        "train.de": (
-            ("2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72", 2_110_398),
-            ("726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6", 637_044),
-        ),
-        "val.en": (
-            ("1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227", 63_297),
-            ("14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28", 21_650),
-        ),
-        "val.de": (
-            ("660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660", 75_981),
-            ("f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a", 24_681),
-        ),
-        "test_2016_flickr.en": (
-            ("399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182", 62_076),
-            ("611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9", 21_077),
-        ),
-        "test_2016_flickr.de": (
-            ("4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16", 70_649),
-            ("9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8", 22_890),
-        ),
-    }
-    files = {
-        name: NamedFile(
-            "multi30k",
-            Upstream(file=name, url=f"{root}/{name}.gz", sha256=text[0], bytes=text[1], gzip=Transfer(*packed)),
-        )
-        for name, (text, packed) in known.items()
-    }
-    pairs = {split: (files[f"{stem}.en"], files[f"{stem}.de"]) for split, stem in stems.items()}
-    return NamedDataset(
-        about="captions of photographs, English and German; test is test_2016_flickr (Elliott et al. 2016)",
-        license="none stated; images for research and education only",
-        columns=PAIR_COLUMNS,
-        files=tuple(files.values()),
-        open=lambda: SplitFiles("multi30k", pairs, PAIR_COLUMNS, ("en", "de")),
-    )
-
-
-WIKITEXT_2, TINYSHAKESPEARE, MULTI30K = _wikitext_2(), _tinyshakespeare(), _multi30k()
+WIKITEXT_2 = _on_disk(
+    "wikitext-2",
+    lambda files: SplitFiles("wikitext-2", {split: files[f"{split}.txt"] for split in SPLITS}),
+    about="good articles of Wikipedia, words separated, rare words as <unk> (Merity et al. 2016)",
+    license="CC BY-SA 3.0",
+)
+TINYSHAKESPEARE = _on_disk(
+    "tinyshakespeare",
+    lambda files: OneFile("tinyshakespeare", files["input.txt"]),
+    about="a megabyte of Shakespeare's plays, dialogues separated by blank lines (Karpathy 2015)",
+    license="public domain",
+)
+_MULTI30K_STEMS = {TRAIN: "train", VALID: "val", TEST: "test_2016_flickr"}
+MULTI30K = _on_disk(
+    "multi30k",
+    lambda files: SplitFiles(
+        "multi30k",
+        {split: (files[f"{stem}.en"], files[f"{stem}.de"]) for split, stem in _MULTI30K_STEMS.items()},
+        PAIR_COLUMNS,
+        ("en", "de"),
+    ),
+    about="captions of photographs, English and German; test is test_2016_flickr (Elliott et al. 2016)",
+    license="none stated; images for research and education only",
+    columns=PAIR_COLUMNS,
+)
 PYTHON_REFERENCE = NamedDataset(
     about="the language reference inside every CPython, as prose", license="PSF-2.0", open=PythonReference
 )

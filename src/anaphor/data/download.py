@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,19 @@ class NamedFile:
 
     def __str__(self) -> str:
         return str(self.find() or f"{self.data}/{self.upstream.file}")
+
+
+@cache
+def load_upstream() -> dict[str, dict[str, NamedFile]]:
+    """The files of `upstream.tsv`, by data set and name."""
+    files: dict[str, dict[str, NamedFile]] = {}
+    table = Path(__file__).with_name("upstream.tsv").read_text(encoding="utf-8")
+    for line in table.splitlines()[1:]:
+        data, name, sha256, size, gzip_sha256, gzip_size, url = line.split("\t")
+        gzip = Transfer(gzip_sha256, int(gzip_size)) if gzip_sha256 else None
+        upstream = Upstream(file=name, url=url, sha256=sha256, bytes=int(size), gzip=gzip)
+        files.setdefault(data, {})[name] = NamedFile(data, upstream)
+    return files
 
 
 def download(file: NamedFile) -> Path:

@@ -1,8 +1,7 @@
-"""Probabilistic grammars whose every number is exact: entropy, expected length, the loss on any of their texts.
+"""Probabilistic grammars with exact entropy, expected length, and loss on their texts; the data set `grammar`.
 
-A grammar must be LL(1): the next word alone decides which rule applies. So no text has two derivations, its probability
-is the product of the rules that were used, and what was used between two words is the probability of the second given
-all before it.
+A grammar must be LL(1): the next word decides which rule applies. So a text has one derivation, its probability is the
+product of the rules used, and the rules used between two words give the probability of the second.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.data.dataset import SPLITS, Dataset
+from anaphor.data.dataset import SPLITS, Dataset, encode_lines
 from anaphor.errors import ConfigError, DataError
 
 END = "\n"
@@ -25,16 +24,16 @@ END = "\n"
 
 @dataclass(frozen=True)
 class Rule:
-    """One way to write a symbol."""
+    """One production of a symbol."""
 
     symbols: tuple[str, ...]
-    """What it is written as; names that have rules of their own are written further."""
+    """Right-hand side; symbols with rules are expanded further."""
     probability: float
-    """How often, among the rules of the same symbol."""
+    """Among the rules of the same symbol."""
 
 
 class Grammar:
-    """Rules for each symbol; a name without rules is a word."""
+    """Rules for each symbol; a symbol without rules is a word."""
 
     def __init__(self, rules: Mapping[str, Sequence[Rule]], start: str) -> None:
         self.rules = {symbol: tuple(choices) for symbol, choices in rules.items()}
@@ -53,17 +52,17 @@ class Grammar:
 
     @property
     def words(self) -> list[str]:
-        """Every word, in the order of the rules."""
+        """All words, in the order of the rules."""
         used = (name for choices in self.rules.values() for rule in choices for name in rule.symbols)
         return list(dict.fromkeys(name for name in used if name not in self.rules))
 
     @property
     def entropy_rate(self) -> float:
-        """Nats per token of the best possible model, where the end of each line is a token too."""
+        """Nats per token of the best possible model; the end of each line is a token, too."""
         return self.entropy / (self.length + 1)
 
     def sample(self, generator: random.Random) -> list[str]:
-        """One line."""
+        """Draw one line."""
         words: list[str] = []
         stack = [self.start]
         while stack:
@@ -72,42 +71,42 @@ class Grammar:
                 words.append(symbol)
                 continue
             bounds = self._bounds[symbol]
-            # The last bound may be a rounding error below one.
+            # The last bound may be below one by a rounding error.
             chosen = min(bisect_right(bounds, generator.random()), len(bounds) - 1)
             stack.extend(reversed(self.rules[symbol][chosen].symbols))
         return words
 
     def losses(self, line: Sequence[str]) -> list[float]:
-        """Nats of each word given those before it, and of the line's end. A line of another language is refused."""
+        """Nats of each word given those before it, and of the line's end. Raises for lines not in the language."""
         return list(self.read((*line, END)))
 
     def read(self, words: Sequence[str]) -> Iterator[float]:
-        """Nats of each word given those before it; the words may break off anywhere in a line."""
+        """Nats of each word given those before it; the line may be incomplete."""
         stack = [self.start]
         for place, word in enumerate(words):
             spent = 0.0
             while stack and stack[-1] in self.rules:
                 rule = self._table[stack[-1]].get(word)
                 if rule is None:
-                    raise self._misfit(words, place)
+                    raise self._error(words, place)
                 stack.pop()
                 stack.extend(reversed(rule.symbols))
                 spent -= math.log(rule.probability)
             expected = stack.pop() if stack else END
             if expected != word:
-                raise self._misfit(words, place)
+                raise self._error(words, place)
             yield spent
 
-    def _misfit(self, words: Sequence[str], place: int) -> DataError:
-        what = "the end of the line" if words[place] == END else f"the word {words[place]!r}"
-        before = " ".join(words[:place][-5:])
-        return DataError(f"not a text of the grammar: {what} cannot stand after {before!r}")
+    def _error(self, words: Sequence[str], index: int) -> DataError:
+        what = "the end of the line" if words[index] == END else f"the word {words[index]!r}"
+        before = " ".join(words[:index][-5:])
+        return DataError(f"not a text of the grammar: {what} cannot follow {before!r}")
 
     def _moments(self) -> tuple[float, float]:
-        """Entropy and expected words of one line.
+        """Entropy and expected number of words of one line.
 
-        Both are sums over the derivation: what a symbol adds itself, and what the symbols it is written as add. So
-        they solve linear systems with one matrix, the expected number of each symbol in one rewriting of another.
+        Both are sums over the derivation, so they solve linear systems with one matrix: the expected number of each
+        symbol in one expansion of another.
         """
         place = {symbol: number for number, symbol in enumerate(self.rules)}
         expected = np.zeros((len(place), len(place)))
@@ -128,7 +127,7 @@ class Grammar:
         return float(entropy), float(length)
 
     def _predictions(self) -> dict[str, dict[str, Rule]]:
-        """Which rule applies, for each symbol and next word; refused where two of them could."""
+        """The LL(1) table: the rule for each symbol and next word; raises where two rules apply."""
         first, empty = self._first()
         follow = self._follow(first, empty)
         table: dict[str, dict[str, Rule]] = {symbol: {} for symbol in self.rules}
@@ -142,7 +141,7 @@ class Grammar:
         return table
 
     def _first(self) -> tuple[dict[str, set[str]], set[str]]:
-        """For each symbol the words it may begin with; and the symbols that may vanish."""
+        """FIRST sets, and the symbols that may be empty."""
         first: dict[str, set[str]] = {symbol: set() for symbol in self.rules}
         empty: set[str] = set()
         for _ in _until_steady(lambda: (sum(map(len, first.values())), len(empty))):
@@ -154,7 +153,7 @@ class Grammar:
         return first, empty
 
     def _follow(self, first: dict[str, set[str]], empty: set[str]) -> dict[str, set[str]]:
-        """For each symbol the words that may stand after it."""
+        """FOLLOW sets."""
         follow: dict[str, set[str]] = {symbol: set() for symbol in self.rules}
         follow[self.start].add(END)
         for _ in _until_steady(lambda: sum(map(len, follow.values()))):
@@ -172,7 +171,7 @@ class Grammar:
 
 
 def _first_of(symbols: Sequence[str], first: dict[str, set[str]], empty: set[str]) -> tuple[set[str], bool]:
-    """The words that a row of symbols may begin with, and whether all of it may vanish."""
+    """FIRST set of a sequence of symbols, and whether it may be empty."""
     words: set[str] = set()
     for name in symbols:
         words |= first.get(name, {name})
@@ -182,18 +181,17 @@ def _first_of(symbols: Sequence[str], first: dict[str, set[str]], empty: set[str
 
 
 def _until_steady(measure: Callable[[], object]) -> Iterator[None]:
-    """Once more and once more, until the measure stays as it was."""
-    before = None
-    while (now := measure()) != before:
-        before = now
+    """Repeat until the measure no longer changes."""
+    previous = None
+    while (current := measure()) != previous:
+        previous = current
         yield
 
 
 START = "LINE"
 
-# Number is told by the first word of a noun phrase and must be remembered until its verb, across relative clauses
-# that have subjects and verbs of their own. Names in capitals are written further.
-# Each alternative is a weight and what it writes.
+# The first word of a noun phrase has the number, which must be remembered until the verb, across relative clauses with
+# subjects and verbs of their own. Each alternative is a weight and a right-hand side; symbols are in capitals.
 SENTENCES: dict[str, list[tuple[float, str]]] = {
     "LINE": [(8, "STATEMENT MORE"), (1, "if STATEMENT , then STATEMENT ."), (1, "QUESTION ?")],
     "MORE": [(4, "."), (1, ", and STATEMENT ."), (1, "because STATEMENT .")],
@@ -218,7 +216,7 @@ SENTENCES: dict[str, list[tuple[float, str]]] = {
     "QUALITY": [(3, "ADJECTIVE"), (1, "very QUALITY")],
 }  # fmt: skip
 
-# Nouns and verbs have two forms that share a stem, so that a model may learn the one from the other.
+# The two forms of nouns and verbs share a stem, so that a character model can learn one from the other.
 NOUNS = "dog cat bird horse teacher student farmer sailor doctor child king queen poet baker painter robot"
 TRANSITIVE = "see hear like follow help know paint find call trust"
 INTRANSITIVE = "sleep sing walk laugh wait dream swim work"
@@ -243,37 +241,37 @@ WORDS: dict[str, str] = {
 
 
 def english() -> Grammar:
-    """The grammar of the source `grammar`: words of a kind become rarer along their list, like those of a language."""
+    """The grammar of the data set `grammar`: words of a kind become rarer along their list, as in a language."""
     rules: dict[str, list[Rule]] = {}
     for symbol, choices in SENTENCES.items():
-        rules[symbol] = _shares([(weight, text.split()) for weight, text in choices])
+        rules[symbol] = _normalize([(weight, text.split()) for weight, text in choices])
     for kind, words in WORDS.items():
-        rules[kind] = _shares([(1 / (rank + 2), [word]) for rank, word in enumerate(words.split())])
+        rules[kind] = _normalize([(1 / (rank + 2), [word]) for rank, word in enumerate(words.split())])
     return Grammar(rules, START)
 
 
-def _shares(choices: list[tuple[float, list[str]]]) -> list[Rule]:
+def _normalize(choices: list[tuple[float, list[str]]]) -> list[Rule]:
     total = sum(weight for weight, _ in choices)
     return [Rule(tuple(symbols), weight / total) for weight, symbols in choices]
 
 
 class GrammarDataset(Dataset):
-    """Lines drawn from a grammar, and the exact loss of the grammar itself on them: no model can do better."""
+    """Lines drawn from a grammar, and the exact loss of the grammar on them: the lower bound for any model."""
 
     name = "grammar"
 
     def __init__(self, tokens: int = 200_000, seed: int = 0) -> None:
         if tokens < 1:
-            raise ConfigError(f"tokens={tokens}: a text has at least 1")
+            raise ConfigError(f"tokens={tokens}: it must be at least 1")
         self.grammar = english()
         self.seed = seed
         self._texts: dict[str, bytes] = {}
-        # Held-out text is large enough that the noise of a mean loss stays below a hundredth of a nat.
+        # Large enough that the standard error of a mean loss on held-out text is below 0.01 nats.
         self.tokens = dict(zip(SPLITS, (tokens, tokens // 5 or 1, tokens // 5 or 1), strict=True))
 
     @property
     def entropy_rate(self) -> float:
-        """Nats per token that the best possible model needs on an endless text, `<eos>` of each line counted."""
+        """Nats per token of the best possible model on an infinite text, including `<eos>`."""
         return self.grammar.entropy_rate
 
     def read(self, split: str, column: str | None = None) -> bytes:
@@ -284,17 +282,17 @@ class GrammarDataset(Dataset):
         return self._texts[split]
 
     def losses(self, text: str) -> NDArray[np.float64]:
-        """The source's own loss in nats at every token that the word tokenizer finds, the `<eos>` of lines included."""
+        """Loss of the grammar in nats at every token of the word tokenizer, including `<eos>`."""
         lines = (text[:-1] if text.endswith("\n") else text).split("\n")
         return np.array([loss for line in lines for loss in self.grammar.losses(line.split())])
 
     def loss(self, text: str) -> tuple[float, int]:
-        """(total nats, tokens) of the source itself on a text of the grammar."""
+        """(total nats, tokens) of the grammar on a text."""
         losses = self.losses(text)
         return float(losses.sum()), len(losses)
 
     def _draw(self, split: str, tokens: int) -> bytes:
-        # Seeding by a string and drawing doubles is promised to stay the same in every version of Python.
+        # Seeding by a string and drawing doubles is guaranteed to stay the same in every version of Python.
         generator = random.Random(f"{self.name}/{split}/{self.seed}")
         lines: list[str] = []
         count = 0
@@ -302,4 +300,4 @@ class GrammarDataset(Dataset):
             words = self.grammar.sample(generator)
             lines.append(" ".join(words))
             count += len(words) + 1
-        return "".join(f"{line}\n" for line in lines).encode()
+        return encode_lines(lines)
