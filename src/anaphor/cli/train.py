@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import finite, from_yaml, look_up
+from anaphor.config import finite, from_yaml, look_up, sections_of
 from anaphor.errors import ConfigError
 from anaphor.flags import parse, value_of
 from anaphor.registry import TASKS, ImportedFile, import_file
@@ -131,7 +131,10 @@ def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str
             given[name] = flag in words
         elif (value := value_of(flag, words)) not in (None, "None"):
             given[name] = value
-    merged = merge_settings(kind, vars(from_yaml(kind, path)), given)
+    base = vars(from_yaml(kind, path))
+    if given_flags(words) & {field.name for field in sections_of(kind)["model"]}:
+        base = kind.drop_implied(base)
+    merged = merge_settings(kind, base, given)
     return {name: value for name, value in merged.items() if name not in given}
 
 

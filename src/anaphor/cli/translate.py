@@ -14,7 +14,7 @@ from anaphor.cli.lines import read_lines
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
 from anaphor.errors import ConfigError, DataError, create_folder
 from anaphor.tasks import count_noun
-from anaphor.tasks.translate.look import align, plain_alignment, write_alignment
+from anaphor.tasks.translate.verbs import align, plain_alignment, write_alignment
 
 if TYPE_CHECKING:
     from anaphor.data.tokenizer import Tokenizer

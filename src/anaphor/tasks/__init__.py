@@ -7,6 +7,7 @@ imported when they are needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from anaphor.errors import ConfigError
@@ -30,6 +31,27 @@ def describe_overlap(result: Mapping[str, Any]) -> list[str]:
         return []
     overlap = result["overlap"]
     return [f"test/train overlap: {overlap['in_train']:,} of {overlap['test']:,} {overlap['unit']}"]
+
+
+def drop_implied_options(
+    settings: Mapping[str, Any], options: Any, resolve: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Settings without options of the model that follow from its preset and the other options."""
+    kept = dict(settings)
+    wanted = resolve(kept)
+    for name in [field.name for field in fields(options) if kept.get(field.name) not in (None, ())]:
+        fewer = {other: value for other, value in kept.items() if other != name}
+        try:
+            if resolve(fewer) == wanted:
+                kept = fewer
+        except ConfigError:  # the preset does not work without it
+            continue
+    return kept
+
+
+def resolve_options(options: Any, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model with the values used; None for those that do not apply."""
+    return {field.name: resolved.get(field.name) for field in fields(options)}
 
 
 def reject_unused_by_model(spec: Any, flags: Collection[str], build: Callable[[], Any]) -> None:

@@ -151,6 +151,12 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
         values = {name: getattr(self, name) for name in names if name != "model"}
         return {name: value for name, value in values.items() if value not in (None, ())}
 
+    @classmethod
+    def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of a run's spec file without those that others imply, such as the options of its model preset: they
+        are not to stay when a flag names another preset."""
+        return dict(settings)
+
     def reject_unused_flags(self, flags: Collection[str]) -> None:
         """Refuse flags of the command line that this run would not use. Settings of a recipe or a study are not flags:
         they are for many runs."""
@@ -270,7 +276,12 @@ class TaskDefinition:
     evaluate: str | None = None
     """Options of its own for `evaluate`, as "module:class"."""
     look: str | None = None
-    """What `look` shows, as "module:function"."""
+    """Options of `look` and what it shows, as "module:class"."""
+    presets: str | None = None
+    """Model presets, as "module:registry"."""
+    models: str | None = None
+    """What `models` shows of a preset, as "module:function": `(name, vocabulary, tokens) -> dict`, and
+    `columns(row)`."""
     measure: str | Callable[..., Any] | None = None
     """What a study measures besides the validation result: `(experiment, folder, split, wanted) -> dict`, see
     `StudySupport.options`."""

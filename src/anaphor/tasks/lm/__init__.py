@@ -19,6 +19,7 @@ from anaphor.tasks import (
     count_noun,
     describe_overlap,
     describe_values,
+    drop_implied_options,
     reject_unused_by_model,
 )
 from anaphor.training.spec import (
@@ -121,6 +122,21 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         from anaphor.models.presets import preset
 
         return preset(self.model, vocabulary=vocabulary, **self.model_options())
+
+    @classmethod
+    def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        import torch
+
+        from anaphor.tasks.lm.protocol import resolve_carry
+
+        spec = cls(**settings)
+        with torch.device("meta"):
+            model = spec.model_spec(vocabulary=2).build()
+        implied = spec.carry is not None and spec.carry == resolve_carry(model, None, spec.bptt)
+        kept = {name: value for name, value in settings.items() if not (name == "carry" and implied)}
+        return drop_implied_options(
+            kept, LanguageModelOptions, lambda kept: cls(**kept).model_spec(vocabulary=2).resolved()
+        )
 
 
 def describe(result: Mapping[str, Any]) -> list[str]:

@@ -23,7 +23,8 @@ from anaphor.metrics.perplexity import LossResult, Tally
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
 from anaphor.models.head import IGNORE_INDEX, cross_entropy, token_losses
-from anaphor.tasks.lm.experiment import Protocol, StreamExperiment
+from anaphor.tasks.lm.experiment import StreamExperiment
+from anaphor.tasks.lm.protocol import Protocol
 
 SIMILARITIES_PER_CHUNK = 8_000_000
 RULES = {"sgd": "plain gradient steps", "rms": "steps scaled by the size of the gradients in training"}

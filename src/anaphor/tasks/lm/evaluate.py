@@ -16,8 +16,9 @@ from anaphor.tasks.lm import PROTOCOLS, describe, describe_source_loss
 if TYPE_CHECKING:
     from anaphor.metrics.perplexity import LossResult
     from anaphor.tasks.lm.adaptation import Cache, Dynamic
-    from anaphor.tasks.lm.experiment import LanguageModelExperiment, Protocol, StreamExperiment
+    from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
     from anaphor.tasks.lm.length import LengthScore
+    from anaphor.tasks.lm.protocol import Protocol
 
 STATES = {"carried": True, "restarted": False}
 Row = tuple[dict[str, Any] | None, list[str]]
@@ -142,7 +143,7 @@ class EvaluateOptions:
                 yield _row(protocol.bptt, score_dynamically(experiment, split, protocol, dynamic, scales)), None
 
     def _protocols(self, experiment: StreamExperiment, split: str) -> list[Protocol]:
-        from anaphor.tasks.lm.experiment import Protocol
+        from anaphor.tasks.lm.protocol import Protocol
 
         spec = experiment.spec
         carries = [STATES[name] for name in self.state] or [experiment.carry if self.carry is None else self.carry]

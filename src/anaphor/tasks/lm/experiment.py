@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from anaphor.data.batches import (
     Batch,
-    EvaluationStream,
     PaddedBatches,
     Stream,
     batch_examples,
@@ -33,15 +32,20 @@ from anaphor.data.tokenizer import Tokenizer
 from anaphor.data.vocab import tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import losses_by_batch
-from anaphor.generate import Sampler, generate
+from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.perplexity import LossResult, Tally, loss_result
 from anaphor.mixers import detach
 from anaphor.models import LanguageModel, ModelState
 from anaphor.models.head import IGNORE_INDEX, cross_entropy
-from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks import resolve_options
+from anaphor.tasks.lm import STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
+from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
 from anaphor.training.run_folder import resolve_data_path
+
+if TYPE_CHECKING:
+    from anaphor.inspect import Look
 
 SAMPLE_TOKENS = 50
 
@@ -71,62 +75,6 @@ class ActivationRegularization:
             change = (x[:, 1:] - x[:, :-1]).square().mean(-1)
             total = total + self.temporal * (change * valid[:, 1:]).sum()
         return total
-
-
-@dataclass(frozen=True)
-class Split:
-    """One split on the device, and the size of its text."""
-
-    tokens: Tensor
-    """[N]"""
-    bytes: int
-    unknowns: int
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How a split is scored."""
-
-    rows: int
-    """Rows of the text that are scored in parallel."""
-    bptt: int
-    """Tokens of a segment."""
-    carry: bool
-    """Whether the state is carried from one segment to the next; else each segment starts without a state."""
-    complete: bool = True
-    """Whether every token is scored once; else as in PyTorch's word_language_model example, which drops the remainder
-    of the text and the first token of every row."""
-
-    def batches(self, tokens: Tensor, boundary: int) -> Sequence[Batch]:
-        if self.complete:
-            return EvaluationStream(tokens, boundary, self.rows, self.bptt)
-        return Stream(tokens, self.rows, self.bptt)
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "bptt": self.bptt,
-            "state": "carried" if self.carry else "restarted",
-            "batch": self.rows,
-            "protocol": "complete" if self.complete else "example",
-        }
-
-
-def resolve_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
-    """Whether state is carried across segments; None means wherever the model can. Impossible choices are refused."""
-    if carry is None:
-        carry = model.causal and model.limit is None and not model.state_grows
-    if carry and not model.causal:
-        raise ConfigError("a layer that sees later tokens reads whole segments and carries no state: use --no-carry")
-    if carry and model.limit is not None:
-        raise ConfigError(
-            f"a carried state has no end, but the model has {model.limit:,} learned positions: use --no-carry, "
-            f"or another --position (sinusoidal, rotary, alibi, relative)"
-        )
-    if carry and model.state_grows:
-        raise ConfigError("a carried state of attention would grow without bound: set --memory, or use --no-carry")
-    if not carry and model.limit is not None and bptt > model.limit:
-        raise ConfigError(f"bptt={bptt} is longer than the {model.limit:,} learned positions of the model")
-    return carry
 
 
 class LanguageModelExperiment(Experiment):
@@ -206,13 +154,42 @@ class LanguageModelExperiment(Experiment):
     def validate(self, test: bool) -> None:
         require_splits(self.source, test)
 
+    def resolved_settings(self) -> dict[str, Any]:
+        return resolve_options(LanguageModelOptions, self.model.spec.resolved())
+
     def sample(self, seed: int) -> str:
         """A short text generated from the empty prompt."""
         if not self.model.causal:
             return "(none: a model that sees later tokens cannot generate text)"
         tokens = SAMPLE_TOKENS if self.model.limit is None else min(SAMPLE_TOKENS, self.model.limit)
-        ids = generate(self.model, [self.tokenizer.boundary], tokens, Sampler(temperature=1.0), seed=seed)
-        return self.tokenizer.decode(list(ids))
+        return self.generate(tokens=tokens, seed=seed)
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        tokens: int = 100,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        beam: int | None = None,
+        seed: int = 0,
+    ) -> str:
+        """Text that continues a prompt, as `anaphor generate` gives it."""
+        ids = [self.tokenizer.boundary, *self.tokenizer.encode_sentence(prompt).tolist()]
+        if beam is not None:
+            return self.tokenizer.decode(beam_search(self.model, ids, tokens, beam)[0].tokens)
+        sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+        return self.tokenizer.decode(list(generate(self.model, ids, tokens, sampler, seed=seed)))
+
+    def look(self, text: str, layers: Sequence[int] = ()) -> Look:
+        """Attention maps, states and losses of a text; of all layers, or of those given."""
+        from anaphor.inspect import look_at
+
+        return look_at(self.model, self.tokenizer, text, layers)
+
+    def statistics(self) -> dict[str, Any]:
+        return {"padding_share": None, "left_out": 0}
 
     def compute_loss(self, batch: Batch, state: ModelState | None) -> tuple[Loss, ModelState]:
         """Loss of a batch after a state, and the next state."""
@@ -241,6 +218,9 @@ class StreamExperiment(LanguageModelExperiment):
             )
         self.carry = resolve_carry(self.model, spec.carry, spec.bptt)
         self.protocol = Protocol(spec.eval_batch_size, spec.bptt, self.carry, spec.protocol == "complete")
+
+    def resolved_settings(self) -> dict[str, Any]:
+        return super().resolved_settings() | {"carry": self.carry}
 
     def load_split(self, name: str) -> Split:
         corpus = encode_split(self.source, name, self.tokenizer)
@@ -309,6 +289,9 @@ class PaddedExperiment(LanguageModelExperiment):
                     f"{name}=True applies to segments of a stream, and examples have none: use --batching stream"
                 )
 
+    def resolved_settings(self) -> dict[str, Any]:
+        return super().resolved_settings() | dict.fromkeys((*STREAM_ONLY, "carry", "random_offset"))
+
     def load_split(self, name: str) -> PaddedBatches:
         where, tokenizer = self.source.where(name), self.tokenizer
         text = tokenizer.as_text(self.source.read(name), where=where, offset=self.source.byte_offset(name))
@@ -368,7 +351,7 @@ class PaddedExperiment(LanguageModelExperiment):
         ]
 
     def statistics(self) -> dict[str, Any]:
-        return {"padding_share": self.split("train").padding_share}
+        return super().statistics() | {"padding_share": self.split("train").padding_share}
 
 
 BATCHING: dict[str, type[LanguageModelExperiment]] = {"stream": StreamExperiment, "padded": PaddedExperiment}

@@ -18,7 +18,8 @@ from anaphor.draw import COLORS, curves
 from anaphor.errors import ConfigError
 from anaphor.metrics.perplexity import LossResult, LossTotal, Tally
 from anaphor.models import LanguageModel
-from anaphor.tasks.lm.experiment import LanguageModelExperiment, Protocol, StreamExperiment, resolve_carry
+from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
+from anaphor.tasks.lm.protocol import Protocol, resolve_carry
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from anaphor.tasks import (
     PERPLEXITY,
     describe_overlap,
     describe_values,
+    drop_implied_options,
     reject_unused_by_model,
 )
 from anaphor.training.spec import (
@@ -120,6 +121,12 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
         sizes = {"source_vocabulary": source_vocabulary, "vocabulary": vocabulary}
         return seq2seq_preset(self.model, **sizes, **self.model_options())
 
+    @classmethod
+    def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return drop_implied_options(
+            settings, Seq2SeqOptions, lambda kept: cls(**kept).model_spec(source_vocabulary=2, vocabulary=2).resolved()
+        )
+
 
 def describe(result: Mapping[str, Any]) -> list[str]:
     """A result for people: metrics and signature, BLEU and chrF with theirs, overlap of test and train."""
@@ -138,7 +145,7 @@ TASK = TaskDefinition(
     counted="tokens",
     build="anaphor.tasks.translate.experiment:build_experiment",
     describe=describe,
-    evaluate="anaphor.tasks.translate.evaluate:EvaluateOptions",
-    look="anaphor.tasks.translate.look:LookOptions",
+    evaluate="anaphor.tasks.translate.verbs:EvaluateOptions",
+    look="anaphor.tasks.translate.verbs:LookOptions",
     recipes=Path(__file__).parent / "recipes",
 )

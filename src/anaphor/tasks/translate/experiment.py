@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,10 +32,14 @@ from anaphor.models import Seq2Seq, Seq2SeqSpec
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
 from anaphor.progress import report_progress
 from anaphor.registry import DATASETS
-from anaphor.tasks.translate import TranslationRunSpec
+from anaphor.tasks import resolve_options
+from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
 from anaphor.training.run_folder import resolve_data_path
+
+if TYPE_CHECKING:
+    from anaphor.inspect.alignment import Alignment
 
 SAMPLES = 3
 GREEDY = Beam(width=1, max_length=None)
@@ -174,7 +178,7 @@ class TranslationExperiment(Experiment):
 
     def _score(self, split: str) -> LossResult:
         total = self.total(split)
-        beam = Beam(width=self.spec.beam, max_length=None, length_penalty=self.spec.length_penalty)
+        beam = self.beam
         hypotheses = self.translate_split(split, beam)
         bleu, characters = self.bleu(hypotheses, split), self.chrf(hypotheses, split)
         facts = {**self.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
@@ -294,6 +298,22 @@ class TranslationExperiment(Experiment):
         require_splits(self.source, test)
         for split in ("train", "valid"):
             self.split(split)
+
+    def resolved_settings(self) -> dict[str, Any]:
+        in_tokens = {} if self.spec.batch_tokens is None else {"batch_size": None}
+        return resolve_options(Seq2SeqOptions, self.model.spec.resolved()) | in_tokens
+
+    def look(self, text: str, layer: int | None = None) -> Alignment:
+        """Attention of the translation of a sentence to its source."""
+        from anaphor.tasks.translate.verbs import align
+
+        ((best, *_),) = self.translate([text], self.beam)
+        return align(self, text, best, layer)
+
+    @property
+    def beam(self) -> Beam:
+        """Beam search of the final evaluation."""
+        return Beam(width=self.spec.beam, max_length=None, length_penalty=self.spec.length_penalty)
 
     def statistics(self) -> dict[str, Any]:
         train = self.split("train")

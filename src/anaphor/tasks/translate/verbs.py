@@ -1,20 +1,42 @@
-"""`anaphor look` for translation: which source tokens each token of a translation attends to. Imports no torch."""
+"""`anaphor evaluate` and `anaphor look` for translation. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from anaphor.errors import ConfigError, writing_to
+from anaphor.tasks.translate import describe
 
 if TYPE_CHECKING:
     from anaphor.generate import Hypothesis
     from anaphor.inspect.alignment import Alignment
     from anaphor.tasks.translate.experiment import TranslationExperiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Options for translation."""
+
+    beam: int | None = None
+    """Beam width (as in training if not given)."""
+    length_penalty: float | None = None
+    """Length penalty (as in training if not given)."""
+
+    def evaluate(
+        self, experiment: TranslationExperiment, run: Path, split: str
+    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+        given = {"beam": self.beam, "length_penalty": self.length_penalty}
+        experiment.spec = replace(
+            experiment.spec, **{name: value for name, value in given.items() if value is not None}
+        )
+        result = experiment.score(split).to_plain()
+        first, *others = describe(result)
+        yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +61,10 @@ class LookOptions:
         warn: Callable[[str], None],
     ) -> tuple[dict[str, Any], list[str]]:
         """Write the page and the figures. Gives all values as JSON, and lines for people."""
-        from anaphor.generate import Beam
         from anaphor.inspect.alignment import as_text
 
-        spec, sentence = experiment.spec, self.text.strip().replace("\n", " ")
-        beam = Beam(width=spec.beam, max_length=None, length_penalty=spec.length_penalty)
-        ((best, *_),) = experiment.translate([sentence], beam)
+        sentence = self.text.strip().replace("\n", " ")
+        ((best, *_),) = experiment.translate([sentence], experiment.beam)
         alignment = align(experiment, sentence, best, self.layer)
         written = write_alignment(alignment, out, "alignment")
         translation = experiment.tokenizers.target.decode(best.tokens)
