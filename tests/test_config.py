@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.cli.main import main
-from anaphor.cli.train import LanguageOptions
+from anaphor.cli.train import options_of
 from anaphor.config import from_text, from_yaml, look_up, read_mapping, to_yaml
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
 from anaphor.models import PRESETS, LanguageModelSpec, preset
+from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 
 
@@ -116,7 +117,7 @@ def test_exponents_are_numbers_wherever_values_are_read(text, value):
         ("look", "`anaphor look` needs RUN: folder of the run"),
     ],
 )
-def test_what_a_verb_lacks_is_told_in_words(verb, told, capsys):
+def test_a_missing_argument_is_named(verb, told, capsys):
     assert main([verb]) == 2
     assert capsys.readouterr().err == f"anaphor: {told}\n"
 
@@ -161,7 +162,7 @@ def test_a_mistyped_switch_gets_the_nearest_one(typed, meant):
 
 def test_help_shows_both_sides_of_a_switch_and_no_double_negation(capsys):
     with pytest.raises(SystemExit):
-        parse(LanguageOptions, ["--help"], program="x")
+        parse(options_of(TASKS["lm"]), ["--help"], program="x")
     told = capsys.readouterr().out
     for switch in ("--tied, --no-tied", "--carry, --no-carry", "--head-bias, --no-head-bias", "--no-test"):
         assert switch in told

@@ -1,4 +1,4 @@
-"""Long scoring tells how far it is and ends when asked, and text that was scored is not translated again."""
+"""Long scoring reports its progress and can be cancelled, and text that was scored is not translated again."""
 
 import dataclasses
 import signal
@@ -10,8 +10,9 @@ from anaphor.cli.main import main
 from anaphor.progress import progress_listener
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.tasks.translation import Translation
-from anaphor.training.run import execute, prepare
+from anaphor.tasks.translate.experiment import TranslationExperiment
+from anaphor.training.build import build_experiment
+from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
 
 
@@ -22,7 +23,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def twice(tmp_path, test="one two\nthree four\n"):
-    """A folder whose splits are all the same, unless test is told otherwise."""
+    """A folder whose splits are all the same, unless test is given."""
     for split in ("train", "valid", "test"):
         for side in ("en", "de"):
             (tmp_path / f"{split}.{side}").write_text(test if split == "test" else "one two\nthree four\n")
@@ -39,90 +40,90 @@ def stream(tmp_path):
 
 @pytest.fixture
 def _undrawn(monkeypatch):
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
 
 
 @pytest.fixture
 def searched(monkeypatch):
     """How many texts were searched, each time."""
-    seen, honest = [], Translation.translated
+    seen, original = [], TranslationExperiment.translate_batches
 
-    def counted(self, models, batches, beam):
-        found = honest(self, models, batches, beam)
+    def counted(self, batches, beam, models):
+        found = original(self, batches, beam, models)
         seen.append(len(found))
         return found
 
-    monkeypatch.setattr(Translation, "translated", counted)
+    monkeypatch.setattr(TranslationExperiment, "translate_batches", counted)
     return seen
 
 
 def test_the_same_text_is_translated_once(tmp_path, searched):
-    made = prepare(twice(tmp_path))
-    valid = made.score("valid")
-    test = made.score_test(valid)
+    experiment = build_experiment(twice(tmp_path))
+    valid = experiment.score("valid")
+    test = experiment.score_test(valid).to_plain()
     assert searched == [2]
-    assert test == made.score("test")
+    assert test == experiment.score("test").to_plain()
     assert test.pop("overlap")["in_train"] == 2
-    assert valid == test
+    assert valid.to_plain() == test
 
 
 def test_other_weights_translate_anew(tmp_path, searched):
-    made = prepare(twice(tmp_path))
-    before = made.score("valid")
+    experiment = build_experiment(twice(tmp_path))
+    before = experiment.score("valid")
     with torch.no_grad():
-        made.model.head.weight.mul_(3)
-    assert made.score("test")["loss"] != before["loss"]
+        experiment.model.head.weight.mul_(3)
+    assert experiment.score("test").values["loss"] != before.values["loss"]
     assert searched == [2, 2]
 
 
 def test_other_text_is_translated_anew(tmp_path, searched):
-    made = prepare(twice(tmp_path, test="one two\nthree\n"))
-    valid = made.score("valid")
-    assert valid["loss"] != made.score_test(valid)["loss"]
+    experiment = build_experiment(twice(tmp_path, test="one two\nthree\n"))
+    valid = experiment.score("valid")
+    assert valid.values["loss"] != experiment.score_test(valid).values["loss"]
     assert searched == [2, 2]
 
 
-def test_whoever_listens_hears_how_far_it_is(tmp_path):
-    made, told = prepare(twice(tmp_path)), []
-    with progress_listener(lambda what, share: told.append((what, share))):
-        made.score("valid")
-    made.score("test")
-    shares = [share for what, share in told if what == "translating"]
+def test_a_listener_gets_the_fraction_done(tmp_path):
+    experiment, reports = build_experiment(twice(tmp_path)), []
+    with progress_listener(lambda what, share: reports.append((what, share))):
+        experiment.score("valid")
+    experiment.score("test")
+    shares = [share for what, share in reports if what == "translating"]
     assert shares == sorted(shares)
     assert set(shares) == {0, 0.5, 1}
-    assert {what for what, _ in told} == {"scoring", "translating"}
+    assert {what for what, _ in reports} == {"scoring", "translating"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", [TranslationRunSpec, LanguageRunSpec])
 @pytest.mark.usefixtures("_undrawn")
-def test_a_signal_during_the_last_scoring_ends_it(tmp_path, number, kind):
-    out, told, over = tmp_path / "run", [], []
+def test_a_signal_during_the_last_scoring_cancels_it(tmp_path, number, kind):
+    out, reports, over = tmp_path / "run", [], []
     spec = twice(tmp_path) if kind is TranslationRunSpec else stream(tmp_path)
 
     class Over(NullCallback):
-        def evaluated(self, *what):
+        def on_evaluation(self, *what):
             over.append(True)
 
-    def ask(what, share):
+    def send_signal(what, share):
         if over:
-            told.append(share)
-            if len(told) == 2:
+            reports.append(share)
+            if len(reports) == 2:
                 signal.raise_signal(number)
 
-    with progress_listener(ask):
+    with progress_listener(send_signal):
         result, code = execute(spec, out, Over())
     assert (result["status"], code) == ("stopped", 128 + number)
-    assert len(told) == 2, "nothing more was done"
+    assert len(reports) == 2, "nothing more was done"
     result, code = execute(spec, out, NullCallback(), resume=True)
     assert (result["status"], code) == ("finished", 0)
     assert result["test"]["loss"] > 0
 
 
 @pytest.mark.usefixtures("_undrawn")
-def test_a_run_that_was_asked_to_end_early_is_still_scored(tmp_path):
+def test_an_interrupted_run_is_still_scored(tmp_path):
     class Stopper(NullCallback):
-        def stepped(self, progress, loss, tokens):
+        def on_step(self, progress, loss, count):
             signal.raise_signal(signal.SIGINT)
 
     result, code = execute(dataclasses.replace(twice(tmp_path), steps=9), tmp_path / "run", Stopper())
@@ -131,8 +132,8 @@ def test_a_run_that_was_asked_to_end_early_is_still_scored(tmp_path):
 
 
 @pytest.mark.usefixtures("_undrawn")
-def test_the_command_tells_of_long_translations_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("anaphor.cli.progress.PATIENCE", 0.0)
+def test_the_command_prints_the_progress_of_long_translations_without_a_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("anaphor.cli.progress.LINE_SECONDS", 0.0)
     twice(tmp_path)
     words = "train translate --source en --target de --width 8 --layers 1 --steps 1 --batch-size 1 --no-test"
     assert main([*words.split(), "--data", str(tmp_path), "--device", "cpu", "--out", str(tmp_path / "run")]) == 0

@@ -1,4 +1,4 @@
-"""What `import anaphor` offers."""
+"""The names of `import anaphor`."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def test_importing_the_package_does_not_import_torch():
 
 
 def test_folders_and_files_may_be_strings(tmp_path):
-    with pytest.raises(anaphor.ConfigError, match="no run at"), anaphor.opened(str(tmp_path / "nowhere"), "cpu"):
-        pass
+    with pytest.raises(anaphor.ConfigError, match="no run at"):
+        anaphor.load_run(str(tmp_path / "nowhere"), device="cpu")
     (tmp_path / "own.yaml").write_text("base: {model: lstm}\nparameters: {width: {values: [8, 16]}}\n")
     assert anaphor.read_study(str(tmp_path / "own.yaml")).name == "own"

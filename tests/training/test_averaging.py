@@ -87,11 +87,11 @@ def test_half_precision_weights_are_averaged_in_single():
 
 def test_what_does_not_fit_is_refused():
     average = build_average("tail", nn.Linear(2, 1, bias=False))
-    with pytest.raises(CheckpointError, match=r"missing: updates; unlike: weights/weight is 3 but should be 1 × 2"):
+    with pytest.raises(CheckpointError, match=r"missing: updates; wrong: weights/weight is 3 but should be 1 × 2"):
         average.load_state_dict({"weights/weight": torch.zeros(3)})
     with pytest.raises(ConfigError, match=r"decay=1\.0"):
         build_average("ema", nn.Linear(1, 1), decay=1.0)
-    with pytest.raises(ConfigError, match="means nothing to a tail average"):
+    with pytest.raises(ConfigError, match="is not used by a tail average"):
         build_average("tail", nn.Linear(1, 1), decay=0.5)
     with pytest.raises(ConfigError, match="unknown average 'tali'; did you mean 'tail'"):
         build_average("tali", nn.Linear(1, 1))

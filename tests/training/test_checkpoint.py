@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, whatever happens while they are written and to them afterwards."""
+"""Checkpoints: complete or absent, whatever happens while they are written and to them afterwards."""
 
 import errno
 import json
@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from anaphor.config import FORMAT
 from anaphor.errors import CheckpointError
 from anaphor.models import build
 from anaphor.training import checkpoint
@@ -35,6 +36,12 @@ DTYPES = [
 
 def parts(value, rows=4):
     return {"model": {"weight": torch.full((rows, 3), float(value))}, "optimizer": {}}
+
+
+def newest(folder):
+    """Path of the newest checkpoint, and the warnings."""
+    found, warnings = checkpoint.newest(folder)
+    return None if found is None else found.path, warnings
 
 
 def names_in(folder):
@@ -95,10 +102,10 @@ def test_what_is_read_has_memory_of_its_own(tmp_path):
 
 
 def test_the_newest_is_the_one_with_the_most_steps(tmp_path):
-    assert checkpoint.newest(tmp_path / "nowhere") == (None, [])
+    assert newest(tmp_path / "nowhere") == (None, [])
     for step in (9, 100, 20):
         checkpoint.write(tmp_path, step, parts(step), {})
-    assert checkpoint.newest(tmp_path) == (tmp_path / "step-100", [])
+    assert newest(tmp_path) == (tmp_path / "step-100", [])
 
 
 def test_a_step_can_be_written_again(tmp_path):
@@ -154,7 +161,7 @@ def self_healing(folder, name, damage):
     content = path.read_bytes()
     try:
         path.write_bytes(damage(content))
-        found, warnings = checkpoint.newest(folder)
+        found, warnings = newest(folder)
         assert found == folder / "step-1"
         assert len(warnings) == 1
         assert "step-2" in warnings[0]
@@ -170,17 +177,17 @@ def self_healing(folder, name, damage):
 def test_a_missing_file_is_noticed(two, tmp_path, name):
     shutil.copytree(two, tmp_path / "copy")
     (tmp_path / "copy" / "step-2" / name).unlink()
-    found, (warning,) = checkpoint.newest(tmp_path / "copy")
+    found, (warning,) = newest(tmp_path / "copy")
     assert found == tmp_path / "copy" / "step-1"
     assert f"{name} is missing" in warning
 
 
-def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+def test_files_of_a_killed_process_are_removed(tmp_path):
     checkpoint.write(tmp_path, 1, parts(1), {})
     (tmp_path / "step-2.tmp").mkdir()
     (tmp_path / "step-2.tmp" / "model.safetensors").write_bytes(b"half")
     (tmp_path / "step-1").rename(tmp_path / "step-1.old")  # killed between the two renames of a replacement
-    assert checkpoint.newest(tmp_path) == (tmp_path / "step-1.old", [])
+    assert newest(tmp_path) == (tmp_path / "step-1.old", [])
     checkpoint.write(tmp_path, 3, parts(3), {})
     assert names_in(tmp_path) == ["step-1", "step-3"]
 
@@ -251,14 +258,14 @@ for trial in range(50):
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL, status
-    path, warnings = checkpoint.newest(folder)
-    assert path is not None and not warnings, (path, warnings)
+    found, warnings = checkpoint.newest(folder)
+    assert found is not None and not warnings, (found, warnings)
     for whole in folder.iterdir():
         if not whole.name.endswith(".tmp"):
             stored = checkpoint.read(whole)
             assert stored.parts["model"]["weight"][0, 0] - stored.step in (0, 1)
-    assert checkpoint.read(path).step >= step - step % 2 - 2
-    step = checkpoint.read(path).step + 1
+    assert found.step >= step - step % 2 - 2
+    step = found.step + 1
 checkpoint.write(folder, step + 1, {}, {})
 print(*sorted(path.name for path in folder.iterdir()))
 """
@@ -280,7 +287,7 @@ def small_disk(tmp_path):
     disk.mkdir()
     command = [mount or "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
     if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("to mount a small disk needs rights that this user has not")
+        pytest.skip("to mount a small disk needs rights that this user does not have")
     yield disk
     subprocess.run(["umount", str(disk)], check=True)
 
@@ -291,7 +298,7 @@ def test_a_full_disk_costs_no_earlier_checkpoint(small_disk):
     with pytest.raises(CheckpointError, match=r"step-2: .*No space left.* it needs 2,400,000 bytes, .* are free"):
         checkpoint.write(folder, 2, parts(2, rows=100_000), {})
     assert names_in(folder) == ["step-1"]
-    assert checkpoint.newest(folder) == (folder / "step-1", [])
+    assert newest(folder) == (folder / "step-1", [])
     checkpoint.write(folder, 3, parts(3), {})
 
 
@@ -326,7 +333,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.fixture
 def little_memory():
-    """Whoever asks for more than this beyond what the process has already gets none."""
+    """The process can allocate little more memory than it has."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 300_000_000, before[1]))
@@ -341,8 +348,10 @@ def forged(folder, **contents):
     files = {"facts.json": b'{"step":9,"facts":{},"ties":{}}', **contents}
     for name, content in files.items():
         (path / name).write_bytes(content)
-    told = {name: {"bytes": (path / name).stat().st_size, "sha256": checkpoint._digest(path / name)} for name in files}
-    (path / "manifest.json").write_text(json.dumps({"format": 1, "files": told}))
+    listed = {
+        name: {"bytes": (path / name).stat().st_size, "sha256": checkpoint._digest(path / name)} for name in files
+    }
+    (path / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": listed}))
     return path
 
 
@@ -400,9 +409,9 @@ def test_hostile_files_are_refused_in_one_line(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize(
     "manifest",
     [
-        b"", b"[]", b"{}", b'{"format":1}', b'{"format":1,"files":{}}', b'{"format":2,"files":{"facts.json":{}}}',
-        b'{"format":1,"files":{"facts.json":{}}}', b'{"format":1,"files":{"facts.json":1}}', b"[" * 100_000,
-        b'{"format":1,"files":{"facts.json":{"bytes":31,"sha256":null}}}', b" " * 1_000_001, b"\xff\xfe",
+        b"", b"[]", b"{}", b'{"format":2}', b'{"format":2,"files":{}}', b'{"format":1,"files":{"facts.json":{}}}',
+        b'{"format":2,"files":{"facts.json":{}}}', b'{"format":2,"files":{"facts.json":1}}', b"[" * 100_000,
+        b'{"format":2,"files":{"facts.json":{"bytes":31,"sha256":null}}}', b" " * 1_000_001, b"\xff\xfe",
     ],
 )  # fmt: skip
 def test_hostile_manifests_are_refused_in_one_line(tmp_path, manifest):
@@ -411,7 +420,7 @@ def test_hostile_manifests_are_refused_in_one_line(tmp_path, manifest):
     with pytest.raises(CheckpointError) as caught:
         checkpoint.read(path)
     assert "\n" not in str(caught.value)
-    found, (warning,) = checkpoint.newest(tmp_path)
+    found, (warning,) = newest(tmp_path)
     assert found is None
     assert "step-9" in warning
 
@@ -426,13 +435,16 @@ def test_a_link_to_another_file_is_not_followed(two, tmp_path):
 
 
 def test_a_disk_that_cannot_be_read_is_one_warning(two, monkeypatch):
-    def failing(path):
-        if path.parent.name == "step-2":
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return "whatever"
+    read_bytes = Path.read_bytes
 
-    monkeypatch.setattr(checkpoint, "_digest", failing)
-    _, warnings = checkpoint.newest(two)
+    def failing(path):
+        if path.parent.name == "step-2" and path.name != "manifest.json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    found, warnings = newest(two)
+    assert found == two / "step-1"
     assert "step-2" in warnings[0]
     assert "cannot be read: Input/output error" in warnings[0]
 
@@ -450,11 +462,11 @@ def test_weights_that_do_not_fit_are_listed_with_their_sizes():
     other["more.weight"] = torch.zeros(1)
     with pytest.raises(CheckpointError) as caught:
         checkpoint.load_weights(model, other, "runs/a/checkpoints/step-1")
-    told = str(caught.value)
-    assert told.startswith(
-        "runs/a/checkpoints/step-1 does not fit: missing: layers.norm.bias (8); extra: more.weight; unlike:"
+    message = str(caught.value)
+    assert message.startswith(
+        "runs/a/checkpoints/step-1 does not fit: missing: layers.norm.bias (8); unexpected: more.weight; wrong:"
     )
-    assert "embedder.embedding.weight is 13 × 8 but should be 11 × 8" in told
+    assert "embedder.embedding.weight is 13 × 8 but should be 11 × 8" in message
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -477,7 +489,7 @@ def test_a_tied_weight_may_be_stored_under_either_name(stored):
     assert torch.equal(model.head.weight, kept)
 
 
-def test_two_weights_are_not_made_one_in_silence():
+def test_different_weights_are_not_tied_silently():
     weights = Tied(tied=False).state_dict()
     with pytest.raises(CheckpointError, match=r"head.weight is not equal to embed.weight, to which the model ties it"):
         checkpoint.load_weights(Tied(), weights)
@@ -486,3 +498,57 @@ def test_two_weights_are_not_made_one_in_silence():
 def test_integers_are_no_weights():
     with pytest.raises(CheckpointError, match="weight holds int64 but should hold float64"):
         checkpoint.load_weights(nn.Linear(2, 1, bias=False), {"weight": torch.ones(1, 2, dtype=torch.long)})
+
+
+@pytest.mark.parametrize(
+    ("version", "given"),
+    [("1", "format 1"), ("3", "format 3"), ("true", "format True"), ('"2"', "format 2"), (None, "no format number")],
+)
+def test_another_format_number_is_refused_in_one_line(two, tmp_path, version, given):
+    shutil.copytree(two, tmp_path / "copy")
+    path = tmp_path / "copy" / "step-2" / "manifest.json"
+    number = "" if version is None else f'"format":{version},'
+    path.write_text(path.read_text().replace('"format":2,', number))
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.read(path.parent)
+    assert str(caught.value) == f"{path} has {given}, but this version of anaphor reads format 2"
+
+
+class Reads:
+    """Counts how often each file of a checkpoint is opened and hashed."""
+
+    def __init__(self, monkeypatch):
+        self.read, self.hashed = [], []
+        read_bytes, sha256 = Path.read_bytes, checkpoint.hashlib.sha256
+
+        def counted_read(path):
+            content = read_bytes(path)
+            self.read.append(path.name)
+            return content
+
+        def counted_hash(content):
+            self.hashed.append(len(content))
+            return sha256(content)
+
+        monkeypatch.setattr(Path, "read_bytes", counted_read)
+        monkeypatch.setattr(checkpoint.hashlib, "sha256", counted_hash)
+
+
+def test_only_the_parts_that_are_asked_for_are_read_and_each_file_once(two, monkeypatch):
+    reads = Reads(monkeypatch)
+    found, warnings = checkpoint.newest(two, ("model",))
+    assert (found.step, warnings) == (2, [])
+    assert found.parts.keys() == {"model"}
+    assert found.names == {"model", "optimizer"}
+    assert sorted(reads.read) == ["facts.json", "manifest.json", "model.safetensors"]
+    assert len(reads.hashed) == 2  # the manifest itself has no hash
+
+
+def test_damage_to_a_part_that_is_not_read_is_not_noticed_and_its_absence_is(two, tmp_path):
+    shutil.copytree(two, tmp_path / "copy")
+    optimizer = tmp_path / "copy" / "step-2" / "optimizer.safetensors"
+    optimizer.write_bytes(b"damaged")
+    assert checkpoint.newest(tmp_path / "copy", ("model",))[0].step == 2
+    assert newest(tmp_path / "copy")[0] == tmp_path / "copy" / "step-1"
+    optimizer.unlink()
+    assert checkpoint.newest(tmp_path / "copy", ("model",))[0].step == 1

@@ -11,7 +11,7 @@ from anaphor.errors import Diverged
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.run import execute
-from anaphor.training.step import Reading, Report
+from anaphor.training.step import StepMetrics, StepReport
 from anaphor.training.trainer import NullCallback
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
@@ -63,7 +63,7 @@ def test_a_captured_step_on_padded_pairs_learns_the_same(name, tmp_path):
 
 
 @on_gpu
-def test_two_readings_that_are_to_agree_are_drawn_anew_at_every_replay(tmp_path):
+def test_the_two_passes_of_rdrop_are_drawn_anew_at_every_replay(tmp_path):
     options = {"dropout": 0.1, "rdrop": 1.0, **TRANSLATORS["transformer"]}
     spec = dataclasses.replace(PAIRS, dtype="float32", **options)
     once = losses(spec, tmp_path / "once")
@@ -86,13 +86,13 @@ def test_dropout_is_drawn_anew_at_every_replay(dtype, tmp_path):
 class Leaves(NullCallback):
     """Ends a run in its midst."""
 
-    def stepped(self, progress, loss, tokens):
+    def on_step(self, progress, loss, count):
         if progress > 0.5:
             raise InterruptedError
 
 
 @on_gpu
-def test_a_run_goes_on_where_it_ended_with_however_many_threads(tmp_path, monkeypatch):
+def test_a_run_resumes_with_any_number_of_threads(tmp_path, monkeypatch):
     spec = dataclasses.replace(SMALL, model="lstm", dropout=0.2)
     whole = losses(spec, tmp_path / "whole")
     with pytest.raises(InterruptedError):
@@ -110,12 +110,13 @@ def test_a_run_that_diverges_is_stopped_a_step_later(tmp_path):
         execute(dataclasses.replace(SMALL, model="lstm", lr=1e38), tmp_path, NullCallback())
 
 
-def test_a_report_tells_the_loss_the_norm_and_the_first_bad_weight():
-    reading = Report(torch.tensor([2.5, 3.0, 4.0]), ["first", "second"]).read()
-    assert reading == Reading(2.5, {"first": 3.0, "second": 4.0})
-    assert reading.norm == 5
-    assert reading.finite
-    assert reading.first_bad is None
-    bad = Reading(math.nan, {"first": 1.0, "second": math.inf})
-    assert not bad.finite
-    assert bad.first_bad == "second"
+def test_a_report_has_the_loss_the_norm_and_the_first_nonfinite_gradient():
+    metrics = StepReport(torch.tensor([2.5, 3.0, 4.0]), ["first", "second"]).read()
+    assert metrics == StepMetrics(2.5, {"first": 3.0, "second": 4.0})
+    assert metrics.norm == 5
+    assert metrics.is_finite()
+    assert not metrics.is_finite(largest_loss=2.5)
+    assert metrics.first_nonfinite is None
+    bad = StepMetrics(math.nan, {"first": 1.0, "second": math.inf})
+    assert not bad.is_finite()
+    assert bad.first_nonfinite == "second"

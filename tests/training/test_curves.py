@@ -1,4 +1,4 @@
-"""What a run tells of its way: metrics of each validation, the same after a resume, and a figure at the end."""
+"""Metrics of each validation, the same after a resume, and the figures of a run."""
 
 import math
 import signal
@@ -8,25 +8,26 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.cli.progress import Bar, Pace, duration
-from anaphor.metrics.perplexity import LossTotal, Score
+from anaphor.metrics.perplexity import LossTotal, loss_result
+from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.curves import along, draw_curves
+from anaphor.training.curves import draw_curves, progress_axis
 from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder
 
 
-class Watched:
-    """Keeps the losses of all steps; ends the run, as a kill would, at one of them."""
+class Recorder:
+    """A callback that keeps the losses of all steps; it ends the run, as a kill would, at one of them."""
 
     def __init__(self, until=math.inf):
         self.losses, self.until = [], until
 
-    def stepped(self, progress, loss, tokens):
+    def on_step(self, progress, loss, count):
         self.losses.append(loss)
         if len(self.losses) == self.until:
             raise SystemError("killed")
 
-    def evaluated(self, epoch, trained, score, best):
+    def on_evaluation(self, epoch, train_loss, result, is_best):
         pass
 
 
@@ -45,13 +46,13 @@ def _as_the_command_has_it(text, monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(text, tmp_path_factory):
-    """What a run tells that nobody disturbed, and the losses of its steps."""
+    """The metrics of an undisturbed run, and the losses of its steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANAPHOR_CACHE", str(text.parent / "cache"))
         torch.set_num_threads(1)
-        watched, out = Watched(), tmp_path_factory.mktemp("whole") / "run"
-        execute(small(text), out, watched)
-    return lines_of(out), watched.losses
+        recorder, out = Recorder(), tmp_path_factory.mktemp("whole") / "run"
+        execute(small(text), out, recorder)
+    return lines_of(out), recorder.losses
 
 
 def small(text, **more):
@@ -70,7 +71,7 @@ def timeless(lines):
     ]
 
 
-def test_each_line_tells_the_mean_training_loss_since_the_last_one(whole):
+def test_each_line_has_the_mean_training_loss_since_the_last_one(whole):
     lines, losses = whole
     assert [line["step"] for line in lines] == [4, 8, 12]
     for number, line in enumerate(lines):  # all batches are equally large here
@@ -81,25 +82,25 @@ def test_each_line_tells_the_mean_training_loss_since_the_last_one(whole):
 
 
 @pytest.mark.parametrize("until", [5, 8, 10])
-def test_a_killed_and_resumed_run_tells_the_same(text, whole, tmp_path, until):
+def test_a_killed_and_resumed_run_logs_the_same(text, whole, tmp_path, until):
     with pytest.raises(SystemError):
-        execute(small(text), tmp_path / "parts", Watched(until))
-    execute(small(text), tmp_path / "parts", Watched(), resume=True)
+        execute(small(text), tmp_path / "parts", Recorder(until))
+    execute(small(text), tmp_path / "parts", Recorder(), resume=True)
     assert timeless(lines_of(tmp_path / "parts")) == timeless(whole[0])
 
 
-def test_a_checkpoint_between_validations_holds_what_was_lost_since(text, whole, tmp_path):
-    """A stopped run saves where it stands; the loss of the steps before belongs to the next line."""
+def test_a_checkpoint_between_validations_has_the_loss_since_the_last_one(text, whole, tmp_path):
+    """A stopped run is saved at its step; the loss of the steps before belongs to the next line."""
     spec, out = small(text), tmp_path / "run"
 
-    class Stopper(Watched):
-        def stepped(self, progress, loss, tokens):
-            super().stepped(progress, loss, tokens)
+    class Stopper(Recorder):
+        def on_step(self, progress, loss, count):
+            super().on_step(progress, loss, count)
             if len(self.losses) == 6:
                 signal.raise_signal(signal.SIGTERM)
 
     assert execute(spec, out, Stopper())[1] == 143
-    execute(spec, out, Watched(), resume=True)
+    execute(spec, out, Recorder(), resume=True)
     assert timeless(lines_of(out)) == timeless(whole[0])
 
 
@@ -114,12 +115,12 @@ def test_the_command_writes_the_figures_and_names_them(text, tmp_path, capsys):
     assert RunFolder(out).read_result()["figures"] == [str(out / "curves.png"), str(out / "curves.svg")]
 
 
-def test_figures_of_an_end_that_is_no_longer_one_are_taken_away(tmp_path):
+def test_figures_are_deleted_when_a_run_is_resumed(tmp_path):
     run = RunFolder(tmp_path)
-    run.begin("")
+    run.create("")
     run.log(1, epoch=1, tokens=10, train_loss=2.0, valid={"loss": 2.0})
-    assert draw_curves(run) == list(run.curves)
-    run.go_back(1)
+    assert draw_curves(run, TASKS["lm"]) == list(run.curves)
+    run.truncate_after(1)
     assert not any(path.exists() for path in run.curves)
 
 
@@ -131,10 +132,10 @@ def axes_of(tmp_path, monkeypatch):
 
     def draw(losses, epoch):
         run = RunFolder(tmp_path)
-        run.begin("")
+        run.create("")
         for step, (trained, valid) in enumerate(losses, start=1):
             run.log(step, epoch=epoch, tokens=1_234_567 + step, train_loss=trained, valid={"loss": valid})
-        draw_curves(run)
+        draw_curves(run, TASKS["lm"])
         drawn[0].draw_without_rendering()
         return drawn[0].axes[0]
 
@@ -161,7 +162,7 @@ def test_a_single_validation_is_drawn_with_room_round_it(axes_of, losses, epoch)
         assert ticks_of(axes.xaxis) == ["0", "1", "2"]
 
 
-def test_no_number_has_to_be_added_to_those_along_an_axis(axes_of):
+def test_axes_have_no_offset(axes_of):
     axes = axes_of([(3.2891234, 3.2891301), (3.2891240, 3.2891290), (3.2891250, 3.2891280)], 1)
     assert [axis.get_offset_text().get_text() for axis in (axes.xaxis, axes.yaxis)] == ["", ""]
     assert all(tick.startswith("3.2891") for tick in ticks_of(axes.yaxis))
@@ -169,18 +170,18 @@ def test_no_number_has_to_be_added_to_those_along_an_axis(axes_of):
 
 def test_a_run_without_validations_has_no_figure(tmp_path):
     run = RunFolder(tmp_path)
-    run.begin("")
-    assert draw_curves(run) == []
+    run.create("")
+    assert draw_curves(run, TASKS["lm"]) == []
     run.log(1, loss=2.0)
-    assert draw_curves(run) == []
+    assert draw_curves(run, TASKS["lm"]) == []
 
 
-def test_metrics_of_an_older_run_are_drawn_without_what_they_lack(tmp_path):
+def test_missing_values_leave_gaps(tmp_path):
     run = RunFolder(tmp_path)
-    run.begin("")
+    run.create("")
     for epoch, loss in enumerate((3.0, math.nan, 2.0), start=1):
         run.log(epoch, epoch=epoch, tokens=epoch, valid={"loss": loss})
-    svg = draw_curves(run)[1].read_text()
+    svg = draw_curves(run, TASKS["lm"])[1].read_text()
     assert svg.count("<svg") == 1
 
 
@@ -188,31 +189,31 @@ def test_metrics_of_an_older_run_are_drawn_without_what_they_lack(tmp_path):
     ("epochs", "tokens", "x", "label"),
     [
         ([1, 2, 3], [10, 20, 30], [1, 2, 3], "epoch"),
-        ([0, 0, 1], [10, 20, 30], [10, 20, 30], "tokens learnt from"),
-        ([1, 2, 2], [1000, 2000, 2500], [1, 2, 2.5], "thousands of tokens learnt from"),
-        ([0, 0], [1_000_000, 2_000_000], [1, 2], "millions of tokens learnt from"),
+        ([0, 0, 1], [10, 20, 30], [10, 20, 30], "training tokens"),
+        ([1, 2, 2], [1000, 2000, 2500], [1, 2, 2.5], "thousands of training tokens"),
+        ([0, 0], [1_000_000, 2_000_000], [1, 2], "millions of training tokens"),
     ],
 )
 def test_curves_run_along_epochs_or_tokens(epochs, tokens, x, label):
     lines = [{"epoch": epoch, "tokens": count} for epoch, count in zip(epochs, tokens, strict=True)]
-    assert along(lines) == (x, label)
+    assert progress_axis(lines, "tokens") == (x, label)
 
 
 def test_the_pace_leaves_validation_out_of_the_speed_and_counts_it_in_the_time_left():
-    pace = Pace(began=100.0, progress=0.1, tokens=50)
-    pace.stepped(104.0, 0.3, 850)
+    pace = Pace(start=100.0, progress=0.1, count=50)
+    pace.on_step(104.0, 0.3, 850)
     assert pace.speed == 200
     assert pace.left == pytest.approx(4.0 * 0.7 / 0.2)
-    pace.evaluated(106.0)
+    pace.on_evaluation(106.0)
     assert pace.speed == 200
     assert pace.left == pytest.approx(6.0 * 0.7 / 0.2)
-    pace.stepped(110.0, 1.0, 1650)
+    pace.on_step(110.0, 1.0, 1650)
     assert pace.speed == 200
     assert pace.left is None
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "shown"),
     [
         (0.2, "0 s"),
         (59.4, "59 s"),
@@ -222,20 +223,20 @@ def test_the_pace_leaves_validation_out_of_the_speed_and_counts_it_in_the_time_l
         (3930, "1 h 06 min"),
     ],
 )
-def test_durations_are_as_precise_as_a_guess(seconds, told):
-    assert duration(seconds) == told
+def test_durations_are_as_precise_as_a_guess(seconds, shown):
+    assert duration(seconds) == shown
 
 
-def test_without_a_terminal_each_validation_tells_speed_and_time_left(capsys, monkeypatch):
+def test_without_a_terminal_each_validation_is_a_line_with_speed_and_time_left(capsys, monkeypatch):
     clock = iter([10.0, 12.0, 13.0, 15.0, 16.0])
     monkeypatch.setattr("anaphor.cli.progress.time.perf_counter", lambda: next(clock))
-    score = Score(LossTotal(2.0, 1), {})
-    with Bar("training") as bar:
-        bar.stepped(0.1, 3.0, 100)
-        bar.stepped(0.2, 3.0, 300)
-        bar.evaluated(1, 3.0, score, best=True)
-        bar.stepped(1.0, 3.0, 700)
-        bar.evaluated(2, None, score, best=False)
+    result = loss_result(LossTotal(2.0, 1), {})
+    with Bar("training", TASKS["lm"]) as bar:
+        bar.on_step(0.1, 3.0, 100)
+        bar.on_step(0.2, 3.0, 300)
+        bar.on_evaluation(1, 3.0, result, is_best=True)
+        bar.on_step(1.0, 3.0, 700)
+        bar.on_evaluation(2, None, result, is_best=False)
     assert capsys.readouterr().err.splitlines() == [
         "epoch 1: training loss 3.0000, valid loss 2.0000, perplexity 7.39 (best so far); 100 tokens/s, 24 s left",
         "epoch 2: valid loss 2.0000, perplexity 7.39; 150 tokens/s",

@@ -1,4 +1,4 @@
-"""Optimizers: torch's own arithmetic, an honest Muon, and a state that survives a file exactly."""
+"""Optimizers: torch's own arithmetic, Muon, and a state that survives a file exactly."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from anaphor.errors import CheckpointError, ConfigError
 from anaphor.models import build, build_seq2seq
+from anaphor.registry import register_optimizer
 from anaphor.training import checkpoint
 from anaphor.training.muon import Muon, orthogonalise
 from anaphor.training.optimizers import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
@@ -35,7 +36,7 @@ def learn(model, optimizer, steps, first=0, spec=None):
         optimizer.zero_grad()
         nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
         if spec is not None:
-            optimizer.set_lr(spec.rate / (1 + step))
+            optimizer.set_lr(spec.peak_lr / (1 + step))
         optimizer.step()
 
 
@@ -46,7 +47,7 @@ def test_every_optimizer_is_tested():
 @pytest.mark.parametrize("preset", ["lstm", "transformer"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_through_a_file_is_the_uninterrupted_run(name, preset, tmp_path):
-    spec = SETTINGS[name]
+    spec = SETTINGS.get(name) or OptimizerSpec(optimizer=name)
     model = small(preset)
     optimizer = build_optimizer(spec, model)
     learn(model, optimizer, 3, spec=spec)
@@ -228,7 +229,7 @@ def test_adagrad_says_that_it_cannot_be_captured():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_layer_with_a_rate_of_its_own_steps_as_if_it_were_everyones(name):
+def test_a_layer_with_a_learning_rate_of_its_own_steps_as_if_all_had_it(name):
     def stepped(spec):
         model = small("transformer")
         optimizer = build_optimizer(spec, model)
@@ -237,13 +238,13 @@ def test_a_layer_with_a_rate_of_its_own_steps_as_if_it_were_everyones(name):
 
     spec = SETTINGS[name]
     full, _ = stepped(spec)
-    quarter, _ = stepped(replace(spec, lr=spec.rate / 4))
+    quarter, _ = stepped(replace(spec, lr=spec.peak_lr / 4))
     mixed, optimizer = stepped(replace(spec, layer_lr=(1, 0.25)))
     for key, weight in mixed.items():
         alone = quarter if key.startswith("layers.1.") else full
         torch.testing.assert_close(weight, alone[key], rtol=0, atol=0, msg=key)
-    assert optimizer.lr == spec.rate
-    assert {group["lr"] for group in optimizer.param_groups} == {spec.rate, spec.rate / 4}
+    assert optimizer.lr == spec.peak_lr
+    assert {group["lr"] for group in optimizer.param_groups} == {spec.peak_lr, spec.peak_lr / 4}
 
 
 def test_a_rate_of_zero_leaves_a_layer_as_it_was():
@@ -254,7 +255,7 @@ def test_a_rate_of_zero_leaves_a_layer_as_it_was():
     assert same == {name for name in before if name.startswith("layers.0.")}
 
 
-def test_rates_of_a_translation_model_are_of_the_encoder_and_then_of_the_decoder():
+def test_layer_lr_of_a_translation_model_has_the_encoder_first():
     model = build_seq2seq("transformer-translation", source_vocabulary=7, vocabulary=11, width=8, heads=2, layers=2)
     groups = build_optimizer(OptimizerSpec(layer_lr=(1, 2, 3, 4)), model).param_groups
     factors = {weight: group["factor"] for group in groups for weight in group["params"]}
@@ -262,7 +263,7 @@ def test_rates_of_a_translation_model_are_of_the_encoder_and_then_of_the_decoder
     assert [{factors[weight] for weight in layer.parameters()} for layer in layers] == [{1}, {2}, {3}, {4}]
 
 
-def test_rates_that_are_not_one_for_each_layer_are_refused():
+def test_layer_lr_needs_one_factor_for_each_layer():
     with pytest.raises(ConfigError, match="3 layer_lr are given for 2 layers"):
         build_optimizer(OptimizerSpec(layer_lr=(1, 1, 0.5)), small())
 
@@ -274,36 +275,36 @@ def test_the_learning_rate_is_the_usual_one_unless_given():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"optimizer": "adam"}, "did you mean 'adamw'"),
-        ({"optimizer": "sgd", "betas": (0.9, 0.9)}, r"betas.* means nothing to sgd; it belongs to adamw, muon"),
-        ({"optimizer": "adamw", "momentum": 0.9}, r"momentum=0.9 means nothing to adamw; it belongs to muon, sgd"),
+        ({"optimizer": "sgd", "betas": (0.9, 0.9)}, r"betas.* is not used by sgd; it belongs to adamw, muon"),
+        ({"optimizer": "adamw", "momentum": 0.9}, r"momentum=0.9 is not used by adamw; it belongs to muon, sgd"),
         ({"lr": 0.0}, "lr=0.0"),
         ({"lr": float("nan")}, "lr=nan"),
         ({"weight_decay": -1.0}, "weight_decay=-1.0"),
         ({"betas": (0.9, 1.0)}, "betas"),
-        ({"betas": (0.9,)}, "two are needed"),
+        ({"betas": (0.9,)}, "give two, of the first and the second moment"),
         ({"optimizer": "muon", "momentum": 1.0}, "momentum=1.0"),
-        ({"layer_lr": (1, -0.5)}, r"layer_lr=\(1, -0.5\): what the rate is multiplied by must be 0 or more"),
+        ({"layer_lr": (1, -0.5)}, r"layer_lr=\(1, -0.5\): factors of the learning rate must be 0 or more"),
         ({"layer_lr": (float("nan"),)}, "layer_lr=.*and finite"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(fields, told):
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_cannot_work_are_refused(fields, message):
+    with pytest.raises(ConfigError, match=message):
         OptimizerSpec(**fields)
 
 
 def test_a_model_without_weights_is_refused():
-    with pytest.raises(ConfigError, match="Identity has no weights"):
+    with pytest.raises(ConfigError, match="Identity has no parameters to train"):
         build_optimizer(OptimizerSpec(), nn.Identity())
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda state: state.pop("embedder.embedding.weight/exp_avg"), "missing: embedder.embedding.weight/exp_avg"),
-        (lambda state: state.update({"foo/exp_avg": torch.zeros(1)}), "extra: foo/exp_avg"),
+        (lambda state: state.update({"foo/exp_avg": torch.zeros(1)}), "unexpected: foo/exp_avg"),
         (
             lambda state: state.update({"embedder.embedding.weight/exp_avg": torch.zeros(3, 8)}),
             "embedder.embedding.weight/exp_avg is 3 × 8 but should be 11 × 8",
@@ -314,12 +315,59 @@ def test_a_model_without_weights_is_refused():
         ),
     ],
 )
-def test_a_state_of_other_weights_is_refused_and_changes_nothing(spoil, told):
+def test_a_state_of_other_weights_is_refused_and_changes_nothing(spoil, message):
     model = small()
     optimizer = build_optimizer(OptimizerSpec(), model)
     learn(model, optimizer, 1)
     state = dict(optimizer.state_dict())
     spoil(state)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         optimizer.load_state_dict(state)
     assert "embedder.embedding.weight/exp_avg" in optimizer.state_dict()
+
+
+class Own(torch.optim.Optimizer):
+    """A user's optimizer, whose state is a number and a tensor more precise than the weights."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight]
+                mean = state.setdefault("mean", torch.zeros_like(weight, dtype=torch.float64))
+                mean.lerp_(weight.grad.double(), 0.1)
+                state["factor"] = state.get("factor", 1.0) * (2 / 3)
+                weight.sub_((group["lr"] * state["factor"] * mean).to(weight.dtype))
+
+
+def test_the_state_of_a_users_optimizer_survives_a_file_exactly(tmp_path):
+    register_optimizer("own", Own)
+    torch.set_default_dtype(torch.float32)
+    test_a_run_through_a_file_is_the_uninterrupted_run("own", "lstm", tmp_path)
+    model = small()
+    optimizer = build_optimizer(OptimizerSpec(optimizer="own"), model)
+    learn(model, optimizer, 2)
+    again = build_optimizer(OptimizerSpec(optimizer="own"), model)
+    again.load_state_dict(optimizer.state_dict())
+    (weight, state), *_ = again.parts[0].state.items()
+    assert state["factor"] == 1.0 * (2 / 3) * (2 / 3)
+    assert state["mean"].dtype is torch.float64
+    assert torch.equal(state["mean"], optimizer.parts[0].state[weight]["mean"])
+
+
+def test_state_that_cannot_be_saved_is_refused():
+    class Odd(Own):
+        def step(self):
+            super().step()
+            for state in self.state.values():
+                state["history"] = []
+
+    register_optimizer("odd", Odd)
+    model = small()
+    optimizer = build_optimizer(OptimizerSpec(optimizer="odd"), model)
+    learn(model, optimizer, 1)
+    with pytest.raises(ConfigError, match="Odd keeps a list as 'history', which cannot be saved"):
+        optimizer.state_dict()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.training import checkpoint, durable, lock
+from anaphor.training import checkpoint, files
 from anaphor.training.run_folder import RunFolder
 
 
@@ -22,7 +22,7 @@ from anaphor.training.run_folder import RunFolder
 def run(tmp_path):
     run = RunFolder(tmp_path / "runs" / "first")
     with run.lock():
-        run.begin("seed: 1\n")
+        run.create("seed: 1\n")
         yield run
 
 
@@ -37,28 +37,30 @@ def test_opening_a_folder_writes_nothing(tmp_path):
         run.read_result()
 
 
-def test_a_run_that_is_there_is_not_overwritten_by_accident(run):
+def test_an_existing_run_is_not_overwritten_by_accident(run):
     run.log(1, loss=2.0)
-    with pytest.raises(ConfigError, match=r"holds a run already: go on with it by --resume, delete it by --force, or"):
-        run.begin("seed: 2\n")
+    with pytest.raises(
+        ConfigError, match=r"already holds a run: resume it with --resume, replace it with --overwrite, or"
+    ):
+        run.refuse_existing()
     assert run.spec.read_text() == "seed: 1\n"
     assert run.read_metrics() == [{"step": 1, "loss": 2.0}]
 
 
-def test_force_deletes_the_run_and_nothing_else(run):
+def test_overwriting_deletes_the_run_and_nothing_else(run):
     run.log(1, loss=2.0)
     run.add_sample(1, "text")
     run.write_result({"done": True})
     checkpoint.write(run.checkpoints, 1, {"model": {"a": torch.zeros(1)}}, {})
     (run.folder / "notes.txt").write_text("mine")
-    run.begin("seed: 2\n", force=True)
+    run.create("seed: 2\n")
     left = sorted(path.name for path in run.folder.iterdir())
     assert left == [".lock", "checkpoints", "notes.txt", "spec.yaml"]
     assert list(run.checkpoints.iterdir()) == []
     assert run.spec.read_text() == "seed: 2\n"
 
 
-def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path):
+def test_a_second_holder_is_refused_with_the_name_of_the_first(tmp_path):
     run = RunFolder(tmp_path)
     with run.lock():
         begun = time.monotonic()
@@ -91,27 +93,27 @@ def test_the_lock_of_a_killed_holder_is_free(tmp_path):
             pass
 
 
-def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_none(tmp_path, monkeypatch):
+def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_taken_again(tmp_path, monkeypatch):
     """As when another process was refused a run between the opening of the file and the lock on it."""
-    path, flock, deleted = tmp_path / ".lock", lock.fcntl.flock, []
+    path, flock, deleted = tmp_path / ".lock", files.fcntl.flock, []
 
     def late(handle, operation):
         if not deleted:
             deleted.append(path.unlink())
         flock(handle, operation)
 
-    monkeypatch.setattr(lock.fcntl, "flock", late)
-    with lock.locked(path, "it"):
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    with files.locked(path, "it"):
         assert deleted
-        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), lock.locked(path, "it"):
+        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), files.locked(path, "it"):
             pass
 
 
-def test_a_strange_lock_file_is_told_harmlessly(tmp_path):
+def test_a_strange_lock_file_is_quoted_harmlessly(tmp_path):
     with RunFolder(tmp_path).lock():
-        for content, told in ((b"", "another process"), (b"\x1b[31m\xff\n" + b"x" * 10**6, r"\[31m�x+")):
+        for content, holder in ((b"", "another process"), (b"\x1b[31m\xff\n" + b"x" * 10**6, r"\[31m�x+")):
             (tmp_path / ".lock").write_bytes(content)
-            with pytest.raises(ConfigError, match=f"in use by {told}: ") as caught, RunFolder(tmp_path).lock():
+            with pytest.raises(ConfigError, match=f"in use by {holder}: ") as caught, RunFolder(tmp_path).lock():
                 pass
             assert len(str(caught.value)) < 600 + len(str(tmp_path))
 
@@ -129,7 +131,7 @@ def read_only(tmp_path):
     mount = shutil.which("mount")
     command = [mount or "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)]
     if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("to mount a read-only disk needs rights that this user has not")
+        pytest.skip("to mount a read-only disk needs rights that this user does not have")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
@@ -161,7 +163,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, 
 def test_metrics_after_a_kill_and_a_resume(tmp_path_factory, lines, step, data):
     """Whatever byte the last write stopped at: whole lines are kept up to the step, and nothing else."""
     run = RunFolder(tmp_path_factory.mktemp("run"))
-    run.begin("")
+    run.create("")
     for number, values in lines:
         run.log(number, **values)
     written = run.metrics.read_bytes() if lines else b""
@@ -169,7 +171,7 @@ def test_metrics_after_a_kill_and_a_resume(tmp_path_factory, lines, step, data):
     run.metrics.write_bytes(written[:stopped])
     whole = [{"step": number, **values} for number, values in lines][: written[:stopped].count(b"\n")]
     assert run.read_metrics() == whole
-    run.go_back(step)
+    run.truncate_after(step)
     assert run.read_metrics() == [line for line in whole if line["step"] <= step]
     run.log(step + 1, loss=0.5)
     assert run.read_metrics()[-1] == {"step": step + 1, "loss": 0.5}
@@ -193,7 +195,7 @@ def test_a_broken_line_is_named(run, line):
     assert "\n" not in str(caught.value)
 
 
-def test_samples_after_a_step_are_forgotten(run):
+def test_samples_after_a_step_are_deleted(run):
     run.add_sample(1, "one\n=== step 0 ===\nand the same")
     run.add_sample(2, "two ☃")
     before = run.samples.read_text()
@@ -201,20 +203,20 @@ def test_samples_after_a_step_are_forgotten(run):
     for torn in ("", "=== ste"):
         with run.samples.open("a") as file:
             file.write(torn)
-        run.go_back(2)
+        run.truncate_after(2)
         assert run.samples.read_text() == before
-    run.go_back(0)
+    run.truncate_after(0)
     assert run.samples.read_text() == ""
 
 
-def test_what_a_model_writes_can_always_be_kept(run):
+def test_any_generated_text_can_be_kept(run):
     run.add_sample(1, "lone \ud800 surrogate, \x00, \r\n")
     assert "surrogate" in run.samples.read_text()
 
 
-def test_going_back_takes_the_result_away(run):
+def test_truncating_deletes_the_result(run):
     run.write_result({"loss": 1.0})
-    run.go_back(0)
+    run.truncate_after(0)
     with pytest.raises(DataError, match=r"has no result\.json: it is not finished"):
         run.read_result()
 
@@ -229,7 +231,7 @@ def test_a_broken_result_is_one_line(run, content):
 
 def test_a_failed_write_keeps_the_old_content(run, monkeypatch):
     run.write_result({"loss": 1.0})
-    monkeypatch.setattr(durable.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError("the disk is full")))
+    monkeypatch.setattr(files.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError("the disk is full")))
     with pytest.raises(DataError, match=r"cannot write .*result\.json: the disk is full"):
         run.write_result({"loss": 2.0})
     assert run.read_result() == {"loss": 1.0}

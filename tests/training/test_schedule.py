@@ -113,8 +113,8 @@ def test_a_plateau_warms_up_too(warmup, where):
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"warmup": 1.0}, "warmup=1.0"),
         ({"schedule": "cosine", "min_lr_ratio": 1.5}, "min_lr_ratio=1.5"),
-        ({"schedule": "plateau", "min_lr_ratio": 0.1}, "min_lr_ratio=0.1 means nothing to a plateau schedule"),
-        ({"schedule": "linear", "plateau_factor": 4.0}, "plateau_factor=4.0 means nothing to a linear schedule"),
+        ({"schedule": "plateau", "min_lr_ratio": 0.1}, "min_lr_ratio=0.1 is not used by a plateau schedule"),
+        ({"schedule": "linear", "plateau_factor": 4.0}, "plateau_factor=4.0 is not used by a linear schedule"),
         ({"schedule": "plateau", "plateau_factor": 1.0}, "plateau_factor=1.0"),
     ],
 )

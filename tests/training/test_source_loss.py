@@ -1,4 +1,4 @@
-"""What whoever knows the grammar loses on a text, counted in the tokens that the model was scored on."""
+"""The loss of the grammar itself on a text drawn from it, per token that the model was scored on."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import pytest
 from anaphor.data.grammar import GrammarDataset
 from anaphor.registry import DATASETS
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.run import prepare
+from anaphor.training.build import build_experiment
 
 TINY = {"data": "grammar", "model": "lstm", "width": 4, "layers": 1, "batch_size": 2, "device": "cpu"}
 
@@ -21,7 +21,7 @@ def _short_text(tmp_path, monkeypatch):
 
 
 def scored(**settings):
-    return prepare(LanguageRunSpec(**TINY, **settings)).score("valid")
+    return build_experiment(LanguageRunSpec(**TINY, **settings)).score("valid").to_plain()
 
 
 def source_total():
@@ -42,17 +42,17 @@ def source_total():
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
-def test_the_source_loses_its_total_on_the_tokens_that_are_scored(settings):
+def test_the_source_loss_is_per_token_that_is_scored(settings):
     score = scored(**settings)
     assert score["source_loss"] * score["tokens"] == pytest.approx(source_total())
 
 
-def test_where_the_rest_of_a_text_is_dropped_the_source_is_told_for_all_of_it():
+def test_the_source_loss_is_that_of_the_whole_text_where_the_protocol_drops_its_end():
     whole, part = (scored(tokenizer="byte", protocol=protocol) for protocol in ("complete", "example"))
     assert part["tokens"] < whole["tokens"]
     assert part["source_loss"] == whole["source_loss"]
 
 
 @pytest.mark.parametrize("batching", ["stream", "padded"])
-def test_where_unknown_words_hide_the_text_the_source_is_left_out(batching):
+def test_there_is_no_source_loss_with_unknown_words(batching):
     assert "source_loss" not in scored(tokenizer="word", vocabulary=4, batching=batching)

@@ -102,8 +102,8 @@ def test_all_that_a_state_may_hold(nothing, tmp_path):
     [
         (lambda tensors: tensors.pop("tensor"), "missing: tensor"),
         (lambda tensors: tensors.pop("nothing@none"), "missing: nothing"),
-        (lambda tensors: tensors.update(more=torch.zeros(1)), "extra: more"),
-        (lambda tensors: tensors.update({"tensor@1": torch.zeros(2, 4)}), "extra: tensor"),
+        (lambda tensors: tensors.update(more=torch.zeros(1)), "unexpected: more"),
+        (lambda tensors: tensors.update({"tensor@1": torch.zeros(2, 4)}), "unexpected: tensor"),
         (lambda tensors: tensors.update(tensor=torch.zeros(3, 4)), "tensor is 3 × 4 but should be 2 × 4"),
         (lambda tensors: tensors.update({"growing@1": torch.zeros(2, 9, 4)}), "growing@1 is 2 × 9 × 4 but should"),
         (lambda tensors: tensors.update({"growing@1": torch.zeros(2)}), "growing@1 is 2 but should be 2 × 5 × 3"),

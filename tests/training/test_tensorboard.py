@@ -10,21 +10,22 @@ from anaphor.cli.main import main
 from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.run import execute
-from anaphor.training.tensorboard import SCALARS, TensorBoard, require_tensorboard
+from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 
+METRICS = ("loss", "perplexity")
 LINE = {"train_loss": 2.5, "lr": 0.125, "valid": {"loss": 2.0, "perplexity": 7.5, "signature": "bptt:35"}}
 
 
-class NullCallback:
-    """Watches nothing; ends the run, as a kill would, after so many validations."""
+class Killer:
+    """Ends the run, as a kill would, after so many validations."""
 
     def __init__(self, lives=100):
         self.lives = lives
 
-    def stepped(self, progress, loss, tokens):
+    def on_step(self, progress, loss, count):
         pass
 
-    def evaluated(self, epoch, trained, score, best):
+    def on_evaluation(self, epoch, train_loss, result, is_best):
         self.lives -= 1
         if not self.lives:
             raise SystemError("killed")
@@ -64,8 +65,8 @@ def shown(folder):
     return {tag: {step: value for name, step, value in points if name == tag} for tag, _, _ in points}
 
 
-def test_every_curve_and_sample_stands_at_its_step(tmp_path):
-    events = TensorBoard(tmp_path / "events")
+def test_every_curve_and_sample_is_at_its_step(tmp_path):
+    events = TensorBoard(tmp_path / "events", METRICS)
     events.add(7, LINE, "two\nlines")
     events.add(14, {**LINE, "train_loss": None}, "")
     found = shown(tmp_path / "events")  # not closed yet: what was added is on the disk
@@ -74,23 +75,24 @@ def test_every_curve_and_sample_stands_at_its_step(tmp_path):
     assert found["loss/valid"] == {7: 2.0, 14: 2.0}
     assert found["perplexity/valid"] == {7: 7.5, 14: 7.5}
     assert found["learning-rate"] == {7: 0.125, 14: 0.125}
-    assert found["sample/text_summary"] == {7: "    two\n    lines", 14: ""}
-    assert set(found) == {*SCALARS, "sample/text_summary"}
+    assert found["sample/text_summary"] == {7: "    two\n    lines"}
+    curves = {"loss/train", "loss/valid", "perplexity/valid", "learning-rate"}
+    assert set(found) == {*curves, "sample/text_summary"}
 
 
-def test_what_a_model_writes_can_always_be_told(tmp_path):
-    events = TensorBoard(tmp_path)
+def test_any_generated_text_can_be_written(tmp_path):
+    events = TensorBoard(tmp_path, METRICS)
     events.add(1, LINE, "lone \ud800 surrogate, \x00")
     events.close()
     assert "surrogate" in shown(tmp_path)["sample/text_summary"][1]
 
 
-def test_points_after_the_step_of_a_resume_are_told_once(tmp_path):
-    first = TensorBoard(tmp_path)
+def test_points_after_the_step_of_a_resume_are_shown_once(tmp_path):
+    first = TensorBoard(tmp_path, METRICS)
     for step in (7, 14, 21):
         first.add(step, LINE, "before")
     first.close()
-    second = TensorBoard(tmp_path, after=14)
+    second = TensorBoard(tmp_path, METRICS, after=14)
     second.add(21, {**LINE, "lr": 0.5}, "after")
     second.close()
     files = sorted(tmp_path.iterdir())
@@ -102,13 +104,13 @@ def test_points_after_the_step_of_a_resume_are_told_once(tmp_path):
 
 @pytest.mark.parametrize("kept", range(0, 40, 3))
 def test_a_point_that_a_kill_cut_short_does_not_hide_what_follows(tmp_path, kept):
-    first = TensorBoard(tmp_path)
+    first = TensorBoard(tmp_path, METRICS)
     first.add(7, LINE, "one")
     first.close()
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:kept])
-    second = TensorBoard(tmp_path, after=7)
+    second = TensorBoard(tmp_path, METRICS, after=7)
     second.add(14, LINE, "two")
     second.close()
     assert shown(tmp_path)["sample/text_summary"] == {7: "    one", 14: "    two"}
@@ -117,20 +119,20 @@ def test_a_point_that_a_kill_cut_short_does_not_hide_what_follows(tmp_path, kept
 def test_a_file_of_somebody_else_is_left_alone(tmp_path):
     foreign = tmp_path / "events.out.tfevents.1"
     foreign.write_bytes(bytes([4] + 11 * [0] + [255] * 8))
-    TensorBoard(tmp_path, after=7).close()
+    TensorBoard(tmp_path, METRICS, after=7).close()
     assert len(foreign.read_bytes()) == 20
 
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_run_that_was_killed_and_resumed_shows_what_an_undisturbed_one_shows(spec, tmp_path, monkeypatch, torn):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    execute(spec, whole, NullCallback(), tensorboard=True)
+    execute(spec, whole, Killer(), tensorboard=True)
     with monkeypatch.context() as patch:
-        if torn:  # the third validation is told, but its checkpoint is not there
+        if torn:  # the third validation is logged, but has no checkpoint
             patch.setattr("anaphor.training.trainer.Trainer.save", saves_until(6))
         with pytest.raises(SystemError):
-            execute(spec, parts, NullCallback(lives=3), tensorboard=True)
-    execute(spec, parts, NullCallback(), resume=True, tensorboard=True)
+            execute(spec, parts, Killer(lives=3), tensorboard=True)
+    execute(spec, parts, Killer(), resume=True, tensorboard=True)
     found = shown(parts / "events")
     assert found == shown(whole / "events")
     assert list(found["loss/train"]) == [3, 6, 9, 12]
@@ -149,21 +151,21 @@ def saves_until(step):
     return chosen
 
 
-def test_events_tell_what_the_metrics_tell(spec, tmp_path):
+def test_events_hold_what_the_metrics_hold(spec, tmp_path):
     from anaphor.training.run_folder import RunFolder
 
-    execute(spec, tmp_path / "run", NullCallback(), tensorboard=True)
+    execute(spec, tmp_path / "run", Killer(), tensorboard=True)
     found, lines = shown(tmp_path / "run" / "events"), RunFolder(tmp_path / "run").read_metrics()
     assert found["loss/train"] == pytest.approx({line["step"]: line["train_loss"] for line in lines})
     assert found["perplexity/valid"] == pytest.approx({line["step"]: line["valid"]["perplexity"] for line in lines})
     assert found["learning-rate"] == pytest.approx({line["step"]: line["lr"] for line in lines})
 
 
-def test_without_the_flag_there_are_none_and_force_deletes_those_of_the_run_before(spec, tmp_path):
+def test_without_the_flag_there_are_none_and_overwriting_deletes_those_of_the_run_before(spec, tmp_path):
     out = tmp_path / "run"
-    execute(spec, out, NullCallback(), tensorboard=True)
+    execute(spec, out, Killer(), tensorboard=True)
     (out / "events" / "notes.txt").write_text("mine")
-    execute(spec, out, NullCallback(), force=True)
+    execute(spec, out, Killer(), overwrite=True)
     assert [path.name for path in (out / "events").iterdir()] == ["notes.txt"]
 
 
@@ -181,5 +183,5 @@ def test_without_the_package_one_line_names_the_extra(tmp_path, monkeypatch, cap
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "events").write_text("a file")
     with pytest.raises(DataError, match=r"cannot write events to .*events: ") as caught:
-        TensorBoard(tmp_path / "events")
+        TensorBoard(tmp_path / "events", METRICS)
     assert "\n" not in str(caught.value)

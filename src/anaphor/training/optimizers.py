@@ -288,7 +288,8 @@ class Optimizer:
                 if isinstance(value, Tensor):
                     state[name] = value
                 elif isinstance(value, int | float):
-                    state[f"{name}@number"] = torch.tensor(value)
+                    double = torch.float64 if isinstance(value, float) else None  # so that no digit is lost
+                    state[f"{name}@number"] = torch.tensor(value, dtype=double)
                 elif value is not None:
                     kind = type(value).__name__
                     raise ConfigError(f"{type(part).__name__} keeps a {kind} as {field!r}, which cannot be saved")
@@ -331,8 +332,7 @@ def _restore(value: Tensor, name: str, field: str, group: Mapping[str, Any], wei
     # The count of steps stays on the host unless the kernel itself counts.
     counts = field == "step"
     on_host = counts and not (group.get("fused") or group.get("capturable"))
-    device, dtype = "cpu" if on_host else weight.device, value.dtype if counts else weight.dtype
-    return value.detach().to(device, dtype, copy=True)
+    return value.detach().to("cpu" if on_host else weight.device, copy=True)
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = False) -> Optimizer:

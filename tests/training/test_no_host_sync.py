@@ -1,4 +1,4 @@
-"""No step looks at a value on the device, for then it could not be captured, and the host would wait."""
+"""No step reads a value of the device on the host: it could not be captured, and the host would wait."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.run import prepare
+from anaphor.training.build import build_experiment
 
 # What brings a value, or a shape that depends on values, to the host.
 READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::item", "aten::_unique2"}
@@ -35,26 +35,26 @@ RUNS = {
     "translator": dataclasses.replace(PAIRS, model="transformer-translation", layers=2, feedforward=32),
     "mixed": dataclasses.replace(PAIRS, model="mixed", heads=2),
     "state": dataclasses.replace(PAIRS, model="luong", condition="state"),
-    "agreeing": dataclasses.replace(PAIRS, model="mixed", heads=2, rdrop=5.0),
+    "rdrop": dataclasses.replace(PAIRS, model="mixed", heads=2, rdrop=5.0),
 }
 
 
 @pytest.mark.parametrize("name", [*RUNS, "padded"])
 def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
-    # As on a GPU: tokens and lengths lie on the device, so they are not checked, and nothing is packed.
+    # As on a GPU: tokens and lengths are on the device, so they are not checked, and nothing is packed.
     monkeypatch.setattr(base, "check_lengths", lambda lengths, rows, count: None)
     monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)
     monkeypatch.setattr(TokenEmbedder, "check_positions", lambda self, span, fresh: None)
     monkeypatch.setattr(Recurrent, "_packed", Recurrent._through_padding)
-    made = prepare(RUNS[name] if name in RUNS else padded_run(tmp_path))
-    made.model.train()
-    batch, carry = made.task.batches(0)[0], made.task.empty_carry(made.model)
+    experiment = build_experiment(RUNS[name] if name in RUNS else padded_run(tmp_path))
+    experiment.model.train()
+    batch, carry = experiment.batches(0)[0], experiment.initial_carry()
     with NoReads():
-        loss, _ = made.task.loss(made.model, batch, carry)
+        loss, _ = experiment.loss(batch, carry)
         (loss.objective / batch.amount).backward()
         assert batch.count > 0
     assert torch.isfinite(loss.total)
-    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in made.model.parameters())
+    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in experiment.model.parameters())
     with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
         loss.total.item()
 
