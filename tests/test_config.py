@@ -114,7 +114,7 @@ def test_exponents_are_numbers_wherever_values_are_read(text, value):
     [
         ("lab", "`anaphor lab` needs NAME: a lab by name, or `list`"),
         ("trace", "`anaphor trace` needs FILE::FUNCTION: the function, as FILE::FUNCTION. The file is run"),
-        ("look", "`anaphor look` needs RUN: folder of the run"),
+        ("look", "`anaphor look` needs RUN: run folder"),
     ],
 )
 def test_a_missing_argument_is_named(verb, told, capsys):
@@ -163,11 +163,11 @@ def test_a_mistyped_switch_gets_the_nearest_one(typed, meant):
 def test_help_shows_both_sides_of_a_switch_and_no_double_negation(capsys):
     with pytest.raises(SystemExit):
         parse(options_of(TASKS["lm"]), ["--help"], program="x")
-    told = capsys.readouterr().out
+    shown = capsys.readouterr().out
     for switch in ("--tied, --no-tied", "--carry, --no-carry", "--head-bias, --no-head-bias", "--no-test"):
-        assert switch in told
-    assert "Whether the output uses the word vectors again." in told
-    assert "--no-no-" not in told
+        assert switch in shown
+    assert "Tie the weights of the head to the embeddings." in shown
+    assert "--no-no-" not in shown
 
 
 def test_look_up_says_what_there_is():
