@@ -298,7 +298,7 @@ def test_a_schedule_takes_its_options(words, rates):
         (["--min-lr-ratio", "2"], "it must be from 0 to 1"),
         (["--plateau-factor", "2"], "means nothing to a cosine schedule"),
         (["--layers", "2", "--layer-lr", "1", "0.5", "0.1"], "3 layer_lr are given for 2 layers"),
-        (["--data", "multi30k"], "data set 'multi30k' has the columns source, target, but text are wanted"),
+        (["--data", "multi30k"], "data set 'multi30k' has the columns (source, target), not (text)"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):

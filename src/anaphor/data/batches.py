@@ -222,7 +222,7 @@ class _Sequences:
 
 
 class Padding(NamedTuple):
-    """Fraction of all positions of all batches that is padding."""
+    """Fraction of all positions of all batches that is padding; 0 for a source where there is none."""
 
     source: float
     target: float
@@ -271,7 +271,7 @@ class PaddedBatches(Batches):
 
     @property
     def padding(self) -> Padding:
-        """Share of padding of each side; 0 for a source that there is not."""
+        """Share of padding of each side."""
         held = np.array([len(batch) * np.array(self._buckets.widths(batch)) for batch in self.batches]).sum(0)
         real = self._buckets.sizes.sum(0)
         target, *source = 1 - real / held

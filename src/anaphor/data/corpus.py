@@ -75,7 +75,8 @@ def encode_split(dataset: Dataset, split: str, tokenizer: Tokenizer) -> Corpus:
     tokens = tokenizer.encode_bytes(raw, where=dataset.where(split), offset=dataset.byte_offset(split))
     if not len(tokens):
         raise DataError(f"{dataset.where(split)} holds no {tokenizer.kind} tokens")
-    corpus = Corpus(tokens, len(raw), digest, _count_unknowns(tokens, tokenizer))
+    unknowns = 0 if tokenizer.unknown is None else int(np.count_nonzero(tokens == tokenizer.unknown))
+    corpus = Corpus(tokens, len(raw), digest, unknowns)
     entry = _entry("corpora", digest, tokenizer.digest())
     _store_corpus(entry, corpus)
     return _load_corpus(entry, digest) or corpus
@@ -86,10 +87,6 @@ def _read(dataset: Dataset, split: str) -> bytes:
     if not raw.strip():
         raise DataError(f"{dataset.where(split)} is empty")
     return raw
-
-
-def _count_unknowns(tokens: Ids, tokenizer: Tokenizer) -> int:
-    return 0 if tokenizer.unknown is None else int(np.count_nonzero(tokens == tokenizer.unknown))
 
 
 def _entry(folder: str, *inputs: object) -> Path:
@@ -207,11 +204,6 @@ class EncodedSentences:
         """One sentence."""
         end = int(self.sizes[: index + 1].sum())
         return self.tokens[end - int(self.sizes[index]) : end]
-
-    @property
-    def unknowns(self) -> int:
-        """Number of `<unk>` tokens."""
-        return _count_unknowns(self.tokens, self.tokenizer)
 
     def select(self, keep: NDArray[np.bool_]) -> EncodedSentences:
         """The sentences where `keep` is true."""

@@ -29,7 +29,7 @@ from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.registry import DATASETS
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
@@ -60,6 +60,10 @@ def _on_disk(name: str, open_files: Callable[[dict[str, NamedFile]], Dataset], *
     return NamedDataset(files=tuple(files.values()), open=lambda: open_files(files), **facts)
 
 
+def _embedded(dataset: type[Dataset], about: str, license: str = "none needed") -> NamedDataset:  # noqa: A002
+    return NamedDataset(about=about, license=license, columns=dataset.columns, open=dataset)
+
+
 WIKITEXT_2 = _on_disk(
     "wikitext-2",
     lambda files: SplitFiles("wikitext-2", {split: files[f"{split}.txt"] for split in SPLITS}),
@@ -85,30 +89,12 @@ MULTI30K = _on_disk(
     license="none stated; images for research and education only",
     columns=PAIR_COLUMNS,
 )
-PYTHON_REFERENCE = NamedDataset(
-    about="the language reference inside every CPython, as prose", license="PSF-2.0", open=PythonReference
-)
-GRAMMAR = NamedDataset(
-    about="sentences drawn from a grammar whose entropy is known exactly", license="none needed", open=GrammarDataset
-)
-ECHO = NamedDataset(
-    about="sentences of python-reference; the target is the source", license="PSF-2.0", columns=PAIR_COLUMNS, open=Echo
-)
-ECHO_FIT = NamedDataset(
-    about="echo with the train sentences in every split: measures how well a model fits",
-    license="PSF-2.0",
-    columns=PAIR_COLUMNS,
-    open=EchoFit,
-)
-REVERSE = NamedDataset(
-    about="random letters; the target is the source reversed", license="none needed", columns=PAIR_COLUMNS, open=Reverse
-)
-DATES = NamedDataset(
-    about="dates in many spellings, to be written like 2026-11-15; for characters or bpe",
-    license="none needed",
-    columns=PAIR_COLUMNS,
-    open=Dates,
-)
+PYTHON_REFERENCE = _embedded(PythonReference, "the language reference inside every CPython, as prose", "PSF-2.0")
+GRAMMAR = _embedded(GrammarDataset, "sentences drawn from a grammar whose entropy is known exactly")
+ECHO = _embedded(Echo, "sentences of python-reference; the target is the source", "PSF-2.0")
+ECHO_FIT = _embedded(EchoFit, "echo with the train sentences in every split: measures how well a model fits", "PSF-2.0")
+REVERSE = _embedded(Reverse, "random letters; the target is the source reversed")
+DATES = _embedded(Dates, "dates in many spellings, to be written like 2026-11-15; for characters or bpe")
 
 
 def find_dataset(name: str) -> NamedDataset:
@@ -116,7 +102,12 @@ def find_dataset(name: str) -> NamedDataset:
     entry = look_up(DATASETS, name, "data set")
     if isinstance(entry, NamedDataset):
         return entry
-    dataset = entry() if callable(entry) else entry
+    try:
+        dataset = entry() if callable(entry) else entry
+    except AnaphorError:
+        raise
+    except Exception as error:  # noqa: BLE001 (a user's code may raise anything)
+        raise ConfigError(f"data set {name!r} cannot be opened: {type(error).__name__}: {error}") from None
     if not isinstance(dataset, Dataset):
         kind = type(dataset).__name__
         raise ConfigError(f"data set {name!r} is a {kind}: register a Dataset or a function that returns one")
@@ -140,8 +131,8 @@ def open_dataset(
             return _directed(entry.open(), source, target)
         if not os.path.exists(name):
             raise ConfigError(
-                f"data set {name!r} has the columns {', '.join(entry.columns)}, but {', '.join(wanted or ())} are "
-                f"wanted (data sets with these columns: {', '.join(_names(wanted)) or 'none'})"
+                f"data set {name!r} has the columns ({', '.join(entry.columns)}), not ({', '.join(wanted or ())}); "
+                f"data sets with those: {', '.join(_names(wanted)) or 'none'}"
             )
     dataset = None
     if wanted in (None, PAIR_COLUMNS):
@@ -150,11 +141,8 @@ def open_dataset(
         dataset = _open_text_path(name)
     if dataset is None:
         names = _names(wanted)
-        paths = {
-            PAIR_COLUMNS: "a folder, or two files with a comma between them",
-            TEXT_COLUMNS: "a folder, or a text file",
-        }
-        ways = f"; or {paths[wanted]}" if wanted in paths else ""
+        paths = {PAIR_COLUMNS: "; or a folder, or two files A,B", TEXT_COLUMNS: "; or a folder, or a text file"}
+        ways = paths.get(wanted or TEXT_COLUMNS, "")
         raise ConfigError(f"unknown data set {name!r}{nearest(name, names)} (known: {', '.join(sorted(names))}{ways})")
     return dataset
 

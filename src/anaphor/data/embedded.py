@@ -207,25 +207,13 @@ def spellings(day: datetime.date) -> list[str]:
     brief = month[:3]
     nth = f"{day.day}{_ending(day.day)}"
     return [
-        f"{day.day} {month} {year}",
-        f"{month} {day.day}, {year}",
-        f"{month} {nth}, {year}",
-        f"{nth} of {month} {year}",
-        f"the {nth} of {month}, {year}",
-        f"{weekday}, {day.day} {month} {year}",
-        f"{weekday}, {month} {nth}, {year}",
-        f"{weekday[:3]} {day.day} {brief} {year}",
-        f"{day.day} {brief} {year}",
-        f"{brief} {day.day}, {year}",
-        f"{day.day:02}-{brief}-{short}",
-        f"{brief.upper()} {day.day:02} '{short}",
-        f"{day.day}.{day.month}.{year}",
-        f"{day.day:02}.{day.month:02}.{short}",
-        f"{day.month}/{day.day}/{year}",
-        f"{day.month:02}/{day.day:02}/{short}",
-        f"{year} {month.lower()} {day.day}",
-        f"{year}{day.month:02}{day.day:02}",
-    ]
+        f"{day.day} {month} {year}", f"{month} {day.day}, {year}", f"{month} {nth}, {year}", f"{nth} of {month} {year}",
+        f"the {nth} of {month}, {year}", f"{weekday}, {day.day} {month} {year}", f"{weekday}, {month} {nth}, {year}",
+        f"{weekday[:3]} {day.day} {brief} {year}", f"{day.day} {brief} {year}", f"{brief} {day.day}, {year}",
+        f"{day.day:02}-{brief}-{short}", f"{brief.upper()} {day.day:02} '{short}", f"{day.day}.{day.month}.{year}",
+        f"{day.day:02}.{day.month:02}.{short}", f"{day.month}/{day.day}/{year}", f"{day.month:02}/{day.day:02}/{short}",
+        f"{year} {month.lower()} {day.day}", f"{year}{day.month:02}{day.day:02}",
+    ]  # fmt: skip
 
 
 def _ending(number: int) -> str:

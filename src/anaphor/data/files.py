@@ -155,10 +155,7 @@ def decode_text(raw: bytes, where: str, offset: int = 0, advice: str = ADVICE) -
         raise DataError(
             f"{where} is not UTF-8: byte 0x{value:02x} at byte offset {offset + error.start}; {advice}"
         ) from None
-    return normalize_newlines(text.removeprefix("\ufeff"))
-
-
-def normalize_newlines(text: str) -> str:
+    text = text.removeprefix("\ufeff")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
