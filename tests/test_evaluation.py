@@ -7,9 +7,9 @@ from anaphor import evaluation
 from anaphor.data.batches import Batch
 from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError
-from anaphor.evaluation import chunk_slices, eval_mode, losses_by_batch, prefill, score_sentences
+from anaphor.evaluation import chunk_slices, eval_mode, losses_by_batch, prefill, score_sentences, score_text
 from anaphor.generate import Sampler, beam_search, generate
-from anaphor.inspect import attention_maps, look_at, losses_of, unit_maps
+from anaphor.inspect import attention_maps, look_at, unit_maps
 from anaphor.models import build
 from anaphor.tasks.dynamic_evaluation import Dynamic, dynamic_losses
 from anaphor.tasks.neural_cache import Cache, cached_losses
@@ -19,7 +19,7 @@ ROW = torch.tensor([[0, 1, 2, 3, 1]])
 BATCH = Batch(ROW, ROW)
 USES = {
     "score_sentences": lambda model: list(score_sentences(model, TOKENIZER, ["a b", "c"])),
-    "losses_of": lambda model: losses_of(model, TOKENIZER, "a b"),
+    "score_text": lambda model: score_text(model, TOKENIZER, "a b"),
     "look_at": lambda model: look_at(model, TOKENIZER, "a b"),
     "losses_by_batch": lambda model: list(losses_by_batch(model, [BATCH], carry=False)),
     "cached_losses": lambda model: cached_losses(model, [BATCH], False, [Cache(3)]),
@@ -158,9 +158,9 @@ def test_a_long_prompt_is_read_in_pieces_and_nobody_notices(name, monkeypatch):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_long_sentence_is_scored_in_pieces_and_nobody_notices(name, monkeypatch):
     model, text = model_of(name, **FAMILIES[name]).double(), "a b c a " * 5
-    expected = losses_of(model, TOKENIZER, text)
+    expected = score_text(model, TOKENIZER, text)
     in_pieces(model, monkeypatch, widths := [])
-    found = losses_of(model, TOKENIZER, text)
+    found = score_text(model, TOKENIZER, text)
     assert widths == [3] * 6 + [2]
     assert found.losses == pytest.approx(expected.losses)
     assert found.tokens == expected.tokens
@@ -170,7 +170,7 @@ def test_what_is_longer_than_the_positions_is_refused_by_its_whole_length(monkey
     model = model_of("gpt-nano", max_positions=8)
     in_pieces(model, monkeypatch, [])
     with pytest.raises(ConfigError, match="9 tokens are more than the 8 learned positions"):
-        losses_of(model, TOKENIZER, "a b c " * 3)
+        score_text(model, TOKENIZER, "a b c " * 3)
 
 
 def test_reading_gives_what_stands_behind_the_last_token():

@@ -14,10 +14,10 @@ from anaphor.inspect.alignment import (
     Alignment,
     alignment,
     alignment_page,
-    alignment_so_far,
     as_text,
+    cross_attention_taps,
     draw_alignment,
-    looking_layers,
+    truncated_alignment,
     weight_at,
 )
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
@@ -46,7 +46,7 @@ def test_each_row_is_what_its_token_was_predicted_with(name):
     assert found.weights.shape == (4, len(found.source))
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(4))
     # The same step by step: before a token is there, its row is known already.
-    tap = looking_layers(model)[-1]
+    tap = cross_attention_taps(model)[-1]
     state = model.encode(torch.from_numpy(WORDS.source.encode_sentence(SOURCE)).long()[None])
     for row, given in enumerate([WORDS.target.boundary, *tokens]):
         with recorded(model, tap) as seen, torch.no_grad():
@@ -59,20 +59,20 @@ def test_each_row_is_what_its_token_was_predicted_with(name):
 @pytest.mark.parametrize("name", SEQ2SEQ_PRESETS)
 def test_a_target_that_was_cut_has_the_same_rows_without_an_end(name):
     model, tokens = model_of(name), target_of("die Katze sah")
-    whole, cut = alignment(model, WORDS, SOURCE, tokens), alignment_so_far(model, WORDS, SOURCE, tokens)
+    whole, cut = alignment(model, WORDS, SOURCE, tokens), truncated_alignment(model, WORDS, SOURCE, tokens)
     assert cut.target == ("die", "Katze", "sah")
     torch.testing.assert_close(cut.weights, whole.weights[:3])
 
 
 def test_a_cut_target_may_fill_all_positions():
     model = model_of("transformer-translation", position="learned", max_positions=3)
-    assert len(alignment_so_far(model, WORDS, "the cat", target_of("die Katze sah")).target) == 3
+    assert len(truncated_alignment(model, WORDS, "the cat", target_of("die Katze sah")).target) == 3
     with pytest.raises(ConfigError, match="the target has 4 tokens, but the limit is 3"):
-        alignment_so_far(model, WORDS, "the cat", target_of("die Katze sah ein"))
+        truncated_alignment(model, WORDS, "the cat", target_of("die Katze sah ein"))
     with pytest.raises(ConfigError, match="the target has 4 tokens with its end, but the limit is 3"):
         alignment(model, WORDS, "the cat", target_of("die Katze sah"))
-    with pytest.raises(ConfigError, match="nothing of the target was given"):
-        alignment_so_far(model, WORDS, "the cat", [])
+    with pytest.raises(ConfigError, match="the target is empty"):
+        truncated_alignment(model, WORDS, "the cat", [])
 
 
 def test_of_several_layers_one_is_shown_and_the_last_unless_told_otherwise():
@@ -80,9 +80,9 @@ def test_of_several_layers_one_is_shown_and_the_last_unless_told_otherwise():
     rows = [alignment(model, WORDS, SOURCE, tokens, layer).weights for layer in (0, 1, 2)]
     assert torch.equal(alignment(model, WORDS, SOURCE, tokens).weights, rows[2])
     assert not torch.allclose(rows[0], rows[2])
-    with pytest.raises(ConfigError, match="layer=3: the source is looked at by the layers 0 to 2"):
+    with pytest.raises(ConfigError, match="layer=3: cross-attention is in the layers 0 to 2"):
         alignment(model, WORDS, SOURCE, tokens, 3)
-    with pytest.raises(ConfigError, match="layer=1: the source is looked at by layer 0 only"):
+    with pytest.raises(ConfigError, match="layer=1: cross-attention is in layer 0 only"):
         alignment(model_of("luong"), WORDS, SOURCE, tokens, 1)
 
 
@@ -90,7 +90,7 @@ def test_of_several_layers_one_is_shown_and_the_last_unless_told_otherwise():
 def test_a_model_that_looks_at_no_source_is_refused_in_one_line(condition):
     with pytest.raises(ConfigError) as caught:
         alignment(model_of("luong", condition=condition), WORDS, SOURCE, [])
-    assert f"condition='{condition}' looks at no source" in str(caught.value)
+    assert f"condition='{condition}' has no cross-attention" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -119,10 +119,10 @@ def test_the_weight_at_the_right_places_is_told_for_each_token():
     assert weight_at(HAND, [2]).tolist() == pytest.approx([0.4])
     assert weight_at(HAND, [1, 2]).tolist() == pytest.approx([0.5, 1.0])
     assert weight_at(HAND, []).tolist() == []
-    with pytest.raises(ConfigError, match="3 places were given, but 2 tokens were predicted"):
+    with pytest.raises(ConfigError, match="3 positions were given, but 2 tokens were predicted"):
         weight_at(HAND, [0, 1, 2])
     for place in (3, -1):
-        with pytest.raises(ConfigError, match=f"place {place} is not in the source, whose places are 0 to 2"):
+        with pytest.raises(ConfigError, match=f"position {place} is not in the source, whose positions are 0 to 2"):
             weight_at(HAND, [0, place])
 
 
@@ -188,7 +188,7 @@ def test_a_browser_shows_each_weight_and_runs_nothing_of_the_text(browser, tmp_p
         y = float(place["top"]) + (row + 0.5) * float(place["high"])
         tab.locator("#matrix canvas").hover(position={"x": x, "y": y})
         told = tab.locator("#matrix .tip").inner_text()
-        assert told.startswith(f"{found.target[row]} looks at {found.source[column]}\n")
+        assert told.startswith(f"{found.target[row]} attends to {found.source[column]}\n")
         assert float(told.split("\n")[-1]) == pytest.approx(float(found.weights[row, column]), rel=0.01)
     tab.close()
     assert wrong == []

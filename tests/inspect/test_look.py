@@ -14,11 +14,11 @@ from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError, DataError
 from anaphor.inspect import attention_maps, figures, look, look_at
 from anaphor.inspect.figures import draw_attention
-from anaphor.inspect.look import place_of
-from anaphor.inspect.page import page_of
+from anaphor.inspect.look import layer_label
+from anaphor.inspect.page import build_page
 from anaphor.mixers import MIXERS, Mixer, MixerSpec
 from anaphor.models import LanguageModelSpec, build
-from anaphor.training.run import opened
+from anaphor.training.load import load_run
 
 TEXT = "the cat sat on the mat"
 
@@ -54,9 +54,9 @@ def test_it_writes_a_page_and_figures_and_tells_everything_as_json(runs, tmp_pat
     (run,) = told["runs"]
     assert told["differences"] is None
     assert run["tokens"] == ["<eos>", *TEXT.split()]
-    with opened(runs["hybrid"], "cpu") as made:
-        ids = torch.tensor([made.tokenizer.boundary, *made.tokenizer.encode_sentence(TEXT).tolist()])
-        maps = attention_maps(made.model, ids)
+    loaded = load_run(runs["hybrid"], device="cpu")
+    ids = torch.tensor([loaded.tokenizer.boundary, *loaded.tokenizer.encode_sentence(TEXT).tolist()])
+    maps = attention_maps(loaded.model, ids)
     assert list(run["weights"]) == list(maps) == ["layers.1.mixer.weights", "layers.2.mixer.weights"]
     for name, weights in maps.items():
         torch.testing.assert_close(torch.tensor(run["weights"][name]), weights)
@@ -82,7 +82,7 @@ def test_people_get_a_table_and_the_paths(runs, tmp_path, capsys):
     assert len(lines[3].split()) >= 8
     assert lines[-5:] == [str(tmp_path / "out" / name) for name in
                           ("attention.html", "attention.png", "attention.svg", "states.png", "states.svg")]  # fmt: skip
-    assert "The rollout passes over layer 0: there is no attention." in lines
+    assert "The rollout skips layer 0: no attention." in lines
 
 
 @pytest.mark.usefixtures("_no_figures")
@@ -98,7 +98,7 @@ def test_one_layer_and_one_head(runs, tmp_path, capsys):
     assert torch.tensor(weights).shape == (1, 7, 7)
     told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path, "--layers", 1)
     assert list(told["runs"][0]["weights"]) == ["layers.1.mixer.weights"]
-    assert "There is no rollout: it needs every layer that has attention." in told["runs"][0]["notes"]
+    assert "No rollout: it needs every attention layer." in told["runs"][0]["notes"]
 
 
 @pytest.mark.usefixtures("_no_figures")
@@ -186,12 +186,12 @@ def test_a_file_can_hold_the_text(runs, tmp_path, capsys):
         (["--layers", "1", "RUN", "the cat"], "it must be a list of whole numbers"),
         (["RUN", "--layers", "1", "1984"], "--layers takes all values behind it, so write the text before it"),
         (["RUN", "a", "--head", "1"], "head=1 needs --layer"),
-        (["RUN", "a", "--layer", "0"], "layer 0 has no attention map: attention was looked at in layers 1, 2"),
+        (["RUN", "a", "--layer", "0"], "layer 0 has no attention map: attention maps are in layers 1, 2"),
         (["RUN", "a", "--layer", "1", "--head", "2"], "layer 1 has no head 2: its heads are 0 to 1"),
-        (["RUN", "a", "--layers", "7"], "there is no layer 7: they are 0 to 2"),
+        (["RUN", "a", "--layers", "7"], "there is no layer 7: layers are 0 to 2"),
         (["RUN", "a", "--layer", "1", "--layers", "2"], "layer=1 is not among layers=(2,)"),
         (["RUN", "a", "--compare", "RUN"], "is the run itself"),
-        (["RUN", "cat", "--compare", "BYTES"], "the two models read the text differently: token 0"),
+        (["RUN", "cat", "--compare", "BYTES"], "the models tokenize the text differently: token 0"),
         (["RUN", "--file", "nowhere"], "nowhere cannot be read: No such file or directory"),
         (["RUN", " "], "has no tokens to score"),
         (["nowhere", "a"], "nowhere"),
@@ -228,9 +228,9 @@ def test_too_many_weights_are_left_out_of_json_and_named(runs, tmp_path, capsys,
 def test_a_text_too_long_for_the_memory_is_refused(monkeypatch):
     tokenizer = Word.train("a b c")
     model = build("transformer", vocabulary=len(tokenizer), width=8, layers=2)
-    monkeypatch.setattr(look, "LARGEST", 4 * 2 * 36)
+    monkeypatch.setattr(look, "MAX_WEIGHTS", 4 * 2 * 36)
     assert len(look_at(model, tokenizer, "a b c a b").tokens) == 6
-    with pytest.raises(DataError, match="8 heads on 7 tokens have 392 weights, and at most 288 can be shown"):
+    with pytest.raises(DataError, match="8 heads on 7 tokens have 392 weights, but at most 288 can be shown"):
         look_at(model, tokenizer, "a b c a b c")
     assert len(look_at(model, tokenizer, "a b c a b c", layers=[1]).maps) == 1
 
@@ -239,9 +239,7 @@ def test_rows_that_do_not_sum_to_one_are_told():
     tokenizer = Word.train("a b c")
     model = LanguageModelSpec(vocabulary=len(tokenizer), layers=2, width=8, normalize="sigmoid").build()
     found = look_at(model, tokenizer, "a b c")
-    assert found.notes == (
-        "Rows do not sum to one in layers 0, 1: the summary and the rollout divide them by their sum.",
-    )
+    assert found.notes == ("Rows do not sum to one in layers 0, 1: summary and rollout divide them by their sum.",)
     torch.testing.assert_close(found.rollouts["layers.1.mixer.weights"].sum(-1), torch.ones(4))
 
 
@@ -253,17 +251,17 @@ def seeing(*mixers):
 
 def test_layers_that_see_later_tokens_are_shown_and_what_they_do_not_have_is_told(tmp_path):
     found = seeing("attention", "low-rank", "bidirectional-linear")
-    assert [place_of(name) for name in found.maps] == ["0", "1", "2 onward", "2 returning"]
+    assert [layer_label(name) for name in found.maps] == ["0", "1", "2 onward", "2 returning"]
     assert found.scored.total.perplexity is None
     assert found.rollouts == {}
     assert found.notes == (
-        "This model sees later tokens, and so what it is to predict: its losses make no perplexity.",
-        "Rows do not sum to one in layer 1: the summary and the rollout divide them by their sum.",
-        "There is no rollout: layer 1 has weights below zero.",
+        "This model is not causal: it sees the tokens that it predicts.",
+        "Rows do not sum to one in layer 1: summary and rollout divide them by their sum.",
+        "No rollout: layer 1 has negative weights.",
     )
     assert found.heads_of(2, 3) == [("layers.2.mixer.returning.weights", 1)]
     assert len(draw_attention(found, tmp_path, 2)) == 2
-    assert seeing("bidirectional-linear").notes[-1].startswith("There is no rollout: layer 0 reads in two directions")
+    assert seeing("bidirectional-linear").notes[-1].startswith("No rollout: layer 0 reads in two directions")
     assert seeing("attention", "lstm").rollouts != {}
 
 
@@ -291,9 +289,9 @@ def test_a_layer_without_taps_is_passed_over(monkeypatch, mixers, maps):
     model = LanguageModelSpec(vocabulary=len(tokenizer), width=8, mixers=mixers, **heads).build()
     found = look_at(model, tokenizer, "a b c a")
     assert len(found.maps) == maps
-    which = "layer 0" if maps else "layers 0, 1"
-    assert f"Nothing is shown of {which}: there is no tap to look through." in found.notes
-    page_of({"run": found}, None)
+    which = "Layer 0" if maps else "Layers 0, 1"
+    assert f"{which}: nothing to show, because there is no tap." in found.notes
+    build_page({"run": found}, None)
 
 
 def test_a_layer_that_is_not_there_is_named():
@@ -308,7 +306,8 @@ def test_a_perplexity_beyond_all_numbers_is_no_number_in_json_nor_on_the_page(ru
     monkeypatch.setattr("anaphor.metrics.perplexity.math.exp", lambda loss: math.inf)
     told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path / "out")
     assert told["runs"][0]["perplexity"] is None
-    assert '"perplexity":null' in (tmp_path / "out" / "attention.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "attention.html").read_text(encoding="utf-8")
+    assert "Infinity" not in page.split('id="data">')[1].split("</script>")[0]
     assert main(["score", str(runs["hybrid"]), TEXT, "--device", "cpu", "--json"]) == 0
     (scored,) = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert scored["perplexity"] is None

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from anaphor.errors import ConfigError
-from anaphor.inspect import attention_maps, head_average, maps_of, ranked, recorded, rollout, summarise
-from anaphor.inspect.attention import shares, sums_to_one
+from anaphor.inspect import attention_maps, head_average, rank_heads, recorded, rollout, select_maps, summarize_heads
+from anaphor.inspect.maps import normalize_rows, rows_sum_to_one
 from anaphor.mixers import CrossAttentionSpec, MixerSpec, Span, mixer_spec
 from anaphor.models import Backbone, BlockSpec, LanguageModelSpec, build, build_seq2seq
 
@@ -131,11 +131,11 @@ def test_a_carried_memory_stands_before_the_new_tokens():
         assert weights.shape == (HEADS, 4, 10)
         torch.testing.assert_close(weights, whole[name][:, 6:], **TIGHT)
     second = attention_maps(model, tokens[:, 6:], state)
-    known, new = (summarise(second, tokens[0, start:].tolist())[0] for start in (0, 6))
+    known, new = (summarize_heads(second, tokens[0, start:].tolist())[0] for start in (0, 6))
     assert known.distance == new.distance
     assert known.induction_tokens >= new.induction_tokens, "more past, more repeats"
-    with pytest.raises(ConfigError, match="4 tokens that look at 10, but 5 tokens are given"):
-        summarise(second, [1, 2, 3, 4, 5])
+    with pytest.raises(ConfigError, match="4 queries and 10 keys, but 5 tokens were given"):
+        summarize_heads(second, [1, 2, 3, 4, 5])
 
 
 def test_only_layers_with_attention_have_maps():
@@ -155,7 +155,7 @@ def test_looking_changes_nothing():
 
 
 def test_a_map_is_of_one_text():
-    with pytest.raises(ConfigError, match=r"a map is of one text, but layers.0.mixer.weights saw 3 rows"):
+    with pytest.raises(ConfigError, match=r"a map shows one sequence, but layers.0.mixer.weights has a batch of 3"):
         attention_maps(build("transformer", vocabulary=20, width=16, layers=1), torch.randint(0, 20, (3, 5)))
 
 
@@ -183,10 +183,10 @@ def test_mixers_of_whole_sequences_have_maps_over_tokens():
     torch.testing.assert_close(pooled[0], seen["2.mixer.weights"].expand(6, 6), **TIGHT)
     assert not onward.triu(1).any()
     assert not returning.tril(-1).any(), "the other direction looks at what comes later"
-    first = summarise({"low-rank": low_rank}, range(6))[0]
+    first = summarize_heads({"low-rank": low_rank}, range(6))[0]
     assert first.entropy is None, "weights below zero are no shares"
-    assert not first.normalised
-    with pytest.raises(ConfigError, match="has weights below zero"):
+    assert not first.normalized
+    with pytest.raises(ConfigError, match="has negative ones"):
         rollout({"low-rank": low_rank})
 
 
@@ -197,7 +197,7 @@ def test_attention_to_another_text_is_left_out():
     with recorded(mixer) as seen:
         mixer(x, state, Span.whole(x))
     assert "weights" in seen
-    assert maps_of(mixer, seen) == {}
+    assert select_maps(mixer, seen) == {}
     assert attention_maps(mixer, x, state, Span.whole(x)) == {}
 
 
@@ -219,30 +219,30 @@ def test_a_rollout_by_hand():
     torch.testing.assert_close(found["layers.0"], first)
     torch.testing.assert_close(found["layers.1"], second @ first)
     torch.testing.assert_close(found["layers.1"].sum(-1), torch.ones(3))
-    with pytest.raises(ConfigError, match="2 tokens that look at 3"):
+    with pytest.raises(ConfigError, match="2 queries and 3 keys"):
         rollout({"layers.0": HAND[:, 1:]})
 
 
 def test_rows_that_do_not_sum_to_one_are_divided_by_their_sum():
     model = model_with(normalize="sigmoid")
     (weights, _) = attention_maps(model, torch.randint(0, 11, (5,))).values()
-    assert not sums_to_one(weights)
-    torch.testing.assert_close(shares(weights).sum(-1), torch.ones(HEADS, 5))
-    head = summarise({"layers.0.mixer.weights": weights}, range(5))[0]
-    assert not head.normalised
+    assert not rows_sum_to_one(weights)
+    torch.testing.assert_close(normalize_rows(weights).sum(-1), torch.ones(HEADS, 5))
+    head = summarize_heads({"layers.0.mixer.weights": weights}, range(5))[0]
+    assert not head.normalized
     assert head.total == pytest.approx(float(weights[0].sum(-1).mean()))
-    assert head.on_self == pytest.approx(float(shares(weights)[0].diagonal().mean()))
-    assert sums_to_one(HAND)
+    assert head.on_self == pytest.approx(float(normalize_rows(weights)[0].diagonal().mean()))
+    assert rows_sum_to_one(HAND)
 
 
 def test_a_row_that_sees_nothing_is_passed_over():
     blind = HAND.clone()
     blind[0, 0] = 0
-    assert sums_to_one(blind)
-    head = summarise({"a": blind}, "abc")[0]
+    assert rows_sum_to_one(blind)
+    head = summarize_heads({"a": blind}, "abc")[0]
     assert head.on_self == pytest.approx(0.5)
     assert torch.equal(rollout({"a": blind[:1]})["a"][0], torch.tensor([1.0, 0, 0]))
-    nothing = summarise({"a": torch.zeros(1, 2, 2)}, "ab")[0]
+    nothing = summarize_heads({"a": torch.zeros(1, 2, 2)}, "ab")[0]
     assert (nothing.entropy, nothing.distance, nothing.on_self, nothing.total) == (None, None, None, None)
 
 
@@ -251,7 +251,7 @@ def entropy(*parts):
 
 
 def test_the_summary_of_a_map_made_by_hand():
-    first, second = summarise({"layers.7.mixer.weights": HAND}, "abc")
+    first, second = summarize_heads({"layers.7.mixer.weights": HAND}, "abc")
     assert (first.layer, first.head, second.head) == (7, 0, 1)
     assert first.entropy == pytest.approx((0 + entropy(0.5, 0.5) + entropy(0.2, 0.3, 0.5)) / 3)
     assert first.evenness == pytest.approx((math.log(2) + entropy(0.2, 0.3, 0.5)) / (math.log(2) + math.log(3)))
@@ -262,7 +262,7 @@ def test_the_summary_of_a_map_made_by_hand():
     assert first.induction is None, "no token comes twice"
     assert first.induction_tokens == 0
     assert second.on_self == pytest.approx(0.8)
-    assert second.remarkable == "itself"
+    assert second.pattern == "itself"
 
 
 def test_induction_is_the_weight_on_what_followed_the_last_time():
@@ -272,10 +272,10 @@ def test_induction_is_the_weight_on_what_followed_the_last_time():
             [.1, .7, .2, 0, 0],  # a: b at 1
             [0, 0, 0, 1, 0],  # a: at once again, which is no induction
             [0, 0, .4, .1, .5]]  # b: a at 2  # fmt: skip
-    head = summarise({"a": torch.tensor(rows)[None]}, "abaab")[0]
+    head = summarize_heads({"a": torch.tensor(rows)[None]}, "abaab")[0]
     assert head.induction == pytest.approx((0.7 + 0.4) / 2)
     assert head.induction_tokens == 2
-    assert "induction" in head.remarkable
+    assert "induction" in head.pattern
 
 
 def test_heads_that_continue_come_first_and_even_ones_last():
@@ -285,11 +285,11 @@ def test_heads_that_continue_come_first_and_even_ones_last():
     previous[1:] = itself[:-1]
     follows[3:] = itself[1:4]
     names = ["even", "previous", "follows", "itself"]
-    heads = ranked(summarise({"layers.0.x": torch.stack([even, previous, follows, itself])}, tokens))
+    heads = rank_heads(summarize_heads({"layers.0.x": torch.stack([even, previous, follows, itself])}, tokens))
     assert [names[head.head] for head in heads] == ["follows", "previous", "itself", "even"]
-    assert [head.remarkable for head in heads] == ["induction, itself", "previous", "itself", "all alike"]
+    assert [head.pattern for head in heads] == ["induction, itself", "previous", "itself", "uniform"]
     assert heads[-1].induction > 0.1, "by looking everywhere"
-    unrepeated = ranked(summarise({"layers.0.x": torch.stack([even, previous])}, range(6)))
+    unrepeated = rank_heads(summarize_heads({"layers.0.x": torch.stack([even, previous])}, range(6)))
     assert [head.head for head in unrepeated] == [1, 0]
 
 

@@ -24,7 +24,7 @@ def look_in(name="hybrid", text=SENTENCE, seed=0, **options):
 
 
 def written(path, looks, **more):
-    text, left_out = page.page_of(looks, **more)
+    text, left_out = page.build_page(looks, **more)
     path.write_text(text, encoding="utf-8")
     return path, left_out
 
@@ -33,7 +33,7 @@ def written(path, looks, **more):
 
 
 def test_the_page_is_one_file_whose_data_stays_data(parts_of):
-    text, left_out = page.page_of({"run <b>": look_in()})
+    text, left_out = page.build_page({"run <b>": look_in()})
     assert left_out == ()
     found = parts_of(text)
     assert [attributes.get("type") for tag, attributes in found.tags if tag == "script"] == ["application/json", None]
@@ -51,18 +51,18 @@ def test_the_page_is_one_file_whose_data_stays_data(parts_of):
 
 def test_a_page_that_would_be_too_large_is_rounded_then_cut_and_says_so(parts_of, monkeypatch):
     look = look_in("transformer", " ".join(["the cat saw a dog"] * 12))
-    whole, _ = page.page_of({"run": look})
+    whole, _ = page.build_page({"run": look})
 
     def lengths(steps):
         return [page._length(page._packed_layer(look, tap, steps)) for tap in look.maps]
 
-    monkeypatch.setattr(page, "LARGEST", sum(lengths(63)) + 10)
-    text, notes = page.page_of({"run": look})
+    monkeypatch.setattr(page, "MAX_CHARACTERS", sum(lengths(63)) + 10)
+    text, notes = page.build_page({"run": look})
     assert len(text) < len(whole)
-    assert notes == ("To keep this page small, weights are rounded to 63 steps between 0 and the largest of a row.",)
-    monkeypatch.setattr(page, "LARGEST", max(lengths(page.STEPS[-1])))
-    text, notes = page.page_of({"run": look})
-    assert notes[-1] == "Layer 1 of run is left out, for the page would be too large."
+    assert notes == ("To keep this page small, weights are quantized to 63 steps between 0 and the largest of a row.",)
+    monkeypatch.setattr(page, "MAX_CHARACTERS", max(lengths(page.STEPS[-1])))
+    text, notes = page.build_page({"run": look})
+    assert notes[-1] == "Layer 1 of run is left out: the page would be too large."
     data = json.loads(parts_of(text).scripts[0])
     assert [layer["place"] for layer in data["runs"][0]["layers"]] == ["0"]
     assert data["runs"][0]["notes"][-1] == notes[-1]
@@ -77,7 +77,7 @@ def test_six_by_six_heads_on_a_thousand_tokens_stay_below_fifteen_megabytes():
         for parameter in model.parameters():
             parameter.mul_(3)  # neither even nor sharp: nothing is more tedious to pack
     words = torch.randint(200, (999,), generator=torch.Generator().manual_seed(0)).tolist()
-    text, notes = page.page_of({"run": look_at(model, tokenizer, " ".join(map(str, words)))})
+    text, notes = page.build_page({"run": look_at(model, tokenizer, " ".join(map(str, words)))})
     assert len(text) < 15_000_000
     assert not [note for note in notes if "left out" in note]
 
@@ -147,7 +147,7 @@ def test_the_matrix_shows_every_cell_with_its_weight(tab, tmp_path):
     assert coloured == tokens * (tokens + 1) // 2, "one cell for each token and each that it may look at"
     for row, column in ((0, 0), (4, 2), (tokens - 1, tokens - 1), (3, 5)):
         told = cell_at(tab, row, column)
-        assert told.startswith(f"{look.tokens[row]} ({row}) looks at {look.tokens[column]} ({column})")
+        assert told.startswith(f"{look.tokens[row]} ({row}) attends to {look.tokens[column]} ({column})")
         assert float(told.split("\n")[-1]) == pytest.approx(float(weights[row, column]), abs=0.006)
     undisturbed(tab, address)
 
@@ -220,13 +220,13 @@ def test_the_keyboard_reaches_tokens_and_cells(tab, tmp_path):
     tab.locator("#matrix .window").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         tab.keyboard.press(key)
-    assert tab.locator("#said").inner_text().startswith("cat (2) looks at the (1)")
+    assert tab.locator("#said").inner_text().startswith("cat (2) attends to the (1)")
     tab.keyboard.press("Enter")
     assert tab.locator("#tokens .token[aria-selected=true]").inner_text() == "cat"
     tab.select_option("#view", "lines")
     tab.locator("#lines .window").focus()
     tab.keyboard.press("ArrowUp")
-    assert tab.locator("#from-title").inner_text() == "the (1) looks at"
+    assert tab.locator("#from-title").inner_text() == "the (1) attends to"
     undisturbed(tab, address)
 
 
@@ -276,7 +276,7 @@ def test_weights_below_zero_and_on_later_tokens_are_shown(tab, tmp_path):
     for row, column in (lowest, (0, 5)):
         assert float(cell_at(tab, row, column).split("\n")[-1]) == pytest.approx(float(weights[row, column]), rel=0.02)
     assert "perplexity" not in tab.locator("#facts").inner_text()
-    assert tab.locator("#head option").all_inner_texts() == ["0", "1", "average of all"]
+    assert tab.locator("#head option").all_inner_texts() == ["0", "1", "average of all heads"]
     undisturbed(tab, address)
 
 
@@ -300,5 +300,5 @@ def test_a_thousand_tokens_stay_usable(tab, tmp_path):
     assert f"({last})\n" in tab.locator("#said").text_content()
     tab.locator("#tokens .token").nth(700).click()
     tab.select_option("#view", "lines")
-    assert tab.locator("#from-title").inner_text().endswith("(700) looks at")
+    assert tab.locator("#from-title").inner_text().endswith("(700) attends to")
     undisturbed(tab, address)

@@ -149,5 +149,5 @@ def test_unknown_taps_are_named_with_a_guess():
 
 
 def test_only_models_are_recorded():
-    with pytest.raises(ConfigError, match=r"taps are in a model, a torch.nn.Module, and str is none"):
+    with pytest.raises(ConfigError, match=r"expected a torch.nn.Module with taps, not str"):
         recorded("layers", "*").__enter__()

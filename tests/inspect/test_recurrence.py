@@ -58,5 +58,5 @@ def test_a_direction_from_the_end_is_shown_in_the_order_of_the_text():
 
 def test_models_without_recurrence_have_none():
     assert unit_maps(build("transformer", vocabulary=20, width=8, layers=1), torch.randint(0, 20, (3,))) == []
-    with pytest.raises(ConfigError, match="saw 2 rows"):
+    with pytest.raises(ConfigError, match="has a batch of 2"):
         unit_maps(build("gru", vocabulary=20, width=8), torch.randint(0, 20, (2, 3)))

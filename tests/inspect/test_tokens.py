@@ -5,15 +5,16 @@ import torch
 
 from anaphor.data.vocab import Byte, Word
 from anaphor.errors import DataError
-from anaphor.inspect import differences, losses_of
-from anaphor.inspect.tokens import shown
+from anaphor.evaluation import score_text
+from anaphor.inspect import compare_losses
+from anaphor.inspect.figures import token_labels
 from anaphor.models import build
 
 
 def test_losses_are_those_of_the_model():
     tokenizer = Word.train("a b c a b")
     model = build("gru", vocabulary=len(tokenizer), width=8)
-    scored = losses_of(model, tokenizer, "a c b zebra")
+    scored = score_text(model, tokenizer, "a c b zebra")
     row = torch.tensor([[tokenizer.boundary, *tokenizer.encode_sentence("a c b zebra").tolist()]])
     logits, _ = model(row[:, :-1])
     expected = -logits.log_softmax(-1)[0].gather(-1, row[0, 1:, None]).squeeze(-1)
@@ -24,22 +25,22 @@ def test_losses_are_those_of_the_model():
 
 def test_differences_are_second_less_first():
     tokenizer = Word.train("a b c")
-    one, other = (losses_of(build("gru", vocabulary=len(tokenizer), width=8), tokenizer, "a b c") for _ in range(2))
-    found = differences(one, other)
+    one, other = (score_text(build("gru", vocabulary=len(tokenizer), width=8), tokenizer, "a b c") for _ in range(2))
+    found = compare_losses(one, other)
     assert found == pytest.approx([second - first for first, second in zip(one.losses, other.losses, strict=True)])
     assert any(abs(value) > 1e-6 for value in found)
 
 
 def test_texts_that_are_read_differently_are_not_compared():
     word, byte = Word.train("a b c"), Byte()
-    one = losses_of(build("gru", vocabulary=len(word), width=8), word, "a b c")
-    other = losses_of(build("gru", vocabulary=256, width=8), byte, "a b c")
+    one = score_text(build("gru", vocabulary=len(word), width=8), word, "a b c")
+    other = score_text(build("gru", vocabulary=256, width=8), byte, "a b c")
     with pytest.raises(DataError, match="token 1 is 'b' for the first and ' ' for the second"):
-        differences(one, other)
-    longer = losses_of(build("gru", vocabulary=len(word), width=8), word, "a b c a")
-    with pytest.raises(DataError, match="as 3 and as 4 tokens"):
-        differences(one, longer)
+        compare_losses(one, other)
+    longer = score_text(build("gru", vocabulary=len(word), width=8), word, "a b c a")
+    with pytest.raises(DataError, match="into 3 and 4 tokens"):
+        compare_losses(one, longer)
 
 
 def test_tokens_can_be_seen():
-    assert shown([" the", "\n", "\t", "\x00\x1b", "é", "$x$"]) == ("␣the", "⏎", "⇥", "\\x00\\x1b", "é", "$x$")
+    assert token_labels([" the", "\n", "\t", "\x00\x1b", "é", "$x$"]) == ("␣the", "⏎", "⇥", "\\x00\\x1b", "é", "$x$")

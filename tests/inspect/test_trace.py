@@ -333,9 +333,9 @@ def own_backward(x=1.0):
     ("function", "line", "what"),
     [
         (in_place_add, 1, "add_ changes the traced tensor 'x' in place"),
-        (write_into, 2, "setitem writes the traced tensor 'x' into another one"),
+        (write_into, 2, "setitem copies the traced tensor 'x' into another one"),
         (relu_in_place, 2, "relu changes the traced tensor 'y' in place"),
-        (own_backward, 1, r"backward\(\) is called; return the loss instead"),
+        (own_backward, 1, r"backward\(\) was called; return the loss instead"),
     ],
 )
 def test_what_a_graph_cannot_show_is_refused_with_its_line(function, line, what):
@@ -369,11 +369,11 @@ def test_numbers_that_leave_the_graph_are_told():
 
 
 def test_a_result_without_tensors_is_refused():
-    with pytest.raises(ConfigError, match="returns something of type int: it must return a tensor"):
+    with pytest.raises(ConfigError, match="returns a value of type int: it must return a tensor"):
         trace(lambda x: 3)(x=1)
-    with pytest.raises(ConfigError, match="cannot be called with this: missing a required argument: 'x'"):
+    with pytest.raises(ConfigError, match="cannot be called with these arguments: missing a required argument: 'x'"):
         trace(lambda x: x)()
-    with pytest.raises(ConfigError, match="only a function can be traced, not a Tensor"):
+    with pytest.raises(ConfigError, match="trace needs a function, not a Tensor"):
         trace(torch.ones(2))
     with pytest.raises(ConfigError, match=r"unknown level 'module'; did you mean 'modules'\?"):
         trace(network, level="module")()

@@ -69,7 +69,7 @@ def same_at_every_node(function, *inputs):
     graph = trace(function, level="everything")(*inputs)
     traced = {node.number: node for node in graph.nodes}
     program = graph.source.program
-    made = [number for call in program.calls for number in call.results if program.held[number].differentiable]
+    made = [number for call in program.calls for number in call.results if program.tensors[number].differentiable]
     assert len(made) == len(keeping.made)
     compared = 0
     for number, tensor in zip(made, keeping.made, strict=True):
@@ -197,7 +197,7 @@ def test_gpt_nano(layers):
 
 def test_local_derivatives_add_up_to_the_gradient():
     """What comes back through all that read a node is its gradient, at every level."""
-    from anaphor.inspect.graph.differentiate import local
+    from anaphor.inspect.graph.gradients import local_derivative
 
     layer = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     whole = trace(lambda x: (layer(x) * x[:2]).sum())(torch.randn(3))
@@ -206,7 +206,7 @@ def test_local_derivatives_add_up_to_the_gradient():
         for node in graph.nodes:
             for source in dict.fromkeys(node.inputs):
                 inputs = tuple(graph[one].number for one in node.inputs)
-                found = local(graph.source, node.number, graph[source].number, node.calls, inputs, most=64)
+                found = local_derivative(graph.source, node.number, graph[source].number, node.calls, inputs, most=64)
                 received[source] = received.get(source, 0) + found.share
                 back = node.gradient.flatten() @ found.jacobian
                 torch.testing.assert_close(back.view_as(found.share), found.share)

@@ -92,9 +92,9 @@ def test_whatever_can_be_called_is_traced(told, target, value):
         ("odd.py::leaving", "leaving fails on line 25: SystemExit: 4"),
         (
             "odd.py::read",
-            "read returns something of type float: it must return a tensor made from its inputs; odd.py:29: x",
+            "read returns a value of type float: it must return a tensor computed from its inputs; odd.py:29: x",
         ),
-        ("odd.py::waiting", "waiting does not run when it is called"),
+        ("odd.py::waiting", "waiting is a coroutine or generator"),
         ("folder.py::f", "folder.py is a folder, not a file"),
         ("odd.py::twic", "did you mean 'twice'?"),
     ],
@@ -261,6 +261,9 @@ def test_the_sum_of_a_single_number_is_that_number():
 
 
 def test_numbers_that_cannot_be_gradients_are_said_so():
-    assert trace(lambda x: x.detach() * 2)(1.0).differentiated == "nothing: no gradient leads from it to an input"
+    assert (
+        trace(lambda x: x.detach() * 2)(1.0).differentiated
+        == "nothing: the output does not depend on an input by differentiable operations"
+    )
     with pytest.raises(ConfigError, match="has no gradient"):
         trace(lambda x: x.detach() * 2, output="detach")(1.0)

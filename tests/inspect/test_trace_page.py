@@ -11,7 +11,7 @@ from torch import nn
 
 from anaphor.errors import ConfigError
 from anaphor.inspect import trace
-from anaphor.inspect.graph.layout import laid_out
+from anaphor.inspect.graph.drawing import compute_layout
 from anaphor.models import build
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -38,13 +38,13 @@ def test_a_figure_shows_names_signs_values_and_gradients(tmp_path):
     assert paths[2].read_bytes().startswith(b"%PDF")
     again = trace(skipping)().draw(tmp_path / "again.svg")[0]
     assert again.read_bytes() == paths[0].read_bytes()
-    with pytest.raises(ConfigError, match=r"graph.gif ends in .gif: a drawing ends in .png, .svg, .pdf, .html"):
+    with pytest.raises(ConfigError, match=r"graph.gif has the suffix .gif: use .png, .svg, .pdf, .html"):
         graph.draw(tmp_path / "graph.gif")
 
 
 def test_boxes_do_not_overlap_and_edges_run_between_them():
     graph = trace(skipping)()
-    layout = laid_out(graph)
+    layout = compute_layout(graph)
     boxes = layout.boxes
     for place, one in enumerate(boxes):
         for other in boxes[place + 1 :]:
@@ -60,7 +60,7 @@ def test_boxes_do_not_overlap_and_edges_run_between_them():
 def test_modules_have_frames_and_large_tensors_pictures(tmp_path):
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
     graph = trace(lambda x: model(x).sum())(x=torch.randn(4, 8))
-    layout = laid_out(graph)
+    layout = compute_layout(graph)
     assert [frame.title for frame in layout.frames] == ["model", "model.0"]
     pictured = {node.name for node, box in zip(graph.nodes, layout.boxes, strict=True) if box.picture}
     assert {"x", "model.0.weight"} <= pictured
@@ -73,7 +73,7 @@ def test_frames_within_frames_are_laid_out_without_complaints(capfd):
     """Graphviz ranks nested frames in a way that fails on this model, unless it is told to use the other."""
     model = build("hybrid", vocabulary=11, width=8, heads=2)
     graph = trace(model)(torch.randint(11, (2, 6)))
-    layout = laid_out(graph)
+    layout = compute_layout(graph)
     assert capfd.readouterr().err == ""
     assert all(len(curve.points) >= 4 and len(set(curve.points)) > 2 for curve in layout.curves)
     assert "layers.1.mixer" in {frame.title for frame in layout.frames}
@@ -130,13 +130,13 @@ def test_the_page_goes_forward_and_then_backward(opened):
     told = []
     for _ in range(17):
         tab.keyboard.press("ArrowRight")
-        told.append(tab.locator("#told").inner_text())
+        told.append(tab.locator("#status").inner_text())
     assert told[0] == "Step 1 of 17. Forward: mul_1 = w1 × x = 1/4"
     assert told[5] == "Step 6 of 17. Forward: z6 = z5 + x = 13/12"
-    assert told[6] == "Step 7 of 17. Backward: the gradient of z6 is 1, where it begins"
+    assert told[6] == "Step 7 of 17. Backward: the gradient of z6 is 1, where the backward pass starts"
     assert told[16] == (
         "Step 17 of 17. Backward: the gradient of x is 13/12: 1/4 × 1/3 through mul_1, plus 1 × 1 through z6. "
-        "Now everything is shown; next starts again."
+        "All steps are shown; next starts again."
     )
     tab.keyboard.press("ArrowLeft")
     assert seen(tab, "gradient") == 10
@@ -157,7 +157,7 @@ def test_pointing_at_an_edge_tells_its_local_derivative(opened):
         }"""
     )  # fmt: skip
     tab.mouse.move(*middle)
-    assert tab.locator("#tip.on").inner_text() == "∂mul_1/∂x = 1/4\nhands back 1/12"
+    assert tab.locator("#tip.on").inner_text() == "∂mul_1/∂x = 1/4\ngradient contribution 1/12"
     tab.locator(f".node[data-node='{graph['z3'].id}']").hover()
     assert tab.locator("#tip.on").inner_text() == "z3 = ReLU(add)\nvalue 1/4\ngradient 1/3"
 
@@ -173,7 +173,7 @@ def test_nodes_are_reached_by_keyboard_and_described(opened):
     assert tab.locator("#node-title").inner_text() == "relu"
     assert tab.evaluate("document.activeElement.dataset.node") == str(graph["relu"].id)
     assert "∂relu/∂matmul = diagonal (1, 0)" in tab.locator("#inputs").inner_text()
-    assert "∂<lambda>/∂relu = [1 1]\nhands back (1, 1)" in tab.locator("#readers").inner_text()
+    assert "∂<lambda>/∂relu = [1 1]\ngradient contribution (1, 1)" in tab.locator("#readers").inner_text()
 
 
 def test_the_page_is_readable_in_the_dark_and_has_levels(opened):

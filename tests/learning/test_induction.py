@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from anaphor.inspect import attention_maps, ranked, summarise
+from anaphor.inspect import attention_maps, rank_heads, summarize_heads
 from anaphor.models import build
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 
@@ -39,7 +39,7 @@ def best_head(model):
     """The head that comes first in the summary of a text that is said twice."""
     torch.manual_seed(1)
     tokens = torch.randperm(WORDS)[: LENGTH // 2].repeat(2)
-    return ranked(summarise(attention_maps(model, tokens[None]), tokens.tolist()))[0]
+    return rank_heads(summarize_heads(attention_maps(model, tokens[None]), tokens.tolist()))[0]
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_two_layers_have_an_induction_head_and_the_summary_ranks_it_first():
     head = best_head(trained(layers=2))
     assert head.layer == 1, "the first layer finds the previous token, the second what followed it"
     assert head.induction > 0.5
-    assert "induction" in head.remarkable
+    assert "induction" in head.pattern
 
 
 @pytest.mark.slow

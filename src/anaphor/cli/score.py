@@ -73,13 +73,13 @@ def _print_scores(scored: Sequence[ScoredText]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from anaphor.inspect.tokens import shown
+    from anaphor.inspect.figures import token_labels
 
     console = Console(highlight=False)
     for one in scored:
         tokens = [
             Text.assemble((token, f"{color(loss)}{' underline' if unknown else ''}"), (f"/{loss:.2f}", "dim"))
-            for token, loss, unknown in zip(shown(one.tokens), one.losses, one.unknown, strict=True)
+            for token, loss, unknown in zip(token_labels(one.tokens), one.losses, one.unknown, strict=True)
         ]
         print_line(console, Text(" ").join(tokens))
         if not one.tokens:

@@ -15,7 +15,7 @@ from anaphor.flags import parse
 
 if TYPE_CHECKING:
     from anaphor.inspect import Graph
-    from anaphor.inspect.graph.check import Check
+    from anaphor.inspect.graph.gradients import Check
 
 LEVELS = ("operations", "names", "modules", "everything")
 
@@ -53,10 +53,10 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor trace")
 
-    from anaphor.inspect.graph.loading import traced_file
+    from anaphor.inspect.graph.inputs import trace_file
 
     file, function = options.target.rsplit("::", 1)
-    graph = traced_file(Path(file), function, level=options.level, output=options.output)
+    graph = trace_file(Path(file), function, level=options.level, output=options.output)
     if options.collapse:
         graph = graph.collapsed(*options.collapse)
     check = graph.check() if options.check else None

@@ -137,10 +137,10 @@ def _align(
     experiment: TranslationExperiment, texts: Sequence[str], found: Sequence[list[Hypothesis]], options: Options
 ) -> dict[int, Alignment]:
     """The alignment of each best translation by the index of its text. With --json only where the model has any."""
-    from anaphor.inspect.alignment import looking_layers
+    from anaphor.inspect.alignment import cross_attention_taps
 
     asked = options.align or options.out is not None
-    if not asked and not (options.json and looking_layers(experiment.model)):
+    if not asked and not (options.json and cross_attention_taps(experiment.model)):
         return {}
     pairs = enumerate(zip(texts, found, strict=True))
     return {index: align(experiment, text, best[0], options.layer) for index, (text, best) in pairs if best}

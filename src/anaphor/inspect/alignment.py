@@ -1,4 +1,4 @@
-"""Which words of a source a translation looked at: as a matrix, as text, as figures and as one page."""
+"""Cross-attention of an encoder-decoder: which source tokens each target token attends to."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from anaphor.data.corpus import PairTokenizers, encode_pairs
 from anaphor.draw import Panel, heat_maps
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
-from anaphor.inspect.figures import ENDINGS
-from anaphor.inspect.page import one_file
+from anaphor.inspect.figures import SUFFIXES, token_labels
+from anaphor.inspect.page import render_page
 from anaphor.inspect.record import recorded
-from anaphor.inspect.tokens import shown
 from anaphor.mixers import CrossAttention, InputFeeding
 from anaphor.models import Seq2Seq
 
@@ -25,17 +24,17 @@ SCRIPTS = ("data.js", "grid.js", "alignment.js")
 
 @dataclass(frozen=True)
 class Alignment:
-    """What each token of a target looked at when it was predicted."""
+    """Attention weights of each target token on the source, when it was predicted."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    """The predicted tokens; the last one is the end, unless the target was cut before it."""
+    """The predicted tokens; the last one is the end of sequence, unless the target was truncated."""
     weights: Tensor
     """[T, S]"""
 
 
-def looking_layers(model: Seq2Seq) -> list[str]:
-    """The taps of those layers of the decoder that look at the source, from the first to the last."""
+def cross_attention_taps(model: Seq2Seq) -> list[str]:
+    """The taps of the decoder's cross-attention layers, from first to last."""
     return [
         f"{name}.weights" for name, module in model.named_modules() if isinstance(module, CrossAttention | InputFeeding)
     ]
@@ -48,35 +47,35 @@ def alignment(
     target_tokens: Sequence[int],
     layer: int | None = None,
 ) -> Alignment:
-    """The weights with which a model predicts a given target, its end included.
+    """The weights with which a model predicts a given target and its end.
 
-    `target_tokens` come without an end. Of several heads it is the mean; of several layers `layer`, counted from 0, or
-    the last. With input feeding all layers are one.
+    `target_tokens` come without the end. Heads are averaged; `layer` counts from 0, default: the last one. With input
+    feeding there is a single attention layer.
     """
     predicted = [*target_tokens, tokenizers.target.boundary]
-    _refuse_too_long(model, predicted, " with its end")
-    return _looked(model, tokenizers, source_text, predicted, layer)
+    _check_length(model, predicted, " with its end")
+    return _align(model, tokenizers, source_text, predicted, layer)
 
 
-def alignment_so_far(
+def truncated_alignment(
     model: Seq2Seq,
     tokenizers: PairTokenizers,
     source_text: str,
     target_tokens: Sequence[int],
     layer: int | None = None,
 ) -> Alignment:
-    """The same for a target that was cut: its end was never predicted, and has no row."""
+    """The same for a truncated target, whose end was not predicted and has no row."""
     if not target_tokens:
-        raise ConfigError("nothing of the target was given: there is no token that could have looked at the source")
-    _refuse_too_long(model, target_tokens)
-    return _looked(model, tokenizers, source_text, target_tokens, layer)
+        raise ConfigError("the target is empty: there is no token to align")
+    _check_length(model, target_tokens)
+    return _align(model, tokenizers, source_text, target_tokens, layer)
 
 
 @torch.inference_mode()
-def _looked(
+def _align(
     model: Seq2Seq, tokenizers: PairTokenizers, source_text: str, predicted: Sequence[int], layer: int | None
 ) -> Alignment:
-    tap = _chosen(model, layer)
+    tap = _choose_tap(model, layer)
     given = encode_pairs([(source_text, "")], tokenizers)
     given.check_lengths(source=model.source_limit)
     target = tokenizers.target
@@ -93,65 +92,63 @@ def _looked(
     )
 
 
-def _refuse_too_long(model: Seq2Seq, predicted: Sequence[int], counted: str = "") -> None:
+def _check_length(model: Seq2Seq, predicted: Sequence[int], counted: str = "") -> None:
     if model.limit is not None and len(predicted) > model.limit:
         raise ConfigError(f"the target has {len(predicted):,} tokens{counted}, but the limit is {model.limit:,}")
 
 
 def weight_at(found: Alignment, places: Sequence[int]) -> Tensor:
-    """How much each of the first predicted tokens looked at the place of the source that is given for it. [len(places)]
+    """The weight of each of the first predicted tokens on a given source position. [len(places)]
 
-    Of an echo the places are 0, 1, 2, …; where there is a right answer, this says how much of the weight is on it. The
-    end has no place in the source, so it is left out by giving one place less.
+    For copied text the positions are 0, 1, 2, …; with a known alignment, this is the weight on the right token. The end
+    of sequence has no source position: pass one position less.
     """
     tokens, width = found.weights.shape
     if len(places) > tokens:
         were = "token was" if tokens == 1 else "tokens were"
-        raise ConfigError(f"{len(places):,} places were given, but {tokens:,} {were} predicted")
+        raise ConfigError(f"{len(places):,} positions were given, but {tokens:,} {were} predicted")
     if wrong := [place for place in places if not 0 <= place < width]:
-        raise ConfigError(f"place {wrong[0]} is not in the source, whose places are 0 to {width - 1}")
+        raise ConfigError(f"position {wrong[0]} is not in the source, whose positions are 0 to {width - 1}")
     return found.weights[torch.arange(len(places)), torch.tensor(places, dtype=torch.long)]
 
 
 def as_text(found: Alignment) -> str:
-    """A line for each predicted token: `c: [a/0.10, b/0.50, c/0.40]`."""
-    source = shown(found.source)
+    """One line per predicted token: `c: [a/0.10, b/0.50, c/0.40]`."""
+    source = token_labels(found.source)
     lines = []
-    for token, row in zip(shown(found.target), found.weights.tolist(), strict=True):
+    for token, row in zip(token_labels(found.target), found.weights.tolist(), strict=True):
         looked = ", ".join(f"{name}/{weight:.2f}" for name, weight in zip(source, row, strict=True))
         lines.append(f"{token}: [{looked}]")
     return "\n".join(lines)
 
 
 def alignment_page(found: Alignment) -> str:
-    """The matrix as one page that needs no network."""
+    """The matrix as one self-contained HTML page."""
     rows = [[float(f"{weight:.4g}") for weight in row] for row in found.weights.tolist()]
     content = {"source": found.source, "target": found.target, "weights": rows}
-    return one_file(content, "alignment.html", SCRIPTS)
+    return render_page(content, "alignment.html", SCRIPTS)
 
 
 def draw_alignment(found: Alignment, stem: Path) -> list[Path]:
-    """`stem`.png and `stem`.svg: the source across, the target down."""
-    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ENDINGS]
+    """`stem`.png and `stem`.svg: source tokens as columns, target tokens as rows."""
+    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in SUFFIXES]
     panel = Panel("", found.weights.numpy(), 0.0, 1.0)
-    heat_maps(
-        [panel], paths, across=1, rows=shown(found.target), columns=shown(found.source), x_label="source",
-        y_label="predicted token", label="weight",
-        sqrt_scale=True,
-    )  # fmt: skip
+    labels = {"x_label": "source token", "y_label": "predicted token", "label": "attention weight"}
+    rows, columns = token_labels(found.target), token_labels(found.source)
+    heat_maps([panel], paths, across=1, rows=rows, columns=columns, sqrt_scale=True, **labels)
     return paths
 
 
-def _chosen(model: Seq2Seq, layer: int | None) -> str:
-    taps = looking_layers(model)
+def _choose_tap(model: Seq2Seq, layer: int | None) -> str:
+    taps = cross_attention_taps(model)
     if not taps:
         raise ConfigError(
-            f"a model with condition={model.spec.condition!r} looks at no source: there is no alignment; "
+            f"a model with condition={model.spec.condition!r} has no cross-attention, so there is no alignment; "
             "train one with condition='attention'"
         )
     if layer is None:
         return taps[-1]
     if not 0 <= layer < len(taps):
         places = "layer 0 only" if len(taps) == 1 else f"the layers 0 to {len(taps) - 1}"
-        raise ConfigError(f"layer={layer}: the source is looked at by {places}")
+        raise ConfigError(f"layer={layer}: cross-attention is in {places}")
     return taps[layer]

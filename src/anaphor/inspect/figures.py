@@ -1,4 +1,4 @@
-"""Attention and recurrent layers as figures for print."""
+"""Figures of attention maps and of recurrent layers, and tokens as labels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ import torch
 from torch import Tensor
 
 from anaphor.draw import Panel, heat_maps
-from anaphor.inspect.attention import head_average
-from anaphor.inspect.look import Look, place_of
-from anaphor.inspect.tokens import shown
+from anaphor.inspect.look import Look, layer_label
+from anaphor.inspect.maps import head_average
 
-ENDINGS = ("png", "svg")
-ROOM = 44  # letters of a name that fit above a single panel; half of them do above one of several
+SUFFIXES = ("png", "svg")
+MAX_NAME = 44  # characters above a single panel; half of them above one of several
+VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+
+
+def token_labels(tokens: Sequence[str]) -> tuple[str, ...]:
+    """Tokens as labels: visible symbols for white space, escapes for unprintable characters."""
+    return tuple("".join(VISIBLE.get(letter, _escape(letter)) for letter in token) for token in tokens)
+
+
+def _escape(letter: str) -> str:
+    return letter if letter.isprintable() else f"\\x{ord(letter):02x}"
 
 
 def draw_attention(
@@ -29,78 +38,72 @@ def draw_attention(
 ) -> list[Path]:
     """`attention.png` and `.svg`: one head, all heads of a layer and their average, or all heads of all layers.
 
-    `stem` is another name for the files; `run` stands above the heads and tells whose they are.
+    `stem` is the file name without suffix; `run` is a title above the panels.
     """
     if not look.maps:
         return []
     panels: list[Panel | None]
     if layer is None:
-        panels, across = _in_lines(
-            [[_panel(look, name, head) for head in range(len(look.maps[name]))] for name in look.maps]
+        panels, across = _grid(
+            [[_head_panel(look, name, head) for head in range(len(look.maps[name]))] for name in look.maps]
         )
     else:
-        chosen = look.heads_of(layer, head)
-        panels = [_panel(look, name, number) for name, number in chosen]
+        heads = look.heads_of(layer, head)
+        panels = [_head_panel(look, name, number) for name, number in heads]
         if len(panels) > 1:
-            average = head_average(torch.stack([look.maps[name][number] for name, number in chosen]))
-            panels.append(_shown(f"layer {layer}, average", average))
+            average = head_average(torch.stack([look.maps[name][number] for name, number in heads]))
+            panels.append(_panel(f"layer {layer}, average", average))
         across = min(len(panels), 4)
-    paths = [folder / f"{stem}.{ending}" for ending in ENDINGS]
-    names = shown(look.tokens)
-    heat_maps(
-        _under(run, panels, across), paths, across=across, rows=names, columns=names, x_label="looked at",
-        y_label="token that looks", label="weight",
-        sqrt_scale=all(panel is None or panel.low >= 0 for panel in panels),
-    )  # fmt: skip
+    paths = [folder / f"{stem}.{suffix}" for suffix in SUFFIXES]
+    names = token_labels(look.tokens)
+    sqrt_scale = all(panel is None or panel.low >= 0 for panel in panels)
+    labels = {"x_label": "key", "y_label": "query", "label": "attention weight"}
+    panels = _add_title(run, panels, across)
+    heat_maps(panels, paths, across=across, rows=names, columns=names, sqrt_scale=sqrt_scale, **labels)
     return paths
 
 
 def draw_units(look: Look, folder: Path, *, stem: str = "states", run: str = "") -> list[Path]:
-    """`states.png` and `.svg`: states and gates of every recurrent layer, those units that vary most.
-
-    `stem` and `run` are as for attention.
-    """
+    """`states.png` and `.svg`: states and gates of every recurrent layer, for the units that vary most."""
     if not look.units:
         return []
     lines: dict[str, list[Panel]] = {}
-    for one in look.units:
-        most = max(float(one.values.abs().max()), 1e-9)
-        low, high = (0.0, 1.0) if one.bounded else (-most, most)
-        title = f"{one.layer.removesuffix('.mixer').replace('layers.', 'layer ')} {one.part}"
-        lines.setdefault(one.layer, []).append(Panel(title, one.values.numpy(), low, high))
-    panels, across = _in_lines([*lines.values()])
+    for unit_map in look.units:
+        largest = max(float(unit_map.values.abs().max()), 1e-9)
+        low, high = (0.0, 1.0) if unit_map.bounded else (-largest, largest)
+        title = f"{unit_map.layer.removesuffix('.mixer').replace('layers.', 'layer ')} {unit_map.part}"
+        lines.setdefault(unit_map.layer, []).append(Panel(title, unit_map.values.numpy(), low, high))
+    panels, across = _grid([*lines.values()])
     counts = {f"{len(one.units)} of {one.of}" if len(one.units) < one.of else f"all {one.of}" for one in look.units}
-    paths = [folder / f"{stem}.{ending}" for ending in ENDINGS]
-    shares = f"units ({', '.join(sorted(counts))})"
-    heat_maps(
-        _under(run, panels, across), paths, across=across, rows=(), columns=shown(look.tokens), x_label="token",
-        y_label=shares,
-    )  # fmt: skip
+    paths = [folder / f"{stem}.{suffix}" for suffix in SUFFIXES]
+    labels = {"x_label": "token", "y_label": f"units ({', '.join(sorted(counts))})"}
+    panels, columns = _add_title(run, panels, across), token_labels(look.tokens)
+    heat_maps(panels, paths, across=across, rows=(), columns=columns, sqrt_scale=False, **labels)
     return paths
 
 
-def _under(run: str, panels: Sequence[Panel | None], across: int) -> list[Panel | None]:
-    """The same panels, those of the first line with the run's name above their titles."""
+def _add_title(run: str, panels: Sequence[Panel | None], across: int) -> list[Panel | None]:
+    """The panels with the run's name above the titles of the first row."""
     if not run:
         return list(panels)
-    longest = ROOM if across == 1 else ROOM // 2
-    name = run if len(run) <= longest else f"…{run[1 - longest :]}"  # its end tells more than its beginning
-    name = name.replace("$", r"\$")  # else two of them would make a formula
+    most = MAX_NAME if across == 1 else MAX_NAME // 2
+    name = run if len(run) <= most else f"…{run[1 - most :]}"
+    name = name.replace("$", r"\$")  # not parsed as math
     first = [panel and replace(panel, title=f"{name}\n{panel.title}") for panel in panels[:across]]
     return [*first, *panels[across:]]
 
 
-def _in_lines(lines: Sequence[Sequence[Panel]]) -> tuple[list[Panel | None], int]:
-    """One line for each layer, filled up with empty places, and how long a line is."""
+def _grid(lines: Sequence[Sequence[Panel]]) -> tuple[list[Panel | None], int]:
+    """One row of panels per layer, padded to equal length, and that length."""
     across = max(map(len, lines))
-    return [line[place] if place < len(line) else None for line in lines for place in range(across)], across
+    return [line[index] if index < len(line) else None for line in lines for index in range(across)], across
 
 
-def _panel(look: Look, name: str, head: int) -> Panel:
-    return _shown(f"layer {place_of(name)} head {head}", look.maps[name][head])
+def _head_panel(look: Look, name: str, head: int) -> Panel:
+    return _panel(f"layer {layer_label(name)} head {head}", look.maps[name][head])
 
 
-def _shown(title: str, weights: Tensor) -> Panel:
-    # What may not be seen weighs exactly zero, and is left grey.
+def _panel(title: str, weights: Tensor) -> Panel:
+    # Masked weights are exactly zero; as NaN they are drawn in gray.
     low = -1.0 if bool((weights < 0).any()) else 0.0
     return Panel(title, torch.where(weights == 0, torch.nan, weights).float().numpy(), low, 1.0)

@@ -1,163 +1,190 @@
-"""A look at one text in one model: everything that the page, the figures and the JSON show."""
+"""What happens inside a model while it reads one sequence: the data behind page, figures and JSON of `anaphor look`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
-from anaphor.evaluation import ScoredText, check_length, eval_mode
-from anaphor.inspect.attention import maps_of, rollout, sums_to_one
-from anaphor.inspect.heads import HeadSummary, ranked, summarise
+from anaphor.evaluation import ScoredText, check_length, eval_mode, score_text
+from anaphor.inspect.maps import (
+    HeadSummary,
+    UnitMap,
+    as_batch,
+    layer_of,
+    rank_heads,
+    rollout,
+    rows_sum_to_one,
+    select_maps,
+    select_units,
+    summarize_heads,
+)
 from anaphor.inspect.record import recorded
-from anaphor.inspect.recurrence import UnitMap, units_of
-from anaphor.inspect.tokens import losses_of
 from anaphor.models import LanguageModel
 from anaphor.taps import taps_of
 
-LARGEST = 250_000_000
-"""Weights that are held at once: a gigabyte in single precision."""
+MAX_WEIGHTS = 250_000_000
+"""Attention weights held at once: a gigabyte in single precision."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """One text in one model. Places count from the boundary before the text, which is looked at like any token."""
+    """One sequence in one model."""
 
     model: str
-    """What the layers are."""
+    """Description of the model."""
     tokens: tuple[str, ...]
-    """The boundary and the text."""
-    joined: bool
-    """Whether tokens stand side by side as they are, or are words with spaces between them."""
-    scored: ScoredText
-    """The loss of every token but the boundary."""
+    """Names of the positions. For a text: the tokenizer's boundary and the tokens."""
     maps: dict[str, Tensor]
-    """[H, T, T] under the tap's name."""
+    """[H, T, T] by the tap's name."""
     rollouts: dict[str, Tensor]
-    """[T, T] under the same names; empty where there is none, and then a note says why."""
+    """[T, T] by the same names; empty if there is no rollout, and then a note says why."""
     heads: list[HeadSummary]
     """Ranked."""
     units: list[UnitMap]
     notes: tuple[str, ...]
-    """What a reader has to know."""
 
     def heads_of(self, layer: int, head: int | None = None) -> list[tuple[str, int]]:
-        """The maps of a layer as (name, head), or one of them; an error says which there are."""
-        found = [
-            (name, number) for name in self.maps if layer_of(name) == layer for number in range(len(self.maps[name]))
-        ]
-        if not found:
-            others = sorted(set(map(layer_of, self.maps)))
-            there = f"attention was looked at in {_listed(others)}" if others else "no layer has one"
-            raise ConfigError(f"layer {layer} has no attention map: {there}")
+        """The maps of a layer as (name, head), or one of them."""
+        names = [name for name in self.maps if layer_of(name) == layer]
+        heads = [(name, number) for name in names for number in range(len(self.maps[name]))]
+        if not heads:
+            others = sorted({index for index in map(layer_of, self.maps) if index is not None})
+            known = f"attention maps are in {_format_layers(others)}" if others else "no layer has one"
+            raise ConfigError(f"layer {layer} has no attention map: {known}")
         if head is None:
-            return found
-        if not 0 <= head < len(found):
-            raise ConfigError(f"layer {layer} has no head {head}: its heads are 0 to {len(found) - 1}")
-        return found[head : head + 1]
+            return heads
+        if not 0 <= head < len(heads):
+            raise ConfigError(f"layer {layer} has no head {head}: its heads are 0 to {len(heads) - 1}")
+        return heads[head : head + 1]
 
 
-def layer_of(name: str) -> int:
-    """The number of the layer a tap of a language model belongs to."""
-    return int(name.split(".")[1])
+@dataclass(frozen=True)
+class TextLook(Look):
+    """A text in a language model."""
+
+    joined: bool
+    """Whether tokens are shown without spaces between them."""
+    scored: ScoredText
+    """Losses of all tokens but the first."""
+    summary: str
+    """Scores of the whole text, as the page shows them; the caller decides which."""
 
 
-def place_of(name: str) -> str:
-    """The same for people: '2', or '2 onward' and '2 returning' where a layer reads in both directions."""
-    _, number, *between, _ = name.split(".")
-    return " ".join([number, *(part for part in between if part != "mixer")])
+def layer_label(name: str) -> str:
+    """Label of a tap's layer: '2', or '2 onward' and '2 returning' for the two directions of a layer."""
+    _, number, *parts, _ = name[name.rindex("layers.") :].split(".")
+    return " ".join([number, *(part for part in parts if part != "mixer")])
 
 
-def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Sequence[int] = ()) -> Look:
-    """Run a text through a model, after the tokenizer's boundary and without a past, and keep what can be seen.
+def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: Sequence[int] = ()) -> Look:
+    """Run `model(*inputs)` on one sequence and collect attention maps, gates and states of all layers, or of `layers`.
 
-    `layers` are those to look at; none given means all.
+    Works for every model whose layers are named `layers.N`; `tokens` are the names of the positions.
     """
-    count = len(model.layers)
+    known = sorted({index for name, _ in model.named_modules() if (index := layer_of(f"{name}.")) is not None})
     for layer in layers:
-        if not 0 <= layer < count:
-            raise ConfigError(f"there is no layer {layer}: they are 0 to {count - 1}")
-    ids = [tokenizer.boundary, *tokenizer.encode_sentence(text).tolist()]
-    chosen = sorted(set(layers)) or list(range(count))
-    check_length(model, len(ids), "the text with its boundary")
-    _refuse_too_much(model, chosen, len(ids))
-    scored = losses_of(model, tokenizer, text)
-    row = torch.tensor([ids], device=model.device)
-    tapped = {layer_of(name) for name in taps_of(model) if name.startswith("layers.")}
-    seen: dict[str, Tensor] = {}
-    with eval_mode(model), torch.no_grad(), ExitStack() as opened:
-        recordings = [opened.enter_context(recorded(model, f"layers.{layer}.*")) for layer in chosen if layer in tapped]
-        model.features(row)
-    for recording in recordings:
-        seen |= recording
-    maps = maps_of(model, seen)
-    rollouts, why_not = _rolled(model, maps)
+        if layer not in known:
+            raise ConfigError(f"there is no layer {layer}: layers are {known[0]} to {known[-1]}")
+    chosen = sorted(set(layers)) or known
+    _check_memory(model, chosen, len(tokens))
+    wanted = [name for name in taps_of(model) if layer_of(name) in chosen]
+    tapped = {layer_of(name) for name in wanted}
+    with eval_mode(model), torch.no_grad(), ExitStack() as stack:
+        taps = [stack.enter_context(recorded(model, f"*layers.{layer}.*")) for layer in chosen if layer in tapped]
+        model(*as_batch(inputs))
+    values = {name: tensor for recording in taps for name, tensor in recording.items()}
+    maps = select_maps(model, values)
+    rollouts, rollout_notes = _rollout(model, maps, known)
+    untapped = [layer for layer in chosen if layer not in tapped]
+    notes = [f"{_format_layers(untapped, 'Layer')}: nothing to show, because there is no tap."] if untapped else []
     return Look(
-        model=_described(model),
-        tokens=tuple(tokenizer.tokens[number] for number in ids),
-        joined=tokenizer.kind not in ("word", "treebank"),
-        scored=scored,
+        model=type(model).__name__,
+        tokens=tuple(tokens),
         maps=maps,
         rollouts=rollouts,
-        heads=ranked(summarise(maps, ids)),
-        units=units_of(model, seen),
-        notes=(*_blind([layer for layer in chosen if layer not in tapped]), *_notes(model, maps), *why_not),
+        heads=rank_heads(summarize_heads(maps, tokens)),
+        units=select_units(model, values),
+        notes=(*notes, *_normalization_note(maps), *rollout_notes),
     )
 
 
-def _refuse_too_much(model: LanguageModel, layers: Sequence[int], tokens: int) -> None:
-    names = [name for name in taps_of(model) if name.endswith(".weights") and layer_of(name) in layers]
-    heads = sum(getattr(model.get_submodule(name.rpartition(".")[0]).spec, "heads", 1) for name in names)
-    if heads * tokens**2 > LARGEST:
+def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Sequence[int] = ()) -> TextLook:
+    """Run a text through a language model, after the tokenizer's boundary and without a past, with its losses."""
+    ids = [tokenizer.boundary, *tokenizer.encode_sentence(text).tolist()]
+    check_length(model, len(ids), "the text with its boundary")
+    tokens = [tokenizer.tokens[number] for number in ids]
+    look = look_inside(model, torch.tensor([ids], device=model.device), tokens=tokens, layers=layers)
+    scored = score_text(model, tokenizer, text)
+    noncausal = () if model.causal else ("This model is not causal: it sees the tokens that it predicts.",)
+    mixers = model.spec.mixers_by_layer
+    counts = ", ".join(f"{mixers.count(name)} × {name}" for name in dict.fromkeys(mixers))
+    changes = {
+        "model": f"{counts}; width {model.spec.width}; {model.count_parameters():,} parameters",
+        "joined": tokenizer.kind not in ("word", "treebank"),
+        "scored": scored,
+        "summary": f"loss {scored.total.loss:.4f}",
+        "notes": (*noncausal, *look.notes),
+    }
+    return TextLook(**{**vars(look), **changes})
+
+
+def compare_losses(first: ScoredText, second: ScoredText) -> tuple[float, ...]:
+    """Second loss minus first for each token: negative where the second model is better. Needs equal tokens."""
+    for index, (one, other) in enumerate(zip(first.tokens, second.tokens, strict=False)):
+        if one != other:
+            raise DataError(
+                f"the models tokenize the text differently: token {index} is {one!r} for the first and {other!r} for "
+                f"the second; only losses of equal tokens can be compared"
+            )
+    if len(first.tokens) != len(second.tokens):
         raise DataError(
-            f"{heads} heads on {tokens:,} tokens have {heads * tokens**2:,} weights, and at most {LARGEST:,} "
-            f"can be shown: cut the text, or choose fewer layers"
+            f"the models tokenize the text differently: into {len(first.tokens)} and {len(second.tokens)} tokens; "
+            f"only losses of equal tokens can be compared"
+        )
+    return tuple(other - one for one, other in zip(first.losses, second.losses, strict=True))
+
+
+def _check_memory(model: nn.Module, layers: Sequence[int], tokens: int) -> None:
+    names = [name for name in taps_of(model) if name.endswith(".weights") and layer_of(name) in layers]
+    specs = [getattr(model.get_submodule(name.rpartition(".")[0]), "spec", None) for name in names]
+    heads = sum(getattr(spec, "heads", 1) for spec in specs)
+    if heads * tokens**2 > MAX_WEIGHTS:
+        raise DataError(
+            f"{heads} heads on {tokens:,} tokens have {heads * tokens**2:,} weights, but at most {MAX_WEIGHTS:,} "
+            f"can be shown: shorten the text, or choose fewer layers"
         )
 
 
-def _described(model: LanguageModel) -> str:
-    mixers = model.spec.mixers_by_layer
-    runs = [f"{mixers.count(name)} × {name}" for name in dict.fromkeys(mixers)]
-    return f"{', '.join(runs)}; width {model.spec.width}; {model.count_parameters():,} parameters"
-
-
-def _rolled(model: LanguageModel, maps: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """The rollout, and a note where there is none or where it is not of the whole model."""
+def _rollout(
+    model: nn.Module, maps: Mapping[str, Tensor], layers: Sequence[int]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The rollout, and a note if there is none or if it skips layers."""
     if not maps:
         return {}, []
     if set(maps) != {name for name in taps_of(model) if name.endswith(".weights")}:
-        return {}, ["There is no rollout: it needs every layer that has attention."]
+        return {}, ["No rollout: it needs every attention layer."]
     signed = [layer_of(name) for name, weights in maps.items() if bool((weights < 0).any())]
     if signed:
-        return {}, [f"There is no rollout: {_listed(signed)} has weights below zero."]
-    both = sorted({layer_of(name) for name in maps if "returning" in name})
-    if both:
-        return {}, [f"There is no rollout: {_listed(both)} reads in two directions that do not follow each other."]
-    others = [layer for layer in range(len(model.layers)) if layer not in map(layer_of, maps)]
-    passed = [f"The rollout passes over {_listed(others)}: there is no attention."] if others else []
-    return rollout(maps), passed
+        return {}, [f"No rollout: {_format_layers(signed)} has negative weights."]
+    bidirectional = sorted({layer_of(name) or 0 for name in maps if "returning" in name})
+    if bidirectional:
+        return {}, [f"No rollout: {_format_layers(bidirectional)} reads in two directions in parallel."]
+    skipped = [layer for layer in layers if layer not in set(map(layer_of, maps))]
+    return rollout(maps), [f"The rollout skips {_format_layers(skipped)}: no attention."] if skipped else []
 
 
-def _blind(layers: Sequence[int]) -> list[str]:
-    return [f"Nothing is shown of {_listed(layers)}: there is no tap to look through."] if layers else []
+def _normalization_note(maps: Mapping[str, Tensor]) -> list[str]:
+    layers = sorted({layer_of(name) or 0 for name, weights in maps.items() if not rows_sum_to_one(weights)})
+    text = f"Rows do not sum to one in {_format_layers(layers)}: summary and rollout divide them by their sum."
+    return [text] if layers else []
 
 
-def _notes(model: LanguageModel, maps: dict[str, Tensor]) -> list[str]:
-    notes = []
-    if not model.causal:
-        notes.append("This model sees later tokens, and so what it is to predict: its losses make no perplexity.")
-    loose = sorted({layer_of(name) for name, weights in maps.items() if not sums_to_one(weights)})
-    if loose:
-        notes.append(
-            f"Rows do not sum to one in {_listed(loose)}: the summary and the rollout divide them by their sum."
-        )
-    return notes
-
-
-def _listed(layers: Sequence[int]) -> str:
-    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
+def _format_layers(layers: Sequence[int | None], word: str = "layer") -> str:
+    return f"{word}{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"

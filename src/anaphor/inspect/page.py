@@ -1,12 +1,11 @@
-"""One page that holds everything: markup, style, script and data in a single file that needs no network.
+"""The page of `anaphor look`: one HTML file with markup, style, script and data, which needs no network.
 
-The parts are in `static/`. The policy in the page's head allows exactly this style and this script, and nothing else.
+The parts are in `static/`. The content security policy allows exactly this style and this script.
 """
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import re
@@ -19,21 +18,20 @@ import torch
 from torch import Tensor
 
 from anaphor.config import finite
-from anaphor.inspect.look import Look, place_of
-from anaphor.inspect.recurrence import UnitMap
-from anaphor.inspect.tokens import differences
+from anaphor.inspect.look import Look, TextLook, compare_losses, layer_label
+from anaphor.inspect.maps import UnitMap
 
 SCRIPTS = ("data.js", "grid.js", "lines.js", "text.js", "page.js")
-LARGEST = 14_000_000
-"""Characters that maps may take in one page."""
+MAX_CHARACTERS = 14_000_000
+"""Of all maps in one page."""
 STEPS = (255, 127, 63, 31, 15)
-"""How finely weights are told; the finest that fits is taken."""
+"""Quantization steps of the weights; the finest that fits is used."""
 
 
-def page_of(looks: Mapping[str, Look], first: tuple[str, int | None] | None = None) -> tuple[str, tuple[str, ...]]:
-    """The page on one or two runs, which are the keys, and one sentence for each thing that had to be left out.
+def build_page(looks: Mapping[str, Look], first: tuple[str, int | None] | None = None) -> tuple[str, tuple[str, ...]]:
+    """The page of one or two runs (the keys), and a sentence for each thing that was left out.
 
-    `first` is the name of a map and the head to show first; None for the head means the average.
+    `first` is the map and the head to show first; None for the head means the average.
     """
     packed, left_out = _packed_maps(looks)
     names = list(looks)
@@ -42,15 +40,16 @@ def page_of(looks: Mapping[str, Look], first: tuple[str, int | None] | None = No
         "differences": None,
         "first": _first(looks[names[0]], packed[names[0]], first),
     }
-    if len(names) == 2:
-        content["differences"] = [None, *differences(looks[names[0]].scored, looks[names[1]].scored)]
-    return one_file(content, "page.html", SCRIPTS), left_out
+    scores = [look.scored for look in looks.values() if isinstance(look, TextLook)]
+    if len(scores) == 2:
+        content["differences"] = [None, *compare_losses(*scores)]
+    return render_page(content, "page.html", SCRIPTS), left_out
 
 
-def one_file(
+def render_page(
     content: Mapping[str, Any], markup: str, scripts: Sequence[str], styles: Sequence[str] = ("page.css",)
 ) -> str:
-    """A page from parts in `static/`, its data among them. Nothing is left to be fetched."""
+    """One HTML file from parts in `static/` and the data."""
     static = files("anaphor.inspect") / "static"
     read = {name: (static / name).read_text(encoding="utf-8") for name in (markup, *styles, *scripts)}
     style = "\n".join(read[name] for name in styles)
@@ -59,11 +58,11 @@ def one_file(
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; "
         f"base-uri 'none'; form-action 'none'"
     )
-    # In a script element the data could end it, or begin a comment, by nothing but this letter.
+    # Inside a script element only this character could end the element or start a comment.
     data = json.dumps(finite(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {"policy": policy, "style": style, "script": script, "data": data}
-    # In one go: what is put in may look like a place to put something.
-    return re.sub(r"@(policy|style|script|data)@", lambda found: parts[found[1]], read[markup])
+    # In one pass: inserted text may look like a placeholder.
+    return re.sub(r"@(policy|style|script|data)@", lambda match: parts[match[1]], read[markup])
 
 
 def _digest(text: str) -> str:
@@ -71,53 +70,50 @@ def _digest(text: str) -> str:
 
 
 def _run(name: str, look: Look, layers: list[dict[str, Any]], left_out: Sequence[str]) -> dict[str, Any]:
-    total = look.scored.total
+    text = look if isinstance(look, TextLook) else None
+    count = len(look.tokens)
     return {
         "name": name,
         "model": look.model,
         "tokens": look.tokens,
-        "joined": look.joined,
-        "losses": [None, *look.scored.losses],
-        "unknown": [False, *look.scored.unknown],
-        "loss": total.loss,
-        "perplexity": total.perplexity,
+        "joined": text is None or text.joined,
+        "losses": [None] * count if text is None else [None, *text.scored.losses],
+        "unknown": [False] * count if text is None else [False, *text.scored.unknown],
+        "scores": "" if text is None else text.summary,
         "notes": [*look.notes, *left_out],
         "layers": layers,
-        "summary": [
-            {**dataclasses.asdict(head), "place": place_of(head.name), "remarkable": head.remarkable}
-            for head in look.heads
-        ],
+        "summary": [{**head.to_plain(), "place": layer_label(head.name)} for head in look.heads],
         "units": [_packed_units(one) for one in look.units],
     }
 
 
 def _first(look: Look, layers: list[dict[str, Any]], wanted: tuple[str, int | None] | None) -> dict[str, Any] | None:
-    """What was asked for, or the head that ranks first, among those that are there."""
-    there = {layer["name"] for layer in layers}
+    """The requested head, or the highest ranked one that is in the page."""
+    names = {layer["name"] for layer in layers}
     ranking: list[tuple[str, int | None]] = [(head.name, head.head) for head in look.heads]
     for name, head in ([wanted] if wanted else []) + ranking:
-        if name in there:
+        if name in names:
             return {"name": name, "head": head}
     return None
 
 
 def _packed_maps(looks: Mapping[str, Look]) -> tuple[dict[str, list[dict[str, Any]]], tuple[str, ...]]:
-    """The layers of every run, as finely as they fit; where they do not fit at all, the first ones that do."""
+    """The layers of every run with the finest steps that fit; layers that do not fit are left out."""
     for steps in STEPS[_estimated(looks) :]:
         packed = {name: [_packed_layer(look, tap, steps) for tap in look.maps] for name, look in looks.items()}
-        if sum(_length(layer) for layers in packed.values() for layer in layers) <= LARGEST:
+        if sum(_length(layer) for layers in packed.values() for layer in layers) <= MAX_CHARACTERS:
             break
     notes = []
     if steps < STEPS[0]:
         notes.append(
-            f"To keep this page small, weights are rounded to {steps} steps between 0 and the largest of a row."
+            f"To keep this page small, weights are quantized to {steps} steps between 0 and the largest of a row."
         )
     used = 0
     kept: dict[str, list[dict[str, Any]]] = {name: [] for name in packed}
     for name, layers in packed.items():
         for layer in layers:
-            if used + _length(layer) > LARGEST:
-                notes.append(f"Layer {layer['place']} of {name} is left out, for the page would be too large.")
+            if used + _length(layer) > MAX_CHARACTERS:
+                notes.append(f"Layer {layer['place']} of {name} is left out: the page would be too large.")
                 continue
             used += _length(layer)
             kept[name].append(layer)
@@ -125,16 +121,16 @@ def _packed_maps(looks: Mapping[str, Look]) -> tuple[dict[str, list[dict[str, An
 
 
 def _estimated(looks: Mapping[str, Look]) -> int:
-    """How coarse the steps will have to be, judged by one head of each layer: packing all of them takes seconds."""
-    place = 0
-    for place, steps in enumerate(STEPS):  # noqa: B007
+    """Index of the steps to start with, estimated from one head of each layer: packing all takes seconds."""
+    index = 0
+    for index, steps in enumerate(STEPS):  # noqa: B007
         characters = 0
         for look in looks.values():
             for maps in look.maps.values():
                 characters += (len(maps) + 1) * len(_packed_weights(maps[0], steps)["cells"])
-        if characters <= LARGEST:
+        if characters <= MAX_CHARACTERS:
             break
-    return max(place - 1, 0)  # heads differ: the next finer ones may fit
+    return max(index - 1, 0)  # heads differ: finer steps may fit
 
 
 def _length(layer: dict[str, Any]) -> int:
@@ -146,7 +142,7 @@ def _packed_layer(look: Look, tap: str, steps: int) -> dict[str, Any]:
     maps = look.maps[tap]
     return {
         "name": tap,
-        "place": place_of(tap),
+        "place": layer_label(tap),
         "causal": not bool(maps.triu(1).any()),
         "heads": [_packed_weights(weights, steps) for weights in maps],
         "rollout": _packed_weights(look.rollouts[tap], steps) if tap in look.rollouts else None,
@@ -154,9 +150,9 @@ def _packed_layer(look: Look, tap: str, steps: int) -> dict[str, Any]:
 
 
 def _packed_weights(weights: Tensor, steps: int) -> dict[str, Any]:
-    """One byte for each weight: the root of its share of the row's largest, so that small ones keep some digits.
+    """One byte per weight: the square root of its ratio to the row's largest, so that small weights keep digits.
 
-    Where there are weights below zero, they go down from the middle of the byte, and the others up.
+    With negative weights, 128 stands for zero.
     """
     peaks = weights.abs().float().amax(-1)
     share = (weights.float() / peaks.where(peaks > 0, 1)[:, None]).clamp(-1, 1)

@@ -1,4 +1,4 @@
-"""Record any named tap while a model runs: its last tensor, all of them, or its gradient too."""
+"""Record named taps while a model runs: the last tensor, all of them, or also gradients."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from anaphor.errors import ConfigError
 from anaphor.taps import Tap, taps_of
 
 Parts = Sequence[tuple[Tensor, ...]]
-Keep = Callable[[str, Tensor, Parts], None]  # the tap's name, what passed it, and what that was stacked from
+Keep = Callable[[str, Tensor, Parts], None]  # name of the tap, its tensor, and the tensors it was stacked from
 
 
 @contextmanager
 def recorded(model: nn.Module, wanted: str = "*") -> Iterator[dict[str, Tensor]]:
-    """Collect what passes the taps whose names match, as in `recorded(model, "layers.*.weights")`.
+    """Record the taps whose names match a pattern: `recorded(model, "layers.*.weights")`.
 
-    The dictionary holds the tensor of the last call under the tap's name. Inside the block the layers concerned take
-    their explicit path; afterwards they are fast again.
+    The dictionary holds the tensor of the last call by the tap's name. Inside the block these layers run their explicit
+    path, without fused kernels.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
 
     def keep(name: str, tensor: Tensor, parts: Parts) -> None:
-        found[name] = tensor
+        tensors[name] = tensor
 
-    with _watched(model, wanted, keep):
-        yield found
+    with _hooks(model, wanted, keep):
+        yield tensors
 
 
 @contextmanager
 def recorded_calls(model: nn.Module, wanted: str = "*") -> Iterator[dict[str, list[Tensor]]]:
-    """The same for every call inside the block, from the first to the last: one list for each tap that was passed."""
-    found: dict[str, list[Tensor]] = {}
+    """The same for every call inside the block: a list of tensors by the tap's name, in order."""
+    calls: dict[str, list[Tensor]] = {}
 
     def keep(name: str, tensor: Tensor, parts: Parts) -> None:
-        found.setdefault(name, []).append(tensor)
+        calls.setdefault(name, []).append(tensor)
 
-    with _watched(model, wanted, keep):
-        yield found
+    with _hooks(model, wanted, keep):
+        yield calls
 
 
 class Recording:
-    """What passed the taps in the last call and, once something was differentiated, the gradients there."""
+    """Tensors of the last call by the tap's name and, after a backward pass, their gradients."""
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
@@ -56,24 +56,24 @@ class Recording:
 
     @property
     def gradients(self) -> dict[str, Tensor]:
-        """How the differentiated number changes with each value, all that follows from the value included: for the
-        state of a recurrent layer also what it does to later states. Several backward passes add up."""
+        """Total gradients: for a state of a recurrent layer, including its effect on later states. They accumulate over
+        backward passes."""
         return {name: self._gradient(name) for name in self.values}
 
     def _gradient(self, name: str) -> Tensor:
-        whole, parts = self.values[name], self._parts[name]
-        kept = [tensor.grad for step in parts for tensor in step] if parts else [whole.grad]
-        if all(gradient is None for gradient in kept):
+        tensor, parts = self.values[name], self._parts[name]
+        gradients = [part.grad for step in parts for part in step] if parts else [tensor.grad]
+        if all(gradient is None for gradient in gradients):
             raise ConfigError(
-                f"no gradient has come back to {name!r}: differentiate something that depends on it, "
-                f"with backward(), where torch.no_grad and inference_mode are off"
+                f"{name!r} has no gradient: call backward() on something that depends on it, "
+                f"outside torch.no_grad and inference_mode"
             )
         if not parts:
-            assert whole.grad is not None, "it was just looked for"
-            return whole.grad
-        # A step after the last one that counts has no gradient, which is to say zero.
+            assert tensor.grad is not None, "checked above"
+            return tensor.grad
+        # Steps that the loss does not depend on have gradient zero.
         steps = [
-            torch.stack([torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in step], dim=1)
+            torch.stack([torch.zeros_like(part) if part.grad is None else part.grad for part in step], dim=1)
             for step in parts
         ]
         return torch.stack(steps, dim=1)
@@ -87,23 +87,23 @@ class Recording:
 
 @contextmanager
 def recorded_gradients(model: nn.Module, wanted: str = "*") -> Iterator[Recording]:
-    """Record tensors and their gradients: run the model inside the block, differentiate, then read `.gradients`."""
-    found = Recording()
-    with _watched(model, wanted, found._keep):
-        yield found
+    """Record tensors and their gradients: run model and backward inside the block, then read `.gradients`."""
+    recording = Recording()
+    with _hooks(model, wanted, recording._keep):
+        yield recording
 
 
 @contextmanager
-def _watched(model: nn.Module, wanted: str, keep: Keep) -> Iterator[None]:
+def _hooks(model: nn.Module, wanted: str, keep: Keep) -> Iterator[None]:
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"taps are in a model, a torch.nn.Module, and {type(model).__name__} is none")
+        raise ConfigError(f"expected a torch.nn.Module with taps, not {type(model).__name__}")
     known = taps_of(model)
     taps = {name: tap for name, tap in known.items() if fnmatch.fnmatchcase(name, wanted)}
     if not taps:
         deeper = f"*.{wanted}"
         hint = f"; did you mean {deeper!r}?" if fnmatch.filter(known, deeper) else nearest(wanted, known)
         raise ConfigError(f"no tap is called {wanted!r}{hint} (known: {', '.join(known) or 'none'})")
-    handles = [tap.register_forward_hook(partial(_passed, keep, name)) for name, tap in taps.items()]
+    handles = [tap.register_forward_hook(partial(_on_forward, keep, name)) for name, tap in taps.items()]
     for tap in taps.values():
         tap.watchers += 1
     try:
@@ -114,5 +114,5 @@ def _watched(model: nn.Module, wanted: str, keep: Keep) -> Iterator[None]:
             handle.remove()
 
 
-def _passed(keep: Keep, name: str, tap: Tap, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _on_forward(keep: Keep, name: str, tap: Tap, inputs: tuple[Any, ...], output: Tensor) -> None:
     keep(name, output, inputs[1] if len(inputs) > 1 else ())

@@ -105,7 +105,8 @@ class Runner:
 
     def costs(self, tokens: int, tap: str | None) -> CostMode:
         x = torch.randn(1, tokens, self.width)
-        with CostMode() as costs:
+        costs = CostMode()
+        with costs:
             self.run(x, tap)
         return costs
 

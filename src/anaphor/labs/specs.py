@@ -123,9 +123,7 @@ class KroneckerSpec(SeededSpec):
         self.at_most(100_000, "inputs")
         size = self.tokens * self.width
         if size > 64:
-            raise ConfigError(
-                f"tokens={self.tokens} × width={self.width} is more than 64: the figure would be too large"
-            )
+            raise ConfigError(f"tokens={self.tokens} × width={self.width} is more than 64: too large for the figure")
         if self.few >= size:
             raise ConfigError(f"few={self.few}: an exact fit needs fewer than tokens × width = {size}")
         if self.inputs < 4 * size:

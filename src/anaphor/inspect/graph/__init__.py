@@ -1,1 +1,158 @@
 """Computation graphs of functions on tensors, with a value and a gradient at every node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from anaphor.config import look_up
+from anaphor.inspect.graph import formatting
+
+if TYPE_CHECKING:
+    from anaphor.inspect.graph.gradients import Check, ProgramGradients
+
+
+@dataclass(frozen=True)
+class Edge:
+    """From a node to one that reads it. The label shows a view on the way: `ᵀ`, `[0]`."""
+
+    source: int
+    target: int
+    label: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A tensor and the operation that produced it."""
+
+    id: int
+    name: str
+    """Its variable, or else its operation; unique in the graph."""
+    op: str
+    """input, parameter, constant, or the operation: mul, relu, Linear."""
+    label: str
+    """The operation in a drawing: `×`, `× 2`, `ReLU`."""
+    formula: str
+    """How it is computed: `w1 × x`, `ReLU(z2)`."""
+    inputs: tuple[int, ...]
+    value: Tensor
+    gradient: Tensor | None
+    """Gradient of the output by this tensor; None for integer and detached tensors."""
+    exact_value: Any = None
+    """Array of fractions, if the value is exact."""
+    exact_gradient: Any = None
+    named: bool = True
+    """Whether the name is a variable."""
+    module: str = ""
+    """Path of the innermost module that computed it."""
+    where: str = ""
+    """file:line."""
+    number: int = field(default=-1, repr=False)
+    """Index of the tensor in the program."""
+    calls: tuple[int, ...] = field(default=(), repr=False)
+    """Indices of the calls between its inputs and it."""
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.op in ("input", "parameter", "constant")
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "op": self.op,
+            "inputs": list(self.inputs),
+            "value": formatting.to_json(self.value, self.exact_value),
+            "gradient": None if self.gradient is None else formatting.to_json(self.gradient, self.exact_gradient),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Result of `trace`. Nodes are in order of computation."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    outputs: tuple[int, ...]
+    differentiated: str
+    """Which outputs the gradients belong to, in words."""
+    level: str
+    notes: tuple[str, ...]
+    source: ProgramGradients = field(repr=False)
+    """The recorded program with its gradients, for other levels and local derivatives."""
+
+    def __getitem__(self, key: str | int) -> Node:
+        """A node by its name or id."""
+        if isinstance(key, int):
+            return self.nodes[key]
+        return look_up({node.name: node for node in self.nodes}, key, "node")
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def output(self) -> Node:
+        """The differentiated output; the first one if there are several."""
+        return self.nodes[self.outputs[0]]
+
+    def at(self, level: str) -> Graph:
+        """The same run at another level of detail: everything, operations, names or modules."""
+        from anaphor.inspect.graph.levels import graph_at_level
+
+        return graph_at_level(self.source, level)
+
+    def collapsed(self, *modules: str) -> Graph:
+        """The graph with each of these modules as one node. `layers.*` means every layer."""
+        from anaphor.inspect.graph.levels import graph_at_level
+
+        return graph_at_level(self.source, self.level, modules)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: `nodes`, `output` (an id), `notes` if there are any and, if the function returns several tensors,
+        `outputs` (their ids) and `gradients_of` (in words)."""
+        several = len(self.outputs) > 1
+        return {
+            "nodes": [node.plain() for node in self.nodes],
+            "output": self.output.id,
+            **({"outputs": list(self.outputs), "gradients_of": self.differentiated} if several else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
+        }
+
+    def text(self) -> str:
+        """A table with one row per node, and which outputs the gradients belong to."""
+        cells = [("node", "computed as", "value", "gradient"), *(_format_node(node) for node in self.nodes)]
+        widths = [max(len(row[column]) for row in cells) for column in range(4)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+        return "\n".join([*map(str.rstrip, lines), f"gradients of {self.differentiated}", *self.notes])
+
+    def draw(self, *paths: Path | str) -> Sequence[Path]:
+        """Draw into files; the suffix chooses PNG, SVG, PDF or HTML (the interactive page)."""
+        from anaphor.inspect.graph.drawing import draw_graph
+
+        return draw_graph(self, [Path(path) for path in paths])
+
+    def page(self) -> str:
+        """The interactive page as one self-contained HTML file."""
+        from anaphor.inspect.graph.page import build_page
+
+        return build_page(self)
+
+    def check(self) -> Check:
+        """Compare the gradients with finite differences in double precision."""
+        from anaphor.inspect.graph.gradients import check_gradients
+
+        return check_gradients(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _format_node(node: Node) -> tuple[str, str, str, str]:
+    gradient = "–" if node.gradient is None else formatting.format_line(node.gradient, node.exact_gradient)
+    return node.name, node.formula, formatting.format_line(node.value, node.exact_value), gradient

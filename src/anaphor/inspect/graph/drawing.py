@@ -1,8 +1,14 @@
-"""A graph as a figure: names and signs, values in blue, gradients in orange."""
+"""Layout of a graph by Graphviz, and the graph as a figure: values in blue, gradients in orange.
+
+Boxes are measured in characters of a fixed width, so that figure and page share one layout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +16,212 @@ from torch import Tensor
 
 from anaphor.draw import COLORS
 from anaphor.errors import ConfigError
-from anaphor.inspect.graph.graph import Graph, Node
-from anaphor.inspect.graph.layout import LINE, PICTURE, Box, Layout, laid_out
+from anaphor.inspect.graph import Graph, Node, formatting
+
+LETTER, LINE, MARGIN = 6.1, 13.0, 6.0
+"""In points at font size 10: width of a character, height of a line, margin around the text."""
+PICTURE = 54.0
+"""Side of a thumbnail in points."""
+ACROSS = 14
+"""Graphs up to this depth are drawn from left to right, deeper ones from top to bottom."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node in the drawing: center and size in points from the top left, and its text."""
+
+    x: float
+    y: float
+    wide: float
+    high: float
+    title: str
+    value: tuple[str, ...]
+    gradient: tuple[str, ...]
+    picture: float
+    """Height of the thumbnail below the text; 0 without one."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An edge: points of its Bézier curve, tip of its arrow, position of its label."""
+
+    points: tuple[tuple[float, float], ...]
+    tip: tuple[float, float]
+    label: str
+    label_at: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The frame around a module."""
+
+    title: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    wide: float
+    high: float
+    boxes: tuple[Box, ...]
+    """One for each node."""
+    curves: tuple[Curve, ...]
+    """One for each edge."""
+    frames: tuple[Frame, ...]
+    """Outermost first."""
+
+
+def node_title(node: Node, frames: Collection[str]) -> str:
+    """Name and symbol: `z1  ×`. An unnamed result has only its symbol, and a name does not repeat the frame's."""
+    if not node.is_leaf and not node.named:
+        return node.label
+    around = node.module
+    while around and around not in frames:
+        around = around.rpartition(".")[0]
+    name = node.name.removeprefix(f"{around}.") if around else node.name
+    name_only = node.is_leaf or name == node.label or node.label.startswith(("[", "ᵀ"))  # the edge shows it
+    return name if name_only else f"{name}  {node.label}"
+
+
+def compute_layout(graph: Graph) -> Layout:
+    import pygraphviz
+
+    drawing = pygraphviz.AGraph(directed=True, strict=False)
+    direction = "LR" if _depth(graph) <= ACROSS else "TB"
+    drawing.graph_attr.update(
+        rankdir=direction, newrank="true", nodesep="0.22", ranksep="0.4", outputorder="edgesfirst"
+    )
+    # Without text the layout needs no fonts and is the same on every machine.
+    drawing.node_attr.update(label="", shape="box", fixedsize="true")
+    frames = _frames(graph)
+    sizes = [_measure_box(node, frames) for node in graph.nodes]
+    for node, size in zip(graph.nodes, sizes, strict=True):
+        drawing.add_node(node.id, width=size.wide / 72, height=size.high / 72)
+    for place, edge in enumerate(graph.edges):
+        drawing.add_edge(edge.source, edge.target, key=place, comment=place, **_label_size(edge.label))
+    _add_frames(drawing, frames)
+    found = json.loads(drawing.draw(format="json0", prog="dot"))
+    return _read(graph, found, sizes)
+
+
+def _depth(graph: Graph) -> int:
+    length: dict[int, int] = {}
+    for node in graph.nodes:
+        length[node.id] = 1 + max((length[one] for one in node.inputs), default=0)
+    return max(length.values())
+
+
+def _measure_box(node: Node, frames: Collection[str]) -> Box:
+    value = tuple(formatting.format_rows(node.value, node.exact_value))
+    gradient: tuple[str, ...] = ()
+    if node.gradient is not None:
+        gradient = tuple(formatting.format_rows(node.gradient, node.exact_gradient))
+        if not formatting.is_small(node.gradient):
+            gradient = gradient[1:]  # its shape is that of the value
+    title = node_title(node, frames)
+    picture = thumbnail_height(node)
+    lines = [title, *value, *gradient]
+    wide = max(max(map(len, lines)) * LETTER, PICTURE if picture else 0.0) + 2 * MARGIN
+    return Box(0, 0, max(wide, 34.0), len(lines) * LINE + MARGIN + picture, title, value, gradient, picture)
+
+
+def thumbnail_height(node: Node) -> float:
+    """Height of the thumbnail of a large tensor in points; 0 if all numbers are shown."""
+    if formatting.is_small(node.value) or not node.value.numel() or not node.value.ndim:
+        return 0.0
+    rows = node.value.numel() // node.value.shape[-1]
+    return min(PICTURE, 12.0 + 3.0 * rows)
+
+
+def _label_size(label: str) -> dict[str, str]:
+    return {"label": _spacer(len(label) * LETTER + 4, LINE)} if label else {}
+
+
+def _spacer(wide: float, high: float) -> str:
+    """An empty table of the label's size, which reserves its space."""
+    size = f'FIXEDSIZE="TRUE" WIDTH="{round(wide)}" HEIGHT="{round(high)}"'
+    return f'<<TABLE BORDER="0" {size}><TR><TD></TD></TR></TABLE>>'
+
+
+def _frames(graph: Graph) -> dict[str, list[int]]:
+    """Paths of modules with a frame, outermost first, and the nodes inside."""
+    members: dict[str, list[int]] = {}
+    for node in graph.nodes:
+        parts = node.module.split(".") if node.module else []
+        for depth in range(1, len(parts) + 1):
+            members.setdefault(".".join(parts[:depth]), []).append(node.id)
+    kept: dict[str, list[int]] = {}
+    for path, inside in sorted(members.items(), key=lambda one: one[0].count(".")):
+        # No frame around a single node, and only the inner one of two around the same nodes.
+        within = [other for other in members.items() if other[0].startswith(f"{path}.") and other[1] == inside]
+        if len(inside) > 1 and not within:
+            kept[path] = inside
+    return kept
+
+
+def _add_frames(drawing: Any, frames: dict[str, list[int]]) -> None:
+    made: dict[str, Any] = {}
+    for path, inside in frames.items():
+        outer = path.rpartition(".")[0]
+        while outer and outer not in made:
+            outer = outer.rpartition(".")[0]
+        room = _spacer(len(path) * LETTER + 8, 12)
+        parent = made.get(outer, drawing)
+        made[path] = parent.add_subgraph(inside, name=f"cluster {path}", label=room, labeljust="l", comment=path)
+
+
+def _read(graph: Graph, found: dict[str, Any], sizes: list[Box]) -> Layout:
+    left, bottom, right, top = map(float, found["bb"].split(","))
+    high = top - bottom
+
+    def at(text: str) -> tuple[float, float]:
+        x, y = map(float, text.split(",")[-2:])
+        return x - left, high - (y - bottom)
+
+    places: dict[int, tuple[float, float]] = {}
+    frames = []
+    for one in found.get("objects", ()):
+        if one["name"].startswith("cluster "):
+            x0, y0, x1, y1 = map(float, one["bb"].split(","))
+            frames.append(Frame(one["comment"], x0 - left, high - (y1 - bottom), x1 - left, high - (y0 - bottom)))
+        else:
+            places[int(one["name"])] = at(one["pos"])
+    boxes = tuple(
+        Box(*places[node.id], size.wide, size.high, size.title, size.value, size.gradient, size.picture)
+        for node, size in zip(graph.nodes, sizes, strict=True)
+    )
+    curves: dict[int, Curve] = {}
+    for one in found.get("edges", ()):
+        edge = graph.edges[int(one["comment"])]
+        words = one.get("pos", "").split()
+        points = tuple(at(word) for word in words if not re.match(r"[es],", word))
+        tip = next((at(word) for word in words if word.startswith("e,")), points[-1] if points else (0.0, 0.0))
+        if not points:  # very rarely Graphviz finds no route
+            start, tip = places[edge.source], places[edge.target]
+            points = (start, start, tip, tip)
+        curves[int(one["comment"])] = Curve(points, tip, edge.label, at(one["lp"]) if "lp" in one else None)
+    ordered = tuple(curves[place] for place in range(len(graph.edges)))
+    frames.sort(key=lambda frame: frame.title.count("."))
+    return Layout(right - left, high, boxes, ordered, tuple(frames))
+
 
 VALUE, GRADIENT = COLORS[0], "#B84A00"
 FILLS = {"input": "#EAF3FA", "parameter": "#F3EEF7", "constant": "#F1F1EF"}
-ENDINGS = (".png", ".svg", ".pdf", ".html")
+SUFFIXES = (".png", ".svg", ".pdf", ".html")
 EDGE = 12.0
-"""Points left free round everything."""
-MOST_DOTS = 9_000
-"""Along one side of a PNG: viewers give up on larger ones."""
+"""Outer margin in points."""
+MAX_PIXELS = 9_000
+"""Largest side of a PNG in pixels; viewers fail on larger ones."""
 
 
 def draw_graph(graph: Graph, paths: Sequence[Path]) -> list[Path]:
     """Write a figure or a page to each path."""
     for path in paths:
-        if path.suffix.lower() not in ENDINGS:
-            raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}: a drawing ends in {', '.join(ENDINGS)}")
+        if path.suffix.lower() not in SUFFIXES:
+            raise ConfigError(f"{path} has the suffix {path.suffix or '(none)'}: use {', '.join(SUFFIXES)}")
     figure = None
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,22 +236,22 @@ def draw_graph(graph: Graph, paths: Sequence[Path]) -> list[Path]:
 def _save(figure: Any, path: Path) -> None:
     import matplotlib
 
-    dots = min(160, MOST_DOTS / max(figure.get_size_inches()))
-    # Text stays text: it can be searched for, and the file is a tenth as large. The salt keeps repeated drawings equal.
+    dpi = min(160, MAX_PIXELS / max(figure.get_size_inches()))
+    # Text stays text: searchable, and a tenth of the file size. The salt makes repeated drawings identical.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "anaphor", "image.composite_image": False}):
         more: dict[str, dict[str, Any]] = {
             ".svg": {"metadata": {"Date": None}},
             ".pdf": {"metadata": {"CreationDate": None}},
             ".png": {"pil_kwargs": {"compress_level": 4}},
         }
-        figure.savefig(path, dpi=dots, **more[path.suffix.lower()])
+        figure.savefig(path, dpi=dpi, **more[path.suffix.lower()])
 
 
 def _figure(graph: Graph) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    layout = laid_out(graph)
+    layout = compute_layout(graph)
     caption = f"gradients of {graph.differentiated}"
     wide = max(layout.wide, len(caption) * 5.2) + 2 * EDGE
     high = layout.high + 2 * EDGE + LINE
@@ -65,15 +260,15 @@ def _figure(graph: Graph) -> Any:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set(xlim=(-EDGE, wide - EDGE), ylim=(high - EDGE, -EDGE))
-    _frames(axes, layout)
-    _edges(axes, layout)
+    _draw_frames(axes, layout)
+    _draw_edges(axes, layout)
     for node, box in zip(graph.nodes, layout.boxes, strict=True):
-        _node(axes, node, box, node.id in graph.outputs)
+        _draw_node(axes, node, box, node.id in graph.outputs)
     axes.text(0, layout.high + LINE, caption, fontsize=8.5, color="0.35", va="center", parse_math=False)
     return figure
 
 
-def _frames(axes: Any, layout: Layout) -> None:
+def _draw_frames(axes: Any, layout: Layout) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     for frame in layout.frames:
@@ -87,7 +282,7 @@ def _frames(axes: Any, layout: Layout) -> None:
         axes.text(frame.left + 5, frame.top + 9, frame.title, fontsize=8, color="0.4", va="center", parse_math=False)
 
 
-def _edges(axes: Any, layout: Layout) -> None:
+def _draw_edges(axes: Any, layout: Layout) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
@@ -108,16 +303,16 @@ def _edges(axes: Any, layout: Layout) -> None:
             },
         )
         if curve.label_at is not None:
-            axes.text(*curve.label_at, curve.label.replace("ᵀ", "T"), **_writing("0.25", 9))
+            axes.text(*curve.label_at, curve.label.replace("ᵀ", "T"), **_text_style("0.25", 9))
 
 
-def _writing(colour: str, size: float = 10.0, weight: str = "normal") -> dict[str, Any]:
+def _text_style(color: str, size: float = 10.0, weight: str = "normal") -> dict[str, Any]:
     family = ["DejaVu Sans Mono", "monospace"]
-    return {"fontsize": size, "family": family, "color": colour, "weight": weight, "ha": "center", "va": "center",
+    return {"fontsize": size, "family": family, "color": color, "weight": weight, "ha": "center", "va": "center",
             "parse_math": False, "zorder": 4}  # fmt: skip
 
 
-def _node(axes: Any, node: Node, box: Box, is_output: bool) -> None:
+def _draw_node(axes: Any, node: Node, box: Box, is_output: bool) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     left, top = box.x - box.wide / 2, box.y - box.high / 2
@@ -129,16 +324,16 @@ def _node(axes: Any, node: Node, box: Box, is_output: bool) -> None:
         )
     )  # fmt: skip
     y = top + 3 + LINE / 2
-    axes.text(box.x, y, box.title, **_writing("black", weight="bold"))
-    for lines, colour in ((box.value, VALUE), (box.gradient, GRADIENT)):
+    axes.text(box.x, y, box.title, **_text_style("black", weight="bold"))
+    for lines, color in ((box.value, VALUE), (box.gradient, GRADIENT)):
         for text in lines:
             y += LINE
-            axes.text(box.x, y, text, **_writing(colour))
+            axes.text(box.x, y, text, **_text_style(color))
     if box.picture:
-        _picture(axes, node.value, box, y + LINE / 2 + 1)
+        _draw_picture(axes, node.value, box, y + LINE / 2 + 1)
 
 
-def _picture(axes: Any, value: Tensor, box: Box, top: float) -> None:
+def _draw_picture(axes: Any, value: Tensor, box: Box, top: float) -> None:
     picture = thumbnail(value)
     high, wide = picture.shape
     side = PICTURE - 4
@@ -157,10 +352,10 @@ def _picture(axes: Any, value: Tensor, box: Box, top: float) -> None:
         aspect="auto",
         interpolation="nearest",
     )
-    axes.add_patch(_rim(extent))
+    axes.add_patch(_border(extent))
 
 
-def _rim(extent: tuple[float, float, float, float]) -> Any:
+def _border(extent: tuple[float, float, float, float]) -> Any:
     from matplotlib.patches import Rectangle
 
     left, right, bottom, top = extent
@@ -168,7 +363,7 @@ def _rim(extent: tuple[float, float, float, float]) -> Any:
 
 
 def thumbnail(value: Tensor, side: int = 32) -> Tensor:
-    """A tensor as a small matrix: all but its last dimension along one side, averages where there are too many."""
+    """A tensor as a small matrix: leading dimensions flattened, average-pooled to at most `side` rows and columns."""
     from torch.nn import functional as F
 
     matrix = (value.detach().abs() if value.is_complex() else value.detach()).double().cpu()

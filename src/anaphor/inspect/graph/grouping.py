@@ -1,90 +1,90 @@
-"""One node of a drawing: a tensor, and the calls between it and the tensors it is drawn to be made of."""
+"""One node of a graph: a shown tensor, and the calls between it and the shown tensors it depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from anaphor.inspect.graph import operations
+from anaphor.inspect.graph import program as operations
 from anaphor.inspect.graph.program import Call, ModuleCall, Program
 
-LONGEST = 72
-"""Letters in a formula that is written out."""
-DEEPEST = 24
-"""Calls within one another in such a formula."""
+MAX_FORMULA = 72
+"""Characters of a formula."""
+MAX_DEPTH = 24
+"""Nested calls of a formula."""
 SIGNS = tuple("×+−÷@·^<>≤≥=≠")
 
 
 class Group:
-    """A shown tensor, with the calls that lead to it from other shown tensors."""
+    """A shown tensor with the calls that compute it from other shown tensors."""
 
     def __init__(self, program: Program, number: int, shown: set[int], whole: set[ModuleCall]) -> None:
         self.program, self.number, self.shown = program, number, shown
-        self.held, self.last = program.held[number], program.maker(number)
-        self.calls = [] if self.last is None else program.before([number], shown)[1]
+        self.traced, self.last = program.tensors[number], program.producer(number)
+        self.calls = [] if self.last is None else program.ancestors([number], shown)[1]
         calls = [program.calls[one] for one in self.calls]
-        self.working = [call for call in calls if not is_passage(call)] or calls[-1:]
-        modules = {outermost(call, whole) for call in self.working}
+        self.working = [call for call in calls if not is_view_like(call)] or calls[-1:]
+        modules = {outermost_module(call, whole) for call in self.working}
         self.whole = modules.pop() if len(modules) == 1 else None
-        """The one module that it stands for."""
+        """The collapsed module that it stands for."""
 
     @property
     def module(self) -> str:
-        """Path of the module it was made in."""
+        """Path of the module that computed it."""
         if self.last is None:
-            return _home(self.program, self.number)
+            return _owner(self.program, self.number)
         if self.whole is not None:
             return self.whole.path
-        named_here = self.held.name is not None and len(self.working) == 1
-        common = _common([self.last.modules] if named_here else [call.modules for call in self.working])
+        named_here = self.traced.name is not None and len(self.working) == 1
+        common = _common_prefix([self.last.modules] if named_here else [call.modules for call in self.working])
         return common[-1].path if common else ""
 
     @property
     def operation(self) -> tuple[str, str]:
-        """Name and sign of what it does."""
+        """Name and symbol of the operation."""
         if self.last is None:
-            return self.held.kind, self.held.kind
+            return self.traced.kind, self.traced.kind
         if self.whole is not None:
             return self.whole.kind, self.whole.kind
         if len(self.working) == 1:
-            return operations.canonical(self.working[0].op), self._label(self.working[0])
+            return operations.canonical_name(self.working[0].op), self._label(self.working[0])
         signs = dict.fromkeys(self._label(call) for call in self.working)
         return "group", " ".join(signs) if len(signs) <= 3 else f"{len(self.working)} operations"
 
     def formula(self, names: Mapping[int, str]) -> str:
-        """How it is made from shown tensors: `w1 × x`, `ReLU(z2)`, `W @ x + b`."""
+        """How it is computed from shown tensors: `w1 × x`, `ReLU(z2)`, `W @ x + b`."""
         if self.last is None:
-            return self.held.kind
+            return self.traced.kind
         read = ", ".join(names[one] + route for one, route in self.entering())
         if self.whole is not None:
             return f"{self.whole.kind}({read})"
         return self._written(self.number, names) or f"{self.operation[1]}({read})"
 
     def _written(self, number: int, names: Mapping[int, str], depth: int = 0) -> str | None:
-        """None where it gets too long."""
-        call = self.program.maker(number)
-        assert call is not None, "leaves are written by those who read them"
+        """None if it gets too long."""
+        call = self.program.producer(number)
+        assert call is not None, "leaves have no formula"
         operands: list[str] = []
         for before in call.sources:
             if before in self.shown:
                 operands.append(names[before])
-            elif self.program.maker(before) is not None:
-                inner = self._written(before, names, depth + 1) if depth < DEEPEST else None
+            elif self.program.producer(before) is not None:
+                inner = self._written(before, names, depth + 1) if depth < MAX_DEPTH else None
                 if inner is None:
                     return None
                 operands.append(inner)
-        if is_passage(call):
+        if is_view_like(call):
             whole = operands[0] if operands else call.op
-            route = operations.route_of(call, self.program.held[number].position)
-            written = f"{_enclosed(whole)}{route}" if route else whole
+            route = operations.edge_label(call, self.program.tensors[number].position)
+            written = f"{_parenthesize(whole)}{route}" if route else whole
         else:
-            written = written_out(self._label(call), operands)
-        return written if len(written) <= LONGEST else None
+            written = format_operation(self._label(call), operands)
+        return written if len(written) <= MAX_FORMULA else None
 
     def entering(self) -> Iterator[tuple[int, str]]:
-        """Shown tensors that it is made from, in the order of arguments, with what happened on the way."""
+        """Shown tensors that it reads, in the order of arguments, with the views on the way."""
         if self.last is None:
             return
-        # Where several calls are one node, how often it reads something says nothing.
+        # If several calls are one node, repeated reads are dropped.
         once = len(self.working) > 1
         seen: set[tuple[int, str]] = set()
         waiting = list(self._read(self.number, ""))
@@ -92,7 +92,7 @@ class Group:
             number, route = waiting.pop(0)
             inner = number not in self.shown
             mark = (number, "inner" if inner else route)
-            if (inner and self.program.maker(number) is None) or (once and mark in seen):
+            if (inner and self.program.producer(number) is None) or (once and mark in seen):
                 continue
             seen.add(mark)
             if inner:
@@ -101,31 +101,31 @@ class Group:
                 yield number, route
 
     def _read(self, number: int, route: str) -> list[tuple[int, str]]:
-        """What the call that makes a tensor reads, and the route from there on."""
-        call = self.program.maker(number)
-        assert call is not None, "leaves are not entered"
-        here = operations.route_of(call, self.program.held[number].position) + route if is_passage(call) else ""
+        """Inputs of the call that computes a tensor, with the views from there on."""
+        call = self.program.producer(number)
+        assert call is not None, "leaves read nothing"
+        here = operations.edge_label(call, self.program.tensors[number].position) + route if is_view_like(call) else ""
         return [(before, here) for before in call.sources]
 
     def _label(self, call: Call) -> str:
-        if is_passage(call):
-            return operations.route_of(call, self.held.position) or call.op
-        return operations.label_of(call, self._folded, lambda one: self.program.held[one].tensor.ndim)
+        if is_view_like(call):
+            return operations.edge_label(call, self.traced.position) or call.op
+        return operations.call_label(call, self._folded, lambda one: self.program.tensors[one].tensor.ndim)
 
     def _folded(self, number: int) -> str | None:
-        held = self.program.held[number]
-        if number in self.shown or held.kind != "constant" or held.tensor.numel() != 1:
+        traced = self.program.tensors[number]
+        if number in self.shown or traced.kind != "constant" or traced.tensor.numel() != 1:
             return None
-        return f"{held.tensor.item():.4g}"
+        return f"{traced.tensor.item():.4g}"
 
 
-def is_passage(call: Call) -> bool:
-    """Whether it only hands numbers on, in another shape or not all of them."""
-    picks = call.op in operations.PICKING and len(call.sources) == 1
-    return picks or call.op in operations.ARRANGING or operations.passes_on(call)
+def is_view_like(call: Call) -> bool:
+    """Whether it only reshapes or selects numbers."""
+    selects = call.op in operations.INDEXING and len(call.sources) == 1
+    return selects or call.op in operations.RESHAPING or operations.is_identity(call)
 
 
-def _common(chains: Sequence[tuple[ModuleCall, ...]]) -> tuple[ModuleCall, ...]:
+def _common_prefix(chains: Sequence[tuple[ModuleCall, ...]]) -> tuple[ModuleCall, ...]:
     first, *others = chains
     length = 0
     while length < len(first) and all(len(one) > length and one[length] is first[length] for one in others):
@@ -133,36 +133,36 @@ def _common(chains: Sequence[tuple[ModuleCall, ...]]) -> tuple[ModuleCall, ...]:
     return first[:length]
 
 
-def _home(program: Program, number: int) -> str:
-    """The module that reads a leaf, when it is one and the leaf is its own."""
+def _owner(program: Program, number: int) -> str:
+    """The module that owns and alone reads a leaf."""
     homes = {call.modules[-1].path if call.modules else "" for call in program.calls if number in call.sources}
     home = homes.pop() if len(homes) == 1 else ""
-    return home if (program.held[number].name or "").startswith(f"{home}.") else ""
+    return home if (program.tensors[number].name or "").startswith(f"{home}.") else ""
 
 
-def outermost(call: Call, collapsed: set[ModuleCall]) -> ModuleCall | None:
+def outermost_module(call: Call, collapsed: set[ModuleCall]) -> ModuleCall | None:
     return next((module for module in call.modules if module in collapsed), None)
 
 
-def written_out(sign: str, operands: Sequence[str]) -> str:
-    """A sign and what it is applied to, as one writes it: `a + b`, `1 − a`, `ReLU(a)`."""
+def format_operation(sign: str, operands: Sequence[str]) -> str:
+    """An operation and its operands as a formula: `a + b`, `1 − a`, `ReLU(a)`."""
     if sign == "−" and len(operands) == 1:
-        return f"−{_enclosed(operands[0])}"
+        return f"−{_parenthesize(operands[0])}"
     if len(operands) == 2 and sign in SIGNS:
         left, right = operands
         if sign not in "+−":
-            left = _enclosed(left)
-        return f"{left} {sign} {right if sign == '+' else _enclosed(right)}"
+            left = _parenthesize(left)
+        return f"{left} {sign} {right if sign == '+' else _parenthesize(right)}"
     if len(operands) == 1 and " " in sign:
         if sign.startswith(SIGNS):
-            return f"{operands[0] if sign[0] in '+−' else _enclosed(operands[0])} {sign}"
+            return f"{operands[0] if sign[0] in '+−' else _parenthesize(operands[0])} {sign}"
         if sign.endswith(SIGNS):
-            return f"{sign} {_enclosed(operands[0])}"
+            return f"{sign} {_parenthesize(operands[0])}"
     return f"{sign}({', '.join(operands)})"
 
 
-def _enclosed(text: str) -> str:
-    """In parentheses, unless it is one thing already."""
+def _parenthesize(text: str) -> str:
+    """In parentheses, unless it is a single term."""
     depth = 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")

@@ -1,7 +1,6 @@
-"""What a traced function calls its tensors: the variable that the running instruction is about to store into.
+"""Names of tensors in a traced function: the variable that the result of the running call is stored into.
 
-This is read off the frames that are running, from the instruction that follows the call, so that it works where there
-is no source to read, and nothing has to be switched on in the interpreter.
+It is read from the bytecode after the running call, so that no source file and no interpreter setting is needed.
 """
 
 from __future__ import annotations
@@ -18,123 +17,125 @@ import torch
 from torch import Tensor, nn
 
 _TORCH = str(Path(torch.__file__).parent)
-_OWN = str(Path(__file__).parent)
-_PASSING = str(Path(_TORCH) / "overrides.py")
+_TRACER = str(Path(__file__).parent)
+_OVERRIDES = str(Path(_TORCH) / "overrides.py")
 _FUNCTIONS = str(Path(_TORCH) / "autograd" / "function.py")
 _MODULES = str(Path(_TORCH) / "nn" / "modules" / "module.py")
-_SILENT = ("COPY", "NOP", "CACHE", "EXTENDED_ARG", "RESUME")
+_NO_EFFECT = ("COPY", "NOP", "CACHE", "EXTENDED_ARG", "RESUME")
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR")
 
 
 @dataclass(frozen=True)
 class Naming:
-    """Names for the results of one call; `central` says that they are of the traced function itself."""
+    """Names for the results of one call; `central` if they are variables of the traced function itself."""
 
     names: tuple[str, ...] = ()
     central: bool = False
 
 
-def outward(frame: FrameType | None) -> Iterator[FrameType]:
+def outer_frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def is_foreign(frame: FrameType) -> bool:
-    """Whether a frame is the framework's or the tracer's."""
-    return frame.f_code.co_filename.startswith((_TORCH, _OWN))
+def is_library_frame(frame: FrameType) -> bool:
+    """Whether a frame belongs to torch or to the tracer."""
+    return frame.f_code.co_filename.startswith((_TORCH, _TRACER))
 
 
 def where(frame: FrameType) -> str:
-    """file:line of the innermost frame that is nobody's but the user's."""
-    for one in outward(frame):
-        if not is_foreign(one):
+    """file:line of the innermost frame of user code."""
+    for one in outer_frames(frame):
+        if not is_library_frame(one):
             return f"{Path(one.f_code.co_filename).name}:{one.f_lineno}"
     return "an unknown line"
 
 
 def in_custom_function(frame: FrameType) -> bool:
-    """Whether a `torch.autograd.Function` is in its forward: what it does inside is its own business."""
-    return any(one.f_code.co_filename == _FUNCTIONS and one.f_code.co_name == "apply" for one in outward(frame))
+    """Whether a `torch.autograd.Function` runs its forward, which is not traced inside."""
+    return any(one.f_code.co_filename == _FUNCTIONS and one.f_code.co_name == "apply" for one in outer_frames(frame))
 
 
 def in_transform() -> bool:
-    """Whether a function is being mapped or differentiated by `torch.func`: tensors in there are none outside."""
+    """Whether a `torch.func` transform is active: its tensors do not exist outside."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def module_frames(frame: FrameType) -> list[FrameType]:
     """Frames of module calls, outermost first."""
-    found = [one for one in outward(frame) if one.f_code.co_name == "_call_impl" and one.f_code.co_filename == _MODULES]
+    found = [
+        one for one in outer_frames(frame) if one.f_code.co_name == "_call_impl" and one.f_code.co_filename == _MODULES
+    ]
     return found[::-1]
 
 
 def root_of(frame: FrameType, code: CodeType | None) -> FrameType | None:
-    """The outermost frame of the traced function."""
+    """The outermost_module frame of the traced function."""
     found = None
-    for one in outward(frame):
+    for one in outer_frames(frame):
         if one.f_code is code:
             found = one
     return found
 
 
 def naming(frame: FrameType, root: FrameType | None) -> Naming:
-    """Follow the result outward: through every `return`, to the first variable that takes it."""
-    for one in outward(frame):
-        if one.f_code.co_filename == _PASSING:
+    """Follow the result outward through every `return` to the first variable it is stored into."""
+    for one in outer_frames(frame):
+        if one.f_code.co_filename == _OVERRIDES:
             continue
-        following = _after(one.f_code).get(one.f_lasti, ())
+        following = _following_instructions(one.f_code).get(one.f_lasti, ())
         if not following:
             return Naming(central=one is root)
         if following[0] == "return":
             if one is root:
                 return Naming()
             continue
-        if is_foreign(one):
+        if is_library_frame(one):
             return Naming()
         return Naming(following[1:], central=one is root)
     return Naming()
 
 
 @lru_cache(maxsize=4096)
-def _after(code: CodeType) -> dict[int, tuple[str, ...]]:
-    """For each instruction, what becomes of its result: ("return",), ("store", names…) or nothing of the kind."""
-    instructions = [one for one in dis.get_instructions(code) if one.opname not in _SILENT]
+def _following_instructions(code: CodeType) -> dict[int, tuple[str, ...]]:
+    """By offset of an instruction, where its result goes: ("return",) or ("store", names…)."""
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in _NO_EFFECT]
     found: dict[int, tuple[str, ...]] = {}
     for place, one in enumerate(instructions[:-1]):
         following = instructions[place + 1]
         if following.opname == "RETURN_VALUE":
             found[one.offset] = ("return",)
         elif following.opname.startswith(_STORES):
-            found[one.offset] = ("store", *_stored(following)[:1])
+            found[one.offset] = ("store", *_stored_names(following)[:1])
         elif following.opname == "UNPACK_SEQUENCE":
             names: list[str] = []
             for store in instructions[place + 2 : place + 2 + int(following.argval)]:
-                names += _stored(store)
+                names += _stored_names(store)
             if len(names) >= int(following.argval):
                 found[one.offset] = ("store", *names[: int(following.argval)])
     return found
 
 
-def _stored(instruction: dis.Instruction) -> list[str]:
+def _stored_names(instruction: dis.Instruction) -> list[str]:
     if not instruction.opname.startswith(_STORES):
         return []
-    if isinstance(instruction.argval, tuple):  # newer interpreters join two instructions into one
+    if isinstance(instruction.argval, tuple):  # newer Python versions fuse two instructions
         count = 2 if instruction.opname.endswith("STORE_FAST") else 1
         return [str(name) for name in instruction.argval[:count]]
     return [str(instruction.argval)]
 
 
 def tensors_by_name(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that variables hold, directly or in lists, tuples and dictionaries: `h`, `q[0]`, `q[1, 2]`."""
+    """Tensors in variables, also in lists, tuples and dictionaries: `h`, `q[0]`, `q[1, 2]`."""
     for name, value in variables.items():
         if isinstance(value, Tensor):
             yield name, value
     for name, value in variables.items():
-        yield from _inside(name, value, depth=2)
+        yield from _nested_tensors(name, value, depth=2)
 
 
-def _inside(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
+def _nested_tensors(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, dict):
         parts = list(value.items())
     elif isinstance(value, list | tuple):
@@ -147,15 +148,15 @@ def _inside(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
         if isinstance(part, Tensor):
             yield inner, part
         elif depth > 1:
-            yield from _inside(inner, part, depth - 1)
+            yield from _nested_tensors(inner, part, depth - 1)
 
 
 def _key(key: Any) -> str:
     return ", ".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
-def surroundings(function: Any, code: CodeType | None) -> dict[str, Any]:
-    """What a function knows from outside: variables round it, and those of its module that it mentions."""
+def outer_variables(function: Any, code: CodeType | None) -> dict[str, Any]:
+    """Closure variables of a function, and the globals that it uses."""
     inner = getattr(function, "__func__", function)
     known: dict[str, Any] = {}
     space = getattr(inner, "__globals__", {})
@@ -167,13 +168,13 @@ def surroundings(function: Any, code: CodeType | None) -> dict[str, Any]:
     ):
         try:
             known[name] = cell.cell_contents
-        except ValueError:  # not yet filled
+        except ValueError:  # not yet assigned
             continue
     return known
 
 
 def modules_by_name(variables: dict[str, Any]) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that variables hold, with all their parts: `model`, `model.layers.0`."""
+    """Modules in variables, with all submodules: `model`, `model.layers.0`."""
     for name, value in variables.items():
         whole = value if isinstance(value, nn.Module) else None
         for inner, part in whole.named_modules() if whole is not None else ():

@@ -1,4 +1,4 @@
-"""The interactive page of a graph: step through it forward and backward, and see what every edge does."""
+"""The interactive page of a graph: step through forward and backward pass, with the derivative of every edge."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.inspect.graph import numbers
-from anaphor.inspect.graph.differentiate import Local, local
-from anaphor.inspect.graph.drawing import thumbnail
-from anaphor.inspect.graph.graph import Edge, Graph, Node
-from anaphor.inspect.graph.layout import Box, Curve, laid_out
-from anaphor.inspect.page import one_file
+from anaphor.inspect.graph import Edge, Graph, Node, formatting
+from anaphor.inspect.graph.drawing import Box, Curve, compute_layout, thumbnail
+from anaphor.inspect.graph.gradients import LocalDerivative, local_derivative
+from anaphor.inspect.page import render_page
 
-MATRIX = 64
-"""Numbers of a local derivative that is written out."""
+MAX_JACOBIAN = 64
+"""Largest Jacobian that is written in full."""
 
 
-def page_of(graph: Graph) -> str:
-    """One file: markup, style, script and data. It offers the other levels too, where they differ."""
+def build_page(graph: Graph) -> str:
+    """One self-contained HTML file. It also contains the other levels of detail, if they differ."""
     graphs = [graph]
     for level in ("operations", "names", "modules"):
         other = graph.at(level)
@@ -33,21 +31,21 @@ def page_of(graph: Graph) -> str:
         "notes": list(graph.notes),
         "levels": [_level(one) for one in graphs],
     }
-    return one_file(content, "graph.html", ("data.js", "graph.js"), ("page.css", "graph.css"))
+    return render_page(content, "graph.html", ("data.js", "graph.js"), ("page.css", "graph.css"))
 
 
 def _level(graph: Graph) -> dict[str, Any]:
-    layout = laid_out(graph)
+    layout = compute_layout(graph)
     return {
         "name": graph.level,
-        "wide": _short(layout.wide),
-        "high": _short(layout.high),
+        "wide": _rounded(layout.wide),
+        "high": _rounded(layout.high),
         "nodes": [
             _node(node, box, node.id in graph.outputs) for node, box in zip(graph.nodes, layout.boxes, strict=True)
         ],
         "edges": [_edge(graph, edge, curve) for edge, curve in zip(graph.edges, layout.curves, strict=True)],
         "frames": [
-            {"title": frame.title, "at": [_short(x) for x in (frame.left, frame.top, frame.right, frame.bottom)]}
+            {"title": frame.title, "at": [_rounded(x) for x in (frame.left, frame.top, frame.right, frame.bottom)]}
             for frame in layout.frames
         ],
     }
@@ -67,9 +65,9 @@ def _node(node: Node, box: Box, is_output: bool) -> dict[str, Any]:
         "type": str(node.value.dtype).removeprefix("torch."),
         "value": list(box.value),
         "gradient": list(box.gradient) if node.gradient is not None else None,
-        "allValue": numbers.table(node.value, node.exact_value),
-        "allGradient": None if node.gradient is None else numbers.table(node.gradient, node.exact_gradient),
-        "box": [_short(x) for x in (box.x, box.y, box.wide, box.high)],
+        "allValue": formatting.format_table(node.value, node.exact_value),
+        "allGradient": None if node.gradient is None else formatting.format_table(node.gradient, node.exact_gradient),
+        "box": [_rounded(x) for x in (box.x, box.y, box.wide, box.high)],
         "picture": _picture(node.value, box.picture) if box.picture else None,
         "gradientPicture": _picture(node.gradient, box.picture) if box.picture and node.gradient is not None else None,
     }
@@ -78,30 +76,30 @@ def _node(node: Node, box: Box, is_output: bool) -> dict[str, Any]:
 def _edge(graph: Graph, edge: Edge, curve: Curve) -> dict[str, Any]:
     node, before = graph[edge.target], graph[edge.source]
     inputs = tuple(graph[one].number for one in node.inputs)
-    found = local(graph.source, node.number, before.number, node.calls, inputs, MATRIX)
+    derivative = local_derivative(graph.source, node.number, before.number, node.calls, inputs, MAX_JACOBIAN)
     return {
         "source": edge.source,
         "target": edge.target,
         "label": edge.label,
-        "points": [[_short(x), _short(y)] for x, y in curve.points],
-        "tip": [_short(x) for x in curve.tip],
-        "labelAt": None if curve.label_at is None else [_short(x) for x in curve.label_at],
-        "derivative": None if found is None else _derivative(found, node, before),
-        "share": None if found is None else numbers.rows(found.share, found.exact_share),
+        "points": [[_rounded(x), _rounded(y)] for x, y in curve.points],
+        "tip": [_rounded(x) for x in curve.tip],
+        "labelAt": None if curve.label_at is None else [_rounded(x) for x in curve.label_at],
+        "derivative": None if derivative is None else _format_jacobian(derivative, node, before),
+        "share": None if derivative is None else formatting.format_rows(derivative.share, derivative.exact_share),
     }
 
 
-def _derivative(found: Local, node: Node, before: Node) -> list[str]:
-    """The matrix of slopes as people write it: a number, a diagonal, or rows."""
-    if found.jacobian is None:
-        return [f"a matrix of {node.value.numel():,} × {before.value.numel():,} slopes"]
-    matrix, exact = found.jacobian, found.exact_jacobian
+def _format_jacobian(derivative: LocalDerivative, node: Node, before: Node) -> list[str]:
+    """A number, a diagonal, or the rows of the matrix."""
+    if derivative.jacobian is None:
+        return [f"a matrix of {node.value.numel():,} × {before.value.numel():,} derivatives"]
+    matrix, exact = derivative.jacobian, derivative.exact_jacobian
     if matrix.shape == (1, 1):
-        return numbers.rows(matrix[0, 0], None if exact is None else exact[0, 0:1].reshape(()))
+        return formatting.format_rows(matrix[0, 0], None if exact is None else exact[0, 0:1].reshape(()))
     if node.value.shape == before.value.shape and not bool((matrix - matrix.diag().diag()).any()):
         diagonal = None if exact is None else exact.diagonal()
-        return [f"diagonal {numbers.line(matrix.diag(), diagonal)}"]
-    return numbers.table(matrix, exact)
+        return [f"diagonal {formatting.format_line(matrix.diag(), diagonal)}"]
+    return formatting.format_table(matrix, exact)
 
 
 def _picture(value: Tensor, high: float) -> dict[str, Any]:
@@ -112,5 +110,5 @@ def _picture(value: Tensor, high: float) -> dict[str, Any]:
     return {"rows": small.shape[0], "columns": small.shape[1], "cells": packed, "high": high}
 
 
-def _short(value: float) -> float:
+def _rounded(value: float) -> float:
     return round(float(value), 1)

@@ -1,4 +1,4 @@
-// One matrix: the tokens of a source across, those of a target down.
+// One matrix: source tokens as columns, target tokens as rows.
 
 const across = data.source.map(shown), down = data.target.map(shown), { weights } = data;
 const largest = Math.max(...weights.flat()) || 1;
@@ -9,7 +9,7 @@ function draw() {
   const what = {
     rows: down.length, columns: across.length, rowNames: down, columnNames: across, square: true, ramp: "weight", tick: String,
     step: (row, column) => Math.round(255 * Math.sqrt(weights[row][column] / largest)),
-    tell: (row, column) => `${down[row]} looks at ${across[column]}\n${written(weights[row][column])}`,
+    describe: (row, column) => `${down[row]} attends to ${across[column]}\n${written(weights[row][column])}`,
   };
   size ??= grid.fitting(what);
   byId("cell").value = size;
@@ -17,7 +17,7 @@ function draw() {
   legend(byId("legend"), "weight", "0", written(largest));
 }
 
-// A line for each token of the target: the places it looked at most, three of them unless the rest is nothing.
+// One line per target token: its up to three largest weights.
 function tell() {
   byId("words").replaceChildren(...weights.map((row, place) => {
     const most = row.map((weight, at) => [weight, at]).sort((one, other) => other[0] - one[0]).slice(0, 3)

@@ -1,9 +1,9 @@
-// What the page shows, out of the block of JSON it carries, and the colours for it.
+// The JSON data of the page, and the color maps.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (name) => document.getElementById(name);
 
-// Nothing of the text ever becomes markup: it enters through textContent only.
+// Text is only set by textContent, so that it never becomes markup.
 function make(kind, text = "", className = "") {
   const element = document.createElement(kind);
   element.textContent = text;
@@ -27,8 +27,8 @@ async function bytesOf(packed) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// Weights are kept as they travel, one byte each: the square root of their share of the largest in the row. Where some
-// are below zero, 128 stands for zero.
+// Weights as one byte each: the square root of their ratio to the largest of the row. With negative weights, 128 stands
+// for zero.
 class Weights {
   constructor(packed, cells) {
     this.rows = packed.rows;
@@ -46,7 +46,7 @@ class Weights {
   }
 }
 
-// The average of a layer's heads, with the same two questions.
+// The average of a layer's heads, with the same interface.
 class Average {
   constructor(heads) {
     ({ rows: this.rows, columns: this.columns } = heads[0]);
@@ -68,7 +68,7 @@ class Average {
   }
 }
 
-// States and gates: a byte from 1 to 255, 128 in the middle, for what lies between -peak and peak.
+// States and gates: a byte from 1 to 255 for values from -peak to peak; 128 stands for zero.
 class Units {
   constructor(packed, cells) {
     this.rows = packed.rows;
@@ -88,7 +88,7 @@ function opening(packed, kind) {
   return opened.get(packed);
 }
 
-// ---- colours: each ramp is a table of 256, made anew when the reader changes between light and dark
+// ---- colors: each color map is a table of 256, recomputed when the reader switches between light and dark
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const stops = {
@@ -135,7 +135,7 @@ function legend(host, ramp, low, high) {
   host.replaceChildren(make("span", low), canvas, make("span", high));
 }
 
-// A canvas of this size on the page, with as many dots as the screen has there; gives what to draw with.
+// Set the size of a canvas in CSS pixels, at the resolution of the screen, and return its context.
 function sized(canvas, wide, high) {
   const fine = window.devicePixelRatio || 1;
   canvas.width = Math.round(wide * fine);

@@ -1,4 +1,4 @@
-// A graph that is walked through: values appear forward, gradients backward.
+// A graph to step through: values appear in the forward pass, gradients in the backward pass.
 
 const svgSpace = "http:" + "//www.w3.org/2000/svg";
 const LINE = 13, PICTURE = 54;
@@ -43,7 +43,7 @@ function drawEdge(edge) {
   group.append(shape("path", { d: `M${x},${y} L${foot[0] - 3.4 * dy},${foot[1] + 3.4 * dx} L${foot[0] + 3.4 * dy},${foot[1] - 3.4 * dx} Z` }, "arrow"));
   if (edge.labelAt) group.append(shape("text", { x: edge.labelAt[0], y: edge.labelAt[1] }, "route", edge.label.replaceAll("ᵀ", "T")));
   const touch = shape("path", { d: `${path} L${x},${y}` }, "touch");
-  touch.addEventListener("pointermove", (event) => { group.classList.add("pointed"); showTip(tellEdge(edge), event); });
+  touch.addEventListener("pointermove", (event) => { group.classList.add("pointed"); showTip(describeEdge(edge), event); });
   touch.addEventListener("pointerleave", () => { group.classList.remove("pointed"); hideTip(); });
   touch.addEventListener("click", () => choose(edge.target));
   group.append(touch);
@@ -68,7 +68,7 @@ function drawNode(node) {
     group.append(shape("image", { href: image, x: x - wideness / 2, y: top + high - node.picture.high + (node.picture.high - 4 - tallness) / 2,
       width: wideness, height: tallness, preserveAspectRatio: "none", "image-rendering": "pixelated" }, "value"));
   });
-  group.addEventListener("pointermove", (event) => showTip(tellNode(node), event));
+  group.addEventListener("pointermove", (event) => showTip(describeNode(node), event));
   group.addEventListener("pointerleave", hideTip);
   group.addEventListener("click", () => choose(node.id));
   group.addEventListener("focus", () => choose(node.id));
@@ -129,7 +129,7 @@ function go(to) {
     for (const part of element.querySelectorAll(".gradient")) part.toggleAttribute("hidden", !sloped.has(node.id));
     element.classList.toggle("waiting", !valued.has(node.id));
     element.classList.toggle("now", !finished && now?.node === node);
-    element.setAttribute("aria-label", tellNode(node, valued.has(node.id), sloped.has(node.id)));
+    element.setAttribute("aria-label", describeNode(node, valued.has(node.id), sloped.has(node.id)));
   });
   level.edges.forEach((edge, place) => {
     drawnEdges[place].classList.toggle("forward", !finished && now?.way === "forward" && edge.target === now.node.id);
@@ -138,7 +138,7 @@ function go(to) {
   byId("step").value = step;
   byId("first").disabled = byId("back").disabled = step === 0;
   byId("last").disabled = finished;
-  byId("told").textContent = tellStep(now) + (finished ? ". Now everything is shown; next starts again." : "");
+  byId("status").textContent = describeStep(now) + (finished ? ". All steps are shown; next starts again." : "");
   document.documentElement.dataset.step = `${step}/${order.length}`;
   if (now && !finished) {
     choose(now.node.id);
@@ -155,13 +155,13 @@ function bring(node) {
   if (y + edge - high / 2 < host.scrollTop || y + edge + high / 2 > host.scrollTop + host.clientHeight) host.scrollTop = y - host.clientHeight / 2;
 }
 
-function tellStep(now) {
+function describeStep(now) {
   const place = `Step ${step} of ${order.length}. `;
-  if (!now) return `${place}Only what is given is known.`;
+  if (!now) return `${place}Only inputs, parameters and constants have values.`;
   const { node, way } = now;
   if (way === "forward") return `${place}Forward: ${node.name} = ${node.formula} = ${inLine(node.value)}`;
   const through = level.edges.filter((edge) => edge.source === node.id && edge.share);
-  if (!through.length) return `${place}Backward: the gradient of ${node.name} is ${inLine(node.gradient)}${node.output ? ", where it begins" : ""}`;
+  if (!through.length) return `${place}Backward: the gradient of ${node.name} is ${inLine(node.gradient)}${node.output ? ", where the backward pass starts" : ""}`;
   const parts = through.map((edge) => {
     const reader = level.nodes[edge.target], single = !reader.shape.length && !node.shape.length;
     return single ? `${inLine(edge.derivative)} × ${inLine(reader.gradient)} through ${reader.name}` : `${inLine(edge.share)} through ${reader.name}`;
@@ -171,17 +171,17 @@ function tellStep(now) {
 
 // ---- what a node and an edge are
 
-function tellNode(node, valued = true, sloped = true) {
+function describeNode(node, valued = true, sloped = true) {
   const lines = [node.leaf ? `${node.name} (${node.op})` : `${node.name} = ${node.formula}`];
   if (valued) lines.push(`value ${joined(node.value)}`);
   if (sloped && node.gradient) lines.push(`gradient ${joined(node.gradient)}`);
   return lines.join("\n");
 }
 
-function tellEdge(edge) {
+function describeEdge(edge) {
   const from = level.nodes[edge.source], to = level.nodes[edge.target];
-  if (!edge.derivative) return `${to.name} reads ${from.name}; no gradient passes here`;
-  return `∂${to.name}/∂${from.name} = ${joined(edge.derivative)}\nhands back ${joined(edge.share)}`;
+  if (!edge.derivative) return `${to.name} reads ${from.name}; no gradient`;
+  return `∂${to.name}/∂${from.name} = ${joined(edge.derivative)}\ngradient contribution ${joined(edge.share)}`;
 }
 
 function choose(id) {
@@ -189,8 +189,8 @@ function choose(id) {
   const node = level.nodes[id];
   drawnNodes.forEach((element, place) => element.classList.toggle("chosen", level.nodes[place].id === id));
   byId("node-title").textContent = node.name;
-  const facts = [[node.leaf ? "is" : "made by", node.formula], ["value", node.allValue, "value"], ["gradient", node.allGradient, "gradient"],
-    ["shape", node.shape.length ? node.shape.join(" × ") : "one number"], ["type", node.type], ["line", node.where]];
+  const facts = [[node.leaf ? "kind" : "computed as", node.formula], ["value", node.allValue, "value"], ["gradient", node.allGradient, "gradient"],
+    ["shape", node.shape.length ? node.shape.join(" × ") : "scalar"], ["type", node.type], ["line", node.where]];
   byId("node-facts").replaceChildren(...facts.filter(([, text]) => text && text.length).flatMap(([name, text, kind]) => {
     const told = make("dd");
     told.append(make("pre", Array.isArray(text) ? text.join("\n") : text, kind ?? ""));
@@ -206,7 +206,7 @@ function flows(host, edges, other) {
     const item = make("li"), button = make("button", level.nodes[other(edge)].name + (host === "inputs" ? edge.label : ""));
     button.type = "button";
     button.addEventListener("click", () => choose(other(edge)));
-    item.append(button, make("pre", tellEdge(edge)));
+    item.append(button, make("pre", describeEdge(edge)));
     return item;
   }));
 }

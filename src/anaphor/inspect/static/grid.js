@@ -1,7 +1,7 @@
-// A matrix of coloured cells with names along two sides. Only what is in view is drawn, so that a thousand tokens are as
-// quick as ten: the canvas stands still inside a scrolling window, and a spacer gives the window its length.
+// A heat map with labels on two sides. Only the visible part is drawn, so that a thousand tokens are as fast as ten: the
+// canvas is fixed inside a scrolling window, and a spacer sets the scrollable size.
 
-const ROOM = 9; // pixels of a cell from which on its name fits beside it
+const ROOM = 9; // least size of a cell in pixels for a label next to it
 
 class Grid {
   constructor(host, about, { moved = () => {}, picked = () => {} }) {
@@ -32,20 +32,20 @@ class Grid {
     new ResizeObserver(() => this.later()).observe(this.window);
   }
 
-  // what: {rows, columns, rowNames, columnNames, tick(row), step(row, column) -> 0…255 or -1 for no colour at all, ramp,
-  // tell(row, column), chosen, square}
+  // what: {rows, columns, rowNames, columnNames, tick(row), step(row, column) -> 0…255 or -1 for no color, ramp,
+  // describe(row, column), chosen, square}
   show(what, size) {
     const again = this.what && this.what.rows === what.rows && this.what.columns === what.columns;
     this.what = what;
     if (!again) this.cursor = null;
     this.size = size ?? this.size;
-    this.window.setAttribute("aria-label", `${this.about}, ${what.rows} rows and ${what.columns} columns. Arrow keys move from cell to cell, Enter chooses.`);
+    this.window.setAttribute("aria-label", `${this.about}, ${what.rows} rows and ${what.columns} columns. Arrow keys move between cells, Enter selects.`);
     this.canvas.dataset.rows = what.rows;
     this.canvas.dataset.columns = what.columns;
     this.later();
   }
 
-  // The size at which everything fits, if it does.
+  // The cell size at which everything fits.
   fitting(what) {
     const wide = (this.window.clientWidth || 800) - 130, high = 0.8 * innerHeight - 120;
     const least = what.square ? Math.min(wide / what.columns, high / what.rows) : wide / what.columns;
@@ -135,7 +135,7 @@ class Grid {
     context.stroke();
   }
 
-  // An outline round the chosen row and round the cell under the pointer.
+  // Outlines of the selected row and of the cell under the pointer.
   frame(context, x, y) {
     const { what, cursor } = this;
     context.lineWidth = 1;
@@ -185,7 +185,7 @@ class Grid {
     }
   }
 
-  // Numbers at a round distance, about fifty pixels apart.
+  // Ticks at round numbers, about fifty pixels apart.
   every(count, size) {
     return [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((step) => step * size >= 44 || step >= count) ?? 1000;
   }
@@ -212,7 +212,7 @@ class Grid {
     this.cursor = cell;
     this.tip.classList.toggle("on", Boolean(cell));
     if (cell) {
-      this.tip.textContent = this.what.tell(cell.row, cell.column);
+      this.tip.textContent = this.what.describe(cell.row, cell.column);
       this.place(cell);
     }
     this.moved(cell);
@@ -240,7 +240,7 @@ class Grid {
       const cell = { row: within(at.row + down, what.rows), column: within(at.column + right, what.columns) };
       this.reveal(cell);
       this.point(cell);
-      byId("said").textContent = what.tell(cell.row, cell.column);
+      byId("said").textContent = what.describe(cell.row, cell.column);
     } else if (event.key === "Escape") {
       this.point(null);
     } else {

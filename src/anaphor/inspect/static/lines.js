@@ -1,7 +1,7 @@
-// Tokens in two columns, with a line from each token on the left to what it looks at on the right.
+// Tokens in two columns, with a line from each query on the left to its keys on the right.
 
 const LINE = 21; // pixels from one token to the next
-const FEW = 40; // tokens whose lines can all be drawn without hiding each other, and lines of one token that are drawn
+const FEW = 40; // most tokens whose lines are all drawn, and most lines of one token
 
 class Lines {
   constructor(host, { moved = () => {}, picked = () => {} }) {
@@ -37,7 +37,7 @@ class Lines {
     this.what = what;
     this.canvas.dataset.rows = what.rows;
     this.canvas.dataset.columns = what.columns;
-    this.window.setAttribute("aria-label", `Lines between ${what.rows} tokens. Up and down choose a token.`);
+    this.window.setAttribute("aria-label", `Lines between ${what.rows} tokens. Up and down select a token.`);
     this.later();
   }
 

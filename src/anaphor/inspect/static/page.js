@@ -1,4 +1,4 @@
-// What is chosen, and what follows from it for each part of the page.
+// The selection (run, layer, head, token) and the parts of the page that depend on it.
 
 const chosen = { run: 0, layer: null, head: null, view: "matrix", scale: null, paint: "loss", token: 0 };
 const highest = Math.max(0.1, ...data.runs.flatMap((run) => run.losses.filter((loss) => loss !== null)));
@@ -28,21 +28,22 @@ const units = new Grid(byId("unit-map"), "Units over time", { picked: (row, colu
 // ---- header and text
 
 const tokens = (count) => `${count} token${count === 1 ? "" : "s"}`;
-const perplexity = (one) => one.perplexity === null ? "" : `, perplexity ${written(one.perplexity)}`;
+const scores = (one) => one.scores ? `; ${one.scores}` : "";
+const meanLoss = (one) => { const all = one.losses.filter((loss) => loss !== null); return all.reduce((sum, loss) => sum + loss, 0) / all.length; };
 
 function facts() {
   const one = run();
   document.title = `Looking inside ${data.runs.map((each) => named(each.name)).join(" and ")}`;
   byId("facts").textContent =
-    `${one.name}: ${one.model}; ${tokens(one.tokens.length - 1)}, loss ${one.loss.toFixed(3)}${perplexity(one)}`;
+    `${one.name}: ${one.model}; ${tokens(one.tokens.length - 1)}${scores(one)}`;
   byId("notes").replaceChildren(...one.notes.map((note) => make("li", note)));
 }
 
 function paints() {
-  const options = [["loss", "the loss of each token"]];
-  if (data.differences) options.push(["difference", "the difference of the losses"]);
-  if (run().layers.length) options.push(["from", "what the chosen token looks at"], ["to", "what looks at the chosen token"]);
-  if (!options.some(([key]) => key === chosen.paint)) chosen.paint = "loss";
+  const options = run().losses.some((loss) => loss !== null) ? [["loss", "loss of each token"]] : [];
+  if (data.differences) options.push(["difference", "difference of the losses"]);
+  if (run().layers.length) options.push(["from", "attention from the selected token"], ["to", "attention to the selected token"]);
+  if (!options.some(([key]) => key === chosen.paint)) chosen.paint = options[0]?.[0] ?? "loss";
   fill(byId("paint"), options, chosen.paint);
 }
 
@@ -55,10 +56,10 @@ function tell(place) {
   const at = place ?? chosen.token, token = run().tokens[at];
   const losses = data.runs.map((each) => each.losses[at]);
   let line = `token ${at} ${shown(token)}: `;
-  if (losses[0] === null) line += "the boundary before the text, which is not scored";
+  if (losses[0] === null) line += at ? "not scored" : "start of the sequence, not scored";
   else if (losses.length === 1) line += `loss ${losses[0].toFixed(3)}, probability ${written(Math.exp(-losses[0]))}`;
   else line += `loss ${losses.map((loss) => loss.toFixed(3)).join(" and ")}, difference ${signed(losses[1] - losses[0])}`;
-  if (run().unknown[at]) line += "; the tokenizer does not know it";
+  if (run().unknown[at]) line += "; unknown to the tokenizer";
   byId("token-facts").textContent = line;
 }
 
@@ -99,8 +100,8 @@ function layers() {
   if (!layer()) chosen.layer = all[0].name;
   fill(byId("layer"), all.map((one) => [one.name, one.place]), chosen.layer);
   const heads = layer().heads.map((_, head) => [`${head}`, `${head}`]);
-  if (layer().heads.length > 1) heads.push(["average", "average of all"]);
-  if (layer().rollout) heads.push(["rollout", "rollout up to here"]);
+  if (layer().heads.length > 1) heads.push(["average", "average of all heads"]);
+  if (layer().rollout) heads.push(["rollout", "rollout up to this layer"]);
   if (!heads.some(([key]) => key === chosen.head)) chosen.head = heads[0][0];
   fill(byId("head"), heads, chosen.head);
 }
@@ -135,7 +136,7 @@ function draw() {
   const map = current, names = labels();
   const most = { map: () => map.largest, row: (row) => map.peaks[row], one: () => 1 }[chosen.scale];
   const largest = (row) => most(row) || 1;
-  // Where nobody looks at a later token, those cells have no colour at all.
+  // Cells of a causal mask have no color.
   const { causal } = layer(), root = (row, column) => Math.sqrt(Math.abs(map.at(row, column)) / largest(row));
   const step = map.signed
     ? (row, column) => 128 + Math.round(127 * Math.min(1, root(row, column)) * Math.sign(map.at(row, column)))
@@ -144,7 +145,7 @@ function draw() {
     rows: map.rows, columns: map.columns, rowNames: names, columnNames: names, square: true, ramp: map.signed ? "both" : "weight",
     chosen: chosen.token, tick: String, at: (row, column) => map.at(row, column), largest: (row) => map.peaks[row],
     step,
-    tell: (row, column) => `${names[row]} (${row}) looks at ${names[column]} (${column})\n${written(map.at(row, column))}`,
+    describe: (row, column) => `${names[row]} (${row}) attends to ${names[column]} (${column})\n${written(map.at(row, column))}`,
   };
   const inMatrix = chosen.view === "matrix";
   byId("matrix").hidden = !inMatrix;
@@ -177,8 +178,8 @@ function list(row) {
     }));
     if (!all.length) host.replaceChildren(make("li", "nothing"));
   };
-  byId("from-title").textContent = `${names[row]} (${row}) looks at`;
-  byId("to-title").textContent = `${names[row]} (${row}) is looked at by`;
+  byId("from-title").textContent = `${names[row]} (${row}) attends to`;
+  byId("to-title").textContent = `${names[row]} (${row}) is attended to by`;
   rank(byId("from"), current.columns, (place) => current.at(row, place), 10);
   rank(byId("to"), current.rows, (place) => current.at(place, row), 6);
 }
@@ -190,7 +191,7 @@ function open(name, head) {
   attend();
 }
 
-// Small pictures of all heads: each pixel is the largest weight of the cells it stands for.
+// Thumbnails of all heads: each pixel is the largest weight of its cells.
 async function thumbs() {
   const host = byId("thumbs"), mine = run();
   host.replaceChildren();
@@ -262,7 +263,7 @@ function summary(sorted = null) {
     cell.append(button);
     top.append(cell);
   }
-  top.append(make("th", "remarkable", "words"));
+  top.append(make("th", "pattern", "words"));
   const body = document.createElement("tbody"), head = document.createElement("thead");
   head.append(top);
   for (const one of heads) {
@@ -280,7 +281,7 @@ function summary(sorted = null) {
       const share = key.startsWith("on_") || key === "induction";
       row.append(make("td", one[key] === null ? "–" : one[key].toFixed(2), share && one[key] >= 0.5 ? "strong" : ""));
     }
-    row.append(make("td", one.remarkable, "words"));
+    row.append(make("td", one.pattern, "words"));
     body.append(row);
   }
   table.replaceChildren(head, body);
@@ -312,7 +313,7 @@ async function walk() {
     step: one.bounded
       ? (row, column) => Math.max(0, Math.min(255, Math.round(255 * map.at(row, column))))
       : (row, column) => map.cells[row * map.columns + column],
-    tell: (row, column) => `unit ${one.units[row]} at ${names[column]} (${column})\n${written(map.at(row, column))}`,
+    describe: (row, column) => `unit ${one.units[row]} at ${names[column]} (${column})\n${written(map.at(row, column))}`,
   };
   unitSize ??= units.fitting(what);
   byId("unit-cell").value = unitSize;
@@ -320,20 +321,21 @@ async function walk() {
   if (one.bounded) legend(byId("unit-legend"), "weight", "0", "1");
   else legend(byId("unit-legend"), "both", `−${written(map.peak)}`, `+${written(map.peak)}`);
   byId("unit-facts").textContent = one.units.length < one.of
-    ? `Units down, tokens across. Shown are the ${one.units.length} of ${one.of} units whose hidden state varies most over this text.`
-    : `Units down, tokens across. Shown are all ${one.of} units.`;
+    ? `Rows are units, columns are tokens. The ${one.units.length} of ${one.of} units whose hidden state varies most are shown.`
+    : `Rows are units, columns are tokens. All ${one.of} units are shown.`;
   byId("units").dataset.shown = `${one.layer}/${one.part}`;
 }
 
 // ---- two runs
 
 function compare() {
-  byId("runs").hidden = byId("run-choice").hidden = data.runs.length < 2;
-  if (data.runs.length < 2) return;
-  const [first, second] = data.runs;
+  byId("run-choice").hidden = data.runs.length < 2;
+  byId("runs").hidden = !data.differences;
   fill(byId("run"), data.runs.map((one, place) => [place, one.name]), chosen.run);
+  if (!data.differences) return;
+  const [first, second] = data.runs;
   for (const [name, one] of [["first", first], ["second", second]]) {
-    byId(`${name}-name`).textContent = `${one.name}: loss ${one.loss.toFixed(3)}${perplexity(one)}`;
+    byId(`${name}-name`).textContent = `${one.name}${scores(one).replace(";", ":")}`;
     new Text(byId(`${name}-text`), one, { moved: tell }).paint("loss", (at) => one.losses[at] === null ? null : one.losses[at] / highest);
   }
   const pair = [byId("first-text"), byId("second-text")];
@@ -341,13 +343,13 @@ function compare() {
   new Text(byId("difference-text"), first, { moved: tell })
     .paint("both", (at) => data.differences[at] === null ? null : 0.5 + data.differences[at] / apart / 2);
   legend(byId("difference-legend"), "both", `${second.name} better`, `${first.name} better`);
-  const mean = second.loss - first.loss, better = data.differences.filter((one) => one < 0 && one !== null).length;
+  const mean = meanLoss(second) - meanLoss(first), better = data.differences.filter((one) => one < 0 && one !== null).length;
   byId("difference-facts").textContent =
-    `${second.name} less ${first.name}: ${signed(mean)} nats a token; ${second.name} is better on ${better} of ${tokens(first.tokens.length - 1)}`;
+    `${second.name} − ${first.name}: ${signed(mean)} nats per token; ${second.name} is better on ${better} of ${tokens(first.tokens.length - 1)}`;
   const order = data.differences.map((one, place) => [one, place]).filter(([one]) => one !== null);
   order.sort((one, other) => Math.abs(other[0]) - Math.abs(one[0]));
   const head = make("tr"), body = document.createElement("tbody"), top = document.createElement("thead");
-  head.append(...["token", "place", first.name, second.name, "difference"].map((name) => make("th", name)));
+  head.append(...["token", "position", first.name, second.name, "difference"].map((name) => make("th", name)));
   top.append(head);
   body.append(...order.slice(0, 20).map(([value, place]) => {
     const row = make("tr");

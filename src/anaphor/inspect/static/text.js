@@ -1,4 +1,4 @@
-// A text whose tokens are coloured, and can be chosen with the pointer or with the arrow keys.
+// A text with colored tokens, which can be selected with the pointer or the arrow keys.
 
 class Text {
   constructor(host, run, { moved = () => {}, picked = null }) {
@@ -6,7 +6,7 @@ class Text {
     host.classList.toggle("words", !run.joined);
     this.tokens = run.tokens.map((token, place) => {
       const span = make("span", place ? token : shown(token), "token");
-      if (!place) span.classList.add("outside"); // the boundary, which the text begins after
+      if (!place) span.classList.add("outside"); // the boundary before the text
       if (run.unknown[place]) span.classList.add("unknown");
       // The same token inside the text ends a line there.
       if (place && (token === run.tokens[0] || token === "\n")) span.textContent = "⏎\n";
@@ -46,7 +46,7 @@ class Text {
     if (top < host.scrollTop || top + 24 > host.scrollTop + host.clientHeight) host.scrollTop = top - host.clientHeight / 2;
   }
 
-  // share(place) -> 0…1, or null for a token that is not coloured
+  // share(place) -> 0…1, or null for a token without color
   paint(ramp, share) {
     this.tokens.forEach((token, place) => {
       const value = share(place);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +15,7 @@ from anaphor.tasks import LOSS, PERPLEXITY, align_columns, count_noun
 from anaphor.tasks.lm import describe_unknown
 
 if TYPE_CHECKING:
-    from anaphor.inspect import Look
-    from anaphor.inspect.heads import HeadSummary
+    from anaphor.inspect import HeadSummary, TextLook
     from anaphor.tasks.lm.experiment import LanguageModelExperiment
 
 HEADS_SHOWN = 12  # in the table, unless there are hardly more
@@ -64,7 +62,7 @@ class LookOptions:
     ) -> tuple[dict[str, Any], list[str]]:
         """Write the page and the figures. Gives all values as JSON, and lines for people. `load` loads another run."""
         from anaphor.inspect.figures import draw_attention, draw_units
-        from anaphor.inspect.page import page_of
+        from anaphor.inspect.page import build_page
         from anaphor.training.files import replace_file
 
         look = self._look_at(experiment, warn)
@@ -78,7 +76,7 @@ class LookOptions:
             missing = self._missing(other)
             # The layer and the head were chosen for the first run; the second need not have them.
             looks[str(self.compare)] = replace(other, notes=(*other.notes, missing)) if missing else other
-        page, left_out = page_of(looks, first)
+        page, left_out = build_page(looks, first)
         written = [out / "attention.html"]
         with writing_to(out):
             replace_file(written[0], page.encode())
@@ -89,11 +87,14 @@ class LookOptions:
                 written += draw_units(one, out, stem=f"states{ending}", run=title)
         return self._plain(looks, written, left_out), _describe(looks, written, left_out)
 
-    def _look_at(self, experiment: LanguageModelExperiment, warn: Callable[[str], None]) -> Look:
+    def _look_at(self, experiment: LanguageModelExperiment, warn: Callable[[str], None]) -> TextLook:
         from anaphor.data.tokenizer import UNKNOWN
         from anaphor.inspect import look_at
 
         look = look_at(experiment.model, experiment.tokenizer, self._read(experiment), self.layers)
+        total = look.scored.total
+        values = {"loss": total.loss, "perplexity": total.perplexity}
+        look = replace(look, summary=format_values((LOSS, PERPLEXITY), values))
         tokens = look.tokens[1:]  # after the boundary
         for line in describe_unknown(tokens.count(UNKNOWN), len(tokens), "text"):
             warn(line)
@@ -109,7 +110,7 @@ class LookOptions:
             raise DataError(f"{self.file} cannot be read: {error.strerror}") from None
         return experiment.tokenizer.as_text(raw, where=str(self.file))
 
-    def _missing(self, look: Look) -> str:
+    def _missing(self, look: TextLook) -> str:
         """Why a run does not have the layer and the head that were chosen; empty where it has, or none were."""
         try:
             if self.layer is not None:
@@ -118,19 +119,19 @@ class LookOptions:
             return str(error)
         return ""
 
-    def _plain(self, looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequence[str]) -> dict[str, Any]:
+    def _plain(self, looks: Mapping[str, TextLook], written: Sequence[Path], left_out: Sequence[str]) -> dict[str, Any]:
         """All values as JSON. `differences` are second losses minus first."""
-        from anaphor.inspect import differences
+        from anaphor.inspect import compare_losses
 
         first, *others = looks.values()
         return {
             "runs": [{"run": name, **self._plain_run(look)} for name, look in looks.items()],
-            "differences": list(differences(first.scored, others[0].scored)) if others else None,
+            "differences": list(compare_losses(first.scored, others[0].scored)) if others else None,
             "left_out": list(left_out),
             "written": [str(path) for path in written],
         }
 
-    def _plain_run(self, look: Look) -> dict[str, Any]:
+    def _plain_run(self, look: TextLook) -> dict[str, Any]:
         weights, missing = self._weights(look)
         return {
             "model": look.model,
@@ -139,7 +140,7 @@ class LookOptions:
             "loss": look.scored.total.loss,
             "perplexity": look.scored.total.perplexity,
             "notes": [*look.notes, *missing],
-            "summary": [{**dataclasses.asdict(head), "remarkable": head.remarkable} for head in look.heads],
+            "summary": [head.to_plain() for head in look.heads],
             "weights": weights,
             "units": {
                 f"{one.layer}.{one.kind}.{one.part}": {"units": one.units, "of": one.of, "values": one.values.tolist()}
@@ -147,7 +148,7 @@ class LookOptions:
             },
         }
 
-    def _weights(self, look: Look) -> tuple[dict[str, Any], list[str]]:
+    def _weights(self, look: TextLook) -> tuple[dict[str, Any], list[str]]:
         """[H, T, T] by tap, of the layer and head that were chosen, as far as they are not too many."""
         heads = [(name, head) for name, maps in look.maps.items() for head in range(len(maps))]
         if self.layer is not None:
@@ -164,21 +165,19 @@ class LookOptions:
         return found, missing
 
 
-def _describe(looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequence[str]) -> list[str]:
-    from anaphor.inspect import differences
+def _describe(looks: Mapping[str, TextLook], written: Sequence[Path], left_out: Sequence[str]) -> list[str]:
+    from anaphor.inspect import compare_losses
 
     lines = []
     for name, look in looks.items():
-        total = look.scored.total
-        values = format_values((LOSS, PERPLEXITY), {"loss": total.loss, "perplexity": total.perplexity})
-        lines += [f"{name}: {look.model}", f"  {values}, {count_noun(total.tokens, 'token')}"]
+        lines += [f"{name}: {look.model}", f"  {look.summary}, {count_noun(look.scored.total.tokens, 'token')}"]
         lines += (
             _head_table(look.heads) if look.heads else ["  no layer has attention; the page shows states and gates"]
         )
         lines += look.notes
     if len(looks) == 2:
         (first, one), (second, other) = looks.items()
-        found = differences(one.scored, other.scored)
+        found = compare_losses(one.scored, other.scored)
         better = sum(value < 0 for value in found)
         mean = sum(found) / len(found)
         share = f"{better} of {count_noun(len(found), 'token')}"
@@ -189,14 +188,14 @@ def _describe(looks: Mapping[str, Look], written: Sequence[Path], left_out: Sequ
 def _head_table(heads: Sequence[HeadSummary]) -> list[str]:
     if not heads:
         return ["  no layer has attention; the page shows states and gates"]
-    from anaphor.inspect.look import place_of
+    from anaphor.inspect.look import layer_label
 
     shown = heads if len(heads) <= HEADS_SHOWN + 4 else heads[:HEADS_SHOWN]
     rows = [["layer", "head", "entropy", "distance", "itself", "previous", "first", "induction", "pattern"]]
     for head in shown:
         values = (head.entropy, head.distance, head.on_self, head.on_previous, head.on_first, head.induction)
         cells = ["–" if value is None else f"{value:.2f}" for value in values]
-        rows.append([place_of(head.name), str(head.head), *cells, head.remarkable])
+        rows.append([layer_label(head.name), str(head.head), *cells, head.pattern])
     patterns = max(len(row[-1]) for row in rows)
     lines = [line.rstrip() for line in align_columns([[*row[:-1], row[-1].ljust(patterns)] for row in rows])]
     if len(heads) > len(shown):

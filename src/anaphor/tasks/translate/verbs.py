@@ -79,9 +79,9 @@ class LookOptions:
 
 def align(experiment: TranslationExperiment, sentence: str, hypothesis: Hypothesis, layer: int | None) -> Alignment:
     """Attention of a translation to its source."""
-    from anaphor.inspect.alignment import alignment, alignment_so_far
+    from anaphor.inspect.alignment import alignment, truncated_alignment
 
-    compute = alignment if hypothesis.finished else alignment_so_far
+    compute = alignment if hypothesis.finished else truncated_alignment
     return compute(experiment.model, experiment.tokenizers, sentence, hypothesis.tokens, layer)
 
 
