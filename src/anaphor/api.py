@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.cli.progress import Bar, SecondBar
-from anaphor.config import check_fields, from_yaml, look_up
+from anaphor.config import check_fields, look_up
 from anaphor.errors import ConfigError
 from anaphor.progress import progress_listener
 from anaphor.registry import TASKS, import_file
 from anaphor.training.load import Run, load_run
 from anaphor.training.run import SAVE_MINUTES, execute
 from anaphor.training.run_folder import RunFolder, check_handling
-from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, recipe_file
+from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 from anaphor.training.trainer import Callback, NullCallback
 
 
@@ -63,7 +63,7 @@ def train(
 def make_spec(task: TaskDefinition, file: Path | None, settings: dict[str, Any]) -> RunSpec:
     """The spec of a run: settings over a file over the defaults."""
     check_fields(task.spec, settings, f"train({task.name!r})")
-    base = {} if file is None else vars(from_yaml(task.spec, file))
+    base = {} if file is None else read_base_settings(task.spec, file, settings)
     return task.spec(**merge_settings(task.spec, base, settings))
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import finite, from_yaml, look_up, sections_of
+from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError
-from anaphor.flags import parse, value_of
+from anaphor.flags import flags_of, parse, value_of
 from anaphor.registry import TASKS, ImportedFile, import_file
 from anaphor.training.run_folder import RunFolder, check_handling
-from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, recipe_file
+from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,18 +123,15 @@ def file_of(task: TaskDefinition, words: Sequence[str]) -> Path | None:
 
 def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str, Any]:
     """The settings of a file without those that flags replace: of budgets, for one, a spec may have only one."""
-    names = {name for owner in kind.__mro__ for name in owner.__dict__.get("replaced", {})}
+    flags, typed = flags_of(kind), given_flags(words)
     given: dict[str, Any] = {}
-    for name in (*BUDGETS, *sorted(names)):
-        flag = f"--{name.replace('_', '-')}"
-        if {flag, f"--no-{flag[2:]}"} & set(words) and kind.__dataclass_fields__[name].type in ("bool", "bool | None"):
-            given[name] = flag in words
-        elif (value := value_of(flag, words)) not in (None, "None"):
+    for name in {name for owner in kind.__mro__ for name in owner.__dict__.get("replaced", {})} | set(BUDGETS):
+        if flags[name].is_switch:
+            given |= {name: f"--{flags[name].name}" in words} if {name, f"no_{name}"} & typed else {}
+        elif (value := value_of(f"--{flags[name].name}", words)) not in (None, "None"):
             given[name] = value
-    base = vars(from_yaml(kind, path))
-    if given_flags(words) & {field.name for field in sections_of(kind)["model"]}:
-        base = kind.drop_implied(base)
-    merged = merge_settings(kind, base, given)
+    typed = {name for name in flags if {name, f"no_{name}"} & typed}
+    merged = merge_settings(kind, read_base_settings(kind, path, typed), given)
     return {name: value for name, value in merged.items() if name not in given}
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_types, look_up, section_of
+from anaphor.config import check_types, from_yaml, look_up, read_mapping, section_of
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, format_values
 from anaphor.registry import TASKS
@@ -153,9 +154,12 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings of a run's spec file without those that others imply, such as the options of its model preset: they
-        are not to stay when a flag names another preset."""
-        return dict(settings)
+        """Settings of a run's spec file without those that others imply, such as the options of its model preset and
+        the usual learning rate of its optimizer: they are not to stay when a flag names another one."""
+        from anaphor.training.optimizers import OptimizerSpec
+
+        usual = OptimizerSpec.of(cls(**{**settings, "lr": None})).peak_lr
+        return {name: value for name, value in settings.items() if name != "lr" or value != usual}
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:
         """Refuse flags of the command line that this run would not use. Settings of a recipe or a study are not flags:
@@ -203,6 +207,19 @@ def merge_settings(kind: type[RunSpec], base: Mapping[str, Any], given: Mapping[
             if given.get(name) not in (None, base.get(name)):
                 gone |= set(others)
     return {**{name: value for name, value in base.items() if name not in gone}, **given}
+
+
+def read_base_settings(kind: type[RunSpec], path: Path, given: Collection[str]) -> dict[str, Any]:
+    """The settings of a file, for others to be given over them.
+
+    A run's spec file has the values of all settings that were left open. They are left open again where any setting is
+    given, so that another model does not get the values of the first.
+    """
+    settings = dict(vars(from_yaml(kind, path)))
+    if given and "environment" in read_mapping(path):
+        with suppress(ConfigError):  # the file alone does not make a model; with what is given it may
+            settings = kind.drop_implied(settings)
+    return settings
 
 
 class StudySupport:

@@ -129,6 +129,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
 
         from anaphor.tasks.lm.protocol import resolve_carry
 
+        settings = super().drop_implied(settings)
         spec = cls(**settings)
         with torch.device("meta"):
             model = spec.model_spec(vocabulary=2).build()

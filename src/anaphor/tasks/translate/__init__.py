@@ -124,7 +124,9 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         return drop_implied_options(
-            settings, Seq2SeqOptions, lambda kept: cls(**kept).model_spec(source_vocabulary=2, vocabulary=2).resolved()
+            super().drop_implied(settings),
+            Seq2SeqOptions,
+            lambda kept: cls(**kept).model_spec(source_vocabulary=2, vocabulary=2).resolved(),
         )
 
 
