@@ -81,6 +81,12 @@ def test_the_values_that_were_used_build_the_same_encoder_decoder(name, case):
     check_resolved(spec, lambda values: seq2seq_preset(name, **values))
 
 
+def test_a_backbones_values_are_complete_too():
+    spec = BackboneSpec(width=12, mixers=("gru", "attention"), layer_widths=(8, 4), heads=2, causal=False)
+    check_resolved(spec, lambda values: BackboneSpec(**values))
+    assert spec.build()(torch.zeros(1, 3, 12))[0].shape == (1, 3, 4)
+
+
 def test_settings_without_effect_are_left_out():
     lstm = preset("lstm", vocabulary=9).resolved()
     assert (

@@ -127,19 +127,11 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
     @property
     def widths_by_layer(self) -> tuple[int, ...]:
-        return self.layer_widths or (self.width,) * len(self.mixers_by_layer)
+        return self._by_layer("width")
 
-    @property
-    def norms_by_layer(self) -> tuple[str, ...]:
-        return self.layer_norms or (self.norm,) * len(self.mixers_by_layer)
-
-    @property
-    def residuals_by_layer(self) -> tuple[bool, ...]:
-        return self.layer_residuals or (self.residual,) * len(self.mixers_by_layer)
-
-    @property
-    def dropouts_by_layer(self) -> tuple[float, ...]:
-        return self.layer_dropouts or (self.dropout,) * len(self.mixers_by_layer)
+    def _by_layer(self, name: str) -> tuple[Any, ...]:
+        values: tuple[Any, ...] = getattr(self, f"layer_{name}s")
+        return values or (getattr(self, name),) * len(self.mixers_by_layer)
 
     @property
     def width_in(self) -> int:
@@ -161,10 +153,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             options["position"] = self.position
         self._check_used(options)
         blocks, width_in = [], self.width_in
-        by_layer = (self.norms_by_layer, self.residuals_by_layer, self.dropouts_by_layer)
-        for name, width, norm, residual, dropout in zip(
-            self.mixers_by_layer, self.widths_by_layer, *by_layer, strict=True
-        ):
+        by_layer = map(self._by_layer, ("width", "norm", "residual", "dropout"))
+        for name, width, norm, residual, dropout in zip(self.mixers_by_layer, *by_layer, strict=True):
             accepted = options_of(name)
             own = {option: value for option, value in options.items() if option in accepted}
             if "dropout" in accepted:
@@ -222,7 +212,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         return {name: unused[name] for name in names if name in unused}
 
     def _dropouts(self) -> Sequence[float]:
-        return self.dropouts_by_layer
+        return self._by_layer("dropout")
 
     def _check_used(self, options: dict[str, Any]) -> None:
         for name, value in options.items():
@@ -240,10 +230,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         feed-forward networks that are four times as wide as layers of different widths.
         """
         values = field_values(self) | {"layers": len(self.mixers_by_layer)} | layer_option_values(self, self.blocks())
-        for name, each in (("width", "layer_widths"), ("residual", "layer_residuals"), ("dropout", "layer_dropouts")):
-            if values[each]:
-                del values[name]
-        return drop_unused(self, values)
+        replaced = {name for name in ("residual", "dropout") if values[f"layer_{name}s"]}
+        return drop_unused(self, {name: value for name, value in values.items() if name not in replaced})
 
     def build(self) -> Backbone:
         from anaphor.models.initialize import build_backbone, build_checked
@@ -277,7 +265,8 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
         return (self.embedding_dropout, self.output_dropout, *super()._dropouts())
 
     def resolved(self) -> dict[str, Any]:
-        return super().resolved() | {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
+        values = super().resolved() | {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
+        return {name: value for name, value in values.items() if name != "width" or not self.layer_widths}
 
     def build(self) -> LanguageModel:  # type: ignore[override]
         from anaphor.models.initialize import build_checked
@@ -309,8 +298,10 @@ def field_values(spec: Any) -> dict[str, Any]:
 
 def layer_option_values(spec: Any, blocks: Sequence[BlockSpec]) -> dict[str, Any]:
     """Options of mixers as the layers have them, defaults filled in; None where there is no one value for all."""
-    parts = [getattr(block.mixer, "inner", block.mixer) for block in blocks]
-    parts += [block.cross for block in blocks if block.cross is not None]
+    from anaphor.mixers import BidirectionalSpec
+
+    mixers = [block.mixer for block in blocks] + [block.cross for block in blocks if block.cross is not None]
+    parts = [mixer.inner if isinstance(mixer, BidirectionalSpec) else mixer for mixer in mixers]
     values: dict[str, Any] = {}
     for name in option_names(LayerOptions) & option_names(type(spec)):
         used = {getattr(part, name) for part in parts if hasattr(part, name)}
