@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> int:
 
     names = options.names or (*PRESETS, *SEQ2SEQ_PRESETS)
     for name in names:
-        look_up(PRESETS | SEQ2SEQ_PRESETS, name, "model")
+        look_up({**PRESETS, **SEQ2SEQ_PRESETS}, name, "model")
     rows = [language_row(name, options) if name in PRESETS else translation_row(name, options) for name in names]
     if options.json:
         print(json.dumps(rows))

@@ -229,9 +229,13 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         Options without effect are left out, and those that no single value stands for, such as the hidden width of
         feed-forward networks that are four times as wide as layers of different widths.
         """
-        values = field_values(self) | {"layers": len(self.mixers_by_layer)} | layer_option_values(self, self.blocks())
-        replaced = {name for name in ("residual", "dropout") if values[f"layer_{name}s"]}
-        return drop_unused(self, {name: value for name, value in values.items() if name not in replaced})
+        values = field_values(self) | layer_option_values(self, self.blocks()) | self._derived()
+        return drop_unused(self, values)
+
+    def _derived(self) -> dict[str, Any]:
+        """Values that others stand for; None for options that a value for each layer replaces."""
+        replaced = {name: None for name in ("residual", "dropout") if getattr(self, f"layer_{name}s")}
+        return {"layers": len(self.mixers_by_layer), **replaced}
 
     def build(self) -> Backbone:
         from anaphor.models.initialize import build_backbone, build_checked
@@ -264,9 +268,9 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
     def _dropouts(self) -> Sequence[float]:
         return (self.embedding_dropout, self.output_dropout, *super()._dropouts())
 
-    def resolved(self) -> dict[str, Any]:
-        values = super().resolved() | {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
-        return {name: value for name, value in values.items() if name != "width" or not self.layer_widths}
+    def _derived(self) -> dict[str, Any]:
+        own = {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
+        return super()._derived() | own | ({"width": None} if self.layer_widths else {})
 
     def build(self) -> LanguageModel:  # type: ignore[override]
         from anaphor.models.initialize import build_checked
