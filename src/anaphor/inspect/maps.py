@@ -58,9 +58,7 @@ def select_maps(model: nn.Module, taps: Mapping[str, Tensor]) -> dict[str, Tenso
 
 def _is_map(model: nn.Module, name: str) -> bool:
     path, _, tap = name.rpartition(".")
-    return tap == "weights" and not isinstance(
-        model.get_submodule(path), SOURCE_MIXERS
-    )  # they attend to a source
+    return tap == "weights" and not isinstance(model.get_submodule(path), SOURCE_MIXERS)  # they attend to a source
 
 
 def _over_tokens(model: nn.Module, name: str, weights: Tensor) -> Tensor:  # -> [H, T, S]

@@ -109,7 +109,7 @@ def build_backbone(spec: BackboneSpec) -> Backbone:
 
 
 def total_memory() -> int | None:
-    """Bytes of memory of this machine; None where the system does not tell."""
+    """Bytes of memory of this machine; None where it is unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -260,7 +260,7 @@ class Seq2SeqSpec(TokenOptions, LinearOptions, RecurrentOptions, HeadOptions, Po
 
 
 def _needs_position(mixers: tuple[str, ...], position: str) -> bool:
-    """Whether layers use a position encoding. Recurrent ones know the order of their tokens without."""
+    """Whether layers use a position encoding. Recurrent layers encode the order of tokens without one."""
     from anaphor.mixers.attention.position import POSITIONS
 
     if POSITIONS[position].door in ("embed", None):

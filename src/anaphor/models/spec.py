@@ -226,14 +226,14 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     def resolved(self) -> dict[str, Any]:
         """Every option that this model uses, with its value. The same class with exactly these builds the same model.
 
-        Options without effect are left out, and those that no single value stands for, such as the hidden width of
+        Options without effect are left out, and those without a common value for all layers, such as the hidden width of
         feed-forward networks that are four times as wide as layers of different widths.
         """
         values = field_values(self) | layer_option_values(self, self.blocks()) | self._derived()
         return drop_unused(self, values)
 
     def _derived(self) -> dict[str, Any]:
-        """Values that others stand for; None for options that a value for each layer replaces."""
+        """Values derived from other options; None for options that are replaced by one value for each layer."""
         replaced = {name: None for name in ("residual", "dropout") if getattr(self, f"layer_{name}s")}
         return {"layers": len(self.mixers_by_layer), **replaced}
 

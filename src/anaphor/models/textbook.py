@@ -1,8 +1,7 @@
-"""A transformer as a course writes it down, class by class, made of our parts; and the attention of a translator.
+"""A transformer as a course defines it, class by class, built from our parts; and the attention of a recurrent decoder.
 
-In the former, every `forward(x, attn_mask)` gives the output and the attention matrices A. `attn_mask` holds 1 where a
-token may look and 0 where it must not, [T, T] or [B, T, T]; None means that all may look at all. x is [B, T, D] or
-[T, D].
+In the transformer every `forward(x, attn_mask)` returns the output and the attention matrices A. `attn_mask` is 1 where
+a token attends and 0 where it does not, [T, T] or [B, T, T]; None means everywhere. x is [B, T, D] or [T, D].
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from anaphor.models.backbone import FeedForward
 
 
 class AttentionHead(nn.Module):
-    """One head: A = softmax(Q Kᵀ / √d_k), out = A V. Gives [B, T, n_hidden] and A [B, T, T]."""
+    """One head: A = softmax(Q Kᵀ / √d_k), out = A V. Returns [B, T, n_hidden] and A [B, T, T]."""
 
     def __init__(self, dim: int, n_hidden: int) -> None:
         super().__init__()
@@ -37,13 +36,13 @@ class AttentionHead(nn.Module):
 
 
 class MultiHeadedAttention(nn.Module):
-    """Heads side by side, concatenated and projected back. Gives [B, T, dim] and A [B, H, T, T]."""
+    """Heads, concatenated and projected back. Returns [B, T, dim] and A [B, H, T, T]."""
 
     def __init__(self, dim: int, n_hidden: int, num_heads: int) -> None:
         """Every head has queries, keys and values of size `n_hidden`, so W_O maps num_heads · n_hidden to dim."""
         super().__init__()
         if num_heads < 1:
-            raise ConfigError(f"num_heads={num_heads}: there must be at least 1")
+            raise ConfigError(f"num_heads={num_heads}: it must be at least 1")
         self.heads = nn.ModuleList(AttentionHead(dim, n_hidden) for _ in range(num_heads))
         self.out = nn.Linear(num_heads * n_hidden, dim)
 
@@ -66,7 +65,7 @@ class FFN(nn.Module):
 
 
 class AttentionResidual(nn.Module):
-    """Attention, then the feed-forward network, with a residual after each. Gives [B, T, dim] and A [B, H, T, T]."""
+    """Attention, then the feed-forward network, each with a residual. Returns [B, T, dim] and A [B, H, T, T]."""
 
     def __init__(self, dim: int, attn_dim: int, mlp_dim: int, num_heads: int) -> None:
         super().__init__()
@@ -74,18 +73,18 @@ class AttentionResidual(nn.Module):
         self.ffn = FFN(dim, mlp_dim)
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        found, A = self.attention(x, attn_mask)
-        x = x + found
+        y, A = self.attention(x, attn_mask)
+        x = x + y
         return x + self.ffn(x), A
 
 
 class Transformer(nn.Module):
-    """AttentionResidual layers one after the other. Gives [B, T, dim] and A [B, layers, H, T, T]."""
+    """AttentionResidual layers in sequence. Returns [B, T, dim] and A [B, layers, H, T, T]."""
 
     def __init__(self, dim: int, attn_dim: int, mlp_dim: int, num_heads: int, num_layers: int) -> None:
         super().__init__()
         if num_layers < 1:
-            raise ConfigError(f"num_layers={num_layers}: there must be at least 1")
+            raise ConfigError(f"num_layers={num_layers}: it must be at least 1")
         self.layers = nn.ModuleList(AttentionResidual(dim, attn_dim, mlp_dim, num_heads) for _ in range(num_layers))
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -97,7 +96,7 @@ class Transformer(nn.Module):
 
 
 class BilinearAttention(nn.Module):
-    """How a recurrent decoder looks at a source (Luong et al., 2015): scores q W k and then Eq. (5), tanh(W [c; h])."""
+    """Attention of a recurrent decoder (Luong et al., 2015): scores q W k and then Eq. (5), tanh(W [c; h])."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -107,13 +106,13 @@ class BilinearAttention(nn.Module):
         self.linear_out = nn.Linear(2 * dim, dim, bias=False)
 
     def score(self, Q: Tensor, K: Tensor) -> Tensor:
-        """How well each key answers each query. [B, T', d], [B, T, d] -> [B, T', T]"""
+        """Score of each query and key. [B, T', d], [B, T, d] -> [B, T', T]"""
         return torch.bmm(self.linear_in(Q), K.transpose(1, 2))
 
     def forward(self, Q: Tensor, K: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """h̃ [B, T', d] and A [B, T', T] of queries h and a source K, of which the first `lengths` [B] are real."""
-        real = torch.arange(K.shape[1], device=K.device) < (K.shape[1] if lengths is None else lengths[:, None, None])
-        A = softmax(self.score(Q, K), real)
+        valid = torch.arange(K.shape[1], device=K.device) < (K.shape[1] if lengths is None else lengths[:, None, None])
+        A = softmax(self.score(Q, K), valid)
         c = torch.bmm(A, K)
         return torch.tanh(self.linear_out(torch.cat((c, Q), dim=-1))), A
 
