@@ -17,7 +17,6 @@ from anaphor.inspect.alignment import (
     as_text,
     cross_attention_taps,
     draw_alignment,
-    truncated_alignment,
     weight_at,
 )
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
@@ -59,20 +58,20 @@ def test_each_row_is_what_its_token_was_predicted_with(name):
 @pytest.mark.parametrize("name", SEQ2SEQ_PRESETS)
 def test_a_target_that_was_cut_has_the_same_rows_without_an_end(name):
     model, tokens = model_of(name), target_of("die Katze sah")
-    whole, cut = alignment(model, WORDS, SOURCE, tokens), truncated_alignment(model, WORDS, SOURCE, tokens)
+    whole, cut = alignment(model, WORDS, SOURCE, tokens), alignment(model, WORDS, SOURCE, tokens, finished=False)
     assert cut.target == ("die", "Katze", "sah")
     torch.testing.assert_close(cut.weights, whole.weights[:3])
 
 
 def test_a_cut_target_may_fill_all_positions():
     model = model_of("transformer-translation", position="learned", max_positions=3)
-    assert len(truncated_alignment(model, WORDS, "the cat", target_of("die Katze sah")).target) == 3
+    assert len(alignment(model, WORDS, "the cat", target_of("die Katze sah"), finished=False).target) == 3
     with pytest.raises(ConfigError, match="the target has 4 tokens, but the limit is 3"):
-        truncated_alignment(model, WORDS, "the cat", target_of("die Katze sah ein"))
+        alignment(model, WORDS, "the cat", target_of("die Katze sah ein"), finished=False)
     with pytest.raises(ConfigError, match="the target has 4 tokens with its end, but the limit is 3"):
         alignment(model, WORDS, "the cat", target_of("die Katze sah"))
     with pytest.raises(ConfigError, match="the target is empty"):
-        truncated_alignment(model, WORDS, "the cat", [])
+        alignment(model, WORDS, "the cat", [], finished=False)
 
 
 def test_of_several_layers_one_is_shown_and_the_last_unless_told_otherwise():

@@ -40,61 +40,41 @@ def cross_attention_taps(model: Seq2Seq) -> list[str]:
     ]
 
 
+@torch.inference_mode()
 def alignment(
     model: Seq2Seq,
     tokenizers: PairTokenizers,
     source_text: str,
     target_tokens: Sequence[int],
     layer: int | None = None,
+    *,
+    finished: bool = True,
 ) -> Alignment:
     """The weights with which a model predicts a given target and its end.
 
-    `target_tokens` come without the end. Heads are averaged; `layer` counts from 0, default: the last one. With input
-    feeding there is a single attention layer.
+    `target_tokens` come without the end; a target that is not `finished` was truncated, and its end has no row. Heads
+    are averaged; `layer` counts from 0, default: the last one. With input feeding there is a single attention layer.
     """
-    predicted = [*target_tokens, tokenizers.target.boundary]
-    _check_length(model, predicted, " with its end")
-    return _align(model, tokenizers, source_text, predicted, layer)
-
-
-def truncated_alignment(
-    model: Seq2Seq,
-    tokenizers: PairTokenizers,
-    source_text: str,
-    target_tokens: Sequence[int],
-    layer: int | None = None,
-) -> Alignment:
-    """The same for a truncated target, whose end was not predicted and has no row."""
-    if not target_tokens:
+    source, target, device = tokenizers.source, tokenizers.target, model.device
+    predicted = [*target_tokens, *([target.boundary] if finished else [])]
+    if not predicted:
         raise ConfigError("the target is empty: there is no token to align")
-    _check_length(model, target_tokens)
-    return _align(model, tokenizers, source_text, target_tokens, layer)
-
-
-@torch.inference_mode()
-def _align(
-    model: Seq2Seq, tokenizers: PairTokenizers, source_text: str, predicted: Sequence[int], layer: int | None
-) -> Alignment:
+    if model.limit is not None and len(predicted) > model.limit:
+        end = " with its end" if finished else ""
+        raise ConfigError(f"the target has {len(predicted):,} tokens{end}, but the limit is {model.limit:,}")
     tap = _choose_tap(model, layer)
-    given = encode_pairs([(source_text, "")], tokenizers)
-    given.check_lengths(source=model.source_limit)
-    target = tokenizers.target
-    device = model.device
-    source_ids = torch.tensor([given.source.tokens.tolist()], device=device)
+    encoded = encode_pairs([(source_text, "")], tokenizers)
+    encoded.check_lengths(source=model.source_limit)
+    source_ids = torch.tensor([encoded.source.tokens.tolist()], device=device)
     input_ids = torch.tensor([[target.boundary, *predicted[:-1]]], device=device)
-    with eval_mode(model), recorded(model, tap) as seen:
+    with eval_mode(model), recorded(model, tap) as taps:
         model.features(input_ids, model.encode(source_ids))
-    (weights,) = seen[tap]
+    (weights,) = taps[tap]
     return Alignment(
-        tuple(tokenizers.source.tokens[token] for token in source_ids[0].tolist()),
+        tuple(source.tokens[token] for token in source_ids[0].tolist()),
         tuple(target.tokens[token] for token in predicted),
         (weights if weights.ndim == 2 else weights.mean(0)).cpu(),
     )
-
-
-def _check_length(model: Seq2Seq, predicted: Sequence[int], counted: str = "") -> None:
-    if model.limit is not None and len(predicted) > model.limit:
-        raise ConfigError(f"the target has {len(predicted):,} tokens{counted}, but the limit is {model.limit:,}")
 
 
 def weight_at(found: Alignment, places: Sequence[int]) -> Tensor:

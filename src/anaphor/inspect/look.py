@@ -137,16 +137,14 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
 
 def compare_losses(first: ScoredText, second: ScoredText) -> tuple[float, ...]:
     """Second loss minus first for each token: negative where the second model is better. Needs equal tokens."""
-    for index, (one, other) in enumerate(zip(first.tokens, second.tokens, strict=False)):
-        if one != other:
-            raise DataError(
-                f"the models tokenize the text differently: token {index} is {one!r} for the first and {other!r} for "
-                f"the second; only losses of equal tokens can be compared"
-            )
-    if len(first.tokens) != len(second.tokens):
+    if first.tokens != second.tokens:
+        difference = f"into {len(first.tokens)} and {len(second.tokens)} tokens"
+        for index, (one, other) in enumerate(zip(first.tokens, second.tokens, strict=False)):
+            if one != other:
+                difference = f"token {index} is {one!r} for the first and {other!r} for the second"
+                break
         raise DataError(
-            f"the models tokenize the text differently: into {len(first.tokens)} and {len(second.tokens)} tokens; "
-            f"only losses of equal tokens can be compared"
+            f"the models tokenize the text differently: {difference}; only losses of equal tokens can be compared"
         )
     return tuple(other - one for one, other in zip(first.losses, second.losses, strict=True))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +91,8 @@ def compute_layout(graph: Graph) -> Layout:
 
     drawing = pygraphviz.AGraph(directed=True, strict=False)
     direction = "LR" if _depth(graph) <= ACROSS else "TB"
-    drawing.graph_attr.update(
-        rankdir=direction, newrank="true", nodesep="0.22", ranksep="0.4", outputorder="edgesfirst"
-    )
+    spacing = {"nodesep": "0.22", "ranksep": "0.4"}
+    drawing.graph_attr.update(rankdir=direction, newrank="true", outputorder="edgesfirst", **spacing)
     # Without text the layout needs no fonts and is the same on every machine.
     drawing.node_attr.update(label="", shape="box", fixedsize="true")
     frames = _frames(graph)
@@ -101,7 +100,8 @@ def compute_layout(graph: Graph) -> Layout:
     for node, size in zip(graph.nodes, sizes, strict=True):
         drawing.add_node(node.id, width=size.wide / 72, height=size.high / 72)
     for place, edge in enumerate(graph.edges):
-        drawing.add_edge(edge.source, edge.target, key=place, comment=place, **_label_size(edge.label))
+        label = {"label": _spacer(len(edge.label) * LETTER + 4, LINE)} if edge.label else {}
+        drawing.add_edge(edge.source, edge.target, key=place, comment=place, **label)
     _add_frames(drawing, frames)
     found = json.loads(drawing.draw(format="json0", prog="dot"))
     return _read(graph, found, sizes)
@@ -136,10 +136,6 @@ def thumbnail_height(node: Node) -> float:
     return min(PICTURE, 12.0 + 3.0 * rows)
 
 
-def _label_size(label: str) -> dict[str, str]:
-    return {"label": _spacer(len(label) * LETTER + 4, LINE)} if label else {}
-
-
 def _spacer(wide: float, high: float) -> str:
     """An empty table of the label's size, which reserves its space."""
     size = f'FIXEDSIZE="TRUE" WIDTH="{round(wide)}" HEIGHT="{round(high)}"'
@@ -163,14 +159,13 @@ def _frames(graph: Graph) -> dict[str, list[int]]:
 
 
 def _add_frames(drawing: Any, frames: dict[str, list[int]]) -> None:
-    made: dict[str, Any] = {}
+    clusters: dict[str, Any] = {}
     for path, inside in frames.items():
         outer = path.rpartition(".")[0]
-        while outer and outer not in made:
+        while outer and outer not in clusters:
             outer = outer.rpartition(".")[0]
-        room = _spacer(len(path) * LETTER + 8, 12)
-        parent = made.get(outer, drawing)
-        made[path] = parent.add_subgraph(inside, name=f"cluster {path}", label=room, labeljust="l", comment=path)
+        options = {"name": f"cluster {path}", "label": _spacer(len(path) * LETTER + 8, 12), "comment": path}
+        clusters[path] = clusters.get(outer, drawing).add_subgraph(inside, labeljust="l", **options)
 
 
 def _read(graph: Graph, found: dict[str, Any], sizes: list[Box]) -> Layout:
@@ -189,10 +184,8 @@ def _read(graph: Graph, found: dict[str, Any], sizes: list[Box]) -> Layout:
             frames.append(Frame(one["comment"], x0 - left, high - (y1 - bottom), x1 - left, high - (y0 - bottom)))
         else:
             places[int(one["name"])] = at(one["pos"])
-    boxes = tuple(
-        Box(*places[node.id], size.wide, size.high, size.title, size.value, size.gradient, size.picture)
-        for node, size in zip(graph.nodes, sizes, strict=True)
-    )
+    centers = (places[node.id] for node in graph.nodes)
+    boxes = tuple(replace(size, x=x, y=y) for (x, y), size in zip(centers, sizes, strict=True))
     curves: dict[int, Curve] = {}
     for one in found.get("edges", ()):
         edge = graph.edges[int(one["comment"])]
@@ -210,6 +203,8 @@ def _read(graph: Graph, found: dict[str, Any], sizes: list[Box]) -> Layout:
 
 VALUE, GRADIENT = COLORS[0], "#B84A00"
 FILLS = {"input": "#EAF3FA", "parameter": "#F3EEF7", "constant": "#F1F1EF"}
+ROUNDED = "round,pad=0,rounding_size=5"
+ARROW = {"arrowstyle": "-|>,head_length=0.35,head_width=0.16", "color": "0.45", "shrinkA": 0, "shrinkB": 0}
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 EDGE = 12.0
 """Outer margin in points."""
@@ -272,11 +267,7 @@ def _draw_frames(axes: Any, layout: Layout) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     for frame in layout.frames:
-        style: dict[str, Any] = {
-            "boxstyle": "round,pad=0,rounding_size=5",
-            "edgecolor": "0.72",
-            "facecolor": (0, 0, 0, 0.025),
-        }
+        style: dict[str, Any] = {"boxstyle": ROUNDED, "edgecolor": "0.72", "facecolor": (0, 0, 0, 0.025)}
         size = frame.right - frame.left, frame.bottom - frame.top
         axes.add_patch(FancyBboxPatch((frame.left, frame.top), *size, linewidth=0.8, zorder=0, **style))
         axes.text(frame.left + 5, frame.top + 9, frame.title, fontsize=8, color="0.4", va="center", parse_math=False)
@@ -288,20 +279,9 @@ def _draw_edges(axes: Any, layout: Layout) -> None:
 
     for curve in layout.curves:
         codes = [Outline.MOVETO, *[Outline.CURVE4] * (len(curve.points) - 1)]
-        axes.add_patch(
-            PathPatch(Outline(curve.points, codes), facecolor="none", edgecolor="0.45", linewidth=0.9, zorder=1)
-        )
-        axes.annotate(
-            "",
-            xy=curve.tip,
-            xytext=curve.points[-1],
-            arrowprops={
-                "arrowstyle": "-|>,head_length=0.35,head_width=0.16",
-                "color": "0.45",
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
-        )
+        outline = Outline(curve.points, codes)
+        axes.add_patch(PathPatch(outline, facecolor="none", edgecolor="0.45", linewidth=0.9, zorder=1))
+        axes.annotate("", xy=curve.tip, xytext=curve.points[-1], arrowprops=ARROW)
         if curve.label_at is not None:
             axes.text(*curve.label_at, curve.label.replace("ᵀ", "T"), **_text_style("0.25", 9))
 
@@ -316,13 +296,13 @@ def _draw_node(axes: Any, node: Node, box: Box, is_output: bool) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     left, top = box.x - box.wide / 2, box.y - box.high / 2
+    style: dict[str, Any] = (
+        {"edgecolor": "black", "linewidth": 1.8} if is_output else {"edgecolor": "0.35", "linewidth": 0.9}
+    )
+    color = FILLS.get(node.op, "white")
     axes.add_patch(
-        FancyBboxPatch(
-            (left, top), box.wide, box.high, boxstyle="round,pad=0,rounding_size=5",
-            facecolor=FILLS.get(node.op, "white"), edgecolor="black" if is_output else "0.35",
-            linewidth=1.8 if is_output else 0.9, zorder=2,
-        )
-    )  # fmt: skip
+        FancyBboxPatch((left, top), box.wide, box.high, boxstyle=ROUNDED, facecolor=color, zorder=2, **style)
+    )
     y = top + 3 + LINE / 2
     axes.text(box.x, y, box.title, **_text_style("black", weight="bold"))
     for lines, color in ((box.value, VALUE), (box.gradient, GRADIENT)):
@@ -334,6 +314,8 @@ def _draw_node(axes: Any, node: Node, box: Box, is_output: bool) -> None:
 
 
 def _draw_picture(axes: Any, value: Tensor, box: Box, top: float) -> None:
+    from matplotlib.patches import Rectangle
+
     picture = thumbnail(value)
     high, wide = picture.shape
     side = PICTURE - 4
@@ -342,24 +324,16 @@ def _draw_picture(axes: Any, value: Tensor, box: Box, top: float) -> None:
     middle = top + (box.picture - 4) / 2
     peak = float(picture.abs().max()) or 1.0
     extent = (box.x - half, box.x + half, middle + tall / 2, middle - tall / 2)
-    axes.imshow(
-        picture.numpy(),
-        cmap="PuOr_r",
-        vmin=-peak,
-        vmax=peak,
-        extent=extent,
-        zorder=3,
-        aspect="auto",
-        interpolation="nearest",
-    )
-    axes.add_patch(_border(extent))
-
-
-def _border(extent: tuple[float, float, float, float]) -> Any:
-    from matplotlib.patches import Rectangle
-
-    left, right, bottom, top = extent
-    return Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor="0.6", linewidth=0.6, zorder=3.5)
+    style: dict[str, Any] = {
+        "cmap": "PuOr_r",
+        "vmin": -peak,
+        "vmax": peak,
+        "aspect": "auto",
+        "interpolation": "nearest",
+    }
+    axes.imshow(picture.numpy(), extent=extent, zorder=3, **style)
+    corner = (box.x - half, middle - tall / 2)
+    axes.add_patch(Rectangle(corner, 2 * half, tall, fill=False, edgecolor="0.6", linewidth=0.6, zorder=3.5))
 
 
 def thumbnail(value: Tensor, side: int = 32) -> Tensor:

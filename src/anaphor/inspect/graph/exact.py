@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from anaphor.inspect.graph.program import Program
-from anaphor.inspect.graph.rules import Array, Backward, compute_exactly, fraction_array
+from anaphor.inspect.graph.rules import Array, Backward, compute_exactly, fraction_array, zeros
 
 MAX_NUMEL = 256
 """Largest tensor that is computed exactly."""
@@ -42,7 +42,7 @@ class Exact:
         for place in range(self.values[number].size):
             one = np.array([Fraction(int(place == other)) for other in range(self.values[number].size)], dtype=object)
             row = self._backward({number: one.reshape(shape)}, calls, stops).get(by)
-            found.append(_zeros(self.values[by].shape) if row is None else row)
+            found.append(zeros(self.values[by].shape) if row is None else row)
         return np.stack([row.ravel() for row in found]) if all(row is not UNKNOWN for row in found) else None
 
     def share(self, number: int, by: int, calls: Sequence[int], inputs: Iterable[int]) -> Array | None:
@@ -50,7 +50,7 @@ class Exact:
         if number not in self.gradients or by not in self.values:
             return None
         found = self._backward({number: self.gradients[number]}, calls, set(inputs)).get(by)
-        return None if found is UNKNOWN else _zeros(self.values[by].shape) if found is None else found
+        return None if found is UNKNOWN else zeros(self.values[by].shape) if found is None else found
 
     def _backward(self, ends: Mapping[int, Array], calls: Sequence[int], stops: set[int]) -> dict[int, Any]:
         """Gradients by every tensor that the ends depend on; UNKNOWN if not exact."""
@@ -95,7 +95,7 @@ def compute_exact(program: Program, of: Sequence[int], gradients: Mapping[int, T
         found = exact._backward(ones, range(len(program.calls)), set())
         for number, gradient in gradients.items():
             exact_gradient = found.get(
-                number, _zeros(tuple(gradient.shape)) if gradient.numel() <= MAX_NUMEL else UNKNOWN
+                number, zeros(tuple(gradient.shape)) if gradient.numel() <= MAX_NUMEL else UNKNOWN
             )
             if exact_gradient is not UNKNOWN and _agrees(exact_gradient, gradient):
                 exact.gradients[number] = exact_gradient
@@ -118,10 +118,6 @@ def to_fractions(tensor: Tensor) -> Array | None:
     array = np.empty(len(found), dtype=object)
     array[:] = found
     return array.reshape(tuple(tensor.shape))
-
-
-def _zeros(shape: tuple[int, ...]) -> Array:
-    return fraction_array(np.zeros(shape, dtype=int))
 
 
 def _agrees(array: Array, tensor: Tensor) -> bool:

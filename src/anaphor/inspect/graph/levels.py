@@ -37,9 +37,7 @@ def graph_at_level(source: ProgramGradients, level: str, collapsed: Sequence[str
     """`collapsed` are patterns of module paths that become one node each."""
     program = source.program
     shown = look_up(LEVELS, level, "level")(program)
-    whole = _innermost(program) if level == "modules" else set()
-    if collapsed:
-        whole |= _matching(program, collapsed)
+    whole = (_innermost(program) if level == "modules" else set()) | _matching(program, collapsed)
     if whole:
         shown = _collapse(program, shown, whole)
     shown |= set(source.of)
@@ -48,7 +46,7 @@ def graph_at_level(source: ProgramGradients, level: str, collapsed: Sequence[str
     groups = {number: Group(program, number, shown, whole) for number in ordered}
     ids = {number: place for place, number in enumerate(ordered)}
     names = _names(program, groups)
-    relative = {number: _relative_name(names[number][0], group.module) for number, group in groups.items()}
+    relative = {number: names[number][0].removeprefix(f"{group.module}.") for number, group in groups.items()}
     nodes, edges = [], []
     for number, group in groups.items():
         entering = list(group.entering())
@@ -56,16 +54,9 @@ def graph_at_level(source: ProgramGradients, level: str, collapsed: Sequence[str
         nodes.append(_node(source, group, inputs, ids[number], names[number], group.formula(relative)))
         edges += [Edge(ids[one], ids[number], label) for one, label in entering]
     outputs = [*source.of, *(number for number in program.outputs if number not in source.of)]
-    return Graph(
-        program.name,
-        tuple(nodes),
-        tuple(edges),
-        tuple(ids[number] for number in outputs if number in ids),
-        _describe_outputs(source, names),
-        level,
-        tuple(program.notes),
-        source,
-    )
+    output_ids = tuple(ids[number] for number in outputs if number in ids)
+    described, notes = _describe_outputs(source, names), tuple(program.notes)
+    return Graph(program.name, tuple(nodes), tuple(edges), output_ids, described, level, notes, source)
 
 
 def _default_outputs(program: Program) -> tuple[int, ...]:
@@ -208,17 +199,8 @@ def _readers(program: Program, live: set[int]) -> dict[int, set[int]]:
 # ---- nodes and names
 
 
-def _relative_name(name: str, module: str) -> str:
-    return name.removeprefix(f"{module}.") if module else name
-
-
 def _node(
-    source: ProgramGradients,
-    group: Group,
-    inputs: tuple[int, ...],
-    id_: int,
-    name: tuple[str, bool],
-    formula: str,
+    source: ProgramGradients, group: Group, inputs: tuple[int, ...], id_: int, name: tuple[str, bool], formula: str
 ) -> Node:
     op, label = group.operation
     return Node(

@@ -74,8 +74,10 @@ class Call:
     @cached_property
     def sources(self) -> tuple[int, ...]:
         """Indices of the tensors it reads, in order and with repetition."""
-        found = tuple(ref.number for ref in refs_in((self.arguments, self.keywords)))
-        return found[:1] if self.op in FIRST_ONLY else found
+        leaves: list[Any] = []
+        map_nested(leaves.append, (self.arguments, self.keywords))
+        numbers = tuple(leaf.number for leaf in leaves if isinstance(leaf, Ref))
+        return numbers[:1] if self.op in FIRST_ONLY else numbers
 
 
 @dataclass
@@ -156,59 +158,34 @@ def _to_double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def refs_in(value: Any) -> Iterable[Ref]:
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from refs_in(part)
-    elif isinstance(value, dict):
-        yield from refs_in(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from refs_in((value.start, value.stop, value.step))
+def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to all leaves of lists, tuples, dictionaries and slices, which torch's pytree does not enter."""
+    if isinstance(value, list | tuple):
+        parts = [map_nested(function, part) for part in value]
+        kind = tuple if isinstance(value, torch.Size) else type(value)
+        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+    if isinstance(value, dict):
+        return {key: map_nested(function, part) for key, part in value.items()}
+    if isinstance(value, slice):
+        return slice(*(map_nested(function, part) for part in (value.start, value.stop, value.step)))
+    return function(value)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Tensors in lists, tuples, dictionaries and slices, in order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for part in value for tensor in tensors_in(part)]
-    if isinstance(value, dict):
-        return tensors_in(tuple(value.values()))
-    if isinstance(value, slice):
-        return tensors_in((value.start, value.stop, value.step))
-    return []
+    leaves: list[Any] = []
+    map_nested(leaves.append, value)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def resolve_refs(value: Any, tensor_of: Callable[[int], Any]) -> Any:
     """The same arguments with references replaced by tensors."""
-    if isinstance(value, Ref):
-        return tensor_of(value.number)
-    if isinstance(value, list | tuple):
-        parts = [resolve_refs(part, tensor_of) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, dict):
-        return {key: resolve_refs(part, tensor_of) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*(resolve_refs(part, tensor_of) for part in (value.start, value.stop, value.step)))
-    return value
+    return map_nested(lambda leaf: tensor_of(leaf.number) if isinstance(leaf, Ref) else leaf, value)
 
 
 def replace_tensors(value: Any, number_of: Callable[[Tensor], int]) -> Any:
     """The same arguments with tensors replaced by references."""
-    if isinstance(value, Tensor):
-        return Ref(number_of(value))
-    if isinstance(value, torch.Size):
-        return tuple(value)
-    if isinstance(value, list | tuple):
-        parts = [replace_tensors(part, number_of) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, dict):
-        return {key: replace_tensors(part, number_of) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*(replace_tensors(part, number_of) for part in (value.start, value.stop, value.step)))
-    return value
+    return map_nested(lambda leaf: Ref(number_of(leaf)) if isinstance(leaf, Tensor) else leaf, value)
 
 
 RESHAPING = frozenset((

@@ -19,6 +19,8 @@ Array = NDArray[Any]
 Backward = Callable[[Array], list[Array]]
 """From the gradient of a result to those of the tensors that the call reads, in order."""
 ExactResult = tuple[Array, Backward]
+Values = Mapping[int, Array]
+Rule = Callable[[Call, Values], ExactResult | None]
 
 JOINS = ("cat", "stack", "hstack", "vstack", "flip", "roll", "repeat", "tile", "diagonal", "gather", "embedding")
 MOVES = operations.RESHAPING | operations.INDEXING | frozenset((*JOINS, "where"))
@@ -33,9 +35,11 @@ def fraction_array(values: Any) -> Array:
     return made.reshape(given.shape)
 
 
-def compute_exactly(
-    call: Call, values: Mapping[int, Array], sources: Sequence[Tensor]
-) -> list[ExactResult | None] | None:
+def zeros(shape: int | tuple[int, ...]) -> Array:
+    return fraction_array(np.zeros(shape, dtype=int))
+
+
+def compute_exactly(call: Call, values: Values, sources: Sequence[Tensor]) -> list[ExactResult | None] | None:
     """Result and backward function for each result; None if there is no rule or an input is not exact."""
     name = operations.canonical_name(call.op)
     moving = name in MOVES or operations.is_identity(call)
@@ -56,9 +60,7 @@ def compute_exactly(
     return None if done is None else [done]
 
 
-def _move_exactly(
-    call: Call, values: Mapping[int, Array], sources: Sequence[Tensor]
-) -> list[ExactResult | None] | None:
+def _move_exactly(call: Call, values: Values, sources: Sequence[Tensor]) -> list[ExactResult | None] | None:
     """Run the call on the positions of the numbers instead of the numbers, to see where they go."""
     offsets, flat, shapes, start = [], [], [], 0
     places: dict[int, Tensor] = {}
@@ -69,7 +71,7 @@ def _move_exactly(
         offsets.append(start)
         if not tensor.is_floating_point():
             places[number] = tensor
-            flat.append(fraction_array(np.zeros(tensor.numel(), dtype=int)))
+            flat.append(zeros(tensor.numel()))
         else:
             places[number] = torch.arange(start, start + tensor.numel(), dtype=torch.float64).view(tensor.shape)
             flat.append(values[number].ravel())
@@ -95,7 +97,7 @@ def _scatter(index: Any, offsets: list[int], shapes: list[tuple[int, ...]]) -> B
     total = offsets[-1] + int(np.prod(shapes[-1])) if offsets else 0
 
     def backward(gradient: Array) -> list[Array]:
-        sums = fraction_array(np.zeros(total, dtype=int))
+        sums = zeros(total)
         np.add.at(sums, index.ravel(), gradient.ravel())
         ends = [*offsets[1:], total]
         return [sums[start:end].reshape(shape) for start, end, shape in zip(offsets, ends, shapes, strict=True)]
@@ -111,7 +113,7 @@ def _sum_to_shape(gradient: Any, shape: tuple[int, ...]) -> Array:
     return fraction_array(array.sum(axis=stretched, keepdims=True)) if stretched else array
 
 
-def _operand(value: Any, values: Mapping[int, Array]) -> Array:
+def _operand(value: Any, values: Values) -> Array:
     if isinstance(value, Ref):
         return values[value.number]
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
@@ -122,12 +124,10 @@ def _operand(value: Any, values: Mapping[int, Array]) -> Array:
     return fraction_array(Fraction(exact))
 
 
-def _binary(
-    compute: Callable[[Any, Any], Any], gradients: Callable[[Any, Any, Any], tuple[Any, Any]]
-) -> Callable[[Call, Mapping[int, Array]], ExactResult | None]:
+def _binary(compute: Callable[[Any, Any], Any], gradients: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Rule:
     """Rule for two operands, each a tensor or a number; `gradients` are those before broadcasting is undone."""
 
-    def rule(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
+    def rule(call: Call, values: Values) -> ExactResult | None:
         if len(call.arguments) != 2 or call.keywords:
             return None
         order = (1, 0) if call.op in operations.REVERSED else (0, 1)
@@ -145,14 +145,12 @@ def _binary(
     return rule
 
 
-def _elementwise(
-    compute: Callable[[Any], Any], derivative: Callable[[Any], Any]
-) -> Callable[[Call, Mapping[int, Array]], ExactResult | None]:
+def _elementwise(compute: Callable[[Any], Any], derivative: Callable[[Any], Any]) -> Rule:
     """Rule for an elementwise function."""
 
-    def rule(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
+    def rule(call: Call, values: Values) -> ExactResult | None:
         a = values[call.sources[0]]
-        value, derivatives = fraction_array(np.zeros(a.shape, dtype=int)), fraction_array(np.zeros(a.shape, dtype=int))
+        value, derivatives = zeros(a.shape), zeros(a.shape)
         for place in np.ndindex(a.shape):
             value[place], derivatives[place] = Fraction(compute(a[place])), Fraction(derivative(a[place]))
         return value, lambda gradient: [fraction_array(gradient * derivatives)]
@@ -160,20 +158,17 @@ def _elementwise(
     return rule
 
 
-def _power(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
+def _power(call: Call, values: Values) -> ExactResult | None:
     base, exponent = call.arguments[:2]
-    if (
-        call.op in operations.REVERSED
-        or not isinstance(base, Ref)
-        or not isinstance(exponent, int | float)
-        or exponent != int(exponent)
-    ):
+    if call.op in operations.REVERSED or not isinstance(base, Ref) or not isinstance(exponent, int | float):
+        return None
+    if exponent != int(exponent):
         return None
     whole = int(exponent)
     return _elementwise(lambda a: a**whole, lambda a: whole * a ** (whole - 1) if whole else 0)(call, values)
 
 
-def _sum(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
+def _sum(call: Call, values: Values) -> ExactResult | None:
     a = values[call.sources[0]]
     named = dict(zip(("dim", "keepdim"), call.arguments[1:], strict=False)) | call.keywords
     dims = named.get("dim", named.get("axis"))
@@ -206,7 +201,7 @@ def _product(a: Array, b: Array) -> ExactResult:
     return fraction_array(np.matmul(a, b)), backward
 
 
-def _matmul(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
+def _matmul(call: Call, values: Values) -> ExactResult | None:
     a, b = (values[ref.number] for ref in call.arguments[:2])
     if call.op != "rmatmul":
         return _product(a, b)
@@ -214,7 +209,7 @@ def _matmul(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
     return value, lambda gradient: backward(gradient)[::-1]
 
 
-def _linear(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
+def _linear(call: Call, values: Values) -> ExactResult | None:
     if call.keywords:
         return None
     x, weight = (values[ref.number] for ref in call.arguments[:2])
@@ -229,7 +224,7 @@ def _linear(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
     return (value if bias is None else fraction_array(value + bias)), linear_backward
 
 
-def _einsum(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
+def _einsum(call: Call, values: Values) -> ExactResult | None:
     """The gradient is an einsum with the same letters; letters of a single operand were summed, so their gradient is
     broadcast."""
     equation, *refs = call.arguments
@@ -275,8 +270,8 @@ def _extreme_gradients(larger: bool) -> Callable[[Any, Any, Any], tuple[Any, Any
     return gradients
 
 
-def _extreme(larger: bool) -> Callable[[Call, Mapping[int, Array]], ExactResult | None]:
-    def rule(call: Call, values: Mapping[int, Array]) -> ExactResult | None:
+def _extreme(larger: bool) -> Rule:
+    def rule(call: Call, values: Values) -> ExactResult | None:
         if len(call.sources) != 2:
             return None
         return _binary(np.maximum if larger else np.minimum, _extreme_gradients(larger))(call, values)
@@ -284,7 +279,7 @@ def _extreme(larger: bool) -> Callable[[Call, Mapping[int, Array]], ExactResult 
     return rule
 
 
-_RULES: dict[str, Callable[[Call, Mapping[int, Array]], ExactResult | None]] = {
+_RULES: dict[str, Rule] = {
     "add": _binary(lambda a, b: a + b, lambda g, a, b: (g, g)),
     "sub": _binary(lambda a, b: a - b, lambda g, a, b: (g, -g)),
     "mul": _binary(lambda a, b: a * b, lambda g, a, b: (g * b, g * a)),

@@ -68,24 +68,24 @@ def record_program(function: Callable[..., Any], arguments: tuple[Any, ...], key
     values = bound_arguments(function, arguments, keywords)
     signature, code = signature_of(function), _code_of(function)
     outside = naming.outer_variables(_unwrap(function), code)
-    preparation = InputConverter(common_dtype([function, *values.values(), *outside.values()]))
+    converter = InputConverter(common_dtype([function, *values.values(), *outside.values()]))
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for name, value in values.items():
         parameter = None if signature is None else signature.parameters[name]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if parameter is None else parameter.kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            positional += [preparation.convert(f"{name}[{place}]", part) for place, part in enumerate(value)]
+            positional += [converter.convert(f"{name}[{place}]", part) for place, part in enumerate(value)]
         elif kind is inspect.Parameter.VAR_KEYWORD:
-            named.update({key: preparation.convert(key, part) for key, part in value.items()})
+            named.update({key: converter.convert(key, part) for key, part in value.items()})
         else:
-            convert = preparation.convert(name, value, None if parameter is None else parameter.annotation)
+            converted = converter.convert(name, value, None if parameter is None else parameter.annotation)
             if kind is inspect.Parameter.KEYWORD_ONLY or (parameter is None and name in keywords):
-                named[name] = convert
+                named[name] = converted
             else:
-                positional.append(convert)
+                positional.append(converted)
     tracer = Tracer(Program(name_of(function)), code)
-    for leaf in preparation.leaves:
+    for leaf in converter.leaves:
         tracer.add_tensor(leaf.tensor, "input", name=leaf.name, central=True, varies=True, fractions=leaf.fractions)
     with torch.enable_grad(), tracer:
         result = function(*positional, **named)
@@ -103,9 +103,8 @@ class Tracer(TorchFunctionMode):
         self._last_instruction = -1
         self._numbers: dict[int, int] = {}  # by id(); all tensors are kept alive, so that no id is reused
         self._used: set[int] = set()
-        self._conversions: dict[
-            tuple[str, tuple[int, ...], str], None
-        ] = {}  # reported at the end, when names are known
+        # Conversions to Python values (line, tensors, verb), reported at the end, when names are known.
+        self._conversions: dict[tuple[str, tuple[int, ...], str], None] = {}
         self._by_grad_fn: dict[Any, int] = {}  # autograd nodes, for results of calls that were not recorded
         self._modules: dict[FrameType, tuple[ModuleCall, nn.Module]] = {}
 

@@ -79,10 +79,10 @@ class LookOptions:
 
 def align(experiment: TranslationExperiment, sentence: str, hypothesis: Hypothesis, layer: int | None) -> Alignment:
     """Attention of a translation to its source."""
-    from anaphor.inspect.alignment import alignment, truncated_alignment
+    from anaphor.inspect.alignment import alignment
 
-    compute = alignment if hypothesis.finished else truncated_alignment
-    return compute(experiment.model, experiment.tokenizers, sentence, hypothesis.tokens, layer)
+    model, tokenizers = experiment.model, experiment.tokenizers
+    return alignment(model, tokenizers, sentence, hypothesis.tokens, layer, finished=hypothesis.finished)
 
 
 def plain_alignment(alignment: Alignment) -> dict[str, Any]:
