@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from anaphor.cli.main import main
 from anaphor.cli.train import options_of
-from anaphor.config import from_text, from_yaml, look_up, read_mapping, to_yaml
+from anaphor.config import from_text, look_up, read_mapping, to_yaml
 from anaphor.errors import ConfigError
-from anaphor.flags import parse
+from anaphor.flags import from_yaml, parse
 from anaphor.models import PRESETS, LanguageModelSpec, preset
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec

@@ -198,18 +198,6 @@ def read_settings(kind: type, path: Path) -> dict[str, Any]:
     return flat
 
 
-def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> Spec:
-    """Read a spec from a file. Unknown keys, wrong types and anything nested but the sections are refused."""
-    from anaphor.flags import parse_values
-
-    words = [word for key, value in read_settings(kind, path).items() for word in _to_words(key, value, path)]
-    try:
-        return parse_values(kind, words, program=str(path), default=default)
-    except ConfigError as error:
-        message = str(error)
-        raise ConfigError(message if message.startswith(str(path)) else f"{path}: {message}") from None
-
-
 def finite(value: Any) -> Any:
     """The same for JSON, which has no name for numbers that are not finite: they become null."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -290,13 +278,3 @@ def _refuse_twice(root: Any, path: Path) -> None:
                 raise ConfigError(f"{path} gives {key.value!r} twice, the second time in line {line}")
             names.add(str(key.value))
         waiting += [value for _, value in pairs] or node.value
-
-
-def _to_words(key: str, value: Any, path: Path) -> list[str]:
-    items = value if isinstance(value, list) else [value]
-    for item in items:
-        if isinstance(item, dict | list):
-            raise ConfigError(
-                f"{path}: {key} holds a {type(item).__name__}; a spec is flat: names, numbers and lists of them"
-            )
-    return [f"--{key.replace('_', '-')}", *map(str, items)]

@@ -1,4 +1,4 @@
-"""Flags: a spec from the words of a command line. tyro reads them and writes the help; mistakes are found before.
+"""Flags: a spec from the words of a command line or from a file. tyro reads them and writes the help.
 
 Each word is checked against the fields of the spec first, so that an error names what was typed, what is allowed and
 the nearest flag, and does not depend on how another library words it.
@@ -14,7 +14,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from anaphor.config import field_docs, nearest, sections_of
+from anaphor.config import field_docs, nearest, read_settings, sections_of
 from anaphor.errors import ConfigError
 
 Spec = TypeVar("Spec")
@@ -301,3 +301,23 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
         if word.startswith(f"{flag}="):
             return word.partition("=")[2]
     return None
+
+
+def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> Spec:
+    """Read a spec from a file. Unknown keys, wrong types and anything nested but the sections are refused."""
+    words = [word for key, value in read_settings(kind, path).items() for word in _to_words(key, value, path)]
+    try:
+        return parse_values(kind, words, program=str(path), default=default)
+    except ConfigError as error:
+        message = str(error)
+        raise ConfigError(message if message.startswith(str(path)) else f"{path}: {message}") from None
+
+
+def _to_words(key: str, value: Any, path: Path) -> list[str]:
+    items = value if isinstance(value, list) else [value]
+    for item in items:
+        if isinstance(item, dict | list):
+            raise ConfigError(
+                f"{path}: {key} holds a {type(item).__name__}; a spec is flat: names, numbers and lists of them"
+            )
+    return [f"--{key.replace('_', '-')}", *map(str, items)]

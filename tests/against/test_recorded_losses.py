@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import anaphor
-from anaphor.config import from_yaml
+from anaphor.flags import from_yaml
 from anaphor.generate import Hypothesis
 from anaphor.metrics.perplexity import LossTotal
 from anaphor.registry import TASKS
@@ -67,7 +67,7 @@ def test_every_recipe_builds_the_recorded_model_and_signature(name, monkeypatch)
         return
     split = experiment.split("valid")
     total = LossTotal(0.0, sum(batch.count for batch in split.batches.by_length()), split.pairs.bytes)
-    empty = [Hypothesis(tokens=[], log_probability=0.0, score=0.0, finished=True) for _ in split.pairs.places.tolist()]
+    empty = [Hypothesis(tokens=[], log_probability=0.0, score=0.0, finished=True) for _ in split.pairs.indices.tolist()]
     monkeypatch.setattr(experiment, "total", lambda split: total)
     monkeypatch.setattr(experiment, "translate_split", lambda split, beam: empty)
     result = experiment.score("valid")

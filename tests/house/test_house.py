@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
-ORDER = ["errors", "config", "draw", "taps", "mixers", "models", "data", "metrics", "evaluation", "generate", "tasks",
-         "training", "inspect", "studies", "labs", "bench", "report", "cli"]  # fmt: skip
+ORDER = ["errors", "config", "flags", "registry", "progress", "draw", "taps", "mixers", "models", "data", "metrics",
+         "evaluation", "generate", "interchange", "inspect", "training", "tasks", "studies", "labs", "bench", "web", "cli",
+         "api"]  # fmt: skip
 
 
 def name_of(path: Path) -> str:

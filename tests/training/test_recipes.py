@@ -2,8 +2,8 @@
 
 import pytest
 
-from anaphor.config import from_yaml
 from anaphor.errors import ConfigError
+from anaphor.flags import from_yaml
 from anaphor.registry import TASKS
 from anaphor.training.spec import recipe_file, recipes_of
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.bench.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
-from anaphor.config import from_yaml
 from anaphor.data.batches import Stream
 from anaphor.data.dataset import Dataset
 from anaphor.data.vocab import Byte
 from anaphor.errors import DataError
+from anaphor.flags import from_yaml
 from anaphor.tasks.lm import TASK, LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.build import build_step

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import from_yaml, read_mapping
+from anaphor.config import read_mapping
 from anaphor.errors import ConfigError, DataError
+from anaphor.flags import from_yaml
 from anaphor.studies.axes import Axis
 from anaphor.studies.cell import ENDED, JOB, MEASURES, TEST, Cell, make_cell, read_json
 from anaphor.studies.presets import presets

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, check_types, from_yaml, look_up, nearest, read_mapping
+from anaphor.config import check_fields, check_types, look_up, nearest, read_mapping
 from anaphor.errors import ConfigError
+from anaphor.flags import from_yaml
 from anaphor.studies.axes import Axis, Range, as_label, read_axis
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from anaphor.config import from_yaml, look_up
+from anaphor.config import look_up
 from anaphor.errors import CheckpointError, ConfigError
+from anaphor.flags import from_yaml
 from anaphor.registry import TASKS
 from anaphor.training import checkpoint
 from anaphor.training.averaging import build_average

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_types, from_yaml, look_up, read_mapping, section_of
+from anaphor.config import check_types, look_up, read_mapping, section_of
 from anaphor.errors import ConfigError
+from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric, format_values
 from anaphor.registry import TASKS
 
