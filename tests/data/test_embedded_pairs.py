@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data.corpus import joint_tokenizers
+from anaphor.data.corpus import build_pair_tokenizers
 from anaphor.data.dataset import PAIR_COLUMNS, count_row_overlap
 from anaphor.data.datasets import find_dataset, open_dataset
 from anaphor.data.embedded import FIRST_DAY, LAST_DAY, Dates, Reverse, spellings, split_sentences
@@ -156,7 +156,7 @@ def test_dates_are_answered_by_iso_8601():
             assert text in spellings(datetime.date.fromisoformat(answer))
     days = [answer for split in pairs.splits for _, answer in pairs.rows(split).values]
     assert len(set(days)) == len(days), "no day is in two splits, however it is spelled"
-    assert len(joint_tokenizers(open_dataset("dates"), "character").target) < 70
+    assert len(build_pair_tokenizers(open_dataset("dates"), "character", joint=True).target) < 70
 
 
 @pytest.mark.parametrize(

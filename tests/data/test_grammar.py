@@ -67,7 +67,7 @@ def test_the_entropy_rate_against_drawn_text():
     totals, tokens = np.array([sum(line) for line in losses]), np.array([len(line) for line in losses])
     rate = totals.sum() / tokens.sum()
     error = (totals - rate * tokens).std() / math.sqrt(len(losses)) / tokens.mean()
-    assert abs(rate - source.entropy_rate) < 4 * error
+    assert abs(rate - source.grammar.entropy_rate) < 4 * error
     assert error < 0.02 * rate, "otherwise this would show nothing"
     assert abs(tokens.mean() - 1 - source.grammar.length) < 4 * tokens.std() / math.sqrt(len(tokens))
     assert abs(totals.mean() - source.grammar.entropy) < 4 * totals.std() / math.sqrt(len(totals))
@@ -126,7 +126,7 @@ def test_the_source_says_its_loss_on_a_text_token_by_token():
     assert tokens == len(losses)
     assert total == pytest.approx(losses.sum())
     assert losses.min() >= 0
-    assert total / tokens == pytest.approx(source.entropy_rate, rel=0.05)
+    assert total / tokens == pytest.approx(source.grammar.entropy_rate, rel=0.05)
 
 
 def test_drawn_text_is_the_same_each_time_and_differs_between_splits_and_seeds():

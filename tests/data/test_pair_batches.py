@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.data.batches import IGNORE_INDEX, PaddedBatches, batch_pairs
-from anaphor.data.corpus import PairTokenizers, encode_pair_split, encode_pairs, joint_tokenizers
+from anaphor.data.corpus import PairTokenizers, build_pair_tokenizers, encode_pair_split, encode_pairs
 from anaphor.data.datasets import open_dataset
 from anaphor.data.treebank import PAD, START, Treebank
 from anaphor.data.vocab import Word
@@ -163,7 +163,7 @@ def test_settings_below_their_least_are_named(settings, message):
 
 def test_an_echo_s_targets_are_its_source_and_an_end():
     pairs = open_dataset("echo")
-    made = joint_tokenizers(pairs, "word")
+    made = build_pair_tokenizers(pairs, "word", joint=True)
     batches = batch_pairs(encode_pair_split(pairs, "valid", made), rows=16)
     for batch in batches:
         assert batch.lengths.equal(batch.source_lengths + 1)

@@ -1,6 +1,7 @@
 """Aligned lines: names, folders, two files; what is refused, what is opened when, what tokenizers see."""
 
 import gzip
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anaphor.data.corpus import PairTokenizers, encode_pair_split, encode_pairs, joint_tokenizers, separate_tokenizers
+from anaphor.data.corpus import PairTokenizers, build_pair_tokenizers, encode_pair_split, encode_pairs
 from anaphor.data.dataset import PAIR_COLUMNS, count_row_overlap
 from anaphor.data.datasets import find_dataset, open_dataset
 from anaphor.data.files import split_lines
 from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import ConfigError, DataError
+
+joint_tokenizers, separate_tokenizers = (partial(build_pair_tokenizers, joint=joint) for joint in (True, False))
 
 # The folder of a test outlives its examples, and each example writes what it reads.
 writes_files = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anaphor.cli.main import main
 from anaphor.data.batches import batch_pairs
-from anaphor.data.corpus import encode_pair_split, separate_tokenizers
+from anaphor.data.corpus import build_pair_tokenizers, encode_pair_split
 from anaphor.data.datasets import open_dataset
 from anaphor.data.embedded import Reverse
 from anaphor.generate import Beam
@@ -31,7 +31,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def task_of(source, rows=16, **options):
-    tokenizers = separate_tokenizers(source, "word")
+    tokenizers = build_pair_tokenizers(source, "word", joint=False)
 
     @cache
     def split(name):

@@ -173,19 +173,15 @@ class _Sentences(Dataset):
         return self.name
 
 
-def joint_tokenizers(dataset: Dataset, kind: str, size: int | None = None) -> PairTokenizers:
-    """Train one tokenizer on both columns of the train split, and on nothing else."""
+def build_pair_tokenizers(dataset: Dataset, kind: str, size: int | None = None, *, joint: bool) -> PairTokenizers:
+    """Train one joint tokenizer on both columns of train, or one for each, with at most `size` tokens each."""
     rows = dataset.rows(TRAIN)
-    both = [sentence for column in zip(*rows.values, strict=True) for sentence in column]
-    tokenizer = build_tokenizer(_Sentences(" and ".join(rows.where), both), kind, size)
-    return PairTokenizers(tokenizer, tokenizer)
-
-
-def separate_tokenizers(dataset: Dataset, kind: str, size: int | None = None) -> PairTokenizers:
-    """Train a tokenizer for each column of the train split, with at most `size` tokens each."""
-    rows = dataset.rows(TRAIN)
-    columns = zip(rows.where, zip(*rows.values, strict=True), strict=True)
-    return PairTokenizers(*(build_tokenizer(_Sentences(where, column), kind, size) for where, column in columns))
+    columns = list(zip(*rows.values, strict=True))
+    if joint:
+        tokenizer = build_tokenizer(_Sentences(" and ".join(rows.where), [*columns[0], *columns[1]]), kind, size)
+        return PairTokenizers(tokenizer, tokenizer)
+    sides = zip(rows.where, columns, strict=True)
+    return PairTokenizers(*(build_tokenizer(_Sentences(where, column), kind, size) for where, column in sides))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,8 @@ def _open_pair_path(name: str, source: str | None, target: str | None, optional:
     if path.is_dir():
         languages = _by_prefix(path) or _by_language(path)
         return None if optional and len(languages) < 2 else _pair_folder(name, path, languages, source, target)
-    halves = [] if path.is_file() and optional else list(_halves(name))
+    commas = [] if path.is_file() and optional else [index for index, sign in enumerate(name) if sign == ","]
+    halves = [(Path(name[:index]).expanduser(), Path(name[index + 1 :]).expanduser()) for index in commas]
     for first, second in halves:
         if first.is_file() and second.is_file():
             endings = _language(first), _language(second)
@@ -222,11 +223,6 @@ def _direction(name: str, languages: tuple[str, ...], source: str | None, target
         raise ConfigError(f"{name} has {', '.join(languages)}: give both the source and the target language")
     first, second = languages
     return (second, first) if source == second or target == first else (first, second)
-
-
-def _halves(name: str) -> Iterator[tuple[Path, Path]]:
-    for comma in re.finditer(",", name):
-        yield Path(name[: comma.start()]).expanduser(), Path(name[comma.end() :]).expanduser()
 
 
 def _language(path: Path) -> str:

@@ -77,14 +77,9 @@ def write_cache(path: Path, content: bytes | memoryview) -> bool:
 class File(Protocol):
     """A file that is read on demand."""
 
-    def read(self) -> bytes:
-        """Content, decompressed."""
-
-    def digest(self) -> str:
-        """SHA-256 of the content."""
-
-    def __str__(self) -> str:
-        """Name in error messages."""
+    def read(self) -> bytes: ...  # decompressed
+    def digest(self) -> str: ...  # SHA-256 of what `read` gives
+    def __str__(self) -> str: ...  # name in error messages
 
 
 @dataclass(frozen=True)

@@ -165,9 +165,7 @@ class Grammar:
         return follow
 
     def _all(self) -> Iterator[tuple[str, Rule]]:
-        for symbol, choices in self.rules.items():
-            for rule in choices:
-                yield symbol, rule
+        return ((symbol, rule) for symbol, choices in self.rules.items() for rule in choices)
 
 
 def _first_of(symbols: Sequence[str], first: dict[str, set[str]], empty: set[str]) -> tuple[set[str], bool]:
@@ -268,11 +266,6 @@ class GrammarDataset(Dataset):
         self._texts: dict[str, bytes] = {}
         # Large enough that the standard error of a mean loss on held-out text is below 0.01 nats.
         self.tokens = dict(zip(SPLITS, (tokens, tokens // 5 or 1, tokens // 5 or 1), strict=True))
-
-    @property
-    def entropy_rate(self) -> float:
-        """Nats per token of the best possible model on an infinite text, including `<eos>`."""
-        return self.grammar.entropy_rate
 
     def read(self, split: str, column: str | None = None) -> bytes:
         self.column_index(column)

@@ -16,10 +16,9 @@ from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
 from anaphor.data.corpus import (
     EncodedPairs,
     PairTokenizers,
+    build_pair_tokenizers,
     encode_pair_split,
     encode_pairs,
-    joint_tokenizers,
-    separate_tokenizers,
 )
 from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
 from anaphor.data.datasets import open_dataset
@@ -336,8 +335,7 @@ def build_experiment(
     if known is not None:
         tokenizers = PairTokenizers.from_plain(known["tokenizer"])
     else:
-        build = joint_tokenizers if spec.joint else separate_tokenizers
-        tokenizers = build(open_data(), spec.tokenizer, spec.vocabulary)
+        tokenizers = build_pair_tokenizers(open_data(), spec.tokenizer, spec.vocabulary, joint=spec.joint)
     if spec.tied == "all" and not tokenizers.is_joint:
         raise ConfigError("tied='all' shares the embeddings of both languages: use --joint, for a joint vocabulary")
     sizes = {"source_vocabulary": len(tokenizers.source), "vocabulary": len(tokenizers.target)}
