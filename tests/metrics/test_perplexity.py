@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.metrics.perplexity import LossTotal, Score, Tally
+from anaphor.metrics.perplexity import LossTotal, Tally, loss_result
 
 TOTALS = st.builds(LossTotal, st.floats(0, 1e6), st.integers(1, 10**6), st.integers(1, 10**6))
 
@@ -28,10 +28,11 @@ def test_perplexity_is_the_exponential_of_the_mean_loss():
     assert LossTotal(1.0, 1).bits_per_byte is None
 
 
-def test_a_score_carries_its_signature():
-    score = Score(LossTotal(math.log(50) * 4, 4), {"bptt": 35, "state": "carried"})
-    assert str(score) == "perplexity 50.00 (bptt:35|state:carried)"
-    assert score.to_plain()["signature"] == "bptt:35|state:carried"
+def test_a_result_carries_its_signature():
+    result = loss_result(LossTotal(math.log(50) * 4, 4), {"bptt": 35, "state": "carried"}, {"bleu": 3.0}, overlap=1)
+    assert result.values["perplexity"] == pytest.approx(50)
+    assert (result.values["bleu"], result.details) == (3.0, {"tokens": 4, "overlap": 1})
+    assert result.signature == result.to_plain()["signature"] == "bptt:35|state:carried"
 
 
 def test_a_tally_is_exact_over_many_small_numbers():
