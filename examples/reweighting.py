@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.datasets import open_dataset
 from anaphor.mixers import Attention, Span
-from anaphor.mixers.attention.merge import MERGES, Merge
+from anaphor.mixers.attention.heads import MERGES, Merge
 from anaphor.models import LanguageModel, build
 
 ROWS, TOKENS, STEPS, RATE, SHORT = 16, 64, 800, 1e-3, 8

@@ -112,12 +112,12 @@ MIXERS = Registry(
         "lstm": "anaphor.mixers.recurrent:LSTMSpec",
         "attention": "anaphor.mixers.attention.layer:AttentionSpec",
         "linear": "anaphor.mixers.linear:LinearSpec",
-        "low-rank": "anaphor.mixers.low_rank:LowRankSpec",
-        "svd": "anaphor.mixers.low_rank:SVDSpec",
-        "pooled": "anaphor.mixers.pooled:PooledSpec",
-        "bidirectional-gru": "anaphor.mixers.bidirectional:BIDIRECTIONAL_GRU",
-        "bidirectional-lstm": "anaphor.mixers.bidirectional:BIDIRECTIONAL_LSTM",
-        "bidirectional-linear": "anaphor.mixers.bidirectional:BIDIRECTIONAL_LINEAR",
+        "low-rank": "anaphor.mixers.noncausal:LowRankSpec",
+        "svd": "anaphor.mixers.noncausal:SVDSpec",
+        "pooled": "anaphor.mixers.noncausal:PooledSpec",
+        "bidirectional-gru": "anaphor.mixers.noncausal:BIDIRECTIONAL_GRU",
+        "bidirectional-lstm": "anaphor.mixers.noncausal:BIDIRECTIONAL_LSTM",
+        "bidirectional-linear": "anaphor.mixers.noncausal:BIDIRECTIONAL_LINEAR",
     },
 )
 TASKS = Registry("task", {"lm": "anaphor.tasks.lm:TASK", "translate": "anaphor.tasks.translate:TASK"})

@@ -1,7 +1,7 @@
-"""Named places where one may look.
+"""Taps: named identity modules whose input can be recorded.
 
-A tap is an identity module. It costs nothing while nobody watches; while somebody does, a layer takes its explicit
-path, so that the tensor exists at all. The tap's name is its place in the model: `layers.2.mixer.weights`.
+A tap costs nothing while it is not recorded. While it is, a layer takes its explicit path, so that the tensor exists at
+all. The name of a tap is its path in the model: `layers.2.mixer.weights`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from torch import Tensor, nn
 
 
 class Tap(nn.Module):
-    """Hands its input on. `watched` tells the layer whether the tensor must be made."""
+    """Returns its input. `is_recorded` tells the layer whether the tensor must be computed."""
 
     def __init__(self) -> None:
         super().__init__()
-        # A count, because two recordings of the same tap may be open at once.
-        self.watchers = 0
+        self.recordings = 0
+        """Number of open recordings: two of the same tap may be open at once."""
 
     @property
-    def watched(self) -> bool:
-        return self.watchers > 0
+    def is_recorded(self) -> bool:
+        return self.recordings > 0
 
     def forward(self, tensor: Tensor, parts: Sequence[tuple[Tensor, ...]] = ()) -> Tensor:
-        """`parts` are what the tensor was stacked from, where a computation went on with those and not with the whole:
-        the gradient of such a tensor is theirs."""
+        """`parts` are what the tensor was stacked from, where the computation continues with those instead of the
+        stack: the gradient of the tensor is theirs."""
         return tensor
 
 
 def taps_of(model: nn.Module) -> dict[str, Tap]:
-    """Every tap of a model under its stable name."""
+    """Every tap of a model by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Tap)}

@@ -110,9 +110,9 @@ def test_walking_through_padding_agrees_with_packing(name, monkeypatch):
     state = type(mixer.initial_state(x))(*(torch.randn(4, 3, requires_grad=True) for _ in mixer.initial_state(x)))
     span = Span.whole(x, torch.tensor([5, 2, 0, 1]))
     found = []
-    for way in ("_packed", "_through_padding"):
-        monkeypatch.setattr(mixer, "_packed", getattr(mixer, way))
-        y, after = mixer(x.nan_to_num() if way == "_packed" else x, state, span)
+    for way in ("_run_packed", "_run_through_padding"):
+        monkeypatch.setattr(mixer, "_run_packed", getattr(mixer, way))
+        y, after = mixer(x.nan_to_num() if way == "_run_packed" else x, state, span)
         total = y.square().sum() + sum(tensor.square().sum() for tensor in after)
         found.append([y, *after, *torch.autograd.grad(total, [x, *state, *mixer.parameters()])])
     for packed, walked in zip(*found, strict=True):

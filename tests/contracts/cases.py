@@ -3,10 +3,9 @@
 from itertools import product
 
 from anaphor.mixers import MIXERS, AttentionSpec, MixerSpec, mixer_spec
-from anaphor.mixers.attention.merge import MERGES
-from anaphor.mixers.attention.normalize import NORMALIZERS
+from anaphor.mixers.attention.heads import MERGES
 from anaphor.mixers.attention.position import POSITIONS
-from anaphor.mixers.attention.score import SCORES
+from anaphor.mixers.attention.score import NORMALIZERS, SCORES
 from anaphor.mixers.linear import FEATURE_MAPS
 
 WIDTH = 8
@@ -43,7 +42,7 @@ def table() -> dict[str, MixerSpec]:
 
 def combinations() -> dict[str, MixerSpec]:
     """Every score with every normalizer, position, merge and view: all that attention allows while it streams."""
-    merges = [name for name, merge in MERGES.items() if merge.causal]
+    merges = [name for name, merge in MERGES.items() if merge.is_causal]
     return {
         "-".join(parts): AttentionSpec(
             width=WIDTH,

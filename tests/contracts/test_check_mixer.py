@@ -43,7 +43,7 @@ class Sum(Mixer):
         return State(self.out.weight.new_zeros(len(like), self.width_in))
 
     def mix(self, x, state, span):
-        x = span.clear(x)
+        x = span.zero_padding(x)
         sums = state.total[:, None] + x.cumsum(1)
         # HERE
         return self.out(y), State(sums[:, -1])
@@ -167,7 +167,7 @@ ERRORS = {
         {},
         r"mix returns outputs \[4, 1, 8\] for \[4, 9, 8\]: they must be \[4, 9, 8\]",
     ),
-    "no state": ("y = sums; return self.out(y), ()", {}, r"Sum needs a state of type State, but was given \(\)"),
+    "no state": ("y = sums; return self.out(y), ()", {}, r"Sum needs a state of type State, but got \(\)"),
     "no pair": ("y = sums; return 7", {}, "TypeError"),
     "no build": (SOUND, {"def build": "def make"}, "it cannot be built with width=8: NotImplementedError"),
     "a required option": (SOUND, {"(MixerSpec):": "(MixerSpec):\n    rate: float"}, "cannot be built"),

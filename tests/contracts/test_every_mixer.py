@@ -90,5 +90,5 @@ def test_what_does_not_stream_has_no_state_and_refuses_one(name, x):
     mixer = mixer_of(SPECS[name])
     assert mixer.initial_state(x) == ()
     assert contract.run(mixer, x)[1] == ()
-    with pytest.raises(ConfigError, match="reads the whole sequence"):
+    with pytest.raises(ConfigError, match="needs the whole sequence"):
         mixer(x, (torch.zeros(4, 8),), Span.whole(x))

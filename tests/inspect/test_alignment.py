@@ -107,7 +107,7 @@ def test_the_model_is_left_as_it_was(training):
     first, second = (alignment(model, WORDS, SOURCE, target_of("sah")).weights for _ in range(2))
     assert torch.equal(first, second), "no dropout while one looks"
     assert model.training is training
-    assert not any(tap.watched for tap in model.modules() if hasattr(tap, "watched"))
+    assert not any(tap.is_recorded for tap in model.modules() if hasattr(tap, "is_recorded"))
 
 
 def test_the_text_form_is_that_of_the_exercise():

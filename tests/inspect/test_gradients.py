@@ -120,6 +120,6 @@ def test_a_gradient_that_cannot_be_had_is_explained():
 def test_nothing_is_watched_afterwards():
     model = build("lstm", vocabulary=20, width=4, layers=1)
     with recorded_gradients(model), recorded_calls(model):
-        assert model.layers[0].mixer.gates.watched
-    assert not model.layers[0].mixer.gates.watched
+        assert model.layers[0].mixer.gates.is_recorded
+    assert not model.layers[0].mixer.gates.is_recorded
     assert not model.layers[0].mixer.gates._forward_hooks

@@ -251,7 +251,7 @@ def seeing(*mixers):
 
 def test_layers_that_see_later_tokens_are_shown_and_what_they_do_not_have_is_told(tmp_path):
     found = seeing("attention", "low-rank", "bidirectional-linear")
-    assert [layer_label(name) for name in found.maps] == ["0", "1", "2 onward", "2 returning"]
+    assert [layer_label(name) for name in found.maps] == ["0", "1", "2 forward", "2 backward"]
     assert found.scored.total.perplexity is None
     assert found.rollouts == {}
     assert found.notes == (
@@ -259,7 +259,7 @@ def test_layers_that_see_later_tokens_are_shown_and_what_they_do_not_have_is_tol
         "Rows do not sum to one in layer 1: summary and rollout divide them by their sum.",
         "No rollout: layer 1 has negative weights.",
     )
-    assert found.heads_of(2, 3) == [("layers.2.mixer.returning.weights", 1)]
+    assert found.heads_of(2, 3) == [("layers.2.mixer.backward_layer.weights", 1)]
     assert len(draw_attention(found, tmp_path, 2)) == 2
     assert seeing("bidirectional-linear").notes[-1].startswith("No rollout: layer 0 reads in two directions")
     assert seeing("attention", "lstm").rollouts != {}

@@ -174,15 +174,15 @@ def test_mixers_of_whole_sequences_have_maps_over_tokens():
     inputs = (x, stack.initial_state(x), Span.whole(x))
     with recorded(stack) as seen, torch.no_grad():
         stack(*inputs)
-    svd, low_rank, pooled, onward, returning = attention_maps(stack, *inputs).values()
-    assert [tuple(one.shape) for one in (svd, low_rank, pooled, onward, returning)] == [
+    svd, low_rank, pooled, forward, backward = attention_maps(stack, *inputs).values()
+    assert [tuple(one.shape) for one in (svd, low_rank, pooled, forward, backward)] == [
         (2, 6, 6), (2, 6, 6), (1, 6, 6), (2, 6, 6), (2, 6, 6),
     ]  # fmt: skip
-    projection = stack[1].mixer.along_time[:, :6].detach()
+    projection = stack[1].mixer.time_projection[:, :6].detach()
     torch.testing.assert_close(low_rank, seen["1.mixer.weights"][0] @ projection, **TIGHT)
     torch.testing.assert_close(pooled[0], seen["2.mixer.weights"].expand(6, 6), **TIGHT)
-    assert not onward.triu(1).any()
-    assert not returning.tril(-1).any(), "the other direction looks at what comes later"
+    assert not forward.triu(1).any()
+    assert not backward.tril(-1).any(), "the other direction looks at what comes later"
     first = summarize_heads({"low-rank": low_rank}, range(6))[0]
     assert first.entropy is None, "weights below zero are no shares"
     assert not first.normalized

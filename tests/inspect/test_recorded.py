@@ -43,7 +43,7 @@ def test_fused_attention_agrees_with_the_explicit_one(score, position, view, len
 
     keys = torch.arange(9 - weights.shape[-1], 9)
     queries = torch.arange(4, 9)
-    allowed = mixer.rule(queries[:, None], keys[None])
+    allowed = mixer.mask(queries[:, None], keys[None])
     real = torch.arange(5) < (torch.tensor([5, 5, 5]) if lengths is None else torch.tensor(lengths))[:, None]
     allowed = allowed & real[:, :, None] & torch.cat((torch.ones(3, len(keys) - 5).bool(), real), 1)[:, None]
     assert not weights[~allowed[:, None].expand_as(weights)].any(), "masked cells are exactly zero"
@@ -132,12 +132,12 @@ def test_nothing_stays_behind():
     model = build("transformer", vocabulary=20, width=8, layers=1)
     tap = taps_of(model)["layers.0.mixer.weights"]
     with recorded(model), recorded(model, "*.weights"):
-        assert tap.watched
-    assert not tap.watched
+        assert tap.is_recorded
+    assert not tap.is_recorded
     assert not tap._forward_hooks
     with pytest.raises(RuntimeError, match="on purpose"), recorded(model):
         raise RuntimeError("on purpose")
-    assert not tap.watched
+    assert not tap.is_recorded
 
 
 def test_unknown_taps_are_named_with_a_guess():

@@ -52,8 +52,8 @@ def test_a_direction_from_the_end_is_shown_in_the_order_of_the_text():
     found = unit_maps(stack, x, stack.initial_state(x), Span.whole(x))
     y, _ = stack(x, stack.initial_state(x), Span.whole(x))
     hidden = {one.layer: one.values for one in found if one.part == "hidden"}
-    torch.testing.assert_close(hidden["0.mixer.onward"], y[0, :, :2].T.detach())
-    torch.testing.assert_close(hidden["0.mixer.returning"], y[0, :, 2:].T.detach())
+    torch.testing.assert_close(hidden["0.mixer.forward_layer"], y[0, :, :2].T.detach())
+    torch.testing.assert_close(hidden["0.mixer.backward_layer"], y[0, :, 2:].T.detach())
 
 
 def test_models_without_recurrence_have_none():

@@ -13,8 +13,8 @@ from triton.compiler import ASTSource
 from anaphor.mixers.kernels import lstm
 
 HOPPER = GPUTarget("cuda", 90, 32)
-SIZES = {"WIDTH": lstm.WIDEST, "TERMS": lstm.WIDEST, "ROWS": 32, "UNITS": lstm.UNITS}
-WIDE = ("cells", "by_cell")  # single precision always
+SIZES = {"WIDTH": lstm.MAX_WIDTH, "TERMS": lstm.MAX_WIDTH, "ROWS": 32, "UNITS": lstm.UNITS}
+WIDE = ("cells", "grad_cell")  # single precision always
 
 
 def needed(kernel, dtype):

@@ -3,7 +3,7 @@
 import torch
 
 from anaphor.mixers import CrossAttentionSpec, Span, detach, select_rows
-from anaphor.mixers.state import tensors_of
+from anaphor.mixers.base import tensors_of
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 

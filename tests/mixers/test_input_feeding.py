@@ -8,9 +8,8 @@ from torch import nn
 
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
-from anaphor.mixers import InputFeedingSpec, Span, count_bytes, detach, select_rows
-from anaphor.mixers.state import tensors_of
-from contracts import promises
+from anaphor.mixers import InputFeedingSpec, Span, contract, count_bytes, detach, select_rows
+from anaphor.mixers.base import tensors_of
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-11}
 KINDS = list(itertools.product(["lstm", "gru"], [1, 2, 3]))
@@ -96,14 +95,14 @@ def test_the_walk_and_its_readable_twin_agree(cell, layers, lengths, drops):
     probe = torch.randn(3, 5, 6)
     for watched in (False, True):
         torch.manual_seed(1)
-        state = mixer.begin(mixer.initial_state(source, torch.tensor([4, 3, 0])), past)
+        state = mixer.replace_hidden(mixer.initial_state(source, torch.tensor([4, 3, 0])), past)
         if watched:
             with recorded(mixer, "weights"):
                 y, state = mixer(x, state, span)
         else:
             y, state = mixer(x, state, span)
         inputs = [x, source, *(tensor for layer in past for tensor in layer), *mixer.parameters()]
-        ends = [tensor for tensor in (state.hidden, state.cell, state.fed) if tensor is not None]
+        ends = [tensor for tensor in (state.hidden, state.cell, state.feed) if tensor is not None]
         alone = torch.autograd.grad((y * probe).sum(), inputs, retain_graph=True)
         through = torch.autograd.grad((y * probe).sum() + sum(end.square().sum() for end in ends), inputs)
         found.append([y, *ends, *alone, *through])
@@ -114,8 +113,8 @@ def test_the_walk_and_its_readable_twin_agree(cell, layers, lengths, drops):
 @pytest.mark.parametrize("kind", ["each", "locked"])
 def test_locked_dropout_takes_the_same_features_at_every_step(kind, monkeypatch):
     mixer, seen = build("gru", 3, dropout=0.5, dropout_kind=kind), []
-    walk = mixer._walk
-    monkeypatch.setattr(mixer, "_walk", lambda *given: seen.append(given[3]) or walk(*given))
+    walk = mixer._run_fused
+    monkeypatch.setattr(mixer, "_run_fused", lambda *given: seen.append(given[3]) or walk(*given))
     x = torch.randn(20, 9, 8)
     mixer(x, mixer.initial_state(torch.randn(20, 3, 5)), Span.whole(x))
     (dropped,) = seen
@@ -159,21 +158,21 @@ def test_a_single_token_without_gradient_is_what_it_is_with(x):
 @each_kind
 def test_chunks_equal_whole(cell, layers, x, cuts):
     mixer = GivenSource(build(cell, layers).eval(), torch.randn(1, 4, 5))
-    promises.chunks_equal_whole(mixer, x, cuts)
+    contract.chunks_equal_whole(mixer, x, cuts)
     with torch.no_grad():
-        promises.chunks_equal_whole(mixer, x, cuts)
+        contract.chunks_equal_whole(mixer, x, cuts)
 
 
 @each_kind
 def test_padding_leaves_no_trace(cell, layers, x, more):
     mixer = GivenSource(build(cell, layers).eval(), torch.randn(1, 4, 5))
-    promises.padding_leaves_no_trace(mixer, x, more, torch.tensor([9, 4, 1, 0]))
+    contract.padding_leaves_no_trace(mixer, x, more, torch.tensor([9, 4, 1, 0]))
 
 
 @each_kind
 def test_rows_can_be_reordered_with_their_source(cell, layers, x, more):
     mixer, order = build(cell, layers).eval(), torch.tensor([3, 0, 0, 2, 1])
-    promises.rows_can_be_reordered(GivenSource(mixer, torch.randn(1, 4, 5)), x, more, order)
+    contract.rows_can_be_reordered(GivenSource(mixer, torch.randn(1, 4, 5)), x, more, order)
     state = mixer.initial_state(torch.randn(4, 3, 5), torch.tensor([3, 1, 0, 2]))
     _, state = mixer(x, state, Span.whole(x))
     span = Span.after(torch.full((4,), 9), 5)
@@ -185,12 +184,12 @@ def test_rows_can_be_reordered_with_their_source(cell, layers, x, more):
 @each_kind
 def test_gradient_crosses_the_seam_unless_detached(cell, layers, x, more):
     mixer = GivenSource(build(cell, layers).eval(), torch.randn(1, 4, 5))
-    promises.gradient_crosses_the_seam_unless_detached(mixer, x, more)
+    contract.gradient_crosses_the_seam(mixer, x, more)
 
 
 @each_kind
 def test_old_state_survives(cell, layers, x, more):
-    promises.old_state_survives(GivenSource(build(cell, layers).eval(), torch.randn(1, 4, 5)), x, more)
+    contract.old_state_survives(GivenSource(build(cell, layers).eval(), torch.randn(1, 4, 5)), x, more)
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -286,7 +285,7 @@ def test_a_source_or_state_of_another_shape_is_refused(x):
     mixer = build("lstm", 2)
     with pytest.raises(ConfigError, match=r"the source must be \[rows, tokens, 5\], but it is \[4, 9, 8\]"):
         mixer.initial_state(x)
-    with pytest.raises(ConfigError, match="the state is not this InputFeeding's"):
+    with pytest.raises(ConfigError, match="the state is not from this InputFeeding"):
         mixer(x, build("lstm", 1).initial_state(torch.randn(4, 3, 5)), Span.whole(x))
 
 
@@ -329,7 +328,7 @@ def test_a_captured_walk_on_a_gpu_equals_the_cpu(cell, layers):
         for parameter in mixer.parameters():
             parameter.grad = None
         y, state = mixer(x, mixer.initial_state(source, source_lengths), Span.whole(x, lengths))
-        (y.square().sum() + state.hidden.sum() + state.fed.sum()).backward()
+        (y.square().sum() + state.hidden.sum() + state.feed.sum()).backward()
         return y
 
     expected = work(mixer, x, source, lengths, source_lengths)

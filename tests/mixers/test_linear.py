@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anaphor.mixers.linear import FEATURE_MAPS, Sums, chunked, stepwise, whole
+from anaphor.mixers.linear import FEATURE_MAPS, LinearState, chunkwise, parallel, recurrent
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
 
@@ -18,16 +18,16 @@ TIGHT = {"rtol": 1e-9, "atol": 1e-10}
     name=st.sampled_from(sorted(FEATURE_MAPS)),
     seed=st.integers(0, 1000),
 )
-def test_whole_chunked_and_stepwise_agree_with_gradients_of_the_state_too(tokens, size, width, name, seed):
+def test_parallel_chunkwise_and_recurrent_agree_with_gradients_of_the_state_too(tokens, size, width, name, seed):
     torch.manual_seed(seed)
     feature_map = FEATURE_MAPS[name]
     inputs = [torch.randn(2, 3, tokens, width, requires_grad=True) for _ in range(3)]
-    past = Sums(torch.randn(2, 3, width, width, requires_grad=True), torch.rand(2, 3, width, requires_grad=True))
+    past = LinearState(torch.randn(2, 3, width, width, requires_grad=True), torch.rand(2, 3, width, requires_grad=True))
     probe = torch.randn(2, 3, tokens, width)
     results = []
-    for form in (whole, stepwise, lambda *args: chunked(*args, size)):
+    for form in (parallel, recurrent, lambda *args: chunkwise(*args, size)):
         y, state = form(feature_map(inputs[0]), feature_map(inputs[1]), inputs[2], past)
-        total = (y * probe).sum() + state.products.square().sum() + state.features.square().sum()
+        total = (y * probe).sum() + state.kv_sum.square().sum() + state.k_sum.square().sum()
         results.append([y, *state, *torch.autograd.grad(total, [*inputs, *past])])
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
@@ -36,7 +36,7 @@ def test_whole_chunked_and_stepwise_agree_with_gradients_of_the_state_too(tokens
 
 def test_weights_are_shares_of_feature_products():
     q, k, v = (torch.rand(1, 1, 4, 3) for _ in range(3))
-    y, _ = whole(q, k, v, Sums(torch.zeros(1, 1, 3, 3), torch.zeros(1, 1, 3)))
+    y, _ = parallel(q, k, v, LinearState(torch.zeros(1, 1, 3, 3), torch.zeros(1, 1, 3)))
     for t in range(4):
         shares = torch.stack([q[0, 0, t] @ k[0, 0, j] for j in range(t + 1)])
         expected = (shares / shares.sum()) @ v[0, 0, : t + 1]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from anaphor.mixers import Span, mixer_spec
-from anaphor.mixers.recurrent import _own_steps
+from anaphor.mixers.recurrent import _lstm_kernels
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 from anaphor.mixers.kernels import lstm as steps
@@ -87,11 +87,11 @@ def test_they_are_near_in_every_type_and_width(dtype, width):
 
 @on_gpu
 def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
-    assert _own_steps(DEVICE) is steps
+    assert _lstm_kernels(DEVICE) is steps
     mixer = mixer_spec("lstm", width=160).build().to(DEVICE, torch.float32).train()
     x = torch.randn(6, 5, 160, device=DEVICE, dtype=torch.float32)
     fast, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
-    mixer.states.watchers += 1
+    mixer.states.recordings += 1
     slow, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
     torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
     assert type(fast.grad_fn) is not type(slow.grad_fn)
@@ -99,10 +99,10 @@ def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
 
 def test_only_devices_that_can_begin_a_kernel_early_are_able(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
-    assert not steps.able(DEVICE)
+    assert not steps.is_supported(DEVICE)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     with torch.inference_mode():
-        assert steps.able(DEVICE)
+        assert steps.is_supported(DEVICE)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no C compiler"), CalledProcessError(1, "gcc"), OSError("no room")])
@@ -112,11 +112,11 @@ def test_where_kernels_cannot_be_compiled_nothing_is_lost(error, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(steps, "recurrence", fails)
-    _own_steps.cache_clear()
+    _lstm_kernels.cache_clear()
     try:
-        assert _own_steps(DEVICE) is None
+        assert _lstm_kernels(DEVICE) is None
     finally:
-        _own_steps.cache_clear()
+        _lstm_kernels.cache_clear()
 
 
 def test_the_widest_layer_compiles_for_a_hopper_and_fits_into_it(tmp_path):

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
 from anaphor.mixers import Attention, AttentionSpec, Span
-from anaphor.mixers.attention.mask import Band, Causal, Everything, Given, Hidden, Prefix, Window, parse_mask
-from anaphor.mixers.attention.merge import Merge, Reweight, ReweightMatrix, Shift, Shuffle
-from anaphor.mixers.attention.normalize import NORMALIZERS, sigmoid, softmax, sparsemax
-from anaphor.mixers.attention.score import SCORES, Additive, Bilinear, Cosine
+from anaphor.mixers.attention.heads import Merge, Reweight, ReweightMatrix, Shift, Shuffle
+from anaphor.mixers.attention.mask import Band, Causal, Everything, Hidden, MatrixMask, Prefix, Window, parse_mask
+from anaphor.mixers.attention.score import NORMALIZERS, SCORES, Additive, Bilinear, Cosine, sigmoid, softmax, sparsemax
 from anaphor.mixers.spec import Sizes
 
 SIZES = Sizes(width=6, heads=2, head_width=3, max_positions=16)
@@ -128,7 +127,7 @@ def test_masks_answer_for_two_positions():
     assert torch.equal(Hidden((1, 3))(QUERY, KEY), ((KEY != 1) & (KEY != 3)).expand(5, 5))
     assert Everything()(QUERY, KEY).all()
     matrix = torch.rand(5, 5) < 0.5
-    assert torch.equal(Given(matrix.long())(QUERY, KEY), matrix)
+    assert torch.equal(MatrixMask(matrix.long())(QUERY, KEY), matrix)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_masks_read_what_they_write(text, mask, causal, reach):
     parsed = parse_mask(text)
     assert parsed == mask
     assert str(parsed) == text
-    assert (parsed.causal, parsed.reach) == (causal, reach)
+    assert (parsed.is_causal, parsed.reach) == (causal, reach)
 
 
 @given(
@@ -160,11 +159,11 @@ def test_any_mask_survives_being_written_and_keeps_its_word(mask):
     again = parse_mask(str(mask))
     allowed = mask(QUERY, KEY)
     assert torch.equal(again(QUERY, KEY), allowed)
-    if mask.causal:
+    if mask.is_causal:
         assert not allowed.triu(1).any()
     if mask.reach is not None:
         assert not (allowed & (mask.reach <= QUERY - KEY)).any()
-    if mask.banded and mask.causal:
+    if mask.is_band and mask.is_causal:
         reach = 99 if mask.reach is None else mask.reach
         assert torch.equal(allowed, (QUERY >= KEY) & (reach > QUERY - KEY))
 
@@ -173,16 +172,16 @@ def test_any_mask_survives_being_written_and_keeps_its_word(mask):
     ("text", "message"),
     [
         ("casual", "unknown mask 'casual'; did you mean 'causal'"),
-        ("causal &", "cannot be read"),
+        ("causal &", "cannot be parsed"),
         ("window(0)", "must be at least 1"),
         ("window", r"window does not take 0 numbers: write window\(tokens\)"),
         ("window(-3)", "must be at least 1"),
         ("window(True)", "'True' is not a whole number"),
         ("window(2.5)", "'2.5' is not a whole number"),
-        ("causal + window(2)", "has a part that is no mask: 'causal \\+ window\\(2\\)'"),
+        ("causal + window(2)", "has a part that is not a mask: 'causal \\+ window\\(2\\)'"),
         ("__import__('os')", "is not a whole number"),
-        ("hidden()", "name at least one position"),
-        ("(" * 500, "cannot be read"),
+        ("hidden()", "needs at least one position"),
+        ("(" * 500, "cannot be parsed"),
         (" & ".join(["causal"] * 5000), "is longer than"),
     ],
 )
@@ -193,7 +192,7 @@ def test_masks_that_mean_nothing_are_refused(text, message):
 
 def test_a_matrix_can_be_given_for_whole_sequences():
     matrix = torch.rand(6, 6) < 0.6
-    mixer = Attention(AttentionSpec(width=6, heads=2), Given(matrix))
+    mixer = Attention(AttentionSpec(width=6, heads=2), MatrixMask(matrix))
     assert not mixer.streams
     x = torch.randn(2, 6, 6)
     mixer(x, (), Span.whole(x))
@@ -235,7 +234,7 @@ def test_shuffle_draws_an_order_in_training_only(heads):
 def test_reweight_is_per_token_and_causal(heads):
     expected = heads * (heads.norm(dim=-1) / heads.norm(dim=-1).mean(1, keepdim=True))[..., None]
     torch.testing.assert_close(Reweight()(heads, span_of(heads)), Merge()(expected, span_of(heads)))
-    assert Reweight.causal
+    assert Reweight.is_causal
 
 
 def test_reweight_by_the_whole_matrix_sees_later_tokens(heads):
@@ -245,7 +244,7 @@ def test_reweight_by_the_whole_matrix_sees_later_tokens(heads):
     changed = heads.clone()
     changed[:, :, -1] += 1
     assert not torch.allclose(ReweightMatrix()(changed, span_of(heads))[:, 0], merged[:, 0])
-    assert not ReweightMatrix.causal
+    assert not ReweightMatrix.is_causal
     assert not AttentionSpec(width=6, heads=2, merge="reweight-matrix").streams
 
 
@@ -258,5 +257,5 @@ def test_a_merge_can_fall_back_to_concatenation_at_evaluation(merge, heads):
 
 
 def test_only_a_shuffle_that_goes_on_is_not_repeatable():
-    assert AttentionSpec(width=6, heads=2, merge="shuffle").repeatable
-    assert not AttentionSpec(width=6, heads=2, merge="shuffle", merge_evaluation="same").repeatable
+    assert AttentionSpec(width=6, heads=2, merge="shuffle").is_deterministic
+    assert not AttentionSpec(width=6, heads=2, merge="shuffle", merge_evaluation="same").is_deterministic

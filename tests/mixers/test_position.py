@@ -59,7 +59,7 @@ def test_rotary_keeps_lengths():
 
 def test_alibi_slopes_are_the_published_ones():
     def slopes(heads):
-        return Alibi.slopes_of(torch.arange(float(heads)), heads).tolist()
+        return Alibi.slopes(torch.arange(float(heads)), heads).tolist()
 
     assert slopes(8) == [2**-i for i in range(1, 9)]
     assert slopes(1) == [2**-8]
@@ -70,8 +70,8 @@ def test_alibi_slopes_are_the_published_ones():
 def test_relative_terms_are_transformer_xls():
     """(q + u)·k + (q + v)·r_{i-j}, all over √K, pair by pair."""
     relative = Relative(sizes())
-    torch.nn.init.normal_(relative.content)
-    torch.nn.init.normal_(relative.distance)
+    torch.nn.init.normal_(relative.content_bias)
+    torch.nn.init.normal_(relative.distance_bias)
     q, k = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 7, 4)
     query_at, key_at = torch.arange(4, 7)[None], torch.arange(7)[None]
     bias = relative.bias(q, k, query_at, key_at)
@@ -80,7 +80,7 @@ def test_relative_terms_are_transformer_xls():
         for i in range(3):
             for j in range(7):
                 r = relative.project(table.embed(torch.tensor([4 + i - j])))[0].view(2, 4)[head]
-                u, v = relative.content[head, 0], relative.distance[head, 0]
+                u, v = relative.content_bias[head, 0], relative.distance_bias[head, 0]
                 expected = (u @ k[0, head, j] + (q[0, head, i] + v) @ r) / 2
                 torch.testing.assert_close(bias[0, head, i, j], expected)
 

@@ -31,16 +31,19 @@ REFUSED = {
         lambda: AttentionSpec(width=8, mask="band(5, 0)", memory=3),
         "memory=3 is too short for a window of 6",
     ),
-    "no memory": (lambda: AttentionSpec(width=8, memory=0), "memory=0: keep at least 1"),
-    "window": (lambda: AttentionSpec(width=8, window=0), "window=0: a token sees at least itself"),
-    "endless memory": (lambda: AttentionSpec(width=8, memory=10**20), "memory=1000+: no text has more than 4,611,686,"),
-    "endless window": (lambda: AttentionSpec(width=8, window=2**63), "window=9223.*: no text has more than"),
+    "no memory": (lambda: AttentionSpec(width=8, memory=0), "memory=0: it must be at least 1"),
+    "window": (lambda: AttentionSpec(width=8, window=0), "window=0: it must be at least 1"),
+    "endless memory": (lambda: AttentionSpec(width=8, memory=10**20), "memory=1000+: it must be at most 4,611,686,"),
+    "endless window": (lambda: AttentionSpec(width=8, window=2**63), "window=9223.*: it must be at most"),
     "mask far away": (
         lambda: AttentionSpec(width=8, mask="causal & hidden(3, 9" + "9" * 20 + ")"),
-        "hidden\\(99+\\): no",
+        "hidden\\(99+\\): it must",
     ),
-    "mask's window": (lambda: AttentionSpec(width=8, mask="causal & window(9223372036854775807)"), "no text has more"),
-    "mask's band": (lambda: AttentionSpec(width=8, mask="band(9223372036854775808, 0)"), "no text has more than"),
+    "mask's window": (
+        lambda: AttentionSpec(width=8, mask="causal & window(9223372036854775807)"),
+        "it must be at most",
+    ),
+    "mask's band": (lambda: AttentionSpec(width=8, mask="band(9223372036854775808, 0)"), "it must be at most"),
     "score": (
         lambda: AttentionSpec(width=8, score="scaled-dott"),
         "unknown score 'scaled-dott'; did you mean 'scaled-dot'",
@@ -60,12 +63,12 @@ REFUSED = {
     "chunk": (lambda: LinearSpec(width=8, chunk=0), "chunk=0"),
     "rank": (lambda: LowRankSpec(width=8, rank=0), "rank=0"),
     "tokens": (lambda: LowRankSpec(width=8, tokens=0), "tokens=0"),
-    "twice both ways": (lambda: BidirectionalSpec.of(PooledSpec(width=8)), "reads both directions already"),
+    "twice both ways": (lambda: BidirectionalSpec.of(PooledSpec(width=8)), "already attends to both directions"),
     "odd both ways": (lambda: mixer_spec("bidirectional-lstm", width=7), "width_out=7 cannot be shared"),
     "mixer": (lambda: mixer_spec("lsmt", width=8), "unknown mixer 'lsmt'; did you mean 'lstm'"),
     "cross": (
         lambda: CrossAttentionSpec(width=8, merge="reweight-matrix"),
-        "tokens that look at a source come one by one",
+        "cross-attention processes its queries one by one",
     ),
     "field": (lambda: mixer_spec("lstm", width=8, heads=2), "mixer 'lstm' has no option 'heads'"),
     "window on linear": (lambda: mixer_spec("linear", width=8, window=3), "mixer 'linear' has no option 'window'"),
@@ -88,16 +91,19 @@ def shapes():
     attention = AttentionSpec(width=8).build()
     low = LowRankSpec(width=8, tokens=2).build()
     return {
-        "width": (lambda: lstm(x[..., :7], state, span), r"takes \[rows, tokens, 8\], but was given \[2, 3, 7\]"),
-        "rank": (lambda: lstm(x[0], state, span), r"but was given \[3, 8\]"),
+        "width": (lambda: lstm(x[..., :7], state, span), r"takes \[rows, tokens, 8\], but got \[2, 3, 7\]"),
+        "rank": (lambda: lstm(x[0], state, span), r"but got \[3, 8\]"),
         "span": (lambda: lstm(x[:, :2], state, span), r"span covers \[2, 3\] tokens, but x has \[2, 2\]"),
         "rows": (lambda: lstm(x, lstm.initial_state(x[:1]), span), "state has 1 rows, but x has 2"),
-        "no state": (lambda: lstm(x, None, span), "needs a state of type HiddenAndCell, but was given None"),
-        "other state": (lambda: lstm(x, gru.initial_state(x), span), "type HiddenAndCell, but was given Hidden"),
-        "attention's state": (lambda: attention(x, state, span), "type Memory, but was given HiddenAndCell"),
-        "narrow state": (lambda: lstm(x, narrow.initial_state(x), span), r"not this LSTM's: its first tensor is \[4\]"),
+        "no state": (lambda: lstm(x, None, span), "needs a state of type LSTMState, but got None"),
+        "other state": (lambda: lstm(x, gru.initial_state(x), span), "type LSTMState, but got HiddenState"),
+        "attention's state": (lambda: attention(x, state, span), "type KVCache, but got LSTMState"),
+        "narrow state": (
+            lambda: lstm(x, narrow.initial_state(x), span),
+            r"not from this LSTM: its first tensor is \[4\]",
+        ),
         "source": (lambda: cross.initial_state(x), r"source must be \[rows, tokens, 6\]"),
-        "no span": (lambda: lstm(x, state, None), r"LSTM needs a Span, but was given None: Span.whole\(x\) is that of"),
+        "no span": (lambda: lstm(x, state, None), r"LSTM needs a Span, but got None: use Span.whole\(x\)"),
         "too long": (lambda: low(x, (), span), "3 tokens are more than the projection along time covers"),
     }
 

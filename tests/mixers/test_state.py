@@ -1,4 +1,4 @@
-"""Growing tensors and the helpers that act on a state."""
+"""KVBuffer tensors and the helpers that act on a state."""
 
 import pytest
 import torch
@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
-from anaphor.mixers import Growing, count_bytes, detach, map_state, select_rows
+from anaphor.mixers import KVBuffer, count_bytes, detach, map_state, select_rows
 
 
 def grow(*sizes):
     parts = [torch.randn(2, size) for size in sizes]
-    growing = Growing(parts[0], 1)
+    growing = KVBuffer(parts[0], 1)
     for part in parts[1:]:
         growing = growing.append(part)
     return growing, torch.cat(parts, 1)
@@ -29,14 +29,14 @@ def test_growing_is_concatenation(sizes, grad):
 @given(st.data())
 def test_every_version_of_a_growing_tensor_keeps_its_value(data):
     """A random tree of continuations, some trimmed, each compared with plain concatenation at the end."""
-    versions = [(Growing(torch.zeros(1, 0), 1), torch.zeros(1, 0))]
+    versions = [(KVBuffer(torch.zeros(1, 0), 1), torch.zeros(1, 0))]
     for step in range(data.draw(st.integers(1, 25))):
         growing, plain = versions[data.draw(st.integers(0, len(versions) - 1))]
         new = torch.full((1, data.draw(st.integers(1, 3))), float(step))
         growing, plain = growing.append(new), torch.cat((plain, new), 1)
         if data.draw(st.booleans()):
             keep = data.draw(st.integers(1, 6))
-            growing, plain = growing.last(keep), plain[:, -keep:]
+            growing, plain = growing.keep_last(keep), plain[:, -keep:]
         versions.append((growing, plain))
     for growing, plain in versions:
         assert torch.equal(growing.data, plain)
@@ -67,7 +67,7 @@ def test_rows_and_detaching_keep_the_room():
 
 @torch.no_grad()
 def test_a_short_memory_does_not_keep_a_long_text_alive():
-    growing = Growing(torch.zeros(2, 0), 1).append(torch.randn(2, 1000)).last(10)
+    growing = KVBuffer(torch.zeros(2, 0), 1).append(torch.randn(2, 1000)).keep_last(10)
     assert growing.data.untyped_storage().nbytes() <= 4 * growing.data.numel() * 8
 
 
@@ -104,7 +104,7 @@ def test_rows_that_are_no_rows_are_refused(state, rows):
 
 def test_gradient_flows_through_what_was_appended():
     old, new = torch.randn(1, 2, requires_grad=True), torch.randn(1, 3, requires_grad=True)
-    Growing(old, 1).append(new).data.sum().backward()
+    KVBuffer(old, 1).append(new).data.sum().backward()
     assert old.grad.sum() == 2
     assert new.grad.sum() == 3
 
@@ -117,13 +117,13 @@ def test_a_state_made_in_inference_mode_can_be_continued_outside():
 
 
 def test_mixed_precision_is_promoted():
-    growing = Growing(torch.zeros(1, 2, dtype=torch.float32), 1).append(torch.ones(1, 1, dtype=torch.float64))
+    growing = KVBuffer(torch.zeros(1, 2, dtype=torch.float32), 1).append(torch.ones(1, 1, dtype=torch.float64))
     assert growing.data.dtype == torch.float64
 
 
 @pytest.fixture
 def state():
-    return (torch.arange(6.0).view(3, 2), (Growing(torch.arange(3.0)[:, None], 1), True), ())
+    return (torch.arange(6.0).view(3, 2), (KVBuffer(torch.arange(3.0)[:, None], 1), True), ())
 
 
 def test_helpers_keep_the_shape_of_the_tree(state):
@@ -142,9 +142,9 @@ def test_rows_are_selected_in_every_tensor(state):
 
 @pytest.mark.parametrize("row", [5, -1])
 def test_a_row_that_is_not_there_is_named(state, row):
-    with pytest.raises(ConfigError, match=rf"there is no row {row}: the state's rows are 0 to 2"):
+    with pytest.raises(ConfigError, match=rf"there is no row {row}: the rows of the state are 0 to 2"):
         select_rows(state, torch.tensor([1, row]))
-    with torch.no_grad(), pytest.raises(ConfigError, match=rf"there is no row {row}: the state's rows are 0 to 1"):
+    with torch.no_grad(), pytest.raises(ConfigError, match=rf"there is no row {row}: the rows of the state are 0 to 1"):
         select_rows((grow(4, 1)[0],), torch.tensor([row]))
 
 
@@ -154,6 +154,6 @@ def test_bytes_count_what_is_held(state):
 
 def test_detach_cuts_every_tensor():
     leaf = torch.ones(1, 2, requires_grad=True)
-    cut = detach((leaf * 2, Growing(leaf * 3, 1)))
+    cut = detach((leaf * 2, KVBuffer(leaf * 3, 1)))
     assert not cut[0].requires_grad
     assert not cut[1].data.requires_grad

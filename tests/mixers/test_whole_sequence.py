@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from anaphor.mixers import AttentionSpec, LowRankSpec, LSTMSpec, PooledSpec, Span, SVDSpec, mixer_spec
-from anaphor.mixers.bidirectional import reverse
-from anaphor.mixers.pooled import scores_at_once, scores_pair_by_pair
+from anaphor.mixers.noncausal import linear_time_scores, quadratic_scores, reverse
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -33,7 +32,7 @@ def test_pooled_output_is_the_same_for_every_token():
 
 def test_pooled_scores_summed_first_agree_with_pair_by_pair():
     q, k = torch.randn(2, 50, 8, requires_grad=True), torch.randn(2, 50, 8, requires_grad=True)
-    fast, slow = scores_at_once(q, k), scores_pair_by_pair(q, k)
+    fast, slow = linear_time_scores(q, k), quadratic_scores(q, k)
     torch.testing.assert_close(fast, slow, **TIGHT)
     for one, other in zip(
         torch.autograd.grad(fast.square().sum(), (q, k)), torch.autograd.grad(slow.square().sum(), (q, k)), strict=True
@@ -82,7 +81,7 @@ def test_low_rank_looks_at_projected_keys_only():
 def test_bidirectional_lstm_against_torch_nn(lengths):
     mixer = mixer_spec("bidirectional-lstm", width=4, width_out=10).build()
     peer = nn.LSTM(4, 5, batch_first=True, bidirectional=True)
-    for suffix, inner in (("", mixer.onward), ("_reverse", mixer.returning)):
+    for suffix, inner in (("", mixer.forward_layer), ("_reverse", mixer.backward_layer)):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(peer, f"{kind}_l0{suffix}").data.copy_(getattr(inner.kernel, f"{kind}_l0"))
     x = torch.randn(3, 6, 4)

@@ -8,7 +8,7 @@ import torch
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
 from anaphor.mixers import AttentionSpec, GRUSpec, LSTMSpec, RNNSpec, Span, SVDSpec
-from anaphor.mixers.dropout import locked
+from anaphor.mixers.base import locked_dropout
 from anaphor.models import BlockSpec, build
 from anaphor.models.backbone import FeedForward, Sublayer
 from anaphor.models.embedder import drop_words
@@ -85,7 +85,7 @@ def test_a_rate_of_zero_changes_nothing_in_training():
 
 
 def test_locked_dropout_takes_the_same_features_from_all_tokens_of_a_row():
-    x = locked(torch.ones(40, 7, 50), RATE)
+    x = locked_dropout(torch.ones(40, 7, 50), RATE)
     assert torch.equal(x, x[:, :1].expand_as(x))
     assert share_of_zeros(x) == pytest.approx(RATE, abs=0.03)
     assert x.max().item() == pytest.approx(1 / (1 - RATE))

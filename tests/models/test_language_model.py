@@ -371,7 +371,7 @@ def test_no_rows_are_no_problem(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_tensors_of_a_state_share_nothing(name):
-    from anaphor.mixers.state import tensors_of
+    from anaphor.mixers.base import tensors_of
 
     model = small(name)
     for state in (model.initial_state(2), model(torch.randint(0, 20, (2, 3)))[1]):

@@ -8,7 +8,7 @@ import torch
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
 from anaphor.mixers import count_bytes, select_rows
-from anaphor.mixers.state import tensors_of
+from anaphor.mixers.base import tensors_of
 from anaphor.models import (
     SEQ2SEQ_PRESETS,
     BilinearAttention,

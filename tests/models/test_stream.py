@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anaphor.mixers import count_bytes, detach
-from anaphor.mixers.state import tensors_of
+from anaphor.mixers.base import tensors_of
 from anaphor.models import build
 
 TOKENS, PIECE = 100_000, 200

@@ -45,7 +45,7 @@ def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     monkeypatch.setattr(base, "check_lengths", lambda lengths, rows, count: None)
     monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)
     monkeypatch.setattr(TokenEmbedder, "check_positions", lambda self, span, fresh: None)
-    monkeypatch.setattr(Recurrent, "_packed", Recurrent._through_padding)
+    monkeypatch.setattr(Recurrent, "_run_packed", Recurrent._run_through_padding)
     experiment = build_experiment(RUNS[name] if name in RUNS else padded_run(tmp_path))
     experiment.model.train()
     batch, carry = experiment.batches(0)[0], experiment.initial_carry()

@@ -115,7 +115,7 @@ def test_constants_of_heads_do_not_decay(name):
             nn.init.ones_(weight)
             weight.grad = torch.zeros_like(weight)
     build_optimizer(OptimizerSpec(optimizer=name, lr=0.1, weight_decay=0.5), model).step()
-    constants = ("score.sharpness", "position.content", "position.distance")
+    constants = ("score.logit_scale", "position.content_bias", "position.distance_bias")
     found = [weight for key, weight in model.named_parameters() if key.endswith(constants)]
     assert len(found) == 6
     assert all(weight.eq(1).all() for weight in found)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anaphor.errors import CheckpointError
-from anaphor.mixers import Growing, detach
+from anaphor.mixers import KVBuffer, detach
 from anaphor.models import build
 from anaphor.training import checkpoint
 from anaphor.training.state_dicts import flatten, unflatten
@@ -70,7 +70,7 @@ class Odd(NamedTuple):
     """Everything that a state may hold."""
 
     tensor: torch.Tensor
-    growing: Growing
+    growing: KVBuffer
     nothing: object
     flag: bool
     count: int
@@ -79,11 +79,11 @@ class Odd(NamedTuple):
 
 
 def odd(length, nothing=None, flag=False, count=0, share=0.0):
-    growing = Growing(torch.randn(2, length, 3), 1)
+    growing = KVBuffer(torch.randn(2, length, 3), 1)
     return Odd(torch.randn(2, 4), growing, nothing, flag, count, share, ((), (torch.arange(3),)))
 
 
-@pytest.mark.parametrize("nothing", [None, Growing(torch.ones(2, 5, dtype=torch.long), 1), torch.ones(2)])
+@pytest.mark.parametrize("nothing", [None, KVBuffer(torch.ones(2, 5, dtype=torch.long), 1), torch.ones(2)])
 def test_all_that_a_state_may_hold(nothing, tmp_path):
     state = odd(5, nothing, flag=True, count=2**62, share=0.1)
     again = unflatten(odd(0), through_a_file(tmp_path, state))
@@ -115,7 +115,7 @@ def test_all_that_a_state_may_hold(nothing, tmp_path):
         ),
         (
             lambda tensors: tensors.update({"growing@2": tensors.pop("growing@1")}),
-            r"growing@2 \(2 × 5 × 3\) should be a Growing",
+            r"growing@2 \(2 × 5 × 3\) should be a KVBuffer",
         ),
     ],
 )

@@ -78,9 +78,9 @@ class TextLook(Look):
 
 
 def layer_label(name: str) -> str:
-    """Label of a tap's layer: '2', or '2 onward' and '2 returning' for the two directions of a layer."""
+    """Label of a tap's layer: '2', or '2 forward' and '2 backward' for the two directions of a layer."""
     _, number, *parts, _ = name[name.rindex("layers.") :].split(".")
-    return " ".join([number, *(part for part in parts if part != "mixer")])
+    return " ".join([number, *(part.removesuffix("_layer") for part in parts if part != "mixer")])
 
 
 def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: Sequence[int] = ()) -> Look:
@@ -171,7 +171,7 @@ def _rollout(
     signed = [layer_of(name) for name, weights in maps.items() if bool((weights < 0).any())]
     if signed:
         return {}, [f"No rollout: {_format_layers(signed)} has negative weights."]
-    bidirectional = sorted({layer_of(name) or 0 for name in maps if "returning" in name})
+    bidirectional = sorted({layer_of(name) or 0 for name in maps if "backward_layer" in name})
     if bidirectional:
         return {}, [f"No rollout: {_format_layers(bidirectional)} reads in two directions in parallel."]
     skipped = [layer for layer in layers if layer not in set(map(layer_of, maps))]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.record import recorded
-from anaphor.mixers.low_rank import LowRank
+from anaphor.mixers.noncausal import LowRank
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import SOURCE_MIXERS
 from anaphor.taps import taps_of
@@ -68,8 +68,8 @@ def _over_tokens(model: nn.Module, name: str, weights: Tensor) -> Tensor:  # -> 
     if weights.ndim == 2:  # one average for all tokens: every query has the same weights
         weights = weights[:, None, None, :].expand(-1, -1, weights.shape[-1], -1)
     if isinstance(layer, LowRank):  # weight of a token = weights of the projected keys times its share in them
-        weights = weights @ layer.along_time[:, : weights.shape[-2]]
-    if "returning" in path.split("."):  # reads from the end: restore the order of both axes
+        weights = weights @ layer.time_projection[:, : weights.shape[-2]]
+    if "backward_layer" in path.split("."):  # reads from the end: restore the order of both axes
         weights = weights.flip(-1, -2)
     return weights[0].detach().cpu()
 
@@ -321,4 +321,4 @@ def select_units(model: nn.Module, taps: Mapping[str, Tensor], most: int = MAX_U
 
 def _single_row(name: str, tensor: Tensor, path: str) -> Tensor:  # [1, T, parts, D] -> [T, parts, D]
     _check_single_row(name, tensor)
-    return (tensor.flip(1) if "returning" in path.split(".") else tensor)[0].detach().cpu()
+    return (tensor.flip(1) if "backward_layer" in path.split(".") else tensor)[0].detach().cpu()

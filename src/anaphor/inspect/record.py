@@ -105,12 +105,12 @@ def _hooks(model: nn.Module, wanted: str, keep: Keep) -> Iterator[None]:
         raise ConfigError(f"no tap is called {wanted!r}{hint} (known: {', '.join(known) or 'none'})")
     handles = [tap.register_forward_hook(partial(_on_forward, keep, name)) for name, tap in taps.items()]
     for tap in taps.values():
-        tap.watchers += 1
+        tap.recordings += 1
     try:
         yield
     finally:
         for tap, handle in zip(taps.values(), handles, strict=True):
-            tap.watchers -= 1
+            tap.recordings -= 1
             handle.remove()
 
 

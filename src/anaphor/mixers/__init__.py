@@ -4,32 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anaphor.mixers.attention.cross import CrossAttention, CrossAttentionSpec
-    from anaphor.mixers.attention.layer import Attention, AttentionSpec
-    from anaphor.mixers.base import Mixer, Span
-    from anaphor.mixers.bidirectional import Bidirectional, BidirectionalSpec
+    from anaphor.mixers.attention.layer import Attention, AttentionSpec, CrossAttention, CrossAttentionSpec
+    from anaphor.mixers.base import KVBuffer, Mixer, Span, count_bytes, detach, map_state, select_rows
     from anaphor.mixers.input_feeding import InputFeeding, InputFeedingSpec
     from anaphor.mixers.linear import LinearSpec
-    from anaphor.mixers.low_rank import LowRankSpec, SVDSpec
-    from anaphor.mixers.pooled import PooledSpec
+    from anaphor.mixers.noncausal import Bidirectional, BidirectionalSpec, LowRankSpec, PooledSpec, SVDSpec
     from anaphor.mixers.recurrent import GRUSpec, LSTMSpec, RNNSpec
     from anaphor.mixers.spec import MixerSpec, mixer_spec, options_of
-    from anaphor.mixers.state import Growing, count_bytes, detach, map_state, select_rows
     from anaphor.registry import MIXERS
 
 # Imported on first use, so that `anaphor.mixers.spec` and with it `anaphor --help` need not wait for torch.
 _MODULES = {
-    "attention.cross": ("CrossAttention", "CrossAttentionSpec"),
-    "attention.layer": ("Attention", "AttentionSpec"),
-    "base": ("Mixer", "Span"),
-    "bidirectional": ("Bidirectional", "BidirectionalSpec"),
+    "attention.layer": ("Attention", "AttentionSpec", "CrossAttention", "CrossAttentionSpec"),
+    "base": ("KVBuffer", "Mixer", "Span", "count_bytes", "detach", "map_state", "select_rows"),
     "input_feeding": ("InputFeeding", "InputFeedingSpec"),
     "linear": ("LinearSpec",),
-    "low_rank": ("LowRankSpec", "SVDSpec"),
-    "pooled": ("PooledSpec",),
+    "noncausal": ("Bidirectional", "BidirectionalSpec", "LowRankSpec", "PooledSpec", "SVDSpec"),
     "recurrent": ("GRUSpec", "LSTMSpec", "RNNSpec"),
     "spec": ("MIXERS", "MixerSpec", "mixer_spec", "options_of"),
-    "state": ("Growing", "count_bytes", "detach", "map_state", "select_rows"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -53,9 +45,9 @@ __all__ = [
     "CrossAttention",
     "CrossAttentionSpec",
     "GRUSpec",
-    "Growing",
     "InputFeeding",
     "InputFeedingSpec",
+    "KVBuffer",
     "LSTMSpec",
     "LinearSpec",
     "LowRankSpec",

@@ -1,43 +1,46 @@
-"""The contract of every sequence layer: (x, state, span) -> (y, state).
+"""The contract of every sequence layer: (x, state, span) -> (y, state), and what callers do with a state.
 
-Shapes use the same letters in every file: B rows, T new tokens, S visible keys, H heads, D width, K width of a head.
-Batches come first, padding stands on the right.
+Shapes use the same letters in every file: B rows, T new tokens, S keys, H heads, D width, K width of a head. Batches
+come first, padding is on the right.
 
-Five promises hold for every mixer that streams, in evaluation mode:
-cutting a sequence anywhere changes nothing; padding changes neither outputs nor the state that follows; rows of a state
-can be repeated and reordered; gradient crosses the seam between two calls unless the caller detached the state; a state
-stays good after it was used. A mixer that reads the whole sequence does not stream: its state is `()`.
+Five promises hold for every mixer that streams, in evaluation mode (`contract.py` tests them): cutting a sequence
+anywhere changes nothing; padding changes neither the outputs nor the state; rows of a state can be repeated and
+reordered; gradient flows from one call to the one before unless the caller detached the state; a call leaves the state
+it was given unchanged. A mixer that needs the whole sequence does not stream: its state is `()`.
+
+A state is a tuple of tensors with the batch first, of `KVBuffer`s, of plain numbers and of such tuples. Mixers make
+states and never write into one; callers detach, select and keep them with the functions below.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anaphor.errors import ConfigError
 from anaphor.mixers.spec import MixerSpec
-from anaphor.mixers.state import count_bytes, tensors_of
 
 
 @dataclass(frozen=True)
 class Span:
-    """Where the new tokens stand in their own sequences, and which of them are real."""
+    """Positions of the new tokens in their own sequences, and which of them are padding."""
 
     seen: Tensor
-    """[B]: how many tokens of each row came before."""
+    """[B]: number of tokens of each row before these."""
     count: int
-    """How many new tokens there are, padding included."""
-    real: Tensor | None = None
-    """[B]: how many of them are real, the first ones of each row. None means all, which is then known without a look
-    at the device."""
+    """Number of new tokens, padding included."""
+    given_lengths: Tensor | None = None
+    """[B]: number of valid tokens in each row, the first ones. None: all are valid, known without a device sync."""
 
     @classmethod
     def after(cls, seen: Tensor, count: int, lengths: Tensor | None = None) -> Span:
-        """The next `count` tokens of rows that have seen so many already; `lengths` of them are real."""
+        """The next `count` tokens of rows that have seen so many already; the first `lengths` of them are valid."""
         if lengths is not None:
             check_lengths(lengths, len(seen), count)
         return cls(seen, count, lengths)
@@ -48,35 +51,35 @@ class Span:
         return cls.after(x.new_zeros(x.shape[0], dtype=torch.long), x.shape[1], lengths)
 
     @property
-    def full(self) -> bool:
-        """Whether every token is real, known without a look at the device."""
-        return self.real is None
+    def has_padding(self) -> bool:
+        """Whether some tokens may be padding. Needs no device sync."""
+        return self.given_lengths is not None
 
     @cached_property
     def lengths(self) -> Tensor:
-        """[B]: how many tokens of each row are real."""
-        return torch.full_like(self.seen, self.count) if self.real is None else self.real
+        """[B]: number of valid tokens in each row."""
+        return torch.full_like(self.seen, self.count) if self.given_lengths is None else self.given_lengths
 
     @cached_property
     def positions(self) -> Tensor:
-        """[B, T]: how many tokens of its row stand before each. Padding repeats the last real one's."""
+        """[B, T]: position of each token in its row. Padding repeats the last valid one."""
         steps = torch.arange(self.count, device=self.seen.device)
-        if self.real is None:
+        if self.given_lengths is None:
             return self.seen[:, None] + steps
-        return (self.seen[:, None] + torch.minimum(steps, self.real[:, None] - 1)).clamp(min=0)
+        return (self.seen[:, None] + torch.minimum(steps, self.given_lengths[:, None] - 1)).clamp(min=0)
 
     @cached_property
     def valid(self) -> Tensor:
-        """[B, T]: which tokens are real."""
+        """[B, T]: False in padding."""
         return torch.arange(self.count, device=self.seen.device) < self.lengths[:, None]
 
-    def clear(self, y: Tensor) -> Tensor:
-        """Zeros where there is no token."""
-        return y if self.full else y.masked_fill(~self.valid[..., None], 0)
+    def zero_padding(self, y: Tensor) -> Tensor:
+        """[B, T, D] with zeros in padding."""
+        return y.masked_fill(~self.valid[..., None], 0) if self.has_padding else y
 
 
 def check_lengths(lengths: Tensor, rows: int, count: int) -> None:
-    """Refuse lengths that are not one for each row, from 0 to `count`. Values are read only where the host has them."""
+    """Refuse lengths that are not one per row, from 0 to `count`. Values are read only on the CPU, without a sync."""
     if not isinstance(lengths, Tensor) or lengths.shape != (rows,):
         given = list(lengths.shape) if isinstance(lengths, Tensor) else lengths
         raise ConfigError(f"lengths must be a tensor with one number for each of {rows} rows, but it is {given}")
@@ -91,10 +94,10 @@ def check_lengths(lengths: Tensor, rows: int, count: int) -> None:
 
 
 class Mixer(nn.Module):
-    """Moves information along time. Subclasses write `initial_state` and `mix`; nobody calls `mix` but `forward`."""
+    """Base class of all mixers. Subclasses define `initial_state` and `mix`, which `forward` calls after checks."""
 
     state_type: ClassVar[type] = tuple
-    """What the state of a mixer that streams is an instance of."""
+    """Type of the state of a mixer that streams."""
 
     def __init__(self, spec: MixerSpec) -> None:
         super().__init__()
@@ -104,62 +107,208 @@ class Mixer(nn.Module):
 
     @property
     def streams(self) -> bool:
-        """Whether it may run on a piece of a sequence and carry its state on to the next."""
+        """Whether it may process a sequence in chunks and carry its state from one to the next."""
         return self.spec.streams
 
     @property
     def state_shape(self) -> tuple[int | None, ...]:
-        """Shape of the first tensor of a state without its rows; None stands for an axis that grows."""
+        """Shape of the first tensor of a state without its rows; None is an axis that grows."""
         return ()
 
     def initial_state(self, like: Tensor) -> Any:
         """State before the first token, for as many rows as `like` [B, ...] has."""
-        raise NotImplementedError(f"{type(self).__name__} makes no state")
+        raise NotImplementedError(f"{type(self).__name__} does not define initial_state")
 
     def mix(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
-        """What `forward` does, for at least one token and a state that fits. Its output for padding does not matter."""
-        raise NotImplementedError(f"{type(self).__name__} mixes nothing")
+        """`forward` for at least one token and a state that fits. Outputs in padding do not matter."""
+        raise NotImplementedError(f"{type(self).__name__} does not define mix")
 
     def state_bytes(self, tokens: int) -> int:
-        """Bytes that one row's state holds after so many tokens."""
+        """Bytes of one row's state after so many tokens."""
         weight = next(self.parameters(), torch.empty(0))
         return count_bytes(self.initial_state(weight.new_zeros(1, 0, self.width_in)))
 
     def forward(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
-        """Consume any number of tokens [B, T, D]; return their outputs and the state after the last real one.
-
-        Outputs are zero where there is no token.
-        """
+        """Outputs for any number of tokens [B, T, D], zero in padding, and the state after the last valid one."""
         self._check(x, state, span)
         if x.numel() == 0:
             return x.new_zeros(*x.shape[:2], self.width_out), state
         y, state = self.mix(x, state, span)
-        return span.clear(y), state
+        return span.zero_padding(y), state
 
     def _check(self, x: Tensor, state: Any, span: Span) -> None:
         name = type(self).__name__
         if not isinstance(span, Span):
             raise ConfigError(
-                f"{name} needs a Span, but was given {type(span).__name__ if span is not None else None}: "
-                f"Span.whole(x) is that of sequences from their first token on"
+                f"{name} needs a Span, but got {type(span).__name__ if span is not None else None}: "
+                f"use Span.whole(x) for sequences from their first token on"
             )
         if x.ndim != 3 or x.shape[-1] != self.width_in:
-            raise ConfigError(f"{name} takes [rows, tokens, {self.width_in}], but was given {list(x.shape)}")
+            raise ConfigError(f"{name} takes [rows, tokens, {self.width_in}], but got {list(x.shape)}")
         if (len(span.seen), span.count) != x.shape[:2]:
             raise ConfigError(f"span covers {[len(span.seen), span.count]} tokens, but x has {list(x.shape[:2])}")
         if not self.streams:
             if state != ():
-                raise ConfigError(f"{name} reads the whole sequence and carries no state: pass ()")
+                raise ConfigError(f"{name} needs the whole sequence and carries no state: pass ()")
             return
         if not isinstance(state, self.state_type) or not state:
             given = repr(state) if state is None or state == () else type(state).__name__
             raise ConfigError(
-                f"{name} needs a state of type {self.state_type.__name__}, but was given {given}: "
-                f"start with initial_state(x)"
+                f"{name} needs a state of type {self.state_type.__name__}, but got {given}: start with initial_state(x)"
             )
         rows, *first = next(tensors_of(state)).shape
         if rows != x.shape[0]:
             raise ConfigError(f"state has {rows} rows, but x has {x.shape[0]}: use select_rows")
         for size, expected in zip(first, self.state_shape, strict=False):
             if expected is not None and size != expected:
-                raise ConfigError(f"the state is not this {name}'s: its first tensor is {first} for each row")
+                raise ConfigError(f"the state is not from this {name}: its first tensor is {first} in each row")
+
+
+@dataclass
+class Storage:
+    """A tensor with free space at its end. Everything before `used` belongs to some state and is never overwritten."""
+
+    tensor: Tensor
+    used: int
+
+
+@dataclass(frozen=True)
+class KVBuffer:
+    """A tensor that grows along one axis without being copied at every step.
+
+    `data` is a view into a larger storage. Appending writes behind the view if that space is free; if another state has
+    used it already (a second continuation of the same past), the view is copied first. The tensor that was appended to
+    keeps its value either way.
+    """
+
+    data: Tensor
+    axis: int
+    storage: Storage | None = field(default=None, repr=False)
+    end: int = 0  # where the view ends in the storage
+
+    def __len__(self) -> int:
+        return self.data.shape[self.axis]
+
+    def append(self, new: Tensor) -> KVBuffer:
+        if torch.is_grad_enabled():
+            # Autograd may save any version of the tensor, so each must have its own memory.
+            return KVBuffer(torch.cat((self.data, new), self.axis) if len(self) else new, self.axis)
+        storage, end, size = self.storage, self.end, new.shape[self.axis]
+        if storage is None or not _fits(storage, end, new, self.axis):
+            storage, end = self._reallocate(new), len(self)
+        storage.tensor.narrow(self.axis, end, size).copy_(new)
+        storage.used = end + size
+        length = len(self) + size
+        view = storage.tensor.narrow(self.axis, storage.used - length, length)
+        return KVBuffer(view, self.axis, storage, storage.used)
+
+    def keep_last(self, count: int) -> KVBuffer:
+        """The newest `count` entries, still able to grow in place."""
+        surplus = len(self) - count
+        if surplus <= 0:
+            return self
+        newest = self.data.narrow(self.axis, surplus, count)
+        if newest.untyped_storage().nbytes() > 4 * newest.numel() * newest.element_size():
+            return KVBuffer(newest.clone(), self.axis)  # a short memory must not keep the storage of a long text alive
+        return KVBuffer(newest, self.axis, self.storage, self.end)
+
+    def select(self, slots: Tensor) -> KVBuffer:
+        """The given entries along the axis."""
+        return KVBuffer(self.data.index_select(self.axis, slots), self.axis)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> KVBuffer:
+        return KVBuffer(function(self.data), self.axis)
+
+    def detach(self) -> KVBuffer:
+        """The same storage without gradient, still able to grow in place."""
+        return KVBuffer(_detach_tensor(self.data), self.axis, self.storage, self.end)
+
+    def select_rows(self, rows: Tensor) -> KVBuffer:
+        """The given rows together with the free space behind them: beam search then copies once per step, not twice."""
+        if self.storage is None or torch.is_grad_enabled():
+            return self.map(lambda tensor: tensor.index_select(0, rows))
+        tensor = self.storage.tensor.index_select(0, rows)
+        view = tensor.narrow(self.axis, self.end - len(self), len(self))
+        return KVBuffer(view, self.axis, Storage(tensor, self.end), self.end)
+
+    def _reallocate(self, new: Tensor) -> Storage:
+        length = len(self)
+        shape = list(self.data.shape)
+        # Twice what is needed, so that a token is copied a constant number of times however long the stream.
+        shape[self.axis] = 2 * (length + new.shape[self.axis])
+        tensor = new.new_empty(shape, dtype=torch.promote_types(self.data.dtype, new.dtype))
+        tensor.narrow(self.axis, 0, length).copy_(self.data.detach())
+        return Storage(tensor, length)
+
+
+def _fits(storage: Storage, end: int, new: Tensor, axis: int) -> bool:
+    has_space = storage.used == end and end + new.shape[axis] <= storage.tensor.shape[axis]
+    # A tensor made in inference mode must not be written to outside of it.
+    is_writable = torch.is_inference_mode_enabled() or not storage.tensor.is_inference()
+    return has_space and is_writable and storage.tensor.dtype == new.dtype
+
+
+def map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """The same tree with every tensor replaced."""
+    return _map_parts(function, lambda buffer: buffer.map(function), state)
+
+
+def _map_parts(on_tensor: Callable[[Tensor], Tensor], on_buffer: Callable[[KVBuffer], KVBuffer], state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return on_tensor(state)
+    if isinstance(state, KVBuffer):
+        return on_buffer(state)
+    if isinstance(state, tuple):
+        children = [_map_parts(on_tensor, on_buffer, child) for child in state]
+        return type(state)(*children) if hasattr(state, "_fields") else tuple(children)
+    return state
+
+
+def tensors_of(state: Any) -> Iterator[Tensor]:
+    """Every tensor of a state, in a fixed order."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, KVBuffer):
+        yield state.data
+    elif isinstance(state, tuple):
+        for child in state:
+            yield from tensors_of(child)
+
+
+def detach(state: Any) -> Any:
+    """The same values without gradient."""
+    return _map_parts(_detach_tensor, KVBuffer.detach, state)
+
+
+def select_rows(state: Any, rows: Tensor) -> Any:
+    """The given rows in the given order; a row may be repeated or left out."""
+    if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.dtype not in (torch.int64, torch.int32):
+        raise ConfigError(f"rows must be a one-dimensional tensor of whole numbers, but they are {rows!r}")
+    try:
+        return _map_parts(lambda tensor: tensor.index_select(0, rows), lambda buffer: buffer.select_rows(rows), state)
+    except IndexError:  # raised on the CPU only
+        count = min(len(tensor) for tensor in tensors_of(state))
+        wrong = next(row for row in rows.tolist() if not 0 <= row < count)
+        raise ConfigError(f"there is no row {wrong}: the rows of the state are 0 to {count - 1}") from None
+
+
+def _detach_tensor(tensor: Tensor) -> Tensor:
+    # Made in inference mode, it could not take part in training even without a gradient of its own.
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return tensor.clone()
+    return tensor.detach()
+
+
+def count_bytes(state: Any) -> int:
+    """Bytes of all tensors of a state, all rows together."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(state))
+
+
+def locked_dropout(x: Tensor, p: float) -> Tensor:
+    """The same features for all tokens of a row: variational dropout (Gal and Ghahramani, 2016; Merity et al., 2017). A
+    recurrence cannot recover them from the next token. Time is the second axis. [B, T, ...]"""
+    return x * F.dropout(x.new_ones(x.shape[0], 1, *x.shape[2:]), p)
+
+
+DROPOUTS: dict[str, Callable[[Tensor, float], Tensor]] = {"each": F.dropout, "locked": locked_dropout}
+"""Kinds of dropout: every value by itself, or the same features for all tokens."""

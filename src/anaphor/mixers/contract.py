@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from anaphor.errors import AnaphorError
-from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.base import Mixer, Span, detach, select_rows, tensors_of
 from anaphor.mixers.spec import mixer_spec, options_of
-from anaphor.mixers.state import detach, select_rows, tensors_of
 
 Value = TypeVar("Value")
 RTOL, ATOL = 1e-9, 1e-10

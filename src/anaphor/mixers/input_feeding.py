@@ -1,6 +1,7 @@
 """Recurrent decoder with attention and input feeding (Luong, Pham and Manning, 2015).
 
-At every step the layers read the token and what attention made of the step before; the top one looks at the source:
+At every step the layers read the token and the attentional vector h̃ of the step before; the top one attends to the
+source:
 
     scores = hᵀ W k        context c = softmax(scores) · source        h̃ = tanh(W [c; h])
 
@@ -20,27 +21,26 @@ from torch.nn import functional as F
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.normalize import softmax
-from anaphor.mixers.base import Mixer, Span
-from anaphor.mixers.dropout import DROPOUTS
-from anaphor.mixers.kernels.input_feeding import CELLS, Walk, arranged
+from anaphor.mixers.attention.score import softmax
+from anaphor.mixers.base import DROPOUTS, Mixer, Span
+from anaphor.mixers.kernels.input_feeding import CELLS, InputFeedingFunction, pack_weights
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_at_least, check_probability, required
 from anaphor.taps import Tap
 
 
-class Fed(NamedTuple):
+class InputFeedingState(NamedTuple):
     """State of a decoder with input feeding. The source in it never changes; gradient flows through it."""
 
     hidden: Tensor
     """[B, L, D]"""
     cell: Tensor | None
-    """[B, L, D]; a GRU has none."""
-    fed: Tensor
+    """[B, L, D]; None for a GRU."""
+    feed: Tensor
     """[B, D]: h̃ of the last token."""
     keys: Tensor
-    """[B, S, D]: the source as the top layer's output is compared with it."""
+    """[B, S, D]: W k of the source."""
     values: Tensor
-    """[B, S, D]: what each source token adds to h̃ before the tanh; zero where there is none."""
+    """[B, S, D]: what each source token adds to h̃ before the tanh; zero in padding."""
     valid: Tensor
     """[B, S]"""
 
@@ -52,15 +52,15 @@ class InputFeedingSpec(MixerSpec, RecurrentOptions):
     defaults: ClassVar[Mapping[str, Any]] = {"weight_drop": 0.0}
 
     cell: str = "lstm"
-    """What the layers are: lstm or gru."""
+    """Recurrent cell: lstm or gru."""
     layers: int = 1
-    """How many there are; the top one looks at the source."""
+    """Number of layers; the top one attends to the source."""
     source_width: int | None = None
-    """Size of every source vector; None means the same as the tokens."""
+    """Dimension of the source vectors; None means the same as the input."""
     dropout: float = 0.0
-    """Share of what a layer hands up to the next that is set to zero in training."""
+    """Dropout probability between the layers."""
     dropout_kind: str = "each"
-    """What is set to zero: each value by itself, or the same features for all tokens of a row (locked)."""
+    """Kind of dropout: each value by itself (each), or the same features for all tokens of a row (locked)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,25 +74,25 @@ class InputFeedingSpec(MixerSpec, RecurrentOptions):
 
 
 class InputFeeding(Mixer):
-    """The framework's cells hold the weights of the layers; the first one reads [token; h̃]."""
+    """torch's cells hold the weights of the layers; the first one reads [token; h̃]."""
 
     spec: InputFeedingSpec
-    state_type = Fed
+    state_type = InputFeedingState
 
     def __init__(self, spec: InputFeedingSpec) -> None:
         super().__init__(spec)
         width = spec.out
-        self.kind = CELLS[spec.cell]
+        self.cell_type = CELLS[spec.cell]
         self.source_width = spec.width if spec.source_width is None else spec.source_width
-        make = nn.LSTMCell if spec.cell == "lstm" else nn.GRUCell
-        below = [spec.width + width] + [width] * (spec.layers - 1)
-        self.cells = nn.ModuleList(make(size, width) for size in below)
+        cell = nn.LSTMCell if spec.cell == "lstm" else nn.GRUCell
+        widths_in = [spec.width + width] + [width] * (spec.layers - 1)
+        self.cells = nn.ModuleList(cell(size, width) for size in widths_in)
         self.score = nn.Linear(self.source_width, width, bias=False)
         self.out = nn.Linear(self.source_width + width, width, bias=False)
         self.weights = Tap()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, as the framework draws its own."""
+        """Draw all weights anew, as torch initializes its own modules."""
         for part in (*self.cells, self.score, self.out):
             part.reset_parameters()
 
@@ -100,123 +100,127 @@ class InputFeeding(Mixer):
     def state_shape(self) -> tuple[int | None, ...]:
         return (self.spec.layers, self.width_out)
 
-    def initial_state(self, like: Tensor, lengths: Tensor | None = None) -> Fed:
-        """`like` is the source itself [B, S, D], `lengths` how much of each row is real."""
+    def initial_state(self, like: Tensor, lengths: Tensor | None = None) -> InputFeedingState:
+        """`like` is the source itself [B, S, D], `lengths` the number of valid tokens in each row."""
         if like.ndim != 3 or like.shape[-1] != self.source_width:
             raise ConfigError(f"the source must be [rows, tokens, {self.source_width}], but it is {list(like.shape)}")
         weight, span = self.out.weight, Span.whole(like, lengths)
         hidden = weight.new_zeros(len(like), self.spec.layers, self.width_out)
         # W [c; h] = W₁ c + W₂ h, and W₁ of an average is the average of W₁: done here once, for the whole source.
-        values = span.clear(F.linear(like, weight[:, : self.source_width]).to(weight.dtype))
-        return Fed(
+        values = span.zero_padding(F.linear(like, weight[:, : self.source_width]).to(weight.dtype))
+        return InputFeedingState(
             hidden,
-            torch.zeros_like(hidden) if self.kind.keeps_cell else None,
+            torch.zeros_like(hidden) if self.cell_type.has_cell else None,
             weight.new_zeros(len(like), self.width_out),
             self.score(like).to(weight.dtype),
             values,
             span.valid,
         )
 
-    def begin(self, state: Fed, layers: list[tuple[Tensor, ...]]) -> Fed:
-        """The state with another past: hidden (and cell) [B, D] of each layer."""
-        hidden, *cell = (torch.stack(tensors, 1).to(state.fed.dtype) for tensors in zip(*layers, strict=True))
+    def replace_hidden(self, state: InputFeedingState, layers: list[tuple[Tensor, ...]]) -> InputFeedingState:
+        """The state with the given hidden (and cell) [B, D] of each layer."""
+        hidden, *cell = (torch.stack(tensors, 1).to(state.feed.dtype) for tensors in zip(*layers, strict=True))
         return state._replace(hidden=hidden, cell=cell[0] if cell else None)
 
     def state_bytes(self, tokens: int) -> int:
-        """Of one row whose source has so many tokens."""
-        held = (self.spec.layers * (2 if self.kind.keeps_cell else 1) + 1) * self.width_out
-        return (held + 2 * tokens * self.width_out) * self.out.weight.element_size() + tokens
+        """Bytes of one row whose source has so many tokens."""
+        own = (self.spec.layers * (2 if self.cell_type.has_cell else 1) + 1) * self.width_out
+        return (own + 2 * tokens * self.width_out) * self.out.weight.element_size() + tokens
 
-    def mix(self, x: Tensor, state: Fed, span: Span) -> tuple[Tensor, Fed]:
-        dropped = None
+    def mix(self, x: Tensor, state: InputFeedingState, span: Span) -> tuple[Tensor, InputFeedingState]:
+        dropout_mask = None
         if self.training and self.spec.dropout and self.spec.layers > 1:
             shape = (self.spec.layers - 1, x.shape[1], x.shape[0], self.width_out)
-            dropped = DROPOUTS[self.spec.dropout_kind](state.fed.new_ones(shape), self.spec.dropout)
-        if self.weights.watched or (x.shape[1] == 1 and not torch.is_grad_enabled()):
-            return self._step_by_step(x, state, span, dropped)
-        return self._walk(x, state, span, dropped)
+            dropout_mask = DROPOUTS[self.spec.dropout_kind](state.feed.new_ones(shape), self.spec.dropout)
+        if self.weights.is_recorded or (x.shape[1] == 1 and not torch.is_grad_enabled()):
+            return self._run_explicitly(x, state, span, dropout_mask)
+        return self._run_fused(x, state, span, dropout_mask)
 
-    def _own_now(self) -> list[Tensor]:
-        """Each layer's matrix from its last hidden state, in training with new gaps at every call."""
+    def _recurrent_weights(self) -> list[Tensor]:
+        """The hidden-to-hidden matrix of each layer; weight drop draws a new mask at every call."""
         matrices = [cast(Tensor, cell.weight_hh) for cell in self.cells]
         if not (self.training and self.spec.weight_drop):
             return matrices
         return [F.dropout(matrix, required(self.spec.weight_drop)) for matrix in matrices]
 
     @property
-    def inner(self) -> Tensor:
-        """The part of the output's matrix that reads the top layer. [D, D]"""
+    def hidden_weight(self) -> Tensor:
+        """W₂, the part of the output's matrix that reads the top layer. [D, D]"""
         return self.out.weight[:, self.source_width :]
 
-    def _walk(self, x: Tensor, state: Fed, span: Span, dropped: Tensor | None) -> tuple[Tensor, Fed]:
-        below = [self.width_in] + [0] * (self.spec.layers - 1)
-        parts = zip(self.cells, self._own_now(), below, strict=True)
-        weights = [arranged(self.kind, cast(nn.RNNCellBase, cell), own, outside) for cell, own, outside in parts]
-        (entering, _, constants), *above = weights
-        # Time first, so that a step is one piece of memory.
-        drive = F.linear(x.transpose(0, 1), entering, constants).to(state.fed.dtype)
+    def _run_fused(
+        self, x: Tensor, state: InputFeedingState, span: Span, dropout_mask: Tensor | None
+    ) -> tuple[Tensor, InputFeedingState]:
+        outside = [self.width_in] + [0] * (self.spec.layers - 1)
+        parts = zip(self.cells, self._recurrent_weights(), outside, strict=True)
+        weights = [pack_weights(self.cell_type, cast(nn.RNNCellBase, cell), w_hh, size) for cell, w_hh, size in parts]
+        (input_weight, _, input_bias), *upper = weights
+        # Time first, so that a step is contiguous.
+        gate_inputs = F.linear(x.transpose(0, 1), input_weight, input_bias).to(state.feed.dtype)
         lowest = torch.finfo(state.keys.dtype).min / 4
-        hindrance = torch.zeros_like(state.valid, dtype=state.keys.dtype).masked_fill_(~state.valid, lowest)
-        # In the weights' own type whatever the rest computes in: steps are too small to gain by another one.
+        score_mask = torch.zeros_like(state.valid, dtype=state.keys.dtype).masked_fill_(~state.valid, lowest)
+        # In the dtype of the weights whatever autocast says: steps are too small to gain by a narrower one.
         with torch.autocast(x.device.type, enabled=False):
-            y, hidden, cell = Walk.apply(  # type: ignore[no-untyped-call]
-                self.kind,
-                drive.contiguous(),
+            y, hidden, cell = InputFeedingFunction.apply(  # type: ignore[no-untyped-call]
+                self.cell_type,
+                gate_inputs.contiguous(),
                 state.hidden,
                 state.cell,
-                state.fed,
+                state.feed,
                 state.keys,
                 state.values,
-                hindrance[:, None],
-                self.inner,
-                span.real,
-                dropped,
+                score_mask[:, None],
+                self.hidden_weight,
+                span.given_lengths,
+                dropout_mask,
                 *(matrix for _, matrix, _ in weights),
-                *(constant for _, _, constant in above),
+                *(bias for _, _, bias in upper),
             )
-        return y, state._replace(hidden=hidden, cell=cell, fed=_last(y, state.fed, span))
+        return y, state._replace(hidden=hidden, cell=cell, feed=_last_output(y, state.feed, span))
 
-    def _step_by_step(self, x: Tensor, state: Fed, span: Span, dropped: Tensor | None) -> tuple[Tensor, Fed]:
-        """The same as one would write it down."""
-        x = x.to(state.fed.dtype)
+    def _run_explicitly(
+        self, x: Tensor, state: InputFeedingState, span: Span, dropout_mask: Tensor | None
+    ) -> tuple[Tensor, InputFeedingState]:
+        x = x.to(state.feed.dtype)
         parts = (state.hidden,) if state.cell is None else (state.hidden, state.cell)
         layers = list(zip(*(part.unbind(1) for part in parts), strict=True))  # hidden and cell of each
-        fed, outputs, maps = state.fed, [], []
-        pairs = list(zip(self.cells, self._own_now(), strict=True))
+        feed, outputs, maps = state.feed, [], []
+        cells = list(zip(self.cells, self._recurrent_weights(), strict=True))
         with torch.autocast(x.device.type, enabled=False):
             for step in range(x.shape[1]):
-                real = span.valid[:, step, None]
-                below = torch.cat((x[:, step], fed), dim=-1)
-                for height, (cell, own) in enumerate(pairs):
-                    before = layers[height]
-                    after = _stepped(cast(nn.RNNCellBase, cell), own, below, before)
-                    layers[height] = tuple(torch.where(real, new, old) for new, old in zip(after, before, strict=True))
-                    below = (
-                        after[0] if dropped is None or height + 1 == len(layers) else after[0] * dropped[height, step]
-                    )
+                valid = span.valid[:, step, None]
+                below = torch.cat((x[:, step], feed), dim=-1)
+                for layer, (cell, w_hh) in enumerate(cells):
+                    before = layers[layer]
+                    after = _run_cell(cast(nn.RNNCellBase, cell), w_hh, below, before)
+                    layers[layer] = tuple(torch.where(valid, new, old) for new, old in zip(after, before, strict=True))
+                    below = after[0]
+                    if dropout_mask is not None and layer + 1 < len(layers):
+                        below = below * dropout_mask[layer, step]
                 scores = torch.bmm(below[:, None], state.keys.mT).squeeze(1)  # [B, S]
                 weights = softmax(scores, state.valid)
-                found = torch.bmm(weights[:, None], state.values).squeeze(1)
-                following = torch.tanh(found + F.linear(below, self.inner))
-                outputs.append(following)
+                context = torch.bmm(weights[:, None], state.values).squeeze(1)
+                output = torch.tanh(context + F.linear(below, self.hidden_weight))
+                outputs.append(output)
                 maps.append((weights,))
-                fed = torch.where(real, following, fed)
+                feed = torch.where(valid, output, feed)
         self.weights(torch.stack([weights for (weights,) in maps], 1), maps)
-        hidden, *cells = (torch.stack(tensors, 1) for tensors in zip(*layers, strict=True))
-        return torch.stack(outputs, 1), state._replace(hidden=hidden, cell=cells[0] if cells else None, fed=fed)
+        hidden, *c = (torch.stack(tensors, 1) for tensors in zip(*layers, strict=True))
+        return torch.stack(outputs, 1), state._replace(hidden=hidden, cell=c[0] if c else None, feed=feed)
 
 
-def _stepped(cell: nn.RNNCellBase, own: Tensor, below: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """One step of a cell, with `own` as its matrix from the past: hidden (and cell) [B, D] -> the next."""
-    weights = (cell.weight_ih, own, cell.bias_ih, cell.bias_hh)
+def _run_cell(cell: nn.RNNCellBase, w_hh: Tensor, x: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """One step of a cell with the given hidden-to-hidden matrix: hidden (and cell) [B, D] -> the next."""
+    weights = (cell.weight_ih, w_hh, cell.bias_ih, cell.bias_hh)
     if len(before) > 1:
-        return torch.lstm_cell(below, before, *weights)
-    return (torch.gru_cell(below, before[0], *weights),)
+        return torch.lstm_cell(x, before, *weights)
+    return (torch.gru_cell(x, before[0], *weights),)
 
 
-def _last(y: Tensor, before: Tensor, span: Span) -> Tensor:
-    """The output of each row's last real token, or what stood there before. [B, T, D], [B, D] -> [B, D]"""
-    if span.real is None:
+def _last_output(y: Tensor, before: Tensor, span: Span) -> Tensor:
+    """The output of the last valid token of each row, or `before` in rows without any. [B, T, D], [B, D] -> [B, D]"""
+    lengths = span.given_lengths
+    if lengths is None:
         return y[:, -1].clone()
-    last = (span.real - 1).clamp(min=0)[:, None, None].expand(-1, 1, y.shape[-1])
-    return torch.where((span.real > 0)[:, None], y.gather(1, last.long()).squeeze(1), before)
+    last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, y.shape[-1])
+    return torch.where((lengths > 0)[:, None], y.gather(1, last.long()).squeeze(1), before)

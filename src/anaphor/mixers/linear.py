@@ -1,8 +1,8 @@
-"""Linear attention: weights are products of features, so the past fits into one matrix of fixed size.
+"""Linear attention: weights are products of features, so the past fits into one matrix of constant size.
 
-The same map is computed in three ways. `whole` is the one to read: a matrix of weights over the new tokens, as in
-softmax attention. `stepwise` is a recurrence. `chunked` is the one to run: within a chunk as `whole`, between chunks as
-`stepwise`. Tests hold the three together.
+The same function in three forms. `parallel` is the one to read: a matrix of weights over the new tokens, as in softmax
+attention. `recurrent` goes token by token. `chunkwise` is the one that runs: parallel within a chunk, recurrent between
+chunks. Tests compare the three.
 """
 
 from __future__ import annotations
@@ -20,57 +20,57 @@ from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.spec import LinearOptions, MixerSpec, check_at_least, check_heads, required
 from anaphor.taps import Tap
 
-# Feature maps are positive, so that weights are; a little is added where they may all be zero.
+# Features are positive, so that weights are; a little is added where they may all be zero.
 FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
-    # Not by adding one to elu, where what is near minus one is rounded away: e to the x for what is below zero.
+    # elu(x) + 1 would round away what is near minus one; this is the same, exp(x) below zero.
     "elu": lambda x: F.relu(x) + x.clamp(max=0).exp(),
     "relu": lambda x: F.relu(x) + 1e-3,
     "softmax": lambda x: torch.softmax(x, dim=-1),
 }
 
 
-class Sums(NamedTuple):
-    """All that linear attention knows of the past."""
+class LinearState(NamedTuple):
+    """Sums over the past."""
 
-    products: Tensor  # [B, H, K, K]: Σ f(k) vᵀ
-    features: Tensor  # [B, H, K]: Σ f(k)
+    kv_sum: Tensor  # [B, H, K, K]: Σ f(k) vᵀ
+    k_sum: Tensor  # [B, H, K]: Σ f(k)
 
 
-def whole(
-    q: Tensor, k: Tensor, v: Tensor, past: Sums, tap: Callable[[Tensor], Tensor] = lambda w: w
-) -> tuple[Tensor, Sums]:
-    """q and k are features already; all three are [B, H, T, K]. `tap` sees the share of each new token [B, H, T, T]."""
+def parallel(
+    q: Tensor, k: Tensor, v: Tensor, past: LinearState, tap: Callable[[Tensor], Tensor] = lambda w: w
+) -> tuple[Tensor, LinearState]:
+    """q and k are features; all three are [B, H, T, K]. `tap` gets the weights of the new tokens [B, H, T, T]."""
     products = (q @ k.transpose(-1, -2)).tril()
-    total = _positive(products.sum(-1, keepdim=True) + q @ past.features[..., None])
-    w = tap(products / total)
-    y = w @ v + q @ past.products / total
-    return y, Sums(past.products + k.transpose(-1, -2) @ v, past.features + k.sum(-2))
+    normalizer = _clamp_positive(products.sum(-1, keepdim=True) + q @ past.k_sum[..., None])
+    w = tap(products / normalizer)
+    y = w @ v + q @ past.kv_sum / normalizer
+    return y, LinearState(past.kv_sum + k.transpose(-1, -2) @ v, past.k_sum + k.sum(-2))
 
 
-def stepwise(q: Tensor, k: Tensor, v: Tensor, past: Sums) -> tuple[Tensor, Sums]:
-    """Token after token, as one would write a recurrent layer."""
-    products, features = past
+def recurrent(q: Tensor, k: Tensor, v: Tensor, past: LinearState) -> tuple[Tensor, LinearState]:
+    """Token by token."""
+    kv_sum, k_sum = past
     outputs = []
     for query, key, value in zip(q.unbind(-2), k.unbind(-2), v.unbind(-2), strict=True):
-        products = products + key[..., :, None] * value[..., None, :]
-        features = features + key
-        total = _positive((query * features).sum(-1, keepdim=True))
-        outputs.append((query[..., None, :] @ products).squeeze(-2) / total)
-    return torch.stack(outputs, dim=-2), Sums(products, features)
+        kv_sum = kv_sum + key[..., :, None] * value[..., None, :]
+        k_sum = k_sum + key
+        normalizer = _clamp_positive((query * k_sum).sum(-1, keepdim=True))
+        outputs.append((query[..., None, :] @ kv_sum).squeeze(-2) / normalizer)
+    return torch.stack(outputs, dim=-2), LinearState(kv_sum, k_sum)
 
 
-def chunked(q: Tensor, k: Tensor, v: Tensor, past: Sums, size: int) -> tuple[Tensor, Sums]:
-    """`whole` on pieces of `size` tokens: time linear in the length, and matrix products throughout."""
+def chunkwise(q: Tensor, k: Tensor, v: Tensor, past: LinearState, size: int) -> tuple[Tensor, LinearState]:
+    """`parallel` on chunks of `size` tokens: linear time, and matrix products throughout."""
     outputs = []
-    for pieces in zip(q.split(size, -2), k.split(size, -2), v.split(size, -2), strict=True):
-        y, past = whole(*pieces, past)
+    for chunks in zip(q.split(size, -2), k.split(size, -2), v.split(size, -2), strict=True):
+        y, past = parallel(*chunks, past)
         outputs.append(y)
     return torch.cat(outputs, dim=-2), past
 
 
-def _positive(total: Tensor) -> Tensor:
-    """Padding in a row that has not begun has nothing to look at; zero over zero would poison the gradient."""
-    return total.clamp(min=torch.finfo(total.dtype).tiny)
+def _clamp_positive(normalizer: Tensor) -> Tensor:
+    """It is zero for padding in a row without tokens; zero divided by zero would make the gradient NaN."""
+    return normalizer.clamp(min=torch.finfo(normalizer.dtype).tiny)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +94,7 @@ class LinearSpec(MixerSpec, LinearOptions):
 
 class Linear(Mixer):
     spec: LinearSpec
-    state_type = Sums
-
-    @property
-    def state_shape(self) -> tuple[int, int, int]:
-        size = self.width_in // self.heads
-        return (self.heads, size, size)
+    state_type = LinearState
 
     def __init__(self, spec: LinearSpec) -> None:
         super().__init__(spec)
@@ -109,26 +104,31 @@ class Linear(Mixer):
         self.weights = Tap()
         self.out = nn.Linear(spec.width, spec.out, bias=required(spec.bias))
 
-    def initial_state(self, like: Tensor) -> Sums:
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        size = self.width_in // self.heads
+        return (self.heads, size, size)
+
+    def initial_state(self, like: Tensor) -> LinearState:
         rows, dtype = like.shape[0], torch.promote_types(self.out.weight.dtype, torch.float32)
         heads, size, _ = self.state_shape
-        return Sums(
+        return LinearState(
             self.out.weight.new_zeros(rows, heads, size, size, dtype=dtype),
             self.out.weight.new_zeros(rows, heads, size, dtype=dtype),
         )
 
-    def mix(self, x: Tensor, state: Sums, span: Span) -> tuple[Tensor, Sums]:
+    def mix(self, x: Tensor, state: LinearState, span: Span) -> tuple[Tensor, LinearState]:
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=-1)
         )  # [B, H, T, K]
-        # Sums over a long text outgrow half precision, so they and what is added to them are kept in single at least.
-        q, k, v = (part.to(state.products.dtype) for part in (q, k, v))
+        # Sums over a long text overflow half precision: they and what is added are in single precision at least.
+        q, k, v = (part.to(state.kv_sum.dtype) for part in (q, k, v))
         q, k = self.feature_map(q), self.feature_map(k)
-        if not span.full:  # what is not there asks nothing and adds nothing
-            missing = ~span.valid[:, None, :, None]
-            q, k = q.masked_fill(missing, 0), k.masked_fill(missing, 0)
-        if self.weights.watched:
-            y, state = whole(q, k, v, state, self.weights)
+        if span.has_padding:
+            padding = ~span.valid[:, None, :, None]
+            q, k = q.masked_fill(padding, 0), k.masked_fill(padding, 0)
+        if self.weights.is_recorded:
+            y, state = parallel(q, k, v, state, self.weights)
         else:
-            y, state = chunked(q, k, v, state, self.spec.chunk)
+            y, state = chunkwise(q, k, v, state, self.spec.chunk)
         return self.out(y.transpose(1, 2).flatten(2).to(x.dtype)), state

@@ -1,7 +1,6 @@
-"""Recurrent mixers on the framework's kernels: RNN (tanh, relu, identity), GRU and LSTM.
+"""Recurrent mixers on torch's kernels: RNN (tanh, relu, identity), GRU and LSTM.
 
-Each has a readable cell as its slow twin. The cell is what runs while a tap inside the recurrence is watched, and tests
-hold the two together.
+Each also has a readable cell, which runs while a tap inside the recurrence is recorded. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, 
 from anaphor.taps import Tap
 
 
-class Hidden(NamedTuple):
+class HiddenState(NamedTuple):
     """State of an RNN or a GRU."""
 
     hidden: Tensor  # [B, D]
 
 
-class HiddenAndCell(NamedTuple):
+class LSTMState(NamedTuple):
     """State of an LSTM."""
 
     hidden: Tensor  # [B, D]
@@ -47,29 +46,29 @@ class RecurrentSpec(MixerSpec, RecurrentOptions):
         check_probability(weight_drop=self.weight_drop)
 
 
-Step = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # the next state's tensors, hidden first; and the gates
+Step = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # tensors of the next state, hidden first; and the gates
 
 
 class Recurrent(Mixer):
-    """What the three families share: the kernel, packing, and the walk step by step."""
+    """Base class of the three families: kernels, padding, and the explicit loop over time."""
 
-    state_type: ClassVar[type[Hidden] | type[HiddenAndCell]] = Hidden
+    state_type: ClassVar[type[HiddenState] | type[LSTMState]] = HiddenState
     gate_names: ClassVar[tuple[str, ...]]
-    """What the tap `gates` [B, T, gates, D] shows, in order."""
+    """Names of what the tap `gates` [B, T, gates, D] records, in order."""
     spec: RecurrentSpec
 
     def __init__(self, spec: RecurrentSpec, kernel: nn.RNNBase, function: Callable[..., tuple[Tensor, ...]]) -> None:
-        """`kernel` holds the weights, where the framework lays them out as its `function` likes them."""
+        """`kernel` holds the weights in the layout that `function` needs."""
         super().__init__(spec)
         self.kernel = kernel
         self.function = function
         self.gates = Tap()
         self.states = Tap()
 
-    def cell(self, drive: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
-        """One step for all rows. `drive` is what the input says to every gate, computed for all steps beforehand;
-        `weights` are the recurrent ones."""
-        raise NotImplementedError(f"{type(self).__name__} has no cell")
+    def cell(self, gate_inputs: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
+        """One step for all rows. `gate_inputs` is the input's part of the pre-activations, computed for all steps at
+        once; `weights` are the recurrent ones."""
+        raise NotImplementedError(f"{type(self).__name__} does not define cell")
 
     @property
     def has_kernel(self) -> bool:
@@ -77,128 +76,131 @@ class Recurrent(Mixer):
 
     @property
     def input_weights(self) -> tuple[Tensor, Tensor]:
-        """Matrix and constant by which the input speaks to the gates."""
+        """Matrix and bias from the input to the gates."""
         return cast(Tensor, self.kernel.weight_ih_l0), cast(Tensor, self.kernel.bias_ih_l0)
 
     @property
     def recurrent_weights(self) -> tuple[Tensor, Tensor]:
-        """Matrix and constant by which the previous hidden state speaks to the gates."""
+        """Matrix and bias from the previous hidden state to the gates."""
         return cast(Tensor, self.kernel.weight_hh_l0), cast(Tensor, self.kernel.bias_hh_l0)
 
     @property
     def state_shape(self) -> tuple[int | None, ...]:
         return (self.width_out,)
 
-    def initial_state(self, like: Tensor) -> Hidden | HiddenAndCell:
+    def initial_state(self, like: Tensor) -> HiddenState | LSTMState:
         weight = self.recurrent_weights[0]
         return self.state_type(*(weight.new_zeros(like.shape[0], self.width_out) for _ in self.state_type._fields))
 
-    def mix(self, x: Tensor, state: Hidden | HiddenAndCell, span: Span) -> tuple[Tensor, Hidden | HiddenAndCell]:
-        if self.gates.watched or self.states.watched or not self.has_kernel:
-            return self._step_by_step(x, state, span)
-        return self._on_kernel(x, state, span)
+    def mix(self, x: Tensor, state: HiddenState | LSTMState, span: Span) -> tuple[Tensor, HiddenState | LSTMState]:
+        if self.gates.is_recorded or self.states.is_recorded or not self.has_kernel:
+            return self._run_explicitly(x, state, span)
+        return self._run_on_kernel(x, state, span)
 
-    def _on_kernel(self, x: Tensor, state: Hidden | HiddenAndCell, span: Span) -> tuple[Tensor, Hidden | HiddenAndCell]:
-        weights = self._weights_now(x)
+    def _run_on_kernel(
+        self, x: Tensor, state: HiddenState | LSTMState, span: Span
+    ) -> tuple[Tensor, HiddenState | LSTMState]:
+        weights = self._kernel_weights(x)
         x = x.to(weights[0].dtype)
-        # The kernels want [layers, B, D]; this is the one place where a state is not batch-first.
+        # The kernels take [layers, B, D]; only here a state is not batch-first.
         before = tuple(tensor.unsqueeze(0).to(x.dtype) for tensor in state)
         with torch.autocast(x.device.type, enabled=False):
-            if span.full:
+            if not span.has_padding:
                 y, after = self._run(x, before, weights)
             elif x.is_cuda:
-                y, after = self._through_padding(x, before, weights, span)
+                y, after = self._run_through_padding(x, before, weights, span)
             else:
-                y, after = self._packed(x, before, weights, span)
-        # A kernel may work in a narrower type; a state keeps the one it came with.
+                y, after = self._run_packed(x, before, weights, span)
+        # A kernel may compute in a narrower dtype; the state keeps its own.
         tensors = [new.squeeze(0).to(old.dtype) for new, old in zip(after, state, strict=True)]
-        if not span.full:
-            moved = (span.lengths > 0)[:, None]
-            tensors = [torch.where(moved, new, old) for new, old in zip(tensors, state, strict=True)]
+        if span.has_padding:
+            has_tokens = (span.lengths > 0)[:, None]
+            tensors = [torch.where(has_tokens, new, old) for new, old in zip(tensors, state, strict=True)]
         return y, self.state_type(*tensors)
 
-    def _weights_now(self, x: Tensor) -> list[Tensor]:
-        """The weights as the kernel is to see them: some of them dropped, and in the type of the computation.
+    def _kernel_weights(self, x: Tensor) -> list[Tensor]:
+        """The weights after weight drop, in the dtype of the computation.
 
-        Left to itself, autocast would choose float16, in which small gradients vanish.
+        By itself, autocast would choose float16 for them, in which small gradients vanish.
         """
-        kind = x.device.type
+        device = x.device.type
         weights: list[Tensor] = self.kernel._flat_weights  # type: ignore[assignment]
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weights[0].dtype
-        if dtype == weights[0].dtype and not self._drops:
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weights[0].dtype
+        if dtype == weights[0].dtype and not self._uses_weight_drop:
             return weights
-        (matrix_in, constant_in), (matrix, constant) = self.input_weights, self._recurrent_now()
-        changed = [matrix_in, matrix, constant_in, constant]
-        # Side by side in one piece of memory, or the kernel would first have to gather them.
-        pieces = torch.cat([weight.flatten() for weight in changed]).to(dtype)
+        (w_ih, b_ih), (w_hh, b_hh) = self.input_weights, self._drop_recurrent_weights()
+        changed = [w_ih, w_hh, b_ih, b_hh]
+        # Contiguous in memory, or the kernel would copy them together first.
+        flat = torch.cat([weight.flatten() for weight in changed]).to(dtype)
         sizes = [weight.numel() for weight in changed]
-        return [piece.view(weight.shape) for piece, weight in zip(pieces.split(sizes), changed, strict=True)]
+        return [part.view(weight.shape) for part, weight in zip(flat.split(sizes), changed, strict=True)]
 
     @property
-    def _drops(self) -> bool:
+    def _uses_weight_drop(self) -> bool:
         return self.training and required(self.spec.weight_drop) > 0
 
-    def _recurrent_now(self) -> tuple[Tensor, Tensor]:
-        """The recurrent weights of one call, in training with new gaps at every call."""
-        matrix, constant = self.recurrent_weights
-        return (F.dropout(matrix, required(self.spec.weight_drop)) if self._drops else matrix), constant
+    def _drop_recurrent_weights(self) -> tuple[Tensor, Tensor]:
+        """The recurrent weights of one call; weight drop draws a new mask at every call."""
+        matrix, bias = self.recurrent_weights
+        return (F.dropout(matrix, required(self.spec.weight_drop)) if self._uses_weight_drop else matrix), bias
 
     def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         start = before if len(before) > 1 else before[0]
         y, *after = self.function(x, start, weights, True, 1, 0.0, self.training, False, True)
         return y, tuple(after)
 
-    def _packed(
+    def _run_packed(
         self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Packing stops each row after its last real token. It refuses rows without any, which therefore walk one step
-        through padding and get their old state back from the caller."""
+        """Packing ends each row after its last valid token. It does not accept empty rows, which therefore run one step
+        of padding and get their old state back from the caller."""
         lengths = span.lengths.clamp(min=1).cpu()
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        assert packed.sorted_indices is not None, "asked to sort, it says how it sorted"
+        assert packed.sorted_indices is not None, "it was asked to sort"
         sorted_before = tuple(tensor.index_select(1, packed.sorted_indices) for tensor in before)
         start = sorted_before if len(before) > 1 else sorted_before[0]
         y, *after = self.function(packed.data, packed.batch_sizes, start, weights, True, 1, 0.0, self.training, False)
-        whole = PackedSequence(y, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-        padded, _ = pad_packed_sequence(whole, batch_first=True, total_length=x.shape[1])
-        assert packed.unsorted_indices is not None, "as above"
+        outputs = PackedSequence(y, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+        padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])
+        assert packed.unsorted_indices is not None, "it was asked to sort"
         return padded, tuple(tensor.index_select(1, packed.unsorted_indices) for tensor in after)
 
-    def _through_padding(
+    def _run_through_padding(
         self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """All rows walk to the end. For packing, the host would have to know lengths that lie on the device."""
-        x = span.clear(x)  # whatever stands there, no gradient may come back from it
+        """All rows run to the end. Packing would have to copy the lengths from the device, which syncs."""
+        x = span.zero_padding(x)  # no gradient may come back from values in padding
         y, _ = self._run(x, before, weights)
-        return span.clear(y), tuple(tensor[None] for tensor in self._stopped(x, y, before, weights, span))
+        last = self._last_state(x, y, before, weights, span)
+        return span.zero_padding(y), tuple(tensor[None] for tensor in last)
 
-    def _stopped(
+    def _last_state(
         self, x: Tensor, y: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
     ) -> tuple[Tensor, ...]:
-        """The state after each row's last real token, where there is any. [B, D] each"""
+        """The state after the last valid token of each row that has one. [B, D] each"""
         last = (span.lengths - 1).clamp(min=0).long()[:, None, None].expand(-1, 1, y.shape[-1])
         return (y.gather(1, last).squeeze(1),)
 
-    def _step_by_step(
-        self, x: Tensor, state: Hidden | HiddenAndCell, span: Span
-    ) -> tuple[Tensor, Hidden | HiddenAndCell]:
-        drive, weights = F.linear(x, *self.input_weights), self._recurrent_now()
+    def _run_explicitly(
+        self, x: Tensor, state: HiddenState | LSTMState, span: Span
+    ) -> tuple[Tensor, HiddenState | LSTMState]:
+        gate_inputs, weights = F.linear(x, *self.input_weights), self._drop_recurrent_weights()
         current: tuple[Tensor, ...] = tuple(state)
         states, gates = [], []
         for step in range(x.shape[1]):
-            following, gate = self.cell(drive[:, step], current, weights)
-            if not span.full:
-                real = span.valid[:, step, None]
-                following = tuple(torch.where(real, new, old) for new, old in zip(following, current, strict=True))
+            following, gate = self.cell(gate_inputs[:, step], current, weights)
+            if span.has_padding:
+                valid = span.valid[:, step, None]
+                following = tuple(torch.where(valid, new, old) for new, old in zip(following, current, strict=True))
             current = following
             states.append(current)
             gates.append(gate)
-        every_state = self.states(_stacked(states), states)  # [B, T, tensors of the state, D]
-        self.gates(_stacked(gates), gates)
-        return every_state[:, :, 0], self.state_type(*current)
+        all_states = self.states(_stack_steps(states), states)  # [B, T, tensors of the state, D]
+        self.gates(_stack_steps(gates), gates)
+        return all_states[:, :, 0], self.state_type(*current)
 
 
-def _stacked(steps: list[tuple[Tensor, ...]]) -> Tensor:
+def _stack_steps(steps: list[tuple[Tensor, ...]]) -> Tensor:
     """T times n tensors [B, D] -> [B, T, n, D]"""
     return torch.stack([torch.stack(step, dim=1) for step in steps], dim=1)
 
@@ -212,10 +214,10 @@ NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RNNSpec(RecurrentSpec):
-    """h = f(W x + U h): the plain recurrence."""
+    """Elman RNN: h = f(W x + U h)."""
 
     nonlinearity: str = "tanh"
-    """What f is: tanh, relu or identity."""
+    """Nonlinearity f: tanh, relu or identity."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -231,30 +233,30 @@ RNN_IDENTITY = partial(RNNSpec, nonlinearity="identity")
 
 
 class RNN(Recurrent):
-    """The framework has no kernel for the identity: there its module only holds the weights, and the cell walks."""
+    """torch has no kernel for the identity: its module then only holds the weights, and the explicit loop runs."""
 
     gate_names = ("hidden",)
     spec: RNNSpec
 
     def __init__(self, spec: RNNSpec) -> None:
-        known = spec.nonlinearity if spec.nonlinearity in ("tanh", "relu") else "tanh"
-        function = torch.rnn_relu if known == "relu" else torch.rnn_tanh
-        super().__init__(spec, nn.RNN(spec.width, spec.out, nonlinearity=known, batch_first=True), function)
+        nonlinearity = "relu" if spec.nonlinearity == "relu" else "tanh"
+        function = torch.rnn_relu if nonlinearity == "relu" else torch.rnn_tanh
+        super().__init__(spec, nn.RNN(spec.width, spec.out, nonlinearity=nonlinearity, batch_first=True), function)
         self.nonlinearity = NONLINEARITIES[spec.nonlinearity]
 
     @property
     def has_kernel(self) -> bool:
         return self.spec.nonlinearity != "identity"
 
-    def cell(self, drive: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
+    def cell(self, gate_inputs: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
         (hidden,) = state
-        hidden = self.nonlinearity(drive + F.linear(hidden, *weights))
+        hidden = self.nonlinearity(gate_inputs + F.linear(hidden, *weights))
         return (hidden,), (hidden,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GRUSpec(RecurrentSpec):
-    """Gated recurrent unit: a gate mixes the old state with a proposal."""
+    """Gated recurrent unit (Cho et al., 2014)."""
 
     def build(self) -> GRU:
         return GRU(self)
@@ -266,76 +268,71 @@ class GRU(Recurrent):
     def __init__(self, spec: GRUSpec) -> None:
         super().__init__(spec, nn.GRU(spec.width, spec.out, batch_first=True), torch.gru)
 
-    def cell(self, drive: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
-        (hidden,) = state
-        recall = F.linear(hidden, *weights)
-        reset_in, update_in, proposal_in = drive.chunk(3, dim=-1)
-        reset_old, update_old, proposal_old = recall.chunk(3, dim=-1)
-        reset = torch.sigmoid(reset_in + reset_old)
-        update = torch.sigmoid(update_in + update_old)
-        proposal = torch.tanh(proposal_in + reset * proposal_old)
-        hidden = (1 - update) * proposal + update * hidden
-        return (hidden,), (reset, update, proposal)
+    def cell(self, gate_inputs: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
+        (h,) = state
+        r_x, z_x, n_x = gate_inputs.chunk(3, dim=-1)
+        r_h, z_h, n_h = F.linear(h, *weights).chunk(3, dim=-1)
+        r = torch.sigmoid(r_x + r_h)
+        z = torch.sigmoid(z_x + z_h)
+        n = torch.tanh(n_x + r * n_h)
+        h = (1 - z) * n + z * h
+        return (h,), (r, z, n)
 
 
 @cache
-def _own_steps(device: torch.device) -> ModuleType | None:
-    """Kernels of our own for small LSTM layers, if they work on that device."""
+def _lstm_kernels(device: torch.device) -> ModuleType | None:
+    """Our kernels for small LSTM layers, if they run on that device."""
     try:
         from anaphor.mixers.kernels import lstm
-    except ImportError:  # without Triton cuDNN does the same work, only slower
+    except ImportError:  # without Triton cuDNN does the same, only slower
         return None
-    return lstm if lstm.able(device) else None
+    return lstm if lstm.is_supported(device) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMSpec(RecurrentSpec):
-    """Long short-term memory: gates decide what a cell takes in, keeps and shows."""
+    """Long short-term memory (Hochreiter and Schmidhuber, 1997)."""
 
     def build(self) -> LSTM:
         return LSTM(self)
 
 
 class LSTM(Recurrent):
-    state_type = HiddenAndCell
+    state_type = LSTMState
     gate_names = ("input", "forget", "proposal", "output")
 
     def __init__(self, spec: LSTMSpec) -> None:
         super().__init__(spec, nn.LSTM(spec.width, spec.out, batch_first=True), torch.lstm)
 
-    def cell(self, drive: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
-        hidden, cell = state
-        gates = drive + F.linear(hidden, *weights)
-        take, keep, proposal, show = gates.chunk(4, dim=-1)
-        take, keep, show = torch.sigmoid(take), torch.sigmoid(keep), torch.sigmoid(show)
-        proposal = torch.tanh(proposal)
-        cell = keep * cell + take * proposal
-        hidden = show * torch.tanh(cell)
-        return (hidden, cell), (take, keep, proposal, show)
+    def cell(self, gate_inputs: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
+        h, c = state
+        i, f, g, o = (gate_inputs + F.linear(h, *weights)).chunk(4, dim=-1)
+        i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
+        c = f * c + i * g
+        h = o * torch.tanh(c)
+        return (h, c), (i, f, g, o)
 
     def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        own = _own_steps(x.device) if x.is_cuda and self.training else None
-        if own is None or not own.suits(x, self.width_out):
+        kernels = _lstm_kernels(x.device) if x.is_cuda and self.training else None
+        if kernels is None or not kernels.is_faster(x, self.width_out):
             return super()._run(x, before, weights)
-        matrix_in, matrix, constant_in, constant = weights
-        drive = F.linear(x, matrix_in, constant_in + constant)
-        hiddens, cell = own.recurrence(drive, *(tensor.squeeze(0) for tensor in before), matrix)
-        return hiddens[:, 1:], (hiddens[None, :, -1], cell[None])
+        w_ih, w_hh, b_ih, b_hh = weights
+        gate_inputs = F.linear(x, w_ih, b_ih + b_hh)
+        hiddens, c = kernels.recurrence(gate_inputs, *(tensor.squeeze(0) for tensor in before), w_hh)
+        return hiddens[:, 1:], (hiddens[None, :, -1], c[None])
 
-    def _stopped(
+    def _last_state(
         self, x: Tensor, y: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
     ) -> tuple[Tensor, ...]:
-        """A kernel tells the last cell only. But all outputs being known, the gates of all steps are one product, and
-        what is left of the recurrence is a weighted sum. Padding keeps the cell as it is."""
-        matrix_in, matrix, constant_in, constant = weights
-        hidden, cell = (tensor.squeeze(0) for tensor in before)
-        gates = F.linear(x, matrix_in, constant_in) + F.linear(
-            torch.cat((hidden[:, None], y[:, :-1]), 1), matrix, constant
-        )
-        take, keep, proposal, _ = gates.chunk(4, dim=-1)
-        real = span.valid[..., None]
-        keeps = torch.sigmoid(keep).masked_fill(~real, 1).unbind(1)
-        gains = (torch.sigmoid(take) * torch.tanh(proposal)).masked_fill(~real, 0).unbind(1)
-        for kept, gained in zip(keeps, gains, strict=True):
-            cell = torch.addcmul(gained, kept, cell)
-        return (*super()._stopped(x, y, before, weights, span), cell)
+        """Kernels return the last cell only. Since all outputs are known, the gates of all steps are one product, and
+        what is left of the recurrence is a weighted sum. Padding leaves the cell unchanged."""
+        w_ih, w_hh, b_ih, b_hh = weights
+        h, c = (tensor.squeeze(0) for tensor in before)
+        gates = F.linear(x, w_ih, b_ih) + F.linear(torch.cat((h[:, None], y[:, :-1]), 1), w_hh, b_hh)
+        i, f, g, _ = gates.chunk(4, dim=-1)
+        valid = span.valid[..., None]
+        forget = torch.sigmoid(f).masked_fill(~valid, 1).unbind(1)
+        added = (torch.sigmoid(i) * torch.tanh(g)).masked_fill(~valid, 0).unbind(1)
+        for f_t, added_t in zip(forget, added, strict=True):
+            c = torch.addcmul(added_t, f_t, c)
+        return (*super()._last_state(x, y, before, weights, span), c)

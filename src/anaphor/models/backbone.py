@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers import CrossAttention, CrossAttentionSpec, InputFeeding, Mixer, MixerSpec, Span
-from anaphor.mixers.attention.cross import Source
-from anaphor.mixers.dropout import DROPOUTS
+from anaphor.mixers.attention.layer import Source
+from anaphor.mixers.base import DROPOUTS
 from anaphor.mixers.spec import check_probability
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anaphor.errors import ConfigError
 from anaphor.mixers import Span
 from anaphor.mixers.attention.position import POSITIONS, check_limit
-from anaphor.mixers.dropout import DROPOUTS
+from anaphor.mixers.base import DROPOUTS
 from anaphor.mixers.spec import Sizes
 from anaphor.models.spec import LanguageModelSpec
 
@@ -32,8 +32,8 @@ class TokenEmbedder(nn.Module):
         scheme = POSITIONS[spec.position if spec.adds_position else "none"]
         self.position = scheme(Sizes(width, heads=1, head_width=width, max_positions=spec.max_positions))
         # A fixed encoding has values of size 1; embeddings are initialized small and scaled up to that.
-        self.scale = math.sqrt(width) if self.position.fixed else 1.0
-        self.limit = spec.max_positions if self.position.bounded else None
+        self.scale = math.sqrt(width) if self.position.scales_embedding else 1.0
+        self.limit = spec.max_positions if self.position.has_limit else None
         """Maximum number of positions; None means unbounded."""
 
     @property
@@ -71,7 +71,7 @@ class TokenEmbedder(nn.Module):
         """Raise an error for tokens after the last position. Padding has the position of the last real token."""
         if self.limit is None:  # layers with limits check them
             return
-        if fresh and span.full:
+        if fresh and not span.has_padding:
             check_limit(span.count, self.limit)
         elif span.seen.device.type == "cpu" and len(span.seen) and not torch.compiler.is_compiling():
             check_limit(int((span.seen + span.lengths).max()), self.limit)

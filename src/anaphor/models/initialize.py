@@ -17,9 +17,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from anaphor.errors import ConfigError
 from anaphor.mixers import InputFeeding
-from anaphor.mixers.attention.cross import CrossAttention
-from anaphor.mixers.attention.heads import Headed
-from anaphor.mixers.attention.layer import Attention
+from anaphor.mixers.attention.heads import MultiHead
+from anaphor.mixers.attention.layer import Attention, CrossAttention
 from anaphor.mixers.linear import Linear
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
@@ -92,7 +91,7 @@ def _residual_writers(block: Block) -> list[nn.Linear]:
     """The linear maps of a block whose output is added to the residual stream."""
     writers = []
     if block.spec.residual:
-        if isinstance(block.mixer, Headed | Linear):
+        if isinstance(block.mixer, MultiHead | Linear):
             writers.append(block.mixer.out)
         if block.cross is not None:
             writers.append(block.cross.out)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
 from anaphor.mixers import InputFeeding, Mixer
-from anaphor.mixers.recurrent import Hidden, HiddenAndCell, Recurrent
+from anaphor.mixers.recurrent import HiddenState, LSTMState, Recurrent
 from anaphor.models.backbone import Backbone, Block, CrossState
 from anaphor.models.head import Head
 from anaphor.models.initialize import INIT_SCHEMES
@@ -83,14 +83,14 @@ class Bridge(nn.Module):
             tensors = [self._tensors(encoded, number + n, kind) for n, (kind, _) in enumerate(_state_kinds(mixer))]
             number += len(tensors)
             if isinstance(mixer, InputFeeding):
-                own = mixer.begin(own, tensors)
+                own = mixer.replace_hidden(own, tensors)
             elif isinstance(mixer, Recurrent):
                 own = mixer.state_type(*(new.to(old.dtype) for new, old in zip(tensors[0], own, strict=True)))
             initial.append(state._replace(mixer=own) if isinstance(state, CrossState) else own)
         return tuple(initial)
 
     def _tensors(
-        self, encoded: Encoded, number: int, kind: type[Hidden] | type[HiddenAndCell] | None
+        self, encoded: Encoded, number: int, kind: type[HiddenState] | type[LSTMState] | None
     ) -> tuple[Tensor, ...]:
         if kind is None:
             return ()
@@ -100,14 +100,14 @@ class Bridge(nn.Module):
         return (torch.tanh(hidden), *cell)  # a hidden state lies between -1 and 1, a cell state anywhere
 
 
-StateKind = tuple[type[Hidden] | type[HiddenAndCell] | None, int]
+StateKind = tuple[type[HiddenState] | type[LSTMState] | None, int]
 """Type and width of a layer's recurrent state; the type of a layer without one is None."""
 
 
 def _state_kinds(mixer: Mixer) -> list[StateKind]:
     """One for each layer of the mixer: several with input feeding."""
     if isinstance(mixer, InputFeeding):
-        return [(HiddenAndCell if mixer.kind.keeps_cell else Hidden, mixer.width_out)] * mixer.spec.layers
+        return [(LSTMState if mixer.cell_type.has_cell else HiddenState, mixer.width_out)] * mixer.spec.layers
     return [_state_kind(mixer)]
 
 

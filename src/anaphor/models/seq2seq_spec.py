@@ -263,6 +263,6 @@ def _needs_position(mixers: tuple[str, ...], position: str) -> bool:
     """Whether layers use a position encoding. Recurrent layers encode the order of tokens without one."""
     from anaphor.mixers.attention.position import POSITIONS
 
-    if POSITIONS[position].door in ("embed", None):
+    if POSITIONS[position].method in ("embed", None):
         return any(name.removeprefix("bidirectional-") not in RECURRENT for name in mixers)
     return "position" in options_of_all(mixers)

@@ -143,7 +143,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         """Whether the position encoding is added to the input vectors rather than used inside attention."""
         from anaphor.mixers.attention.position import POSITIONS
 
-        return POSITIONS[self.position].door in ("embed", None)
+        return POSITIONS[self.position].method in ("embed", None)
 
     def blocks(self) -> list[BlockSpec]:
         """The specs of the layers. Raises an error where options do not fit together."""
@@ -192,7 +192,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         """Whether a layer has the option, or for a position encoding the model itself."""
         from anaphor.mixers.attention.position import POSITIONS
 
-        return name in self.layer_options or (name == "position" and POSITIONS[value].door in ("embed", None))
+        return name in self.layer_options or (name == "position" and POSITIONS[value].method in ("embed", None))
 
     def uses_option(self, name: str) -> bool:
         """Whether anything depends on the option."""
@@ -203,7 +203,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         from anaphor.mixers.attention.position import POSITIONS
 
         unused = {}
-        if not POSITIONS[self.position].bounded:
+        if not POSITIONS[self.position].has_limit:
             unused["max_positions"] = f"applies to --position learned only, not to position={self.position!r}"
         if self.feedforward == 0:
             unused["activation"] = "applies to the feed-forward network only, and the model has none: set --feedforward"

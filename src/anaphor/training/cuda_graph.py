@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from anaphor.mixers.state import map_state, tensors_of
+from anaphor.mixers.base import map_state, tensors_of
 from anaphor.training.state_dicts import flatten
 from anaphor.training.step import Step, StepReport
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anaphor.errors import CheckpointError
-from anaphor.mixers.state import Growing, tensors_of
+from anaphor.mixers.base import KVBuffer, tensors_of
 
 # A model has hundreds of tensors. The first few show what is wrong, the count how much.
 LISTED = 6
@@ -70,7 +70,7 @@ def flatten(tree: Any, path: str = "") -> dict[str, Tensor]:
     """Every tensor and number of a state by name. The tensors themselves, not copies."""
     if isinstance(tree, Tensor):
         return {path: tree.detach()}
-    if isinstance(tree, Growing):
+    if isinstance(tree, KVBuffer):
         return {f"{path}@{tree.axis}": tree.data.detach()}
     if tree is None:
         return {f"{path}@none": torch.zeros(0)}
@@ -107,9 +107,9 @@ def unflatten(like: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _leaf(like: Any, name: str, mark: str, tensor: Tensor, mismatch: Mismatch, device: torch.device) -> Any:
-    if isinstance(like, Growing) and mark == f"@{like.axis}":
+    if isinstance(like, KVBuffer) and mark == f"@{like.axis}":
         mismatch.compare(name, tensor, like.data, growing=like.axis)
-        return Growing(tensor.to(device), like.axis)
+        return KVBuffer(tensor.to(device), like.axis)
     if isinstance(like, Tensor) and mark == "":
         mismatch.compare(name, tensor, like)
         return tensor.to(device)
@@ -120,7 +120,7 @@ def _leaf(like: Any, name: str, mark: str, tensor: Tensor, mismatch: Mismatch, d
     if like is None and mark == "":
         return tensor.to(device)
     if like is None and mark in {f"@{axis}" for axis in range(tensor.ndim)}:
-        return Growing(tensor.to(device), int(mark[1:]))
+        return KVBuffer(tensor.to(device), int(mark[1:]))
     mismatch.wrong.append(f"{name} ({format_shape(tensor)}) should be a {type(like).__name__}")
     return like
 

@@ -1,12 +1,12 @@
-"""What every attention over heads shares: the parts, and the way from queries, keys and values to an output.
+"""What all multi-head attention shares: splitting, attending and merging heads.
 
-There are two ways. The fused kernel runs while nobody watches the tap `weights` and the parts allow it; the explicit
-path, five lines long, makes the matrix of weights. Tests hold them together.
+Attention has two paths. The fused kernel runs while the tap `weights` is not recorded and the parts allow it; the
+explicit path computes the matrix of weights. Tests compare them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.config import look_up
-from anaphor.mixers.attention.merge import COMBINES, MERGES
-from anaphor.mixers.attention.normalize import NORMALIZERS
-from anaphor.mixers.attention.score import SCORES
+from anaphor.mixers.attention.score import NORMALIZERS, SCORES
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.spec import (
     HeadOptions,
@@ -31,8 +29,99 @@ from anaphor.mixers.spec import (
 from anaphor.taps import Tap
 
 
+class Merge(nn.Module):
+    """Concatenation of the heads. [B, H, T, K] -> [B, T, H·K]
+
+    A subclass changes the heads before, in training, and in evaluation unless `evaluation` is "concatenate".
+    """
+
+    is_causal: ClassVar[bool] = True
+    """Whether the output of a token depends on no later token."""
+    is_deterministic: ClassVar[bool] = True
+    """Whether the same input always gives the same output."""
+    default_evaluation: ClassVar[str] = "same"
+
+    def __init__(self, evaluation: str | None = None) -> None:
+        super().__init__()
+        self.evaluation = evaluation or self.default_evaluation
+        look_up(EVALUATIONS, self.evaluation, "evaluation of a merge")
+
+    def rearrange(self, heads: Tensor, span: Span) -> Tensor:
+        """The heads before they are concatenated. [B, H, T, K] -> [B, H, T, K]"""
+        return heads
+
+    def forward(self, heads: Tensor, span: Span) -> Tensor:
+        if self.training or self.evaluation == "same":
+            heads = self.rearrange(heads, span)
+        return heads.transpose(1, 2).flatten(2)
+
+
+EVALUATIONS = {"same": "as in training", "concatenate": "plain concatenation"}
+
+
+class Shuffle(Merge):
+    """The heads in a random order, drawn at every call. In evaluation their own order by default."""
+
+    is_deterministic = False
+    default_evaluation = "concatenate"
+
+    def rearrange(self, heads: Tensor, span: Span) -> Tensor:
+        return heads[:, torch.randperm(heads.shape[1], device=heads.device)]
+
+
+class Shift(Merge):
+    """The heads rotated by one: the second one first, the first one last."""
+
+    def rearrange(self, heads: Tensor, span: Span) -> Tensor:
+        return heads.roll(-1, dims=1)
+
+
+class Reweight(Merge):
+    """Each head times its norm at that position, divided by the mean norm of all heads there."""
+
+    def rearrange(self, heads: Tensor, span: Span) -> Tensor:
+        norm = torch.linalg.vector_norm(heads, dim=-1, keepdim=True)  # [B, H, T, 1]
+        # The smallest normal number, so that positions where every head is zero stay zero.
+        weight: Tensor = norm / norm.mean(1, keepdim=True).clamp(min=torch.finfo(heads.dtype).tiny)
+        return heads * weight
+
+
+class ReweightMatrix(Merge):
+    """Each head times the norm of its whole output matrix, which depends on all tokens and on their number."""
+
+    is_causal = False
+
+    def rearrange(self, heads: Tensor, span: Span) -> Tensor:
+        valid = heads.masked_fill(~span.valid[:, None, :, None], 0) if span.has_padding else heads
+        norm: Tensor = torch.linalg.vector_norm(valid, dim=(-2, -1), keepdim=True)
+        return heads * norm
+
+
+MERGES: dict[str, type[Merge]] = {
+    "concatenate": Merge,
+    "shuffle": Shuffle,
+    "shift": Shift,
+    "reweight": Reweight,
+    "reweight-matrix": ReweightMatrix,
+}
+
+
+def context_alone(context: Tensor, query: Tensor) -> Tensor:
+    """The context vector."""
+    return context
+
+
+def context_plus_query(context: Tensor, query: Tensor) -> Tensor:
+    """The context vector plus the query: a residual connection inside the head."""
+    return context + query
+
+
+COMBINES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"context": context_alone, "query": context_plus_query}
+"""Output of a head from its context and its query, both [B, H, T, K]."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class HeadedSpec(MixerSpec, HeadOptions):
+class MultiHeadSpec(MixerSpec, HeadOptions):
     """Base class of the specs of mixers that compute attention scores."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -65,92 +154,95 @@ class HeadedSpec(MixerSpec, HeadOptions):
 
     @property
     def noncausal_reason(self) -> str | None:
-        if MERGES[required(self.merge)].causal:
+        if MERGES[required(self.merge)].is_causal:
             return None
-        return f"merge {self.merge!r} weighs every token by all tokens, later ones too; 'reweight' does not"
+        return f"merge {self.merge!r} weights every token by all tokens, later ones included; 'reweight' does not"
 
     @property
-    def repeatable(self) -> bool:
+    def is_deterministic(self) -> bool:
         """Whether evaluating the same input twice gives the same output."""
         merge = MERGES[required(self.merge)]
-        return merge.repeatable or (self.merge_evaluation or merge.default_evaluation) != "same"
+        return merge.is_deterministic or (self.merge_evaluation or merge.default_evaluation) != "same"
 
 
 @dataclass(frozen=True)
-class Visible:
-    """Which keys each query attends to: all of them, the causal half, or the given pairs. Kernels need no mask for the
-    first two."""
+class Visibility:
+    """Which keys each query attends to: all, those up to its own, or the allowed ones. The first two need no mask."""
 
-    pairs: Tensor | None = None  # [B or 1, 1, T, S]; None: `causal` says it all
-    causal: bool = False  # query t attends to keys 0 … t, of as many keys as queries
+    allowed: Tensor | None = None  # [B or 1, 1, T or 1, S]; None: see `is_causal`
+    is_causal: bool = False  # query t attends to keys 0 … t, of as many keys as queries
     has_fully_masked_rows: bool = True  # whether a query may have no key to attend to
 
-    def matrix(self, q: Tensor, k: Tensor) -> Tensor:
-        """The pairs, spelled out."""
-        if self.pairs is not None:
-            return self.pairs
-        everything = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
-        return everything.tril() if self.causal else everything
+    def to_mask(self, q: Tensor, k: Tensor) -> Tensor:
+        """True where a query attends to a key."""
+        if self.allowed is not None:
+            return self.allowed
+        ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+        return ones.tril() if self.is_causal else ones
 
 
-class Headed(Mixer):
-    """Parts common to self-attention, cross-attention and attention through a projection."""
+class MultiHead(Mixer):
+    """Base class of self-attention, cross-attention and low-rank attention."""
 
-    spec: HeadedSpec
+    spec: MultiHeadSpec
 
-    @property
-    def state_shape(self) -> tuple[int | None, ...]:
-        return (self.heads, None, self.head_width)
-
-    def __init__(self, spec: HeadedSpec) -> None:
+    def __init__(self, spec: MultiHeadSpec) -> None:
         super().__init__(spec)
         sizes = spec.sizes
         self.heads, self.head_width = sizes.heads, sizes.head_width
-        self.inner = sizes.heads * sizes.head_width
+        self.inner_width = sizes.heads * sizes.head_width
         self.score = SCORES[required(spec.score)](sizes)
         self.normalize = NORMALIZERS[required(spec.normalize)]
         self.merge = MERGES[required(spec.merge)](spec.merge_evaluation)
         self.combine = COMBINES[required(spec.combine)]
         self.weights = Tap()
-        self.out = nn.Linear(self.inner, spec.out, bias=required(spec.bias))
+        self.out = nn.Linear(self.inner_width, spec.out, bias=required(spec.bias))
 
-    def split(self, x: Tensor) -> Tensor:
+    @property
+    def state_shape(self) -> tuple[int | None, ...]:
+        return (self.heads, None, self.head_width)
+
+    def split_heads(self, x: Tensor) -> Tensor:
         """[B, T, H·K] -> [B, H, T, K]"""
         return x.view(*x.shape[:2], self.heads, self.head_width).transpose(1, 2)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, bias: Tensor | None = None) -> Tensor:
-        """What each head finds. [B, H, T, K], [B, H, S, K], [B, H, S, K] -> [B, H, T, K]"""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor | None = None) -> Tensor:
+        """Context of each query. [B, H, T, K], [B, H, S, K], [B, H, S, K] -> [B, H, T, K]"""
         factors = None
-        if not self.weights.watched and self.spec.normalize == "softmax":
+        if not self.weights.is_recorded and self.spec.normalize == "softmax":
             factors = self.score.factors(q, k)
         if factors is None:
-            return self._explicit(q, k, v, visible, bias)
-        return self._fused(factors, v, visible, bias)
+            return self._attend_explicitly(q, k, v, visibility, bias)
+        return self._attend_fused(factors, v, visibility, bias)
 
-    def join(self, context: Tensor, q: Tensor, span: Span) -> Tensor:
-        """What the heads found, as one vector for each token. [B, H, T, K], [B, H, T, K] -> [B, T, D]"""
+    def project_out(self, context: Tensor, q: Tensor, span: Span) -> Tensor:
+        """Combine, merge and project the heads. [B, H, T, K], [B, H, T, K] -> [B, T, D]"""
         y: Tensor = self.out(self.merge(self.combine(context, q), span))
         return y
 
-    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, bias: Tensor | None) -> Tensor:
-        s = self.score(q, k)  # [B, H, T, S]
-        if bias is not None:
-            s = s + bias
-        return self.weigh(self.normalize(s, visible.matrix(q, k)), v)
-
-    def weigh(self, w: Tensor, v: Tensor) -> Tensor:
+    def apply_weights(self, w: Tensor, v: Tensor) -> Tensor:
         """[B, H, T, S], [B, H, S, K] -> [B, H, T, K]"""
         return F.dropout(self.weights(w), self.spec.dropout, self.training) @ v
 
-    def _fused(self, factors: tuple[Tensor, Tensor, float], v: Tensor, visible: Visible, bias: Tensor | None) -> Tensor:
+    def _attend_explicitly(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor | None
+    ) -> Tensor:
+        s = self.score(q, k)  # [B, H, T, S]
+        if bias is not None:
+            s = s + bias
+        return self.apply_weights(self.normalize(s, visibility.to_mask(q, k)), v)
+
+    def _attend_fused(
+        self, factors: tuple[Tensor, Tensor, float], v: Tensor, visibility: Visibility, bias: Tensor | None
+    ) -> Tensor:
         a, b, scale = factors
         dropout = self.spec.dropout if self.training else 0.0
-        if visible.pairs is None and (bias is None or not visible.causal):
+        if visibility.allowed is None and (bias is None or not visibility.is_causal):
             return F.scaled_dot_product_attention(
-                a, b, v, attn_mask=bias, dropout_p=dropout, scale=scale, is_causal=visible.causal
+                a, b, v, attn_mask=bias, dropout_p=dropout, scale=scale, is_causal=visibility.is_causal
             )
-        mask = allowed = visible.matrix(a, b)
-        masked_rows = ~allowed.any(-1, keepdim=True) if visible.has_fully_masked_rows else None  # [B, 1, T, 1]
+        mask = allowed = visibility.to_mask(a, b)
+        masked_rows = ~allowed.any(-1, keepdim=True) if visibility.has_fully_masked_rows else None  # [B, 1, T, 1]
         if masked_rows is not None:
             mask = allowed | masked_rows  # a softmax over nothing would be NaN
         if bias is not None:

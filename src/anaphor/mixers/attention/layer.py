@@ -1,4 +1,4 @@
-"""Softmax attention assembled from its parts: score, normalize, mask, position, merge."""
+"""Self-attention and cross-attention."""
 
 from __future__ import annotations
 
@@ -11,55 +11,48 @@ from torch import Tensor, nn
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.heads import Headed, HeadedSpec, Visible
-from anaphor.mixers.attention.mask import Mask, Window, check_far, parse_mask
+from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
+from anaphor.mixers.attention.mask import Mask, Window, check_distance, parse_mask
 from anaphor.mixers.attention.position import POSITIONS, check_limit
-from anaphor.mixers.base import Span
+from anaphor.mixers.base import KVBuffer, Span
 from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, required
-from anaphor.mixers.state import Growing
 
 
-class Memory(NamedTuple):
-    """The past as attention keeps it: keys and values, and where they stood."""
+class KVCache(NamedTuple):
+    """State of self-attention: keys, values and their positions."""
 
-    pairs: Growing
-    """[B, 2, H, S, K]: keys, not yet rotated, and values."""
-    positions: Growing | None
-    """[B, S], -1 where a slot is empty. None: no slot is empty, and the last one is where its row stands."""
+    keys_values: KVBuffer
+    """[B, 2, H, S, K]: keys before rotation, and values."""
+    positions: KVBuffer | None
+    """[B, S], -1 in empty slots. None: no slot is empty, and the last one is at its row's last position."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionSpec(HeadedSpec, ReachOptions, PositionOptions):
+class AttentionSpec(MultiHeadSpec, ReachOptions, PositionOptions):
     """Self-attention. A token attends to what `mask` and `window` allow; a carried state keeps `memory` tokens."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {**HeadedSpec.defaults, "mask": "causal"}
+    defaults: ClassVar[Mapping[str, Any]] = {**MultiHeadSpec.defaults, "mask": "causal"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.window is not None and self.window < 1:
-            raise ConfigError(f"window={self.window}: a token sees at least itself, so the least is 1")
-        if self.memory is not None and self.memory < 1:
-            raise ConfigError(f"memory={self.memory}: keep at least 1 token, or do not carry the state at all")
+        check_at_least(1, window=self.window, memory=self.memory, max_positions=self.max_positions)
         if self.window is not None:
-            check_far(f"window={self.window}", self.window)
+            check_distance(f"window={self.window}", self.window)
         if self.memory is not None:
-            check_far(f"memory={self.memory}", self.memory + 1)  # a token also sees itself
-        check_at_least(1, max_positions=self.max_positions)
-        reach = self.rule.reach
+            check_distance(f"memory={self.memory}", self.memory + 1)  # a token also attends to itself
+        reach = self.combined_mask.reach
         if self.memory is not None and reach is not None and self.memory < reach - 1:
             raise ConfigError(
                 f"memory={self.memory} is too short for a window of {reach}: "
-                f"keep at least {reach - 1} tokens, or say so with a shorter window"
+                f"keep at least {reach - 1} tokens, or use a shorter window"
             )
         look_up(POSITIONS, self.position, "position")(self.sizes)
 
     @property
-    def rule(self) -> Mask:
-        """The mask and the window as one."""
-        rule = parse_mask(required(self.mask))
-        if self.window is not None:
-            rule = rule & Window(self.window)
-        return rule
+    def combined_mask(self) -> Mask:
+        """`mask` and `window` as one."""
+        mask = parse_mask(required(self.mask))
+        return mask if self.window is None else mask & Window(self.window)
 
     @property
     def sizes(self) -> Sizes:
@@ -67,11 +60,10 @@ class AttentionSpec(HeadedSpec, ReachOptions, PositionOptions):
 
     @property
     def noncausal_reason(self) -> str | None:
-        if super().noncausal_reason is not None:
+        mask = self.combined_mask
+        if super().noncausal_reason is not None or mask.is_causal:
             return super().noncausal_reason
-        if self.rule.causal:
-            return None
-        return f"mask {str(self.rule)!r} lets a token see later ones; 'causal & ({self.rule})' does not"
+        return f"mask {str(mask)!r} lets a token attend to later ones; 'causal & ({mask})' does not"
 
     @property
     def grows(self) -> bool:
@@ -79,139 +71,125 @@ class AttentionSpec(HeadedSpec, ReachOptions, PositionOptions):
 
     @property
     def limit(self) -> int | None:
-        return self.max_positions if POSITIONS[self.position].bounded else None
+        return self.max_positions if POSITIONS[self.position].has_limit else None
 
     def build(self) -> Attention:
         return Attention(self)
 
 
-class Attention(Headed):
-    """Every new token looks at itself and at what the state remembers.
+class Attention(MultiHead):
+    """Self-attention to the new tokens and to those in the state.
 
-    A bounded memory also bounds what a token sees: itself and `memory` tokens before it, wherever the sequence was cut.
-    The original Transformer-XL lets the last token of a segment see further back than the first; here the length of a
-    segment is no part of the model.
+    A bounded memory also bounds what a token attends to: itself and `memory` tokens before it, wherever the sequence
+    was cut. In the original Transformer-XL the last token of a segment reaches further back than the first; here the
+    length of a segment is not part of the model.
     """
 
     spec: AttentionSpec
-    state_type = Memory
+    state_type = KVCache
 
     def __init__(self, spec: AttentionSpec, mask: Mask | None = None) -> None:
-        """`mask` stands in for the spec's: a matrix given for whole sequences cannot be spelled out in a spec."""
+        """`mask` replaces the one of the spec, which cannot express a matrix."""
         super().__init__(spec)
-        rule = spec.rule if mask is None else mask
-        self.rule = rule if spec.memory is None else rule & Window(spec.memory + 1)
-        self.project = nn.Linear(spec.width, 3 * self.inner, bias=required(spec.bias))
+        mask = spec.combined_mask if mask is None else mask
+        self.mask = mask if spec.memory is None else mask & Window(spec.memory + 1)
+        self.project = nn.Linear(spec.width, 3 * self.inner_width, bias=required(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
 
     @property
     def streams(self) -> bool:
-        return self.merge.causal and self.rule.causal
+        return self.merge.is_causal and self.mask.is_causal
 
     @property
     def state_shape(self) -> tuple[int | None, ...]:
         return (2, self.heads, None, self.head_width)
 
-    def initial_state(self, like: Tensor) -> Memory | tuple[()]:
+    def initial_state(self, like: Tensor) -> KVCache | tuple[()]:
         if not self.streams:
             return ()
         empty = like.new_zeros(like.shape[0], 2, self.heads, 0, self.head_width, dtype=self.out.weight.dtype)
-        return Memory(Growing(empty, 3), positions=None)
+        return KVCache(KVBuffer(empty, 3), positions=None)
 
     def state_bytes(self, tokens: int) -> int:
         if not self.streams:
             return 0
         kept = tokens if self.spec.memory is None else min(tokens, self.spec.memory)
-        return kept * 2 * self.inner * self.out.weight.element_size()
+        return kept * 2 * self.inner_width * self.out.weight.element_size()
 
-    def mix(self, x: Tensor, state: Memory | tuple[()], span: Span) -> tuple[Tensor, Memory | tuple[()]]:
-        # Values are read only where the host has them: asking a device would stall it.
-        if self.spec.limit is not None and span.seen.device.type == "cpu":
+    def mix(self, x: Tensor, state: KVCache | tuple[()], span: Span) -> tuple[Tensor, KVCache | tuple[()]]:
+        if self.spec.limit is not None and span.seen.device.type == "cpu":  # elsewhere reading values would sync
             check_limit(int((span.seen + span.lengths).max()), self.spec.limit)
-        place = self.position.embed(span.positions)
-        if place is not None:
-            x = x + place.to(x.dtype)
+        embedded = self.position.embed(span.positions)
+        if embedded is not None:
+            x = x + embedded.to(x.dtype)
         rows, new, _ = x.shape
         projected = self.project(x).view(rows, new, 3, self.heads, self.head_width).permute(0, 2, 3, 1, 4)
-        q, pairs = projected[:, 0], projected[:, 1:]  # [B, H, T, K], [B, 2, H, T, K]
-        memory = self._extend(state, pairs, span) if isinstance(state, Memory) else _whole_sequence(pairs, span)
-        k, v = memory.pairs.data.unbind(1)
+        q, keys_values = projected[:, 0], projected[:, 1:]  # [B, H, T, K], [B, 2, H, T, K]
+        if isinstance(state, KVCache):
+            cache = _extend(state, keys_values, span)
+        else:  # the sequence is not continued: views, no copies
+            cache = KVCache(KVBuffer(keys_values, 3), KVBuffer(_positions_in(span), 1) if span.has_padding else None)
+        k, v = cache.keys_values.data.unbind(1)
 
-        turned_q, turned_k, bias = q, k, None
-        if self.position.door == "bias":
-            bias = self.position.bias(q, k, *self._distances(memory, span))
-        elif self.position.door == "rotate":
-            turned_q = self.position.rotate(q, span.positions)
-            turned_k = self.position.rotate(k, self._key_positions(memory, span))
-        context = self.attend(turned_q, turned_k, v, self._visible(span, memory), bias)
-        return self.join(context, q, span), self._trim(memory, span) if self.streams else ()
+        rotated_q, rotated_k, bias = q, k, None
+        if self.position.method == "bias":
+            bias = self.position.bias(q, k, *_relative_positions(cache, span))
+        elif self.position.method == "rotate":
+            rotated_q = self.position.rotate(q, span.positions)
+            rotated_k = self.position.rotate(k, _key_positions(cache, span))
+        context = self.attend(rotated_q, rotated_k, v, self._visibility(span, cache), bias)
+        return self.project_out(context, q, span), self._trim(cache, span) if self.streams else ()
 
-    def _extend(self, past: Memory, pairs: Tensor, span: Span) -> Memory:
-        grown = past.pairs.append(pairs)
-        if past.positions is None and span.full:
-            return Memory(grown, positions=None)
-        positions = past.positions
-        if positions is None:  # the first empty slots: from now on every slot says where it stands
-            positions = Growing(_row_of_positions(span.seen[:, None], len(past.pairs)), 1)
-        return Memory(grown, positions.append(_positions_in(span)))
-
-    def _key_positions(self, memory: Memory, span: Span) -> Tensor:  # [B, S]
-        if memory.positions is not None:
-            return memory.positions.data
-        return _row_of_positions(span.seen[:, None] + span.count, len(memory.pairs))
-
-    def _distances(self, memory: Memory, span: Span) -> tuple[Tensor, Tensor]:  # [B or 1, T], [B or 1, S]
-        """Where queries and keys stand, for those who ask only how far apart. Without empty slots all rows look alike,
-        counted from the first key that is kept: one of them then stands for all."""
-        if memory.positions is None and span.full:
-            keys = torch.arange(len(memory.pairs), device=span.seen.device)[None]
-            return keys[:, -span.count :], keys
-        return span.positions, self._key_positions(memory, span)
-
-    def _visible(self, span: Span, memory: Memory) -> Visible:
-        new, kept = span.count, len(memory.pairs)
-        # Everything kept is near enough to be seen, so that only the order in time matters. With padding, a watched map
-        # is spelled out: the shortcut would leave weights in the rows of tokens that do not exist.
-        near = self.rule.banded and self.rule.causal and (self.rule.reach is None or kept <= self.rule.reach)
-        if near and new == kept and (span.full or not self.weights.watched):
-            return Visible(causal=True)
-        if near and new == 1 and memory.positions is None:
-            return Visible()
-        if new == kept and self.rule.is_full(new) and (span.full or not self.weights.watched):
-            return Visible() if span.full else Visible(span.valid[:, None, None, :])
-        if self.rule.banded:
-            queries, keys = self._distances(memory, span)
+    def _visibility(self, span: Span, cache: KVCache) -> Visibility:
+        new, kept, mask = span.count, len(cache.keys_values), self.mask
+        # A recorded map of padded rows is spelled out: without a mask it would have weights in the rows of padding.
+        is_exact = not (span.has_padding and self.weights.is_recorded)
+        # All keys are within reach, so that only their order matters.
+        is_plain_causal = mask.is_band and mask.is_causal and (mask.reach is None or kept <= mask.reach)
+        if is_plain_causal and new == kept and is_exact:
+            return Visibility(is_causal=True)
+        if is_plain_causal and new == 1 and cache.positions is None:
+            return Visibility()
+        if mask.is_full(new) and new == kept and is_exact:
+            return Visibility(span.valid[:, None, None, :] if span.has_padding else None)
+        if mask.is_band:
+            queries, keys = _relative_positions(cache, span)
         else:
-            queries, keys = span.positions, self._key_positions(memory, span)
-        pairs = self.rule(queries[:, :, None], keys[:, None, :]).expand(len(keys), new, kept)
-        if memory.positions is not None:
-            pairs = pairs & (keys >= 0)[:, None, :]
-        if not span.full:
-            pairs = pairs & span.valid[:, :, None]
-        # Within a band a token sees itself at least.
-        return Visible(pairs[:, None], has_fully_masked_rows=not (self.rule.banded and span.full))
+            queries, keys = span.positions, _key_positions(cache, span)
+        allowed = mask(queries[:, :, None], keys[:, None, :]).expand(len(keys), new, kept)
+        if cache.positions is not None:
+            allowed = allowed & (keys >= 0)[:, None, :]
+        if span.has_padding:
+            allowed = allowed & span.valid[:, :, None]
+        # In a band, a token attends at least to itself.
+        return Visibility(allowed[:, None], has_fully_masked_rows=span.has_padding or not mask.is_band)
 
-    def _trim(self, memory: Memory, span: Span) -> Memory:
-        """Forget what no later token may see. By position: by slot, a short row would lose real tokens to padding.
+    def _trim(self, cache: KVCache, span: Span) -> KVCache:
+        """Drop what no later token may attend to. By position: by slot, a short row would lose tokens to padding.
 
-        Rows of different lengths share slots, so there may be more than `memory` of them, but never more than that for
-        each row.
+        Rows of different lengths share slots, so there may be more than `memory` slots, but in each row at most
+        `memory` of them are used.
         """
         keep = self.spec.memory
         if keep is None:
-            return memory
-        if memory.positions is None:
-            return Memory(memory.pairs.last(keep), positions=None)
+            return cache
+        if cache.positions is None:
+            return KVCache(cache.keys_values.keep_last(keep), positions=None)
         following = (span.seen + span.lengths)[:, None]
-        positions = memory.positions.data
+        positions = cache.positions.data
         slots = ((positions >= 0) & (positions >= following - keep)).any(0).nonzero().squeeze(-1)
-        kept = memory.positions.at(slots)
-        return Memory(memory.pairs.at(slots), None if bool((kept.data >= 0).all()) else kept)
+        kept = cache.positions.select(slots)
+        return KVCache(cache.keys_values.select(slots), None if bool((kept.data >= 0).all()) else kept)
 
 
-def _whole_sequence(pairs: Tensor, span: Span) -> Memory:
-    """The keys and values of a sequence that is not continued: views, no copies."""
-    return Memory(Growing(pairs, 3), None if span.full else Growing(_positions_in(span), 1))
+def _extend(past: KVCache, keys_values: Tensor, span: Span) -> KVCache:
+    extended = past.keys_values.append(keys_values)
+    if past.positions is None and not span.has_padding:
+        return KVCache(extended, positions=None)
+    positions = past.positions
+    if positions is None:  # the first empty slots: from now on every slot has a position
+        positions = KVBuffer(_positions_before(span.seen[:, None], len(past.keys_values)), 1)
+    return KVCache(extended, positions.append(_positions_in(span)))
 
 
 def _positions_in(span: Span) -> Tensor:
@@ -219,6 +197,82 @@ def _positions_in(span: Span) -> Tensor:
     return span.positions.masked_fill(~span.valid, -1)
 
 
-def _row_of_positions(following: Tensor, count: int) -> Tensor:
+def _positions_before(following: Tensor, count: int) -> Tensor:
     """The `count` positions before the given one. [B, 1] -> [B, count]"""
     return following + torch.arange(-count, 0, device=following.device)
+
+
+def _key_positions(cache: KVCache, span: Span) -> Tensor:  # [B, S]
+    if cache.positions is not None:
+        return cache.positions.data
+    return _positions_before(span.seen[:, None] + span.count, len(cache.keys_values))
+
+
+def _relative_positions(cache: KVCache, span: Span) -> tuple[Tensor, Tensor]:  # [B or 1, T], [B or 1, S]
+    """Positions of queries and keys whose differences are right. Without empty slots they are the same in all rows,
+    counted from the first key that is kept."""
+    if cache.positions is None and not span.has_padding:
+        keys = torch.arange(len(cache.keys_values), device=span.seen.device)[None]
+        return keys[:, -span.count :], keys
+    return span.positions, _key_positions(cache, span)
+
+
+class Source(NamedTuple):
+    """State of cross-attention: the projected source. It never changes; gradient flows through it to the encoder."""
+
+    keys: Tensor  # [B, H, S, K]
+    values: Tensor  # [B, H, S, K]
+    valid: Tensor | None  # [B, S]; None: no padding
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossAttentionSpec(MultiHeadSpec):
+    """Attention to a source that is given once, in `initial_state`."""
+
+    source_width: int | None = None
+    """Dimension of the source vectors; None means the same as the input."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noncausal_reason is not None:
+            raise ConfigError(f"{self.noncausal_reason}: cross-attention processes its queries one by one")
+
+    def build(self) -> CrossAttention:
+        return CrossAttention(self)
+
+
+class CrossAttention(MultiHead):
+    """Every token attends to all valid tokens of the source."""
+
+    spec: CrossAttentionSpec
+    state_type = Source
+
+    def __init__(self, spec: CrossAttentionSpec) -> None:
+        super().__init__(spec)
+        self.source_width = spec.width if spec.source_width is None else spec.source_width
+        self.query = nn.Linear(spec.width, self.inner_width, bias=required(spec.bias))
+        self.project = nn.Linear(self.source_width, 2 * self.inner_width, bias=required(spec.bias))
+
+    def initial_state(self, like: Tensor, lengths: Tensor | None = None) -> Source:
+        """`like` is the source itself [B, S, D], `lengths` the number of valid tokens in each row."""
+        if like.ndim != 3 or like.shape[-1] != self.source_width:
+            raise ConfigError(f"the source must be [rows, tokens, {self.source_width}], but it is {list(like.shape)}")
+        k, v = (self.split_heads(part) for part in self.project(like).chunk(2, dim=-1))
+        return Source(k, v, None if lengths is None else Span.whole(like, lengths).valid)
+
+    def state_bytes(self, tokens: int) -> int:
+        """Bytes of one row whose source has so many tokens."""
+        return tokens * 2 * self.inner_width * self.out.weight.element_size()
+
+    def mix(self, x: Tensor, state: Source, span: Span) -> tuple[Tensor, Source]:
+        q = self.split_heads(self.query(x))
+        context = self.attend(q, state.keys, state.values, self._visibility(state, span))
+        return self.project_out(context, q, span), state
+
+    def _visibility(self, state: Source, span: Span) -> Visibility:
+        keys = None if state.valid is None else state.valid[:, None, None, :]  # [B, 1, 1, S]
+        # Outputs in padding are discarded; only a recorded map must be zero there.
+        if not (span.has_padding and self.weights.is_recorded):
+            return Visibility(keys)
+        queries = span.valid[:, None, :, None].expand(-1, -1, -1, state.keys.shape[2])
+        return Visibility(queries if keys is None else queries & keys)

@@ -1,7 +1,7 @@
-"""Mask: a question about two positions. May the token at this position see the token at that one?
+"""Attention masks as predicates of two positions: may the token at one position attend to the token at the other?
 
-The same answer serves training, carried memory and cached generation, because it never asks how the keys got there.
-Masks combine with `&` and `|`, and are written the same way in a spec: `causal & (window(64) | prefix(4))`.
+The same predicate serves training, carried memory and cached generation. Masks combine with `&` and `|`, in Python and
+in a spec: `causal & (window(64) | prefix(4))`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from anaphor.errors import ConfigError
 
 
 class Mask:
-    """Called with query and key positions that broadcast against each other; True where the key may be seen."""
+    """Called with query and key positions that broadcast; True where the query attends to the key."""
 
-    causal = False
-    """Whether no token ever sees a later one, so that a sequence may be cut anywhere."""
+    is_causal = False
+    """Whether no token attends to a later one, so that a sequence may be cut anywhere."""
     reach: int | None = None
-    """How many tokens back a token may see, itself included; None means all of them."""
-    banded = False
-    """Whether all tokens within reach may be seen: no holes, and nothing depends on where the sequence began."""
+    """Number of tokens back that a token attends to, itself included; None means all."""
+    is_band = False
+    """Whether a token attends to all tokens within reach, and nothing depends on where the sequence began."""
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} does not define __call__")
@@ -35,15 +35,15 @@ class Mask:
         return False
 
     def __and__(self, other: Mask) -> Mask:
-        return Both(self, other)
+        return Intersection(self, other)
 
     def __or__(self, other: Mask) -> Mask:
-        return Either(self, other)
+        return Union(self, other)
 
 
 @dataclass(frozen=True)
 class Everything(Mask):
-    """Every token sees every token."""
+    """Every token attends to every token."""
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return torch.ones_like(query == key)
@@ -57,10 +57,10 @@ class Everything(Mask):
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """Itself and what came before."""
+    """Itself and the tokens before."""
 
-    causal = True
-    banded = True
+    is_causal = True
+    is_band = True
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return key <= query
@@ -71,13 +71,13 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """Itself and the `size - 1` tokens before it; says nothing about later ones."""
+    """Itself, the `size - 1` tokens before it, and all later ones: combine with `causal`."""
 
     size: int
-    banded = True
+    is_band = True
 
     def __post_init__(self) -> None:
-        _at_least(1, self.size, "window")
+        _check_integer(1, self.size, "window")
 
     @property
     def reach(self) -> int:  # type: ignore[override]
@@ -99,14 +99,14 @@ class Band(Mask):
 
     before: int
     after: int
-    banded = True
+    is_band = True
 
     def __post_init__(self) -> None:
-        _at_least(0, self.before, "band")
-        _at_least(0, self.after, "band")
+        _check_integer(0, self.before, "band")
+        _check_integer(0, self.after, "band")
 
     @property
-    def causal(self) -> bool:  # type: ignore[override]
+    def is_causal(self) -> bool:  # type: ignore[override]
         return self.after == 0
 
     @property
@@ -125,12 +125,12 @@ class Band(Mask):
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """The first `length` tokens of the sequence, for everyone: `causal | prefix(8)` reads eight tokens both ways."""
+    """The first `length` tokens of the sequence: with `causal | prefix(8)` those eight attend to each other."""
 
     length: int
 
     def __post_init__(self) -> None:
-        _at_least(1, self.length, "prefix")
+        _check_integer(1, self.length, "prefix")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return (key < self.length) & torch.ones_like(query == key)
@@ -141,29 +141,29 @@ class Prefix(Mask):
 
 @dataclass(frozen=True)
 class Hidden(Mask):
-    """All but the tokens at these positions, which nobody sees, themselves included."""
+    """All but the tokens at these positions, to which no token attends, themselves included."""
 
     positions: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if not self.positions:
-            raise ConfigError("hidden() hides nothing: name at least one position, as in hidden(0)")
+            raise ConfigError("hidden() needs at least one position, as in hidden(0)")
         for position in self.positions:
-            _at_least(0, position, "hidden")
+            _check_integer(0, position, "hidden")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        seen = torch.ones_like(query == key)
+        allowed = torch.ones_like(query == key)
         for position in self.positions:
-            seen = seen & (key != position)
-        return seen
+            allowed = allowed & (key != position)
+        return allowed
 
     def __str__(self) -> str:
         return f"hidden({', '.join(map(str, self.positions))})"
 
 
 @dataclass(frozen=True, eq=False)
-class Given(Mask):
-    """A 0/1 matrix that is told for whole sequences: row t says which tokens token t may see. [T, S] or [B, T, S]"""
+class MatrixMask(Mask):
+    """A 0/1 matrix for whole sequences: row t marks the tokens that token t attends to. [T, S] or [B, T, S]"""
 
     matrix: Tensor
 
@@ -177,13 +177,13 @@ class Given(Mask):
 
 
 @dataclass(frozen=True)
-class Both(Mask):
+class Intersection(Mask):
     first: Mask
     second: Mask
 
     @property
-    def causal(self) -> bool:  # type: ignore[override]
-        return self.first.causal or self.second.causal
+    def is_causal(self) -> bool:  # type: ignore[override]
+        return self.first.is_causal or self.second.is_causal
 
     @property
     def reach(self) -> int | None:  # type: ignore[override]
@@ -191,8 +191,8 @@ class Both(Mask):
         return min(reaches, default=None)
 
     @property
-    def banded(self) -> bool:  # type: ignore[override]
-        return self.first.banded and self.second.banded
+    def is_band(self) -> bool:  # type: ignore[override]
+        return self.first.is_band and self.second.is_band
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return self.first(query, key) & self.second(query, key)
@@ -201,17 +201,17 @@ class Both(Mask):
         return self.first.is_full(tokens) and self.second.is_full(tokens)
 
     def __str__(self) -> str:
-        return " & ".join(f"({mask})" if isinstance(mask, Either) else str(mask) for mask in (self.first, self.second))
+        return " & ".join(f"({mask})" if isinstance(mask, Union) else str(mask) for mask in (self.first, self.second))
 
 
 @dataclass(frozen=True)
-class Either(Mask):
+class Union(Mask):
     first: Mask
     second: Mask
 
     @property
-    def causal(self) -> bool:  # type: ignore[override]
-        return self.first.causal and self.second.causal
+    def is_causal(self) -> bool:  # type: ignore[override]
+        return self.first.is_causal and self.second.is_causal
 
     @property
     def reach(self) -> int | None:  # type: ignore[override]
@@ -247,60 +247,60 @@ USAGE = {
     "prefix": "prefix(tokens)",
     "hidden": "hidden(position, …)",
 }
-# Far more than a person writes, and far less than what would exhaust the parser.
-LONGEST = 1000
-# Positions are 64 bits long, and so must be what is made of them by adding or taking away.
-FARTHEST = 2**62
+MAX_CHARACTERS = 1000
+"""Far less than what would exhaust the parser."""
+MAX_DISTANCE = 2**62
+"""Sums and differences of positions must fit into 64 bits."""
 
 
 def parse_mask(text: str) -> Mask:
-    """Read `causal & (window(64) | prefix(4))`: the names above, whole numbers, `&`, `|` and brackets, nothing else."""
-    if len(text) > LONGEST:
-        raise ConfigError(f"a mask of {len(text):,} characters is longer than {LONGEST:,}: it cannot be meant")
+    """Parse `causal & (window(64) | prefix(4))`: the names above, integers, `&`, `|` and parentheses, nothing else."""
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"a mask of {len(text):,} characters is longer than the maximum of {MAX_CHARACTERS:,}")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ConfigError(f"mask {text!r} cannot be read; write it like 'causal & window(64)'") from None
-    return _mask_of(tree, text)
+        raise ConfigError(f"mask {text!r} cannot be parsed; write it like 'causal & window(64)'") from None
+    return _parse_node(tree, text)
 
 
-def _mask_of(node: ast.expr, text: str) -> Mask:
+def _parse_node(node: ast.expr, text: str) -> Mask:
     match node:
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
-            return _mask_of(left, text) & _mask_of(right, text)
+            return _parse_node(left, text) & _parse_node(right, text)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _mask_of(left, text) | _mask_of(right, text)
+            return _parse_node(left, text) | _parse_node(right, text)
         case ast.Name(id=name):
-            return _built(name, [], text)
+            return _build_mask(name, [], text)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-            return _built(name, [_number(argument, text) for argument in arguments], text)
-    raise ConfigError(f"mask {text!r} has a part that is no mask: {ast.unparse(node)!r} (known: {', '.join(MASKS)})")
+            return _build_mask(name, [_parse_integer(argument, text) for argument in arguments], text)
+    raise ConfigError(f"mask {text!r} has a part that is not a mask: {ast.unparse(node)!r} (known: {', '.join(MASKS)})")
 
 
-def _built(name: str, numbers: list[int], text: str) -> Mask:
-    maker = look_up(MASKS, name, "mask")
+def _build_mask(name: str, numbers: list[int], text: str) -> Mask:
+    mask = look_up(MASKS, name, "mask")
     try:
-        return maker(*numbers)
+        return mask(*numbers)
     except TypeError:
         raise ConfigError(f"mask {text!r}: {name} does not take {len(numbers)} numbers: write {USAGE[name]}") from None
 
 
-def _number(node: ast.expr, text: str) -> int:
+def _parse_integer(node: ast.expr, text: str) -> int:
     match node:
         case ast.Constant(value=int(value)) if type(value) is int:
             return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_number(operand, text)
+            return -_parse_integer(operand, text)
     raise ConfigError(f"mask {text!r}: {ast.unparse(node)!r} is not a whole number")
 
 
-def _at_least(least: int, given: int, name: str) -> None:
+def _check_integer(least: int, given: int, name: str) -> None:
     if given < least:
         raise ConfigError(f"{name}({given}): the number must be at least {least}")
-    check_far(f"{name}({given})", given)
+    check_distance(f"{name}({given})", given)
 
 
-def check_far(said: str, tokens: int) -> None:
-    """Refuse numbers that positions cannot be compared with. `said` is how it was given."""
-    if tokens > FARTHEST:
-        raise ConfigError(f"{said}: no text has more than {FARTHEST:,} tokens")
+def check_distance(option: str, tokens: int) -> None:
+    """Refuse a number too large to compare positions with. `option` is how it was given."""
+    if tokens > MAX_DISTANCE:
+        raise ConfigError(f"{option}: it must be at most {MAX_DISTANCE:,} tokens")

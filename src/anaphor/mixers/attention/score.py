@@ -1,12 +1,13 @@
-"""Score: how well a key answers a query.
+"""Scores of attention, [B, H, T, K] and [B, H, S, K] -> [B, H, T, S], and their normalization to weights.
 
-All but one of the scores are a dot product of something made from the query with something made from the key. Those say
-so through `factors`, which is what lets a fused kernel compute them.
+All scores but one are a dot product of a function of the query with a function of the key. Those return the two in
+`factors`, which is what a fused kernel needs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +23,12 @@ class Score(nn.Module):
         super().__init__()
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float] | None:
-        """(a, b, c) such that the score is c · a bᵀ, or None when it is no dot product."""
-        raise NotImplementedError(f"{type(self).__name__} has no factors")
+        """(a, b, c) such that the score is c · a bᵀ, or None if it is not a dot product."""
+        raise NotImplementedError(f"{type(self).__name__} does not define factors")
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         factors = self.factors(q, k)
-        assert factors is not None, "a score that is no dot product writes its own forward"
+        assert factors is not None, "a score that is not a dot product defines its own forward"
         a, b, scale = factors
         return scale * (a @ b.transpose(-1, -2))
 
@@ -40,14 +41,14 @@ class Dot(Score):
 
 
 class ScaledDot(Score):
-    """q · k / √K, which keeps the variance of the scores at one however wide a head is."""
+    """q · k / √K: the variance of the scores does not depend on the width of a head."""
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
         return q, k, 1 / math.sqrt(q.shape[-1])
 
 
 class Bilinear(Score):
-    """qᵀ W k, with one W for each head; starts as the plain dot product."""
+    """qᵀ W k with one W per head; initialized as the plain dot product."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -58,19 +59,19 @@ class Bilinear(Score):
 
 
 class Cosine(Score):
-    """The cosine of the angle between q and k, times a learned sharpness for each head."""
+    """The cosine of the angle between q and k, times a learned scale per head."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        # A cosine is at most one; softmax over such scores alone could never single out a key.
-        self.sharpness = nn.Parameter(torch.full((sizes.heads, 1, 1), 10.0))
+        # A cosine is at most one; softmax over such scores alone could never select a single key.
+        self.logit_scale = nn.Parameter(torch.full((sizes.heads, 1, 1), 10.0))
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
-        return self.sharpness * F.normalize(q, dim=-1), F.normalize(k, dim=-1), 1.0
+        return self.logit_scale * F.normalize(q, dim=-1), F.normalize(k, dim=-1), 1.0
 
 
 class Additive(Score):
-    """v · tanh(W q + U k): a small network instead of a product, so no fused kernel can compute it."""
+    """v · tanh(W q + U k) (Bahdanau et al., 2015). Not a dot product, so no fused kernel computes it."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -94,3 +95,41 @@ SCORES: dict[str, type[Score]] = {
     "additive": Additive,
     "cosine": Cosine,
 }
+
+Normalizer = Callable[[Tensor, Tensor], Tensor]
+"""From scores and allowed pairs, both [B, H, T, S] or broadcast to it, to weights. What is not allowed has weight zero,
+a row in which nothing is allowed is all zeros."""
+
+
+def softmax(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Positive weights that sum to one."""
+    return torch.softmax(_mask_scores(scores, allowed), dim=-1).masked_fill(~allowed, 0)
+
+
+def sigmoid(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Independent weights between zero and one; they need not sum to one."""
+    return torch.sigmoid(scores).masked_fill(~allowed, 0)
+
+
+def sparsemax(scores: Tensor, allowed: Tensor) -> Tensor:
+    """The Euclidean projection onto the simplex: sums to one, with exact zeros (Martins and Astudillo, 2016)."""
+    dtype = scores.dtype
+    # Ranks and cumulative sums need more digits than half precision has, and small numbers.
+    scores = _mask_scores(scores.to(torch.promote_types(dtype, torch.float32)), allowed)
+    scores = scores - scores.amax(-1, keepdim=True).detach()
+    ranked = scores.sort(dim=-1, descending=True).values
+    rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
+    # The largest k such that the k best keys all stay above the threshold that makes them sum to one.
+    support = (1 + rank * ranked > ranked.cumsum(-1)).sum(-1, keepdim=True).clamp(min=1)
+    kept = (rank <= support) * ranked
+    threshold = (kept.sum(-1, keepdim=True) - 1) / support
+    return (scores - threshold).clamp(min=0).masked_fill(~allowed, 0).to(dtype)
+
+
+def _mask_scores(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Scores so low where not allowed that they do not matter, yet finite: a row of -inf would become NaN."""
+    # A quarter of the range leaves room for the sums and products that follow.
+    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min / 4)
+
+
+NORMALIZERS: dict[str, Normalizer] = {"softmax": softmax, "sigmoid": sigmoid, "sparsemax": sparsemax}
