@@ -183,7 +183,7 @@ REFUSED = {
     ),
     "pooled": (
         lambda: LanguageModelSpec(vocabulary=5, mixers=("pooled",), width=8),
-        "it averages all tokens, later ones too",
+        "it averages all tokens, later ones included",
     ),
     "bidirectional": (
         lambda: LanguageModelSpec(vocabulary=5, mixers=("bidirectional-lstm",), width=8),
@@ -191,7 +191,7 @@ REFUSED = {
     ),
     "mask": (
         lambda: build("transformer", vocabulary=5, mask="everything"),
-        "mask 'everything' lets a token see later ones",
+        "mask 'everything' lets a token attend to later ones",
     ),
     "merge": (lambda: build("transformer", vocabulary=5, merge="reweight-matrix"), "'reweight' does not"),
     "window alone": (

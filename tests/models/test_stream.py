@@ -70,7 +70,7 @@ def test_ragged_streams_stay_bounded_too():
         for _ in range(300):
             lengths = torch.randint(0, 4, (rows,))
             _, state = model(torch.randint(0, 16, (rows, 3)), state, lengths)
-            slots.append(state.layers[0].pairs.data.shape[3])
+            slots.append(state.layers[0].keys_values.data.shape[3])
     assert max(slots) <= rows * memory
     assert max(slots[150:]) <= max(slots[:150])
 
@@ -87,6 +87,6 @@ def test_token_by_token_the_buffer_behind_the_state_stays_bounded():
     with torch.no_grad():
         for _ in range(500):
             _, state = model(torch.randint(0, 16, (2, 1)), state)
-    keys = state.layers[0].pairs.data
+    keys = state.layers[0].keys_values.data
     assert keys.shape[3] == 20
     assert keys.untyped_storage().nbytes() <= 3 * keys.numel() * keys.element_size()
