@@ -11,7 +11,7 @@ from anaphor.cli.main import main
 from anaphor.cli.train import read
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
-from anaphor.training.interruption import Interruption
+from anaphor.training.run import Interruption
 
 SMALL = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--device", "cpu"]
 TINY = [*SMALL, "--bptt", "5"]

@@ -12,7 +12,7 @@ from anaphor.cli.main import main
 from anaphor.metrics.perplexity import LossTotal, Score
 from anaphor.tasks.language_modelling import LanguageModelling
 from anaphor.training import checkpoint
-from anaphor.training.interruption import Interruption
+from anaphor.training.run import Interruption
 
 TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]
 WORDS = ["train", "lm", "--data", "text", "--no-test", *TINY, "--steps", "6", "--eval-every", "2", "--out", "run"]

@@ -61,7 +61,7 @@ def run(words: Sequence[str]) -> int:
     from anaphor.bench import bleu, feeding, generation, overhead, packing, training
     from anaphor.bench.timing import Finding, describe_machine, render_page
     from anaphor.draw import curves
-    from anaphor.training.device import choose_device
+    from anaphor.training.experiment import choose_device
 
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from anaphor.config import FORMAT, dump_yaml, in_sections, look_up, plain_value
@@ -11,9 +11,7 @@ from anaphor.metrics.result import find_metric
 from anaphor.registry import TASKS, ImportedFile, resolve
 from anaphor.training.averaging import build_average
 from anaphor.training.cuda_graph import CUDAGraphStep
-from anaphor.training.device import autocast_of, describe_environment
-from anaphor.training.experiment import Experiment
-from anaphor.training.interruption import Interruption
+from anaphor.training.experiment import Experiment, autocast_of, describe_environment
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import DEFAULT_EPOCHS, ScheduleSpec, build_schedule, make_budget
@@ -57,7 +55,7 @@ def build_trainer(
     experiment: Experiment,
     folder: RunFolder,
     callback: Callback,
-    interruption: Interruption,
+    stop: Callable[[], bool],
     *,
     save_minutes: float,
     imports: Iterable[ImportedFile],
@@ -90,7 +88,7 @@ def build_trainer(
             "imports": describe_imports(imports),
         },
         average=None if spec.average == "none" else build_average(spec.average, experiment.model),
-        stop=interruption.is_requested,
+        stop=stop,
     )
 
 

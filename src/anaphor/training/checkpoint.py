@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from anaphor.config import FORMAT
 from anaphor.errors import CheckpointError, ConfigError
 from anaphor.training.files import free_bytes, sync, write_file
-from anaphor.training.progress import Progress
+from anaphor.training.schedule import Progress
 from anaphor.training.state_dicts import Mismatch, format_shape
 
 Parts = Mapping[str, Mapping[str, Tensor]]

@@ -43,7 +43,7 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
         )
     trainer.facts["test"] = saved.facts.get("test", True)
     if trainer.progress.best_step != saved.step:
-        best_checkpoint(trainer, folder, warn)
+        trainer.best_checkpoint(warn)
     folder.truncate_after(saved.step)
     if changed:
         warn(f"resuming {folder.folder} with changes: {'; '.join(changed)}")
@@ -81,18 +81,3 @@ def setting_differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[st
 def _shown(settings: dict[str, Any], name: str) -> str:
     text = repr(settings[name]) if name in settings else "not set"
     return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def best_checkpoint(trainer: Trainer, folder: RunFolder, warn: Warn) -> checkpoint.Checkpoint | None:
-    """The best checkpoint so far. Where it is damaged or missing, the next validation is the best."""
-    step = trainer.progress.best_step
-    if step is None:
-        return None
-    try:
-        saved = checkpoint.read(folder.checkpoints / f"step-{step}", ("model", "average"))
-        saved.validate_for_inference()
-    except CheckpointError as error:
-        warn(f"{error}; the best checkpoint is lost")
-        trainer.progress.forget_best()
-        return None
-    return saved

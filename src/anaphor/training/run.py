@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 from anaphor.errors import DataError, Diverged
@@ -15,11 +17,8 @@ from anaphor.registry import ImportedFile, files_used_by
 from anaphor.training.build import build_experiment, build_trainer, spec_document, task_of
 from anaphor.training.curves import draw_curves
 from anaphor.training.experiment import Experiment
-from anaphor.training.interruption import Interruption
-from anaphor.training.resume import best_checkpoint, resume_from
 from anaphor.training.run_folder import RunFolder, absolute_path, resolve_data_path
 from anaphor.training.spec import RunSpec
-from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.trainer import Callback, NullCallback, Trainer
 
 NO_CALLBACK = NullCallback()
@@ -51,6 +50,8 @@ def execute(
     `overwrite`.
     """
     if tensorboard:
+        from anaphor.training.tensorboard import TensorBoard, require_tensorboard
+
         require_tensorboard()
     folder = RunFolder(Path(out))
     with folder.lock(), Interruption() as interruption:
@@ -63,10 +64,10 @@ def execute(
         experiment = build_experiment(spec, data_path=data_path)
         files = {file.path: file for file in (*imports, *files_used_by(spec.task, vars(spec)))}
         trainer = build_trainer(
-            experiment, folder, callback, interruption, save_minutes=save_minutes, imports=files.values()
+            experiment, folder, callback, interruption.is_requested, save_minutes=save_minutes, imports=files.values()
         )
         earlier_test = read_test_result(folder) if resume else None
-        resumed = resume and resume_from(folder, trainer, force=force, warn=warn)
+        resumed = resume and _resume(folder, trainer, force=force, warn=warn)
         if resumed:
             test = test and trainer.facts["test"]  # a test split that was to stay unread stays unread
         first_step = trainer.progress.step
@@ -90,7 +91,8 @@ def execute(
             folder.write_result({"status": "diverged", "reason": str(error), "run": str(out)})
             raise
         finally:
-            trainer.events.close()
+            if trainer.events is not None:
+                trainer.events.close()
         if interruption.signal == signal.SIGTERM:
             return {"status": "stopped", "run": str(out)}, 143
         status = "finished" if trainer.is_over() else "interrupted"
@@ -109,6 +111,12 @@ def execute(
             return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
         folder.write_result(result)
         return result, 130 if interruption.signal == signal.SIGINT else 0
+
+
+def _resume(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Callable[[str], None]) -> bool:
+    from anaphor.training.resume import resume_from  # a new run has no use for it
+
+    return resume_from(folder, trainer, force=force, warn=warn)
 
 
 def kept_data_path(folder: RunFolder, spec: RunSpec) -> str | None:
@@ -149,7 +157,7 @@ def _score(
 ) -> tuple[Result, dict[str, Any]]:
     """Load the best weights and score them on valid. Gives the result, and all but the test split of `result.json`."""
     progress, task = trainer.progress, task_of(experiment.spec)
-    saved = best_checkpoint(trainer, folder, warn)
+    saved = trainer.best_checkpoint(warn)
     if saved is not None:
         saved.load_into(experiment.model)
         if trainer.average is not None:
@@ -169,3 +177,31 @@ def _score(
         "test": None,
         "figures": [str(path) for path in draw_curves(folder, task)],
     }
+
+
+class Interruption:
+    """Inside the block the first SIGINT or SIGTERM is recorded; a second SIGINT ends the program at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def is_requested(self) -> bool:
+        return self.signal is not None
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():  # signals cannot be caught in other threads
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = number

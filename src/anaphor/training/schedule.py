@@ -1,4 +1,4 @@
-"""Schedules: the factor of the learning rate as training proceeds; and the budget, in steps or seconds.
+"""Schedule, budget and progress: the factor of the learning rate, how long to train, and where training is.
 
 A schedule is a function of the spent fraction of the budget, so that a budget in steps, epochs or minutes shapes it
 alike. Only the plateau has state: it follows validation results.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from anaphor.config import check_types, look_up
@@ -186,3 +186,66 @@ def make_budget(*, epochs: float | None, steps: int | None, minutes: float | Non
     if steps is None:
         steps = max(1, round((DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch))
     return Budget(steps, None)
+
+
+@dataclass
+class Progress:
+    """Where training is. Plain numbers, so that a checkpoint can hold them."""
+
+    step: int = 0
+    """Optimizer steps made."""
+    epoch: int = 0
+    """Completed passes over the data."""
+    batch: int = 0
+    """Batches of this epoch that were trained on."""
+    count: int = 0
+    """Items trained on, of the kind that the task counts."""
+    seconds: float = 0.0
+    """Time spent training, without evaluation."""
+    best_value: float | None = None
+    """Best validation value of the selecting metric."""
+    best_step: int | None = None
+    """Step of that validation."""
+    evaluations_without_improvement: int = 0
+    recent_loss: float = 0.0
+    """Summed training loss since the last validation."""
+    recent_count: int = 0
+    """Items trained on since then."""
+    recent_seconds: float = 0.0
+    """Training time since then."""
+
+    def check(self) -> None:
+        """Raise for values that are not finite and for negative counts: they may come from a file."""
+        check_types(self)
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not math.isfinite(value):
+                raise ConfigError(f"{name}={value}: it must be finite")
+            if value < 0 and name != "best_value":
+                raise ConfigError(f"{name}={value}: it must be 0 or more")
+
+    def forget_best(self) -> None:
+        """The next validation is the best."""
+        self.best_value = self.best_step = None
+
+    def add_loss(self, loss: float, count: int) -> None:
+        """Add a step's mean loss and its items."""
+        self.recent_loss += loss * count
+        self.recent_count += count
+
+    def add_time(self, seconds: float) -> None:
+        """Add a step's time."""
+        self.seconds += seconds
+        self.recent_seconds += seconds
+
+    def pop_recent(self, counted: str) -> dict[str, float | None]:
+        """Mean loss and throughput since the last validation, which are then reset."""
+        count, seconds = self.recent_count, self.recent_seconds
+        recent = {
+            "train_loss": self.recent_loss / count if count else None,
+            f"{counted}_per_second": round(count / seconds, 1) if seconds else None,
+        }
+        self.recent_loss, self.recent_count, self.recent_seconds = 0.0, 0, 0.0
+        return recent

@@ -25,17 +25,7 @@ def require_tensorboard() -> None:
         raise ConfigError("--tensorboard needs a package that is not installed: pip install 'anaphor[tensorboard]'")
 
 
-class Events:
-    """Receives every validation. This one keeps nothing."""
-
-    def add(self, step: int, line: Mapping[str, Any], sample: str) -> None:
-        """Add a line of metrics and a sample."""
-
-    def close(self) -> None:
-        """Close the file."""
-
-
-class TensorBoard(Events):
+class TensorBoard:
     """A file of events in `folder`, started after so many steps. Later events of older files are removed.
 
     Each step is on the disk when `add` returns: the package's own writer uses a thread, and a kill would lose what is

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -22,12 +22,10 @@ from anaphor.metrics.result import Metric, Result
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average
 from anaphor.training.experiment import Experiment
-from anaphor.training.progress import Progress
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.schedule import Budget, Schedule
+from anaphor.training.schedule import Budget, Progress, Schedule
 from anaphor.training.state_dicts import flatten, unflatten
 from anaphor.training.step import Step, StepReport
-from anaphor.training.tensorboard import Events
 
 
 class Callback(Protocol):
@@ -46,6 +44,14 @@ class NullCallback:
 
     def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
         pass
+
+
+class Events(Protocol):
+    """A log of validations beside the run folder's own, such as TensorBoard's."""
+
+    def add(self, step: int, line: Mapping[str, Any], sample: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Trainer:
     facts: dict[str, Any]
     """What must be the same when the run is resumed: the settings, the data, the environment."""
     average: Average | None = None
-    events: Events = field(default_factory=Events)
+    events: Events | None = None
     stop: Callable[[], bool] = lambda: False
     progress: Progress = field(default_factory=Progress)
     carry: Any = None
@@ -239,7 +245,8 @@ class Trainer:
         if sample:
             self.folder.add_sample(progress.step, sample)
         # Before the checkpoint, so that a run that is resumed from it does not log this again.
-        self.events.add(progress.step, line, sample)
+        if self.events is not None:
+            self.events.add(progress.step, line, sample)
         self.save()
         self.callback.on_evaluation(self._epochs(), recent["train_loss"], result, is_best)
 
@@ -275,3 +282,17 @@ class Trainer:
                 torch.cuda.set_rng_state(saved.parts["random"]["cuda"])
         except (KeyError, RuntimeError, TypeError):
             raise CheckpointError(f"{saved.file('random')} does not hold the state of a random generator") from None
+
+    def best_checkpoint(self, warn: Callable[[str], None]) -> checkpoint.Checkpoint | None:
+        """The best checkpoint so far. Where it is damaged or missing, the next validation is the best."""
+        step = self.progress.best_step
+        if step is None:
+            return None
+        try:
+            saved = checkpoint.read(self.folder.checkpoints / f"step-{step}", ("model", "average"))
+            saved.validate_for_inference()
+        except CheckpointError as error:
+            warn(f"{error}; the best checkpoint is lost")
+            self.progress.forget_best()
+            return None
+        return saved

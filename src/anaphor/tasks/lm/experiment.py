@@ -40,8 +40,7 @@ from anaphor.models.head import IGNORE_INDEX, cross_entropy
 from anaphor.tasks import resolve_options
 from anaphor.tasks.lm import STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
 from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
-from anaphor.training.device import choose_device
-from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
+from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run_folder import resolve_data_path
 
 if TYPE_CHECKING:

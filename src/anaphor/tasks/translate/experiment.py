@@ -33,8 +33,7 @@ from anaphor.progress import report_progress
 from anaphor.registry import DATASETS
 from anaphor.tasks import resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
-from anaphor.training.device import choose_device
-from anaphor.training.experiment import Experiment, Loss, require_splits, seeded
+from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run_folder import resolve_data_path
 
 if TYPE_CHECKING:

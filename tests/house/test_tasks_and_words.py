@@ -1,0 +1,183 @@
+"""Rules of the house: only tasks know tasks, the way through the code is short, and the words are those of the field."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from anaphor.flags import flags_of
+from anaphor.registry import TASKS
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "anaphor"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# Modules that may name tasks, their specs and metrics: the registry, the package's own names, and the verbs of one task.
+MAY_NAME_TASKS = {
+    "registry.py",
+    "__init__.py",
+    *(f"cli/{verb}.py" for verb in ("translate", "bleu", "generate", "score")),
+}
+TASK_NAMES = {"lm", "translate"}
+TASK_WORDS = re.compile(r"LanguageRunSpec|TranslationRunSpec|perplexity|bleu|chrf|bits_per_byte|bits per byte", re.I)
+VERBS = {"translate", "bleu"}  # names of verbs, which cli/main.py lists
+
+
+def relative(path):
+    return path.relative_to(SOURCE).as_posix()
+
+
+def docstrings(tree):
+    bodies = [node.body for node in ast.walk(tree) if hasattr(node, "body") and isinstance(node.body, list)]
+    statements = [statement for body in bodies for statement in body if isinstance(statement, ast.Expr)]
+    return {id(statement.value) for statement in statements if isinstance(statement.value, ast.Constant)}
+
+
+def names_of_tasks(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            is_verb = relative(path) == "cli/main.py" and node.value in VERBS
+            if not is_verb and (node.value in TASK_NAMES or TASK_WORDS.search(node.value)):
+                yield f"line {node.lineno}: {node.value!r}"
+        elif isinstance(node, ast.Name) and TASK_WORDS.search(node.id):
+            yield f"line {node.lineno}: {node.id}"
+        elif isinstance(node, ast.Attribute) and TASK_WORDS.search(node.attr):
+            yield f"line {node.lineno}: .{node.attr}"
+        elif isinstance(node, ast.ImportFrom) and re.search(r"tasks\.(lm|translate)", node.module or ""):
+            yield f"line {node.lineno}: imports {node.module}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in MODULES
+        if relative(path) not in MAY_NAME_TASKS and relative(path).split("/")[0] not in ("tasks", "metrics", "bench")
+    ],
+    ids=relative,
+)
+def test_only_tasks_name_tasks_specs_and_metrics(path):
+    assert not list(names_of_tasks(path))
+
+
+WAY = """
+import json, sys, threading
+from pathlib import Path
+source = sys.argv[1]
+ran = set()
+def profile(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(source) and code.co_name not in ("<module>",):
+        ran.add(code.co_filename)
+sys.setprofile(profile)
+threading.setprofile(profile)
+from anaphor.cli.main import main
+code = main(["train", "lm", "--data", "grammar", "--steps", "2", "--out", sys.argv[2], "--json"])
+sys.setprofile(None)
+imported = [name for name in sys.modules if name.split(".")[0] == "anaphor"]
+print(json.dumps({"code": code, "ran": sorted(ran), "imported": sorted(imported)}))
+"""
+
+
+def test_the_way_through_the_code_is_short(tmp_path):
+    """Modules whose functions run in a small training, classes aside, and modules that it imports."""
+    script = tmp_path / "way.py"
+    script.write_text(WAY)
+    done = subprocess.run(
+        [sys.executable, str(script), str(SOURCE), str(tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["code"] == 0
+    assert len(found["ran"]) <= 45, found["ran"]
+    assert len(found["imported"]) <= 80, found["imported"]
+
+
+def test_the_package_stays_small():
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES)
+    assert lines <= 27_000
+    assert len(MODULES) <= 170
+
+
+FLAGS = ["data", "tokenizer", "model", "mixers", "width", "layers", "heads", "feedforward", "dropout", "tied", "position", "merge", "batch-size", "bptt", "carry", "memory", "epochs", "steps", "minutes", "optimizer", "lr", "schedule", "clip", "seed", "device", "dtype", "activation-reg", "temporal-activation-reg", "cuda-graph", "layer-lr", "layer-widths", "layer-norms", "layer-residuals", "layer-dropouts", "min-lr-ratio", "plateau-factor", "max-positions", "max-examples", "init-scheme", "normalize", "random-offset", "eval-every", "eval-batch-size", "select", "batching"]
+TRAIN_FLAGS = ["recipe", "config", "import", "out", "resume", "force", "overwrite", "save-minutes", "no-test", "tensorboard", "dry-run", "json"]
+OLD_FLAGS = ["size-penalty", "change-penalty", "disagreement-penalty", "capture", "rates", "widths", "norms", "residuals", "dropouts", "final", "divisor", "positions", "longest", "limit", "initial", "normalise", "shift", "evaluate-every", "evaluation-rows"]
+
+
+def test_train_has_the_flags_of_the_field():
+    from anaphor.cli.train import options_of
+
+    lm = {flag.name for flag in flags_of(options_of(TASKS["lm"])).values()}
+    translate = {flag.name for flag in flags_of(options_of(TASKS["translate"])).values()}
+    assert set(FLAGS) | set(TRAIN_FLAGS) <= lm
+    assert {"rdrop", "max-length", "source", "target", "beam"} <= translate
+    assert not (lm | translate) & set(OLD_FLAGS)
+
+
+@pytest.mark.parametrize("task", ["lm", "translate"])
+def test_help_is_in_sections_and_says_one_thing_of_each_flag(task, capsys):
+    from anaphor.cli.main import main
+
+    assert main(["train", task, "--help"]) == 0
+    text = capsys.readouterr().out
+    titles = re.findall(r"─ (\w+ ?\w*) ─", text)
+    assert titles == ["options", "data options", "model options", "training options", "evaluation options"]
+    from anaphor.cli.train import options_of
+
+    for flag in flags_of(options_of(TASKS[task])).values():
+        assert flag.help, f"--{flag.name} has no help"
+        assert len(flag.help) <= 120, f"--{flag.name}: {flag.help}"
+
+
+# Old words of this project that nobody searches for, in what a user may read: messages, help, docs.
+OLD_WORDS = re.compile(
+    r"whoever|stands? in train|begun otherwise|all the same|goes on\b|is told\b|means nothing to|is forgotten|"
+    r"remarkable|stand behind it|\bnobody\b|somebody|--evaluate-every|--evaluation-rows|--rates|--shift\b|--limit\b|--longest\b|"
+    r"--normalise|--initial\b|--capture\b|-penalty\b(?<!length-penalty)",
+    re.I,
+)
+KEPT_KEYS = {"remarkable"}  # a key of `look --json` that scripts use
+
+
+def messages_of(path):
+    """Strings that reach a user: arguments of errors, warnings and print, help of fields."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.lineno, node.value
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                    yield statement.lineno, str(statement.value.value)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_messages_and_help_have_no_old_words(path):
+    found = [
+        f"line {line}: {textwrap.shorten(text, 80)}"
+        for line, text in messages_of(path)
+        if OLD_WORDS.search(text) and text not in KEPT_KEYS
+    ]
+    assert not found
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_pages_have_no_old_words(path):
+    found = [
+        f"line {number}: {line[:80]}"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if OLD_WORDS.search(line)
+    ]
+    assert not found
