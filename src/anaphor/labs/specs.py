@@ -185,7 +185,7 @@ class BpttSpec(SeededSpec):
     outputs: int = 2
     """Number of classes."""
     reach: int | None = None
-    """Steps of truncated backpropagation; None means no truncation."""
+    """Steps of truncated backpropagation (all if not given)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

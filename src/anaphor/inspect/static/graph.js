@@ -76,7 +76,7 @@ function drawNode(node) {
   return group;
 }
 
-// A small matrix as an image; the colours are those of light or dark.
+// A small matrix as an image; colors of the light or dark mode.
 function picture(packed, use) {
   bytesOf(packed.cells).then((cells) => {
     const canvas = document.createElement("canvas"), image = new ImageData(packed.columns, packed.rows);
