@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.cli.study import Options, chosen, engine_for
-from anaphor.cli.study_table import score_of
+from anaphor.cli.study import Options, build_spec, make_engine
+from anaphor.cli.study_table import format_score
 from anaphor.flags import parse
 from anaphor.studies import worker
-from anaphor.studies.axes import plain_axis
-from anaphor.studies.cell import MEASURES, Cell, measures_of
-from anaphor.studies.engines import Ended
+from anaphor.studies.axes import make_axis
+from anaphor.studies.cell import MEASURES, Cell
+from anaphor.studies.engines import JobResult
 from anaphor.studies.spec import StudySpec
 from studies.here import Here
 
@@ -71,11 +71,11 @@ def test_the_device_is_that_of_the_command_or_else_of_the_file(file, monkeypatch
     if in_file:
         file.write_text(file.read_text().replace("base: {", f"base: {{device: {in_file}, "))
     options = parse(Options, [str(file), *words], program="study")
-    spec = chosen(options)
+    spec = build_spec(options)
     assert spec.base["device"] == device
     asked = []
     monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **said: asked.append(said["device"]))
-    engine_for(options, spec.base["device"])
+    make_engine(options, spec.base["device"])
     assert asked == [device]
 
 
@@ -128,7 +128,7 @@ def test_a_changed_study_is_refused_before_anything_is_trained_or_written(file, 
     folder = tmp_path / "studies" / "gates"
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     for change in ("--seeds 3", "--seeds 1", "--set steps=3", "--threads 2", "--seeds 3 --dry-run"):
-        assert "has made its choice among other cells" in refused(capsys, file, *change.split())
+        assert "is sealed with other cells" in refused(capsys, file, *change.split())
     assert engine.jobs == []
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before
@@ -146,7 +146,7 @@ def test_a_search_that_is_changed_after_its_choice_is_refused_at_once(file, engi
     file.write_text(file.read_text() + "method: random\ntrials: 1\n")
     told(capsys, file, "--seeds", "1")
     engine.jobs.clear()
-    assert "has made its choice among other cells" in refused(capsys, file, "--seeds", "1", "--set", "steps=3")
+    assert "is sealed with other cells" in refused(capsys, file, "--seeds", "1", "--set", "steps=3")
     assert engine.jobs == []
     assert told(capsys, file, "--seeds", "1")[0] == 0
 
@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(file, engine, tmp_path, capsys
 
 
 def test_a_study_that_finished_in_part_ends_with_four(file, engine, capsys):
-    engine.instead = lambda job, count: Ended(1, "no room") if job.folder.name == engine.jobs[0][1] else None
+    engine.instead = lambda job, count: JobResult(1, "no room") if job.folder.name == engine.jobs[0][1] else None
     code, result = told(capsys, file)
     assert code == 4
     assert [cell["status"] for cell in result["cells"]].count("failed") == 1
@@ -170,7 +170,7 @@ def test_a_cell_that_was_trained_and_could_not_be_measured_has_failed(file, engi
     def unmeasured(job, count):
         engine.work(job)
         (job.folder / MEASURES).unlink()
-        return Ended(2, "no tokens to score")
+        return JobResult(2, "no tokens to score")
 
     engine.instead = unmeasured
     code, result = told(capsys, file, "--seeds", "1")
@@ -181,7 +181,7 @@ def test_a_cell_that_was_trained_and_could_not_be_measured_has_failed(file, engi
 
 
 def test_a_choice_that_could_not_be_tested_ends_with_four_and_says_why(file, engine, capsys):
-    engine.instead = lambda job, count: Ended(1, "no room") if job.what == "test" else None
+    engine.instead = lambda job, count: JobResult(1, "no room") if job.action == "test" else None
     code, result = told(capsys, file, "--seeds", "1")
     assert code == 4
     untested = {json.dumps(cell["parameters"]): cell["untested"] for cell in result["cells"] if "untested" in cell}
@@ -195,10 +195,10 @@ def test_a_choice_that_could_not_be_tested_ends_with_four_and_says_why(file, eng
 
 def test_a_cell_that_failed_before_the_choice_is_not_trained_again_for_nothing(file, engine, capsys):
     one = ("--seeds", "1")
-    engine.instead = lambda job, count: Ended(1, "no room") if job.folder.name == engine.jobs[0][1] else None
+    engine.instead = lambda job, count: JobResult(1, "no room") if job.folder.name == engine.jobs[0][1] else None
     told(capsys, file, *one)
     engine.instead, before = lambda job, count: None, len(engine.jobs)
-    assert "made its choice without 1 cell that failed" in refused(capsys, file, *one)
+    assert "is sealed, and 1 failed cell would be trained again" in refused(capsys, file, *one)
     assert len(engine.jobs) == before
     code, result = told(capsys, file, *one, "--force")
     assert code == 0
@@ -214,15 +214,15 @@ def test_numbers_beyond_all_bounds_are_null_in_every_file(file, engine, tmp_path
     def beyond(job, count):
         """A model so bad that its perplexity is no number any more, and one of its losses neither."""
         code = engine.work(job)
-        if job.what == "train" and json.loads((job.folder / "job.json").read_text())["spec"]["model"] == "gru":
+        if job.action == "train" and json.loads((job.folder / "job.json").read_text())["spec"]["model"] == "gru":
             result = json.loads((job.folder / "result.json").read_text())
             result["valid"] |= {"loss": 800.0, "perplexity": None}
             (job.folder / "result.json").write_text(json.dumps(result))
             found = json.loads((job.folder / MEASURES).read_text())
-            found["train"] |= {"loss": 800.0, "perplexity": math.inf}
-            found["long_lines"][0]["loss"] = math.inf
+            found["columns"]["train"] |= {"loss": 800.0, "perplexity": math.inf}
+            found["columns"]["2 long lines"] = None
             worker.write(job.folder / MEASURES, found)
-        return Ended(code)
+        return JobResult(code)
 
     engine.instead = beyond
     first = told(capsys, file)
@@ -248,7 +248,7 @@ def test_people_get_a_table_and_sentences(file, engine, capsys):
     assert "| model |" in printed.out
     assert "Best of 2 settings" in printed.out
     assert "study.png" in printed.out
-    assert "2 of 2 cells over" in printed.err
+    assert "2 of 2 cells done" in printed.err
 
 
 def test_a_dry_run_lists_cells_and_time_and_runs_nothing(file, engine, capsys):
@@ -289,8 +289,8 @@ def test_a_run_that_kept_off_test_is_asked_on_validation(file, engine, tmp_path,
     code, result = told(capsys, "length", "--of", "one", "--out", "length", "--test", "best")
     assert len(engine.jobs) == 2
     further = [line for line in result["findings"] if line.startswith("By length: ")]
-    assert further[0] == "By length: these are test scores, and nothing is chosen by them."
-    assert all("test PPL" in line for line in further if "PPL" in line)
+    assert further[0] == "By length: test scores, by which nothing is selected."
+    assert all("test perplexity" in line for line in further if "perplexity" in line)
     assert not [line for line in further if "est of" in line]
 
 
@@ -322,9 +322,8 @@ def test_lengths_beyond_the_rows_of_the_text_stand_where_their_segments_end(file
         [state, length] for state in ("carried", "restarted") for length in ("5", longest)
     ]
     assert 5 < int(longest) < 40
-    ends = f"their segments have {longest} tokens, for no row of the text is longer."
-    said = f"By length: 40, 80 and 160 stand at {longest}: {ends}"
-    assert [line for line in result["findings"] if "no row" in line] == [said]
+    said = f"By length: lengths 40, 80 and 160 are cut to {longest} tokens, the longest row of the text."
+    assert [line for line in result["findings"] if "longest row" in line] == [said]
     assert said in printed
     # People and programs get the table that the study was asked for, not only the one of the training.
     assert result["table_by_length"] == (tmp_path / "answer" / "lengths" / "table.md").read_text()
@@ -337,18 +336,18 @@ def test_rows_that_end_at_other_lengths_are_told_apart(file, engine, tmp_path, c
     text = file.read_text().replace("model: {values: [lstm, gru]}", "eval_batch_size: {values: [2, 4]}")
     asked.write_text(text + "lengths: [5, 80, 160]\n")
     _, result = told(capsys, asked, "--seeds", "1", "--test", "none")
-    said = [line for line in result["findings"] if "no row" in line]
+    said = [line for line in result["findings"] if "longest row" in line]
     assert [line.partition(", ")[0] for line in said] == [
         f"By length: with eval_batch_size {rows}" for rows in (2, 4)
     ], said
-    assert len({line.partition("their segments")[2] for line in said}) == 2
+    assert len({line.partition("are cut to")[2] for line in said}) == 2
 
 
 def test_a_run_s_folder_is_not_made_a_study_s(file, engine, tmp_path, capsys):
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "spec.yaml").write_text("task: lm\n")
     assert main(["study", str(file), "--device", "cpu", "--out", "one"]) == 2
-    assert "one holds a run" in capsys.readouterr().err
+    assert "one has a run in it" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["spec.yaml"]
 
 
@@ -356,7 +355,7 @@ def test_a_damaged_seal_is_told_in_one_line(file, engine, tmp_path, capsys):
     told(capsys, file)
     (tmp_path / "studies" / "gates" / "seal.json").write_text("garbage{")
     assert main(["study", str(file), "--device", "cpu"]) == 2
-    assert "seal.json is not JSON of ours" in capsys.readouterr().err
+    assert "seal.json is damaged" in capsys.readouterr().err
 
 
 def test_an_engine_that_is_not_known_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
@@ -366,7 +365,7 @@ def test_an_engine_that_is_not_known_leaves_nothing_behind(tmp_path, capsys, mon
 
 
 def test_a_budget_of_another_unit_takes_the_place_of_the_studys():
-    runs = [setting.run for setting in chosen(Options(study="bptt", set=("steps=3",))).settings()]
+    runs = [setting.run for setting in build_spec(Options(study="bptt", set=("steps=3",))).settings()]
     assert {(run.steps, run.epochs) for run in runs} == {(3, None)}
 
 
@@ -384,22 +383,22 @@ def test_presets_are_listed(capsys):
         (["bptt", "--set", "epochs"], "write name=value"),
         (["bptt", "--set", "epohcs=2"], "did you mean 'epochs'"),
         (["bptt", "--engine", "rya"], "did you mean 'ray'"),
-        (["bptt", "--address", "here"], "means nothing without --engine ray"),
+        (["bptt", "--address", "here"], "has no effect without --engine ray"),
         (["bptt", "--seeds", "0"], "at least 1"),
         (["bptt", "--test", "some"], "choice of test scores"),
-        (["length", "--of", "nowhere"], "neither a run nor a study"),
+        (["length", "--of", "nowhere"], "has neither a run nor a study"),
         (["bptt", "--data", "wikitex-2"], "did you mean 'wikitext-2'"),
         (["bptt", "--workers", "0"], "at least 1"),
         (["bptt", "--threads", "0"], "threads=0: it must be at least 1"),
         (["bptt", "--threads", "-1", "--dry-run"], "threads=-1: it must be at least 1"),
         (["bptt", "--per-device", "0", "--engine", "ray"], "per_device=0: it must be at least 1"),
-        (["bptt", "--set", "bptt=5", "--dry-run"], "bptt is what this study varies (5, 10, 20, 40, 80)"),
-        (["grid", "--set", "width=16", "--dry-run"], "width is what this study varies (32, 64, 128)"),
-        (["optimizers", "--set", "lr=1", "--dry-run"], "lr is set along optimizer, which this study varies (sgd, "),
-        (["bptt", "--set", "seed=3", "--dry-run"], "seeds are given by --seeds"),
-        (["bptt", "--set", "device=cpu", "--dry-run"], "give it as --device"),
-        (["bptt", "--of", "somewhere"], "--of is for studies that measure more of each model (heads-and-positions, "),
-        (["length", "--of", "somewhere", "--set", "width=8"], "leave --data, --seeds and --set away"),
+        (["bptt", "--set", "bptt=5", "--dry-run"], "the study varies bptt (5, 10, 20, 40, 80)"),
+        (["grid", "--set", "width=16", "--dry-run"], "the study varies width (32, 64, 128)"),
+        (["optimizers", "--set", "lr=1", "--dry-run"], "the study varies lr along the axis optimizer (sgd, "),
+        (["bptt", "--set", "seed=3", "--dry-run"], "use --seeds"),
+        (["bptt", "--set", "device=cpu", "--dry-run"], "use --device"),
+        (["bptt", "--of", "somewhere"], "--of is for studies that measure more (heads-and-positions, "),
+        (["length", "--of", "somewhere", "--set", "width=8"], "leave out --data, --seeds and --set"),
         (["bptt", "--set", "lr=2020-13-45"], "'2020-13-45' is neither a number, a name nor a list of them"),
         (["bptt", "--set", f"lr={'[' * 5000}"], "is neither a number, a name nor a list of them"),
         (["grid", "--device", "cdua"], "unknown device 'cdua'; did you mean 'cuda'"),
@@ -420,11 +419,11 @@ def test_a_mistake_is_one_line_and_code_two(words, message, capsys):
 
 
 def test_a_finished_cell_tells_what_it_is_judged_by_and_not_its_last_epoch(tmp_path):
-    spec = StudySpec(name="one", base={"data": "grammar"}, parameters=(plain_axis("width", [8]),), seeds=(0,))
+    spec = StudySpec(name="one", base={"data": "grammar"}, parameters=(make_axis("width", [8]),), seeds=(0,))
     cell = Cell(spec.settings()[0], 0, tmp_path)
-    (tmp_path / "measures.json").write_text(json.dumps({"wanted": measures_of(spec)}))
+    (tmp_path / "measures.json").write_text(json.dumps({"wanted": spec.measures}))
     (tmp_path / "result.json").write_text(
         json.dumps({"status": "finished", "valid": {"perplexity": 151.0, "loss": 5.0}})
     )
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 9, "valid": {"perplexity": 233.0, "loss": 5.4}}) + "\n")
-    assert score_of(cell, spec) == ", perplexity 151.00"
+    assert format_score(cell, spec) == ", perplexity 151.00"

@@ -1,26 +1,26 @@
-"""An engine that does each job at once in this process, and a watcher that remembers what it was told."""
+"""An engine that runs each job at once in this process, and a callback that records its calls."""
 
 import json
 from concurrent.futures import Future
 
 from anaphor.studies import worker
 from anaphor.studies.cell import JOB
-from anaphor.studies.engines import Ended
+from anaphor.studies.engines import JobResult
 
 
 class Silent:
     def __init__(self):
-        self.told = []
+        self.calls = []
 
-    def changed(self, cell, status, reason=""):
-        self.told.append((cell.key, status, reason))
+    def on_status(self, cell, status, reason=""):
+        self.calls.append((cell.key, status, reason))
 
-    def waited(self, running):
+    def on_wait(self, running):
         pass
 
 
 class Here:
-    """Does each job at once, in this process. `instead` may end some of them otherwise."""
+    """Runs each job at once, in this process. `instead` may end some of them in another way."""
 
     slots = 1
 
@@ -28,11 +28,11 @@ class Here:
         self.jobs, self.instead = [], instead
 
     def submit(self, job):
-        self.jobs.append((job.what, job.folder.name))
-        ended = self.instead(job, self.jobs.count(self.jobs[-1]))
+        self.jobs.append((job.action, job.folder.name))
+        result = self.instead(job, self.jobs.count(self.jobs[-1]))
         promise = Future()
-        promise.set_result(ended or Ended(self.work(job)))
+        promise.set_result(result or JobResult(self.work(job)))
         return promise
 
     def work(self, job):
-        return getattr(worker, job.what)(job.folder, json.loads((job.folder / JOB).read_text()))
+        return getattr(worker, job.action)(job.folder, json.loads((job.folder / JOB).read_text()))

@@ -4,14 +4,14 @@ import json
 from concurrent.futures import Future
 
 from anaphor.studies.cell import JOB, MEASURES
-from anaphor.studies.engines import Ended
+from anaphor.studies.engines import JobResult
 
 
 def finish(folder, **score):
-    """Leave what a worker would leave."""
+    """Write what a worker would write."""
     job = json.loads((folder / JOB).read_text())
     (folder / "result.json").write_text(json.dumps({"status": "finished", "valid": {"loss": 1.0, **score}}))
-    (folder / MEASURES).write_text(json.dumps({"wanted": job["measures"]}))
+    (folder / MEASURES).write_text(json.dumps({"wanted": job["measures"], "losses": "losses.safetensors"}))
 
 
 class Pretending:
@@ -23,7 +23,7 @@ class Pretending:
 
     def submit(self, job):
         assert job.folder not in [other.folder for other, _ in self._held], "two processes would write one folder"
-        self.jobs.append((job.what, job.folder.name))
+        self.jobs.append((job.action, job.folder.name))
         self._held.append((job, promise := Future()))
         if len(self._held) == self.held:
             for one, its in self._held:
@@ -33,7 +33,7 @@ class Pretending:
 
     def _end(self, job):
         ended = self.ends(job)
-        if ended is None and job.what == "train":
+        if ended is None and job.action == "train":
             self._finished += 1
             finish(job.folder, perplexity=2.0 + self._finished)
-        return ended or Ended(0)
+        return ended or JobResult(0)

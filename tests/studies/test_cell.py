@@ -5,19 +5,20 @@ import math
 
 import pytest
 
-from anaphor.studies.axes import plain_axis
-from anaphor.studies.cell import MEASURES, Cell, measures_of
-from anaphor.studies.report import _named
+from anaphor.studies.axes import make_axis
+from anaphor.studies.cell import MEASURES, Cell, code_version, make_cell, normalize_code
 from anaphor.studies.spec import StudySpec
 from anaphor.studies.study import Study
+from anaphor.tasks import BITS_PER_BYTE, PERPLEXITY
+from anaphor.tasks.lm.study import STUDY
 from studies.here import Here, Silent
 
 
 def judged(tmp_path, metric, **score):
-    spec = StudySpec(name="one", parameters=(plain_axis("width", [8]),), metric=metric)
+    spec = StudySpec(name="one", parameters=(make_axis("width", [8]),), metric=metric)
     cell = Cell(spec.settings()[0], 0, tmp_path)
     (tmp_path / "result.json").write_text(json.dumps({"status": "finished", "valid": score}))
-    (tmp_path / MEASURES).write_text(json.dumps({"wanted": measures_of(spec)}))
+    (tmp_path / MEASURES).write_text(json.dumps({"wanted": spec.measures}))
     return cell, Study(spec, tmp_path, Here(), Silent())
 
 
@@ -39,11 +40,35 @@ def test_only_a_perplexity_has_a_stand_in(tmp_path, metric, score, value):
     cell, study = judged(tmp_path, metric, **score)
     assert study.value(cell) == value
     told = study.reason(cell, "finished")
-    assert told == ("" if value is not None else "its score has no bits_per_byte")
+    assert told == ("" if value is not None else "the result has no bits_per_byte")
 
 
 def test_a_test_score_is_named_or_left_out():
-    assert _named({"loss": 2.0, "bits_per_byte": None}, "bits_per_byte") is None
-    assert _named({"loss": 2.0, "bits_per_byte": 1.5}, "bits_per_byte") == 1.5
-    assert _named({"loss": 2.0, "perplexity": None}, "perplexity") == pytest.approx(math.exp(2))
-    assert _named({}, "perplexity") is None
+    assert STUDY.value({"loss": 2.0, "bits_per_byte": None}, BITS_PER_BYTE) is None
+    assert STUDY.value({"loss": 2.0, "bits_per_byte": 1.5}, BITS_PER_BYTE) == 1.5
+    assert STUDY.value({"loss": 2.0, "perplexity": None}, PERPLEXITY) == pytest.approx(math.exp(2))
+    assert STUDY.value({}, PERPLEXITY) is None
+
+
+def test_comments_and_docstrings_do_not_change_the_code_version():
+    code = "def f(x):\n    return x + 1\n"
+    commented = '"""A module."""\n\n\ndef f(x):  # a comment\n    """One more."""\n    return (x + 1)\n'
+    assert normalize_code(code) == normalize_code(commented)
+    assert normalize_code(code) != normalize_code(code.replace("1", "2"))
+    assert normalize_code('A = "text"\n') != normalize_code('A = "other"\n')
+    assert len(code_version()) == 64
+
+
+def test_the_name_of_a_cell_depends_on_device_and_torch(tmp_path, monkeypatch):
+    spec = StudySpec(name="one", base={"data": "grammar"}, parameters=(make_axis("width", [8]),))
+
+    def key(device="auto"):
+        return make_cell(spec.with_base(device=device).settings()[0], 0, tmp_path, spec.task, 1).key
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert key() == key("cpu") != key("cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert key() == key("cuda")
+    before = key("cpu")
+    monkeypatch.setattr("torch.__version__", "0.0.1")
+    assert key("cpu") != before

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from anaphor.studies.cell import JOB, STOP
-from anaphor.studies.engines import Ended
+from anaphor.studies.engines import JobResult
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
 from studies.here import Silent
@@ -20,9 +20,9 @@ def worked(job):
     lr = json.loads((job.folder / JOB).read_text())["spec"]["lr"]
     if lr <= HIGHEST:
         finish(job.folder, perplexity=(math.log10(lr) + 4.2) ** 2 + 2)
-        return Ended(0)
+        return JobResult(0)
     (job.folder / "result.json").write_text(json.dumps({"status": "diverged", "reason": "training diverged"}))
-    return Ended(3)
+    return JobResult(3)
 
 
 @pytest.fixture
@@ -40,16 +40,16 @@ def begin(tmp_path):
 
 def stopped(job):
     (job.folder / STOP).touch()
-    return Ended(143)
+    return JobResult(143)
 
 
 @pytest.mark.parametrize(
-    ("ends", "told"), [(worked, math.inf), (stopped, math.inf), (lambda job: Ended(1, "no room"), None)]
+    ("ends", "told"), [(worked, math.inf), (stopped, math.inf), (lambda job: JobResult(1, "no room"), None)]
 )
 def test_a_setting_that_went_wrong_is_the_worst_and_one_that_crashed_is_unknown(begin, monkeypatch, ends, told):
     study = begin(Pretending(ends=ends), "parameters: {lr: {values: [1.0]}}\nseeds: 2")
     plan = Drawn(study.spec.settings())
-    monkeypatch.setattr("anaphor.studies.study.proposals", lambda spec, folder: plan)
+    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder: plan)
     study.run()
     assert [value for _, value in plan.told] == [told]
 
@@ -57,14 +57,14 @@ def test_a_setting_that_went_wrong_is_the_worst_and_one_that_crashed_is_unknown(
 def test_one_seed_that_diverges_spoils_a_setting_where_more_is_better_too(begin, monkeypatch):
     def one(job):
         lucky = not json.loads((job.folder / JOB).read_text())["spec"]["seed"]
-        return finish(job.folder, bleu=30.0) or Ended(0) if lucky else worked(job)
+        return finish(job.folder, bleu=30.0) or JobResult(0) if lucky else worked(job)
 
     study = begin(
         Pretending(ends=one), "task: translate\nmetric: valid.bleu\nparameters: {lr: {values: [1.0]}}\nseeds: 2"
     )
     study.spec = study.spec.with_base(data="echo")
     plan = Drawn(study.spec.settings())
-    monkeypatch.setattr("anaphor.studies.study.proposals", lambda spec, folder: plan)
+    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder: plan)
     study.run()
     assert [value for _, value in plan.told] == [-math.inf]
 
@@ -78,7 +78,7 @@ seeds: 1
 
 
 def test_a_search_leaves_the_values_that_diverge_and_goes_on_so_when_it_is_resumed(begin):
-    pytest.importorskip("optuna", reason="`pip install anaphor[search]` for searches")
+    pytest.importorskip("optuna", reason="`pip install anaphor[search]` for is_search")
     rates = []
     for trials in (20, 40):
         study = begin(engine := Pretending(ends=worked), SEARCH % trials)

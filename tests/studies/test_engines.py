@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from anaphor.errors import ConfigError
-from anaphor.studies import engines, sharing
-from anaphor.studies.engines import Job, LocalEngine, last_line, visible_gpus
+from anaphor.studies import engines
+from anaphor.studies.engines import Job, LocalEngine, read_last_line, visible_gpus
 
 
 class Process:
@@ -36,14 +36,14 @@ def started(monkeypatch):
         found.append(environment)
         return Process(environment)
 
-    monkeypatch.setattr(engines, "start", start)
+    monkeypatch.setattr(engines, "start_worker", start)
     return found
 
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
     """A stand-in for the control of NVIDIA's service, which writes down how it was called."""
-    script = tmp_path / sharing.CONTROL
+    script = tmp_path / engines.MPS_CONTROL
     script.write_text(f'#!/bin/sh\necho "$@ $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/calls\ncat >> {tmp_path}/calls\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -53,7 +53,7 @@ def control(tmp_path, monkeypatch):
 
 def run(engine, tmp_path, jobs):
     with engine:
-        return [promise.result().code for promise in [engine.submit(Job("train", tmp_path)) for _ in range(jobs)]]
+        return [promise.result().exit_code for promise in [engine.submit(Job("train", tmp_path)) for _ in range(jobs)]]
 
 
 def test_every_device_gets_as_many_processes(started, control, tmp_path):
@@ -80,8 +80,8 @@ def test_one_process_for_each_device_needs_no_service(started, control, tmp_path
 
 
 def test_without_the_service_devices_are_shared_in_turns(monkeypatch):
-    monkeypatch.setattr(sharing.shutil, "which", lambda name: None)
-    with sharing.shared_gpus() as environment:
+    monkeypatch.setattr(engines.shutil, "which", lambda name: None)
+    with engines.share_gpus() as environment:
         assert environment == {}
 
 
@@ -89,15 +89,15 @@ def test_a_service_that_does_not_start_is_done_without(control, monkeypatch):
     def fail(*words, **options):
         raise subprocess.CalledProcessError(1, words)
 
-    monkeypatch.setattr(sharing.subprocess, "run", fail)
-    with sharing.shared_gpus() as environment:
+    monkeypatch.setattr(engines.subprocess, "run", fail)
+    with engines.share_gpus() as environment:
         assert environment == {}
 
 
 def test_a_closed_engine_starts_nothing_more(started, tmp_path):
     engine = LocalEngine(slots=1)
     engine._closed = True
-    assert engine.submit(Job("train", tmp_path)).result().code == 143
+    assert engine.submit(Job("train", tmp_path)).result().exit_code == 143
     engine.close()
     assert started == []
 
@@ -118,8 +118,8 @@ def test_a_process_that_was_just_being_started_is_asked_to_end_as_well(tmp_path,
             engine.close()
         return Started(environment)
 
-    monkeypatch.setattr(engines, "start", start)
-    assert engine.submit(Job("train", tmp_path)).result().code == 143
+    monkeypatch.setattr(engines, "start_worker", start)
+    assert engine.submit(Job("train", tmp_path)).result().exit_code == 143
     engine.close()
 
 
@@ -137,6 +137,6 @@ def test_visible_gpus_keep_the_names_they_were_given(monkeypatch):
 
 
 def test_the_reason_is_the_last_line_of_a_worker(tmp_path):
-    assert last_line(tmp_path) == ""
+    assert read_last_line(tmp_path) == ""
     (tmp_path / "output.txt").write_text("a\n" * 9000 + "MemoryError: no room\n\n")
-    assert last_line(tmp_path) == "MemoryError: no room"
+    assert read_last_line(tmp_path) == "MemoryError: no room"

@@ -8,9 +8,9 @@ import pytest
 from anaphor.studies import study as module
 from anaphor.studies import worker
 from anaphor.studies.cell import STOP
-from anaphor.studies.engines import Ended
+from anaphor.studies.engines import JobResult
 from anaphor.studies.spec import read_study
-from anaphor.studies.study import KILLS, Study, why
+from anaphor.studies.study import MAX_RESTARTS, Study, describe_failure
 from anaphor.training.files import append_file
 from studies.here import Silent
 from studies.pretended import Pretending
@@ -81,19 +81,19 @@ def test_a_worker_goes_on_where_the_result_cannot_be_read_or_is_not_of_the_end(t
     class Reached(Exception):
         pass
 
-    def execute(spec, folder, watcher, *, resume, test):
+    def execute(spec, folder, *, resume, test):
         assert (resume, test) == (True, False)
         raise Reached
 
     (tmp_path / "spec.yaml").touch()
     (tmp_path / "result.json").write_text(content)
     monkeypatch.setattr("anaphor.training.run.execute", execute)
-    job = {"task": "lm", "spec": {}, "threads": 1, "measures": {}}
+    job = {"task": "lm", "spec": {}, "threads": 1, "measures": {}, "imports": []}
     with pytest.raises(Reached):
         worker.train(tmp_path, job)
     (tmp_path / "result.json").write_text('{"status": "finished"}')
-    monkeypatch.setattr("anaphor.training.run.opened", lambda folder, device: (_ for _ in ()).throw(KeyError("opened")))
-    with pytest.raises(KeyError, match="opened"):
+    monkeypatch.setattr("anaphor.training.load.load_run", lambda folder, device: {}["loaded"])
+    with pytest.raises(KeyError, match="loaded"):
         worker.train(tmp_path, job)
 
 
@@ -103,14 +103,16 @@ def test_a_cell_that_was_told_to_stop_as_it_finished_can_be_tested(begin):
     for cell in study.cells:
         (cell.folder / STOP).touch()
     study.seal(study.cells[0].setting)
-    engine.ends = lambda job: Ended(143) if (job.folder / STOP).exists() else None
+    engine.ends = lambda job: JobResult(143) if (job.folder / STOP).exists() else None
     assert study.test(study.cells) == {}
 
 
 @pytest.mark.parametrize("code", [143, -15])
 def test_a_worker_that_somebody_else_ended_is_begun_again(begin, code):
     study = begin(engine := Pretending())
-    engine.ends = lambda job: Ended(code, "some warning") if engine.jobs.count(("train", job.folder.name)) < 3 else None
+    engine.ends = lambda job: (
+        JobResult(code, "some warning") if engine.jobs.count(("train", job.folder.name)) < 3 else None
+    )
     study.run()
     assert statuses(study) == ["finished"] * 2
     assert len(engine.jobs) == 2 * 3
@@ -118,19 +120,19 @@ def test_a_worker_that_somebody_else_ended_is_begun_again(begin, code):
 
 
 def test_a_worker_that_is_always_ended_has_failed(begin):
-    study = begin(engine := Pretending(ends=lambda job: Ended(143)))
+    study = begin(engine := Pretending(ends=lambda job: JobResult(143)))
     study.run()
     assert statuses(study) == ["failed"] * 2
-    assert len(engine.jobs) == 2 * (KILLS + 1)
+    assert len(engine.jobs) == 2 * (MAX_RESTARTS + 1)
     assert "signal 15" in study.reason(study.cells[0], "failed")
-    assert "signal 15" in why(Ended(143))
+    assert "signal 15" in describe_failure(JobResult(143))
 
 
 @pytest.mark.parametrize("code", [143, -15])
 def test_a_worker_that_the_study_told_to_stop_is_not_begun_again(begin, code):
     def stopped(job):
         (job.folder / STOP).touch()
-        return Ended(code)
+        return JobResult(code)
 
     study = begin(engine := Pretending(ends=stopped))
     study.run()
@@ -144,7 +146,7 @@ def test_a_refused_search_leaves_the_description_of_the_study_as_it_was(begin, m
     def refuse(spec, folder):
         raise KeyError("refused")
 
-    monkeypatch.setattr(module, "proposals", refuse)
+    monkeypatch.setattr(module, "make_proposals", refuse)
     with pytest.raises(KeyError, match="refused"):
         study.run()
     assert list(study.folder.iterdir()) == []

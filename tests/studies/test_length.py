@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from anaphor.studies.length import binned, draw_lengths, losses_by_length, score_at_length
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -17,7 +18,6 @@ from anaphor.evaluation import losses_by_batch, split_batch
 from anaphor.metrics.perplexity import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
-from anaphor.studies.length import binned, draw_lengths, losses_by_length, score_at_length
 from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
 from anaphor.training.run import opened
 

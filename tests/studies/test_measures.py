@@ -2,8 +2,9 @@
 
 from types import SimpleNamespace
 
-from anaphor.data.vocab import Byte, Word
 from anaphor.studies.measures import longest_lines
+
+from anaphor.data.vocab import Byte, Word
 
 
 def lines(text, count, limit=None):

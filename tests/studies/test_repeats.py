@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from anaphor.studies.engines import Ended
-from anaphor.studies.report import settings_of
+from anaphor.studies.engines import JobResult
+from anaphor.studies.report import list_settings
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
 from studies.here import Silent
@@ -42,7 +42,7 @@ def begin(tmp_path):
 
 
 def run(study, monkeypatch, plan):
-    monkeypatch.setattr("anaphor.studies.study.proposals", lambda spec, folder: plan)
+    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder: plan)
     study.run()
 
 
@@ -57,14 +57,14 @@ def test_a_setting_drawn_twice_is_trained_once_while_others_run(begin, monkeypat
     drawn = list(plan.left)
     run(study, monkeypatch, plan)
     assert len(engine.jobs) == len(set(engine.jobs)) == 2
-    assert [dict(one.parameters) for one in settings_of(study)] == [{"width": 4}, {"width": 8}]
+    assert [dict(one.parameters) for one in list_settings(study)] == [{"width": 4}, {"width": 8}]
     values = {id(setting): value for setting, value in plan.told}
     assert set(values) == set(map(id, drawn)), "a search hears of every setting that it proposed"
     assert values[id(drawn[0])] == values[id(drawn[1])] == values[id(drawn[3])] != values[id(drawn[2])]
 
 
 def test_a_setting_drawn_again_after_it_failed_is_not_trained_again_in_this_start(begin, monkeypatch):
-    study = begin("{width: {values: [4]}}", engine := Pretending(ends=lambda job: Ended(1, "no room")))
+    study = begin("{width: {values: [4]}}", engine := Pretending(ends=lambda job: JobResult(1, "no room")))
     plan = Drawn(places(study, 4, 4))
     run(study, monkeypatch, plan)
     assert len(engine.jobs) == 1
@@ -80,9 +80,9 @@ def test_two_names_of_one_setting_share_its_cells(begin):
     )
     study.run()
     assert len(engine.jobs) == len(set(engine.jobs)) == 2
-    assert [setting.parameters["kind"] for setting in settings_of(study)] == ["plain", "small", "tiny"]
+    assert [setting.parameters["kind"] for setting in list_settings(study)] == ["plain", "small", "tiny"]
     assert study.value(study.cells[1]) == study.value(study.cells[2])
-    assert [status for _, status, _ in study.watcher.told].count("finished") == 3
+    assert [status for _, status, _ in study.callback.calls].count("finished") == 3
     events = [json.loads(line)["event"] for line in (study.folder / "log.jsonl").read_text().splitlines()]
     assert events.count("finished") == 2
     study.seal(study.cells[1].setting)
@@ -93,4 +93,4 @@ def test_two_names_of_one_setting_share_its_cells(begin):
 def test_a_list_that_names_a_setting_twice_has_one_row_of_it(begin):
     study = begin("[{width: 4}, {width: 8}, {width: 4}]", Pretending(slots=3, held=2), method="list")
     study.run()
-    assert [dict(one.parameters) for one in settings_of(study)] == [{"width": 4}, {"width": 8}]
+    assert [dict(one.parameters) for one in list_settings(study)] == [{"width": 4}, {"width": 8}]

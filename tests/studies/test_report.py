@@ -5,10 +5,11 @@ import json
 import numpy as np
 
 from anaphor.studies.cell import JOB, MEASURES
-from anaphor.studies.engines import Ended
-from anaphor.studies.report import SEEN, report
+from anaphor.studies.engines import JobResult
+from anaphor.studies.report import report
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
+from anaphor.tasks.lm.study import EXCLUDED
 from studies.here import Silent
 from studies.pretended import Pretending, finish
 
@@ -26,16 +27,17 @@ def worked(job):
     said = json.loads((job.folder / JOB).read_text())
     spec = said["spec"]
     if spec["width"] == 16 and spec["seed"]:
-        return Ended(1, "no room")
-    loss = (1.0 if not spec["causal"] else 2.0 if spec["width"] == 16 else 3.0) + spec["seed"] / 100
-    finish(job.folder, loss=loss, perplexity=float(np.exp(loss)) if spec["causal"] else None)
+        return JobResult(1, "no room")
+    loss = (1.0 if spec["causal"] is False else 2.0 if spec["width"] == 16 else 3.0) + spec["seed"] / 100
+    finish(job.folder, loss=loss, perplexity=float(np.exp(loss)) if spec["causal"] is not False else None)
     rows = [
-        {"bptt": length, "state": state, "loss": loss + length / 100, "positions": [{}] * length}
+        {"state": state, "length": length, "loss": loss + length / 100}
         for state in ("carried", "restarted")
         for length in (2, 4)
     ]
-    (job.folder / MEASURES).write_text(json.dumps({"wanted": said["measures"], "lengths": rows}))
-    return Ended(0)
+    table = {"axes": ["state", "length"], "rows": rows, "remark": ""}
+    (job.folder / MEASURES).write_text(json.dumps({"wanted": said["measures"], "tables": {"length": table}}))
+    return JobResult(0)
 
 
 def test_by_length_nobody_is_best_who_is_not_so_in_the_study(tmp_path):
@@ -51,7 +53,7 @@ def test_by_length_nobody_is_best_who_is_not_so_in_the_study(tmp_path):
     assert [line for line in by_length if "variant plain" in line and line.startswith("Best of 8 settings: ")]
     (unranked,) = [line for line in by_length if line.startswith("Not ranked: ")]
     assert unranked.count("variant seeing") == 4
-    assert SEEN in unranked
+    assert EXCLUDED in unranked
     assert [line for line in by_length if line.startswith("8 of 36 cells have no result: variant wide, state carried")]
     rows = [line for line in result["table_by_length"].splitlines() if "wide" in line]
     assert len(rows) == 4

@@ -12,11 +12,11 @@ import torch
 from anaphor.data import files
 from anaphor.errors import ConfigError
 from anaphor.studies import worker
-from anaphor.studies.cell import DECIDING, JOB, STOP, TEST, digests, make_cell
-from anaphor.studies.engines import Ended
-from anaphor.studies.hopes import COMPANY
+from anaphor.studies.cell import CODE, DIGESTS, JOB, STOP, TEST, make_cell
+from anaphor.studies.engines import JobResult
+from anaphor.studies.search import MIN_CELLS
 from anaphor.studies.spec import read_study
-from anaphor.studies.study import KILLS, Study, holding, why
+from anaphor.studies.study import MAX_RESTARTS, Study, describe_failure, lock_study
 from studies.here import Here, Silent
 
 STUDY = """
@@ -80,7 +80,7 @@ def test_a_new_question_about_finished_runs_trains_nothing(tmp_path, text):
     asked.run()
     assert len(engine.jobs) == 4
     assert [(cell.folder / "result.json").stat().st_mtime_ns for cell in asked.cells] == steps
-    assert asked.cells[0].read("measures.json")["samples"]["one"]["tokens"] == 2
+    assert asked.cells[0].read("measures.json")["columns"]["one"]["tokens"] == 2
 
 
 def test_a_cell_is_called_after_settings_data_and_threads(tmp_path, text):
@@ -97,7 +97,7 @@ def test_changed_data_are_another_cell(tmp_path, text):
     made = study(tmp_path, text, Here())
     before = make_cell(made.spec.settings()[0], 0, tmp_path, "lm", 1).key
     text.write_text("once more\n" + text.read_text())
-    digests.cache_clear()
+    DIGESTS.clear()
     assert make_cell(made.spec.settings()[0], 0, tmp_path, "lm", 1).key != before
 
 
@@ -113,7 +113,7 @@ def test_test_text_is_not_opened_before_the_seal(tmp_path, monkeypatch):
     made.run()
     assert "train.txt" in opened
     assert "test.txt" not in opened
-    with pytest.raises(ConfigError, match="after the choice is sealed"):
+    with pytest.raises(ConfigError, match="after the selection is sealed"):
         made.test(made.cells[:1])
     made.seal(made.cells[0].setting)
     made.test(made.cells[:2])
@@ -133,7 +133,7 @@ def test_a_choice_is_made_once(tmp_path, text):
     made.run()
     made.seal(made.cells[0].setting)
     made.seal(made.cells[0].setting)
-    with pytest.raises(ConfigError, match="has made its choice among other cells"):
+    with pytest.raises(ConfigError, match="is sealed with other cells"):
         made.seal(made.cells[2].setting)
     made.test(made.cells[:1])
     made.seal(made.cells[2].setting, force=True)
@@ -142,7 +142,7 @@ def test_a_choice_is_made_once(tmp_path, text):
 
 
 def test_a_killed_cell_is_begun_again_and_goes_on(tmp_path, text):
-    made = study(tmp_path, text, engine := Here(lambda job, count: Ended(-9) if count < 3 else None))
+    made = study(tmp_path, text, engine := Here(lambda job, count: JobResult(-9) if count < 3 else None))
     made.run()
     assert all(cell.status(made.spec) == "finished" for cell in made.cells)
     assert len(engine.jobs) == 4 * 3
@@ -153,20 +153,20 @@ def test_a_cell_that_is_always_killed_has_failed_and_the_others_finish(tmp_path,
 
     def kill_the_first(job, count):
         bad.append(job.folder.name)
-        return Ended(-9) if job.folder.name == bad[0] else None
+        return JobResult(-9) if job.folder.name == bad[0] else None
 
     made = study(tmp_path, text, engine := Here(kill_the_first))
     made.run()
     assert [cell.status(made.spec) for cell in made.cells] == ["failed", "finished", "finished", "finished"]
-    assert engine.jobs.count(("train", bad[0])) == KILLS + 1
+    assert engine.jobs.count(("train", bad[0])) == MAX_RESTARTS + 1
     assert "signal 9" in made.reason(made.cells[0], "failed")
 
 
 def test_a_cell_that_fails_tells_its_last_line(tmp_path, text):
-    made = study(tmp_path, text, Here(lambda job, count: Ended(1, "MemoryError: no room")))
+    made = study(tmp_path, text, Here(lambda job, count: JobResult(1, "MemoryError: no room")))
     made.run()
     assert {cell.status(made.spec) for cell in made.cells} == {"failed"}
-    assert made.watcher.told[-1][2] == "MemoryError: no room"
+    assert made.callback.calls[-1][2] == "MemoryError: no room"
     healed = study(tmp_path, text, Here())
     healed.run()
     assert {cell.status(healed.spec) for cell in healed.cells} == {"finished"}, "a failure is tried again next time"
@@ -194,10 +194,10 @@ def test_a_diverged_cell_says_so_and_is_not_run_again(tmp_path, text):
     made = study(tmp_path, text, Here())
     made.spec = made.spec.with_base(lr=3e38)
     engine = Here()
-    engine.work = lambda job: worker.main([job.what, str(job.folder)])
+    engine.work = lambda job: worker.main([job.action, str(job.folder)])
     made.engine = engine
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "watch", lambda folder: None)
+        patch.setattr(worker, "watch_for_stop", lambda folder: None)
         made.run()
     assert {cell.status(made.spec) for cell in made.cells} == {"diverged"}
     assert "diverged" in made.reason(made.cells[0], "diverged")
@@ -209,19 +209,19 @@ def test_a_diverged_cell_says_so_and_is_not_run_again(tmp_path, text):
 
 def test_a_hopeless_cell_is_stopped_and_stays_so(tmp_path, text):
     """The worker is asked by a file; here the engine looks at it in the worker's place."""
-    made = study(tmp_path, text, Here(), "stop_hopeless: true\n")
+    made = study(tmp_path, text, Here(), "prune: true\n")
     made.run()  # finished ones to be compared with
-    assert len(made.cells) >= COMPANY
-    slow = study(tmp_path, text, Here(), "stop_hopeless: true\n")
+    assert len(made.cells) >= MIN_CELLS
+    slow = study(tmp_path, text, Here(), "prune: true\n")
     slow.spec = replace(made.spec, base={**made.spec.base, "lr": 1e-9})
     cell = make_cell(slow.spec.settings()[0], 0, slow.cells_folder, "lm", 1)
     cell.write_job(slow.spec, 1)
     worker.train(cell.folder, json.loads((cell.folder / JOB).read_text()))
     slow.cells = [*made.cells, cell]
-    slow._stop_hopeless([cell])
+    slow._prune([cell])
     assert (cell.folder / STOP).exists()
     best = max(made.cells, key=lambda cell: -made.value(cell))
-    slow._stop_hopeless([best])
+    slow._prune([best])
     assert not (best.folder / STOP).exists()
 
 
@@ -246,22 +246,26 @@ def test_another_task_is_studied_the_same_way(tmp_path):
     assert made.cells[0].read(TEST)["bleu"] >= 0
 
 
-def test_why_names_signals_and_codes():
-    assert "memory" in why(Ended(-9))
-    assert "signal 11" in why(Ended(-11))
-    assert why(Ended(2, "no such data")) == "no such data"
-    assert why(Ended(2)) == "ended with exit code 2"
+def test_failures_name_signals_and_codes():
+    assert "memory" in describe_failure(JobResult(-9))
+    assert "signal 11" in describe_failure(JobResult(-11))
+    assert describe_failure(JobResult(2, "no such data")) == "no such data"
+    assert describe_failure(JobResult(2)) == "exit code 2"
 
 
 def test_two_processes_do_not_run_one_study(tmp_path):
-    with holding(tmp_path / "out"), pytest.raises(ConfigError, match="in use by process"), holding(tmp_path / "out"):
+    with (
+        lock_study(tmp_path / "out"),
+        pytest.raises(ConfigError, match="in use by process"),
+        lock_study(tmp_path / "out"),
+    ):
         pass
 
 
 def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
     package = Path(files.__file__).parents[1]
-    harmless = {"config", "errors", "draw", "taps"}  # they read, refuse, draw and watch
+    harmless = {"config", "errors", "registry", "progress", "draw", "taps", "inspect"}  # they read, refuse, name and show
     for path in package.rglob("*.py"):
-        if path.relative_to(package).parts[0] in DECIDING:
+        if path.relative_to(package).parts[0] in CODE:
             used = set(re.findall(r"^\s*from anaphor\.(\w+)", path.read_text(), re.MULTILINE))
-            assert used <= harmless | {name.removesuffix(".py") for name in DECIDING}, path
+            assert used <= harmless | {name.removesuffix(".py") for name in CODE}, path

@@ -2,10 +2,10 @@
 
 import pytest
 
-pytest.importorskip("optuna", reason="`pip install anaphor[search]` for searches")
+pytest.importorskip("optuna", reason="`pip install anaphor[search]` for is_search")
 
 from anaphor.errors import ConfigError
-from anaphor.studies.search import Listed, Searched
+from anaphor.studies.search import ListProposals, OptunaProposals
 from anaphor.studies.spec import read_study
 
 STUDY = """
@@ -17,13 +17,13 @@ parameters:
   model: {values: [lstm, gru]}
 seeds: 1
 """
-DRAWN = [0.005547119471592123, 0.0013130280280658588, 0.6581332043291803]  # by seed 0, since there are searches
+DRAWN = [0.005547119471592123, 0.0013130280280658588, 0.6581332043291803]  # by seed 0, since there are is_search
 
 
 def searched(tmp_path, method="bayes"):
     path = tmp_path / "study.yaml"
     path.write_text(STUDY % method)
-    return Searched(read_study(path), tmp_path)
+    return OptunaProposals(read_study(path), tmp_path)
 
 
 def badness(setting):
@@ -98,17 +98,25 @@ def test_a_random_search_without_an_interruption_draws_what_it_always_drew(tmp_p
 def test_a_search_takes_any_seed_that_a_run_takes(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text((STUDY % "random").replace("seeds: 1", f"seeds: [{2**63 - 1}]"))
-    assert Searched(read_study(path), tmp_path).next() is not None
+    assert OptunaProposals(read_study(path), tmp_path).next() is not None
 
 
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ("  layers: {min: 1, max: 4}\n", "", "layers was varied and is not"),
-        ("layers: {min: 1, max: 4}", "layers: {min: 1, max: 4}\n  width: {values: [8, 9]}", "width was not varied"),
+        ("  layers: {min: 1, max: 4}\n", "", "layers was an axis and is none"),
+        (
+            "layers: {min: 1, max: 4}",
+            "layers: {min: 1, max: 4}\n  width: {values: [8, 9]}",
+            "width was no axis",
+        ),
         ("[lstm, gru]", "[lstm]", "model was one of lstm, gru and is one of lstm"),
         ("[lstm, gru]", "[lstm, gru, rnn]", "model was one of lstm, gru and is one of lstm, gru, rnn"),
-        ("layers: {min: 1, max: 4}", "layers: {values: [1, 2]}", "layers was a whole number from a range and is one"),
+        (
+            "layers: {min: 1, max: 4}",
+            "layers: {values: [1, 2]}",
+            "layers was an integer from a range and is one of",
+        ),
         ("max: 1.0, distribution: log_uniform", "max: 1.0", "lr was a number on a logarithmic scale and is a number"),
     ],
 )
@@ -121,9 +129,9 @@ def test_a_search_that_was_changed_between_two_starts_is_one_line(tmp_path, befo
     assert changed != path.read_text()
     path.write_text(changed)
     with pytest.raises(ConfigError) as caught:
-        Searched(read_study(path), tmp_path)
-    assert f"was begun otherwise: {told}" in str(caught.value)
-    assert "choose another --out" in str(caught.value)
+        OptunaProposals(read_study(path), tmp_path)
+    assert f"differ: {told}" in str(caught.value)
+    assert "use another --out" in str(caught.value)
     assert "\n" not in str(caught.value)
     again = searched(tmp_path, "random")
     assert [again.next(), again.next()] == [first, second], "the search as it was goes on"
@@ -134,7 +142,7 @@ def test_a_search_may_go_on_with_a_wider_range(tmp_path):
     search.report(first := search.next(), badness(first))
     path = tmp_path / "study.yaml"
     path.write_text(path.read_text().replace("max: 4", "max: 6"))
-    assert len(explored(Searched(read_study(path), tmp_path))) == 25
+    assert len(explored(OptunaProposals(read_study(path), tmp_path))) == 25
 
 
 def test_a_failed_setting_is_told_and_the_search_goes_on(tmp_path):
@@ -172,5 +180,5 @@ def test_a_list_needs_no_report(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text("parameters: {width: {values: [4, 8]}}\n")
     settings = read_study(path).settings()
-    listed = Listed(settings)
+    listed = ListProposals(settings)
     assert [listed.next(), listed.next(), listed.next()] == [*settings, None]

@@ -8,10 +8,11 @@ import pytest
 
 from anaphor import draw
 from anaphor.errors import DataError
-from anaphor.studies.figures import draw_study
-from anaphor.studies.groups import Group, Metric
+from anaphor.metrics.result import Metric
+from anaphor.studies.groups import Group, Objective
+from anaphor.studies.outputs import draw_study
 
-PPL = Metric("validation perplexity", "PPL", least=1.0)
+PPL = Objective(Metric("perplexity", "min", "perplexity", minimum=1.0))
 BPTT = [5, 10, 35, 140]
 LSTM, TRANSFORMER = "lstm", "transformer, which has a long name: $x_1$ & 100 %"
 
@@ -93,7 +94,7 @@ def test_no_band_goes_below_what_the_metric_can_be(figures, tmp_path, axis):
     assert min(ends) > -1000
     places = [path.vertices[:, int(name == "bptt")].min() for shape in one.collections for path in shape.get_paths()]
     assert min(places) == 1.0
-    assert figures[0].get_supxlabel() == "intervals are cut off at 1, the least that there can be"
+    assert figures[0].get_supxlabel() == "intervals are cut off at 1, the minimum"
 
 
 def test_test_scores_of_all_settings_have_a_panel_of_their_own(figures, tmp_path):
@@ -160,7 +161,7 @@ def test_two_scales_are_a_map_with_numbers_a_bar_and_a_frame_around_the_best(fig
     )
     assert drawn(groups, axes, tmp_path) == ["study.png", "study.svg"]
     first, second, bar = figures[0].axes
-    assert (first.get_title(), second.get_title(), bar.get_ylabel()) == ("model lstm", "model gru", PPL.name)
+    assert (first.get_title(), second.get_title(), bar.get_ylabel()) == ("model lstm", "model gru", PPL.title)
     assert [label.get_text() for label in first.get_xticklabels()] == ["64", "128", "256"]
     assert [label.get_text() for label in first.get_yticklabels()] == ["2", "1"]
     assert texts(first)[0] == "–"
@@ -184,7 +185,7 @@ def test_maps_far_from_each_other_have_colours_and_a_bar_of_their_own(best, figu
     assert ends[0] == ends[1] != ends[2] == ends[3], "both splits of a model have the same colours"
     assert all(high - low < 40 for low, high in ends)
     assert [bar.get_ylabel() for bar in bars] == ["perplexity"] * 4
-    assert "each model has colours of its own" in figures[0]._supxlabel.get_text()
+    assert "each model has its own color scale" in figures[0]._supxlabel.get_text()
 
 
 def test_a_map_of_equal_numbers_leaves_the_colours_common(figures, tmp_path):
@@ -217,7 +218,7 @@ def test_only_names_are_dots_with_bars_best_first(figures, tmp_path):
 def test_more_is_better_where_the_goal_says_so(figures, tmp_path):
     axes = {"variant": ["low", "high"]}
     groups = study(axes, lambda variant: 10 * len(variant))
-    drawn(groups, axes, tmp_path, Metric("accuracy", "accuracy", goal="maximize"))
+    drawn(groups, axes, tmp_path, Objective(Metric("accuracy", "max", "accuracy")))
     assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == ["high", "low"]
 
 

@@ -4,13 +4,14 @@ import pytest
 import yaml
 
 from anaphor.errors import ConfigError
+from anaphor.metrics.result import Metric
 from anaphor.studies.axes import Range
-from anaphor.studies.figures import draw_study
-from anaphor.studies.findings import findings
-from anaphor.studies.groups import Group, Metric
-from anaphor.studies.presets import presets, questions, study_file
-from anaphor.studies.spec import read_study
-from anaphor.studies.tables import write_tables
+from anaphor.studies.findings import describe_findings
+from anaphor.studies.groups import Group, Objective
+from anaphor.studies.outputs import draw_study, write_tables
+from anaphor.studies.spec import find_study_file, list_presets, read_study
+
+LOSS = Objective(Metric("loss", "min", "loss", "nats"))
 
 
 def read(tmp_path, text, **more):
@@ -65,10 +66,10 @@ def test_every_place_of_a_list_has_a_value_on_every_axis(tmp_path):
     ]
     assert spec.axes == {"lr": (0.01, None), "width": (8, 16), "epochs": (2, 3, None), "steps": (None, 5)}
     groups = [Group(place, (0,), (3.0 + number,)) for number, place in enumerate(places(spec))]
-    assert findings(groups, spec.axes, Metric("loss", "nats"))
-    rows = write_tables(groups, spec.axes, Metric("loss", "nats"), {}, tmp_path).splitlines()[2:]
+    assert describe_findings(groups, spec.axes, LOSS)
+    rows = write_tables(groups, spec.axes, LOSS, {}, tmp_path).splitlines()[2:]
     assert [row.split()[1] for row in rows] == ["0.01", "none", "none", "none"]
-    assert draw_study(groups, spec.axes, Metric("loss", "nats"), tmp_path)
+    assert draw_study(groups, spec.axes, LOSS, tmp_path)
 
 
 def test_a_named_variant_may_set_several_things(tmp_path):
@@ -122,11 +123,11 @@ def test_what_every_place_sets_is_known_and_what_some_set_is_not(tmp_path):
         tmp_path,
         "parameters: {kind: {settings: {one: {lr: 1.0, heads: 2}, two: {lr: 2.0}}}, steps: {values: [5, 6]}}\n",
     )
-    assert spec.varied_by("lr") == "kind"
-    assert spec.varied_by("heads") is None
-    assert spec.varied_by("epochs") == spec.varied_by("steps") == "steps"
+    assert spec.find_axis_of("lr") == "kind"
+    assert spec.find_axis_of("heads") is None
+    assert spec.find_axis_of("epochs") == spec.find_axis_of("steps") == "steps"
     listed = read(tmp_path, "method: list\nparameters: [{width: 8, lr: 1.0}, {width: 9}]\n")
-    assert (listed.varied_by("width"), listed.varied_by("lr")) == ("width", None)
+    assert (listed.find_axis_of("width"), listed.find_axis_of("lr")) == ("width", None)
 
 
 def test_seeds_are_a_list_or_how_many(tmp_path):
@@ -154,19 +155,19 @@ def test_a_range_is_for_searches(tmp_path):
         read(tmp_path, body)
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", list_presets())
 @pytest.mark.parametrize("data", [None, "wikitext-2"])
 def test_every_preset_says_what_it_asks_and_makes_runs(name, data):
-    spec = read_study(study_file(name), data=data)
-    assert questions()[name].endswith("?")
+    spec = read_study(find_study_file(name), data=data)
+    assert spec.about.endswith("?")
     assert len(spec.settings()) >= 3
     if data is not None:
         assert {setting.run.data for setting in spec.settings()} == {data}
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", list_presets())
 def test_a_study_written_down_is_the_same_study(name, tmp_path):
-    spec = read_study(study_file(name))
+    spec = read_study(find_study_file(name))
     path = tmp_path / f"{name}.yaml"
     path.write_text(yaml.safe_dump(spec.to_plain(), sort_keys=False))
     again = read_study(path)
@@ -179,49 +180,52 @@ def test_a_study_written_down_is_the_same_study(name, tmp_path):
     [
         ("", "has no parameters"),
         ("parameters: {widht: {values: [8]}}\n", "a run of a study has no field 'widht'; did you mean 'width'"),
-        ("parameters: {width: {values: []}}\n", "width has no values: there must be at least one"),
-        ("parameters: {model: {settings: {}}}\n", "model has no settings: there must be at least one"),
-        ("seeds: 0\nparameters: {width: {values: [8]}}\n", "how many there are, at least 1, or a list .* not 0"),
-        ("parameters: {width: [8]}\n", "width holds `values: \\[...\\]`"),
-        ("parameters: {width: {valeus: [8]}}\n", "needs a list of values"),
-        ("parameters: {width: {values: [8, 8]}}\n", "the same value twice"),
+        ("parameters: {width: {values: []}}\n", "width has no values: give at least one"),
+        ("parameters: {model: {settings: {}}}\n", "model has no settings: give at least one"),
+        ("seeds: 0\nparameters: {width: {values: [8]}}\n", "seeds=0: give the number of seeds, at least 1, or a list"),
+        ("parameters: {width: [8]}\n", "write `width: {values: \\[...\\]}`"),
+        ("parameters: {width: {valeus: [8]}}\n", "width has valeus: it needs values, settings, or min and max"),
+        ("parameters: {width: {values: [8, 8]}}\n", "width has a duplicate value: 8, 8"),
         ("parameters: {width: {values: [wide]}}\n", "at width wide: width='wide' is a str"),
-        ("parameters: 3\n", "parameters hold names"),
+        ("parameters: 3\n", "parameters=3: it must be a mapping"),
         ("parameters: [{width: 8}]\n", "need method list"),
         ("method: list\nparameters: {width: {values: [8]}}\n", "as a list of settings"),
         ("method: gird\nparameters: {width: {values: [8]}}\n", "did you mean 'grid'"),
         ("metric: test.loss\nparameters: {width: {values: [8]}}\n", "unknown metric 'test.loss'"),
         ("metrics: valid.loss\nparameters: {width: {values: [8]}}\n", "unknown key 'metrics'"),
         ("seeds: []\nparameters: {width: {values: [8]}}\n", "at least one"),
-        ("seeds: [1, 1]\nparameters: {width: {values: [8]}}\n", "each only once"),
-        ("seeds: many\nparameters: {width: {values: [8]}}\n", "a list of whole numbers"),
+        ("seeds: [1, 1]\nparameters: {width: {values: [8]}}\n", "without duplicates"),
+        ("seeds: many\nparameters: {width: {values: [8]}}\n", "or a list of integers"),
         ("lengths: [0]\nparameters: {width: {values: [8]}}\n", "at least 1 token"),
         ("task: chess\nparameters: {width: {values: [8]}}\n", "unknown task 'chess'"),
-        ("base: [1]\nparameters: {width: {values: [8]}}\n", "base holds names and values"),
+        ("base: [1]\nparameters: {width: {values: [8]}}\n", "base=\\[1\\]: it must be a mapping"),
         ("base: {recipe: gpt5}\nparameters: {width: {values: [8]}}\n", "unknown recipe 'gpt5'"),
         ("method: zip\nparameters: {width: {values: [8]}, layers: {values: [1, 2]}}\n", "as many values on every axis"),
         ("method: bayes\nparameters: {lr: {min: 2, max: 1}}\n", "min must be below max"),
         ("method: bayes\nparameters: {lr: {min: 0, max: 1, distribution: log_uniform}}\n", "must be above 0"),
-        ("method: bayes\nparameters: {lr: {min: 0, max: .inf}}\n", "to inf: both must be finite"),
+        ("method: bayes\nparameters: {lr: {min: 0, max: .inf}}\n", "max=inf: both must be finite"),
         (
             "method: random\nparameters: {bptt: {min: 1.5, max: 4, distribution: int_uniform}}\n",
-            "bptt goes from 1.5 to 4 in whole numbers: both must be whole",
+            "bptt: min=1.5, max=4: distribution int_uniform needs integers",
         ),
         ("trials: many\nparameters: {width: {values: [8]}}\n", "trials='many' is a str, but it must be a whole number"),
         ("trials: 2.5\nparameters: {width: {values: [8]}}\n", "trials=2.5 is a float, but it must be a whole number"),
         ("long_lines: three\nparameters: {width: {values: [8]}}\n", "long_lines='three' is a str"),
-        ("stop_hopeless: maybe\nparameters: {width: {values: [8]}}\n", "stop_hopeless='maybe' is a str"),
-        ("parameters: {width: {values: [{a: 1}]}}\n", "width takes numbers, names and lists of them, not {'a': 1}"),
-        ("parameters: {width: {values: [!!set {a}]}}\n", "width takes numbers, names and lists of them, not {'a'}"),
+        ("prune: maybe\nparameters: {width: {values: [8]}}\n", "prune='maybe' is a str"),
+        ("parameters: {width: {values: [{a: 1}]}}\n", "width: {'a': 1} must be a number, a name or a list of them"),
+        ("parameters: {width: {values: [!!set {a}]}}\n", "width: {'a'} must be a number, a name or a list of them"),
         ("samples: {one: ''}\nparameters: {width: {values: [8]}}\n", "samples: one is empty"),
         ("samples: {one: }\nparameters: {width: {values: [8]}}\n", "samples: one is empty"),
         ("base: {mixers: lstm}\nparameters: {width: {values: [8]}}\n", "mixers='lstm': it must be a list of names"),
-        ("seeds: 2\nparameters: {seed: {values: [7, 8]}}\n", "seed is no axis: `seeds: \\[7, 8\\]` or `seeds: 2` says"),
-        ("method: random\nparameters: {seed: {min: 1, max: 9}}\n", "seed is no axis: `seeds: "),
-        ("parameters: {seeds: {values: [7, 8]}}\n", "seeds is no axis: `seeds: "),
-        ("parameters: {kind: {settings: {one: {seed: 7}, two: {}}}}\n", "seed is no setting: `seeds: "),
-        ("method: list\nparameters: [{width: 8, seed: 7}]\n", "seed is no axis: `seeds: "),
-        ("base: {seed: 7}\nparameters: {width: {values: [8]}}\n", "seed is no setting: `seeds: "),
+        (
+            "seeds: 2\nparameters: {seed: {values: [7, 8]}}\n",
+            "seed is no axis: use `seeds: \\[7, 8\\]` or `seeds: 2`",
+        ),
+        ("method: random\nparameters: {seed: {min: 1, max: 9}}\n", "seed is no axis: use `seeds: "),
+        ("parameters: {seeds: {values: [7, 8]}}\n", "seeds is no axis: use `seeds: "),
+        ("parameters: {kind: {settings: {one: {seed: 7}, two: {}}}}\n", "seed is no setting: use `seeds: "),
+        ("method: list\nparameters: [{width: 8, seed: 7}]\n", "seed is no axis: use `seeds: "),
+        ("base: {seed: 7}\nparameters: {width: {values: [8]}}\n", "seed is no setting: use `seeds: "),
     ],
 )
 def test_a_mistake_is_told_in_one_line(tmp_path, text, message):
@@ -241,7 +245,9 @@ def test_a_mistake_is_told_in_one_line(tmp_path, text, message):
 def test_a_setting_of_the_other_task_is_told_as_one(tmp_path, text, name, other, own):
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text).settings()
-    assert str(caught.value) == f"study 'study': {name} belongs to `task: {other}`, and this study has `task: {own}`"
+    assert str(caught.value) == (
+        f"study 'study': {name} is a setting of `task: {other}`, and this study has `task: {own}`"
+    )
 
 
 def test_a_list_among_the_values_is_one_value_in_brackets(tmp_path):
@@ -252,8 +258,8 @@ def test_a_list_among_the_values_is_one_value_in_brackets(tmp_path):
 
 
 def test_an_unknown_study_names_the_nearest():
-    with pytest.raises(ConfigError, match="no study 'bptts'; did you mean 'bptt'"):
-        study_file("bptts")
+    with pytest.raises(ConfigError, match="unknown study 'bptts'; did you mean 'bptt'"):
+        find_study_file("bptts")
 
 
 def test_a_setting_may_follow_another(tmp_path):
@@ -265,14 +271,14 @@ def test_a_setting_may_follow_another(tmp_path):
         "base: {recipe: word-language-model-transformer, feedforward: $width}\nparameters: {layers: {values: [1]}}\n"
     )
     assert [setting.run.feedforward for setting in read(tmp_path, in_base).settings()] == [200]
-    with pytest.raises(ConfigError, match=r"unknown setting for feedforward to follow 'widht'; did you mean 'width'"):
+    with pytest.raises(ConfigError, match=r"unknown setting in feedforward=\$widht: 'widht'; did you mean 'width'"):
         read(tmp_path, told.replace("$width", "$widht")).settings()
-    with pytest.raises(ConfigError, match="heads follows feedforward, which follows width"):
+    with pytest.raises(ConfigError, match=r"heads: \$feedforward refers to \$width"):
         read(tmp_path, told.replace("$width", "$width, heads: $feedforward")).settings()
 
 
 def test_the_grid_of_the_seed_has_nhid_everywhere():
-    spec = read_study(study_file("grid"), data="wikitext-2")
+    spec = read_study(find_study_file("grid"), data="wikitext-2")
     transformers = [setting.run for setting in spec.settings() if setting.parameters["model"] == "transformer"]
     assert {(run.width, run.feedforward) for run in transformers} == {(size, size) for size in (64, 128, 256, 512)}
     assert len(spec.settings()) == 32

@@ -7,12 +7,14 @@ import re
 import pytest
 
 from anaphor.errors import DataError
-from anaphor.studies.groups import Group, Metric
-from anaphor.studies.report import ended_early
+from anaphor.metrics.result import Metric
+from anaphor.studies.groups import Group, Objective
+from anaphor.studies.outputs import write_tables
+from anaphor.studies.report import merge_remarks
 from anaphor.studies.statistics import Interval
-from anaphor.studies.tables import write_tables
+from anaphor.tasks.lm.measures import describe_cut
 
-PPL = Metric("validation perplexity", "PPL")
+PPL = Objective(Metric("perplexity", "min", "perplexity"))
 NASTY = 'a|b & c_d 5% "e"\nf\\g {h} $i$ #j ~k ^l <m>'
 AXES = {"variant": ["plain", NASTY], "width": [64, 128]}
 GROUPS = [
@@ -91,10 +93,11 @@ def test_a_table_that_cannot_be_written_says_why(tmp_path):
 
 
 def test_lengths_that_no_row_has_are_named_once_unless_settings_differ():
-    short, refused, long = ("a", {5: 5, 40: 33, 80: 33}), ("b", {5: 5}), ("c", {5: 5, 40: 40, 80: 60})
-    said = "40 and 80 stand at 33: their segments have 33 tokens, for no row of the text is longer."
-    assert ended_early([short, ("d", dict(short[1])), refused, ("e", {})]) == [said]
-    one = "80 stands at 60: its segments have 60 tokens, for no row of the text is longer."
-    assert ended_early([short, long]) == [f"with a, {said}", f"with c, {one}"]
-    assert ended_early([short, ("c", {5: 5, 40: 40, 80: 80})]) == [f"with a, {said}"]
-    assert ended_early([refused]) == ended_early([]) == []
+    short, refused, long = {5: 5, 40: 33, 80: 33}, {5: 5}, {5: 5, 40: 40, 80: 60}
+    said = "lengths 40 and 80 are cut to 33 tokens, the longest row of the text."
+    one = "length 80 is cut to 60 tokens, the longest row of the text."
+    assert [describe_cut(reached) for reached in (short, refused, long, {})] == [said, "", one, ""]
+    assert merge_remarks([("a", said, 33), ("d", said, 33), ("b", "", 5), ("e", "", 0)]) == [said]
+    assert merge_remarks([("a", said, 33), ("c", one, 60)]) == [f"with a, {said}", f"with c, {one}"]
+    assert merge_remarks([("a", said, 33), ("c", "", 80)]) == [f"with a, {said}"]
+    assert merge_remarks([("b", "", 5)]) == merge_remarks([]) == []

@@ -11,7 +11,7 @@ import torch
 
 from anaphor.bench.timing import Finding
 from anaphor.errors import DataError
-from anaphor.studies.axes import plain_axis
+from anaphor.studies.axes import make_axis
 from anaphor.studies.cell import Cell
 from anaphor.studies.engines import LocalEngine, visible_gpus
 from anaphor.studies.spec import StudySpec
@@ -29,11 +29,11 @@ class _Silent:
     def __init__(self, tick: Callable[[str], None]) -> None:
         self.tick = tick
 
-    def changed(self, cell: Cell, status: str, reason: str = "") -> None:
+    def on_status(self, cell: Cell, status: str, reason: str = "") -> None:
         if status == "finished":
             self.tick("packing")
 
-    def waited(self, running: list[Cell]) -> None:
+    def on_wait(self, running: list[Cell]) -> None:
         pass
 
 
@@ -62,7 +62,7 @@ def cells_per_hour(device: torch.device, packed: int, count: int, tick: Callable
     spec = StudySpec(
         name="packing",
         base={**BASE, **BUDGET[device.type], "device": device.type},
-        parameters=(plain_axis("lr", [0.002]),),
+        parameters=(make_axis("lr", [0.002]),),
         seeds=tuple(range(count)),
         test="none",
     )

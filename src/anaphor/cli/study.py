@@ -1,4 +1,4 @@
-"""`anaphor study PRESET|FILE`: many runs, one answer."""
+"""`anaphor study PRESET|FILE`: train many runs and compare them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.config import from_text, look_up
+from anaphor.config import from_text, look_up, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
-from anaphor.studies.presets import questions, study_file
-from anaphor.studies.spec import TESTS, StudySpec, read_study
+from anaphor.registry import import_file
+from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
 
 if TYPE_CHECKING:
     from anaphor.studies.engines import Engine
@@ -26,44 +26,45 @@ PARTIAL = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Train a model at every place of a study, compare them, and say what the numbers support.
+    """Train every setting of a study with several seeds, compare them, and report what is significant.
 
-    `anaphor study list` names the studies that come with the program. A study that was interrupted goes on by the same
-    command: what is finished is never run again.
+    `anaphor study list` lists the presets. The same command resumes an interrupted study: finished cells are kept.
     """
 
     study: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
-    """A study by name, or a YAML file; `list` names those that there are."""
+    """Preset or YAML file; `list` lists the presets."""
     data: str | None = None
-    """Another data set than the study's own."""
+    """Data set, in place of the study's own."""
     set: tuple[str, ...] = ()
-    """Settings of every run, as `name=value`, over those of the study."""
+    """Settings of every run as `name=value`; they override the study's own."""
     seeds: int | None = None
-    """How many seeds; None means as many as the study says."""
+    """Number of seeds, in place of the study's own."""
     out: Path | None = None
-    """Folder of the study; None means one called after it under studies."""
+    """Folder of the study (studies/NAME if not given)."""
     of: Path | None = None
-    """A run, or a finished study whose choice is taken: its model is looked at, instead of training anew."""
+    """Run, or finished study, to measure in place of training."""
     test: str | None = None
-    """What is scored on test after the choice: best, all or none; None means as the study says."""
-    stop_hopeless: bool = False
-    """End runs early that are worse than the median of the others at the same point."""
+    """Settings to evaluate on test after the selection: best, all or none."""
+    prune: bool = False
+    """Stop settings early that are worse than the median of the others at the same step."""
     engine: str = "local"
-    """What runs the cells: local (processes of this machine) or ray (a cluster)."""
+    """Engine that runs the cells: local (processes of this machine) or ray (a cluster)."""
     address: str | None = None
-    """Where an existing Ray cluster is; None starts one here."""
+    """Address of a Ray cluster (a new one on this machine if not given)."""
     workers: int | None = None
-    """How many local processes run side by side; None means one for each core, or per_device for each GPU."""
+    """Number of local processes (one for each core, or --per-device for each GPU, if not given)."""
     per_device: int = 4
-    """How many processes share a GPU."""
+    """Processes per GPU."""
     threads: int = 1
-    """Processor threads of each process. Another number is another study: sums are rounded otherwise."""
+    """CPU threads per process; results depend on it, because sums are rounded differently."""
     device: str | None = None
-    """Where the runs are: auto, cpu or cuda; None means as the study's file says, or auto."""
+    """Device: auto, cpu or cuda (as in the study's file, or auto, if not given)."""
+    imports: tuple[Path, ...] = dataclasses.field(default=(), metadata={"flag": "import", "repeated": True})
+    """Python file that registers parts of your own; may be given several times."""
     force: bool = False
-    """Choose again where a choice was made among other cells."""
+    """Select again, although the study is sealed with other cells."""
     dry_run: bool = False
-    """List the cells and how long they would take, and stop."""
+    """List the cells with an estimate of the time, and stop."""
     json: bool = False
     """Print one JSON value; progress goes to stderr."""
 
@@ -71,75 +72,75 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor study")
     if options.study == "list":
-        return tell_presets(options)
-    spec = chosen(options)
+        return print_presets(options)
+    for path in options.imports:
+        import_file(path)
+    spec = build_spec(options)
     folder = options.out or Path("studies") / spec.name
     if options.dry_run:
-        return tell_cells(spec, folder, options)
+        return print_cells(spec, folder, options)
 
-    from anaphor.cli.study_table import table_for
-    from anaphor.studies.adoption import adopt
+    from anaphor.cli.study_table import make_progress
+    from anaphor.studies.import_runs import import_runs
     from anaphor.studies.report import report
-    from anaphor.studies.soundness import check_study
-    from anaphor.studies.study import Study, holding
+    from anaphor.studies.study import Study, lock_study
+    from anaphor.studies.validation import validate_study
 
-    settings = None if spec.searches else spec.settings()
-    check_study(spec, settings)  # refused before anything is started
-    refuse_another(spec, folder, options)
+    settings = None if spec.is_search else spec.settings()
+    validate_study(spec, settings)
+    refuse_changed(spec, folder, options)
     with (
-        engine_for(options, spec.base["device"]) as engine,
-        holding(folder),
-        table_for(spec, settings, engine.slots) as table,
+        make_engine(options, spec.base["device"]) as engine,
+        lock_study(folder),
+        make_progress(spec, settings, engine.slots) as progress,
     ):
-        study = Study(spec, folder, engine, table, options.threads)
+        study = Study(spec, folder, engine, progress, options.threads)
         if options.of is not None:
-            adopt(spec, study.cells_folder, options.of, options.threads)
+            import_runs(spec, study.cells_folder, options.of, options.threads)
         try:
             study.run()
             result = report(study, force=options.force)
         except KeyboardInterrupt:
             study.log("interrupted")
-            print(f"what is finished stays in {folder}; the same command goes on", file=sys.stderr)
+            print(f"interrupted; finished cells are in {folder}: resume with the same command", file=sys.stderr)
             raise
-    show(result, options)
-    return PARTIAL if any(incomplete(cell) for cell in result["cells"]) else 0
+    print_result(result, options)
+    return PARTIAL if any(is_incomplete(cell) for cell in result["cells"]) else 0
 
 
-def incomplete(cell: dict[str, Any]) -> bool:
-    """Whether something of a cell is not known that the study asks."""
+def is_incomplete(cell: dict[str, Any]) -> bool:
+    """Whether a cell has no result, or no test result that it should have."""
     return cell["status"] in ("failed", "diverged") or "untested" in cell
 
 
-def refuse_another(spec: StudySpec, folder: Path, options: Options) -> None:
-    """A changed study of a folder that has made its choice is refused before anything is written or run."""
-    from anaphor.studies.study import require_same_choice
+def refuse_changed(spec: StudySpec, folder: Path, options: Options) -> None:
+    """Refuse a sealed study that was changed, before anything is written or trained."""
+    from anaphor.studies.study import validate_sealed
 
     if not options.force:
-        require_same_choice(spec, folder, options.threads)
+        validate_sealed(spec, folder, options.threads)
 
 
-def chosen(options: Options) -> StudySpec:
-    """The study with what the command line says over it."""
+def build_spec(options: Options) -> StudySpec:
+    """The study, overridden by the command line."""
     for name in ("threads", "per_device", "workers"):
         count = getattr(options, name)
         if count is not None and count < 1:
             raise ConfigError(f"{name}={count}: it must be at least 1")
     if options.of is not None:
-        from anaphor.studies.adoption import study_of
+        from anaphor.studies.import_runs import read_study_of
 
         if options.data is not None or options.seeds is not None or options.set:
-            raise ConfigError(
-                f"of={options.of} brings its own data, seeds and settings: leave --data, --seeds and --set away"
-            )
-        spec = study_of(options.of, study_file(options.study))
+            raise ConfigError(f"--of {options.of} has its own settings: leave out --data, --seeds and --set")
+        spec = read_study_of(options.of, find_study_file(options.study))
     else:
-        spec = read_study(study_file(options.study), data=options.data)
-        given = dict(assignment(word) for word in options.set)
+        spec = read_study(find_study_file(options.study), data=options.data)
+        given = dict(read_assignment(word) for word in options.set)
         for name in [*given, *(["data"] if options.data is not None else [])]:
-            require_free(spec, name, options.study)
+            refuse_varied(spec, name, options.study)
         spec = spec.with_base(**given)
-    said = None if options.of is not None else spec.base.get("device")  # a run tells where it was, not where to be
-    spec = spec.with_base(device=options.device or said or "auto")
+    device = None if options.of is not None else spec.base.get("device")  # a run may be measured on another device
+    spec = spec.with_base(device=options.device or device or "auto")
     changes: dict[str, Any] = {}
     if options.seeds is not None:
         if options.seeds < 1:
@@ -148,32 +149,32 @@ def chosen(options: Options) -> StudySpec:
     if options.test is not None:
         look_up(TESTS, options.test, "choice of test scores")
         changes["test"] = options.test
-    if options.stop_hopeless:
-        changes["stop_hopeless"] = True
+    if options.prune:
+        changes["prune"] = True
     return dataclasses.replace(spec, **changes)
 
 
-def require_free(spec: StudySpec, name: str, study: str) -> None:
-    """Refuse to set what the study sets itself at every place, for it would count for nothing."""
+def refuse_varied(spec: StudySpec, name: str, study: str) -> None:
+    """Refuse to set what the study varies itself: it would have no effect."""
     if name in ("seed", "seeds"):
-        raise ConfigError(f"--set {name}: seeds are given by --seeds, or as a list in the study's file")
+        raise ConfigError(f"--set {name}: use --seeds, or a list of seeds in the study's file")
     if name == "device":
-        raise ConfigError("--set device: give it as --device")
-    axis = spec.varied_by(name)
+        raise ConfigError("--set device: use --device")
+    axis = spec.find_axis_of(name)
     if axis is None:
         return
-    from anaphor.studies.groups import told
+    from anaphor.studies.axes import format_value
 
     flag = "--data" if name == "data" else f"--set {name}"
-    along = "is what" if axis == name else f"is set along {axis}, which"
-    values = f" ({', '.join(map(told, spec.axes[axis]))})" if axis in spec.axes else ""
+    varied = name if axis == name else f"{name} along the axis {axis}"
+    values = f" ({', '.join(map(format_value, spec.axes[axis]))})" if axis in spec.axes else ""
     raise ConfigError(
-        f"{flag}: {name} {along} this study varies{values}; for other values change `parameters` in a copy of "
-        f"{study_file(study)} and give that file"
+        f"{flag}: the study varies {varied}{values}; for other values edit `parameters` in a copy of "
+        f"{find_study_file(study)}"
     )
 
 
-def assignment(word: str) -> tuple[str, Any]:
+def read_assignment(word: str) -> tuple[str, Any]:
     """`epochs=2` as a name and a value."""
     import yaml
 
@@ -186,14 +187,14 @@ def assignment(word: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {word}: {value!r} is neither a number, a name nor a list of them") from None
 
 
-def engine_for(options: Options, device: str) -> Engine:
+def make_engine(options: Options, device: str) -> Engine:
     from anaphor.studies.engines import ENGINES, build_engine
 
     look_up(ENGINES, options.engine, "engine")
     if options.address is not None and options.engine != "ray":
-        raise ConfigError(f"address={options.address} means nothing without --engine ray")
+        raise ConfigError(f"address={options.address} has no effect without --engine ray")
     if options.workers is not None and options.engine == "ray":
-        raise ConfigError(f"workers={options.workers}: a Ray cluster knows itself how many fit")
+        raise ConfigError(f"workers={options.workers} has no effect with --engine ray: use --per-device and --threads")
     return build_engine(
         options.engine,
         device=device,
@@ -204,40 +205,40 @@ def engine_for(options: Options, device: str) -> Engine:
     )
 
 
-def tell_presets(options: Options) -> int:
+def print_presets(options: Options) -> int:
+    presets = {name: str(read_mapping(path).get("about", "")) for name, path in list_presets().items()}
     if options.json:
-        print(json.dumps([{"study": name, "about": about} for name, about in questions().items()]))
+        print(json.dumps([{"study": name, "about": about} for name, about in presets.items()]))
         return 0
-    width = max(map(len, questions()))
-    for name, about in questions().items():
+    width = max(map(len, presets))
+    for name, about in presets.items():
         print(f"{name:<{width}}  {about}")
     return 0
 
 
-def tell_cells(spec: StudySpec, folder: Path, options: Options) -> int:
-    """What would be run, what is there already, and about how long the rest would take."""
-    if spec.searches:
-        raise ConfigError(f"method {spec.method} chooses as it goes: its {spec.trials} settings cannot be listed")
+def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
+    """List all cells with their status and an estimate of the remaining time."""
+    if spec.is_search:
+        raise ConfigError(f"method {spec.method} draws settings while it runs: its {spec.trials} cannot be listed")
     from anaphor.cli.progress import duration
+    from anaphor.studies.axes import format_setting
     from anaphor.studies.cell import make_cell
-    from anaphor.studies.estimate import estimate
-    from anaphor.studies.groups import label
-    from anaphor.studies.soundness import check_study
-    from anaphor.studies.study import OVER
+    from anaphor.studies.study import FINAL
+    from anaphor.studies.validation import estimate_seconds, validate_study
 
     settings = spec.settings()
-    check_study(spec, settings)
-    refuse_another(spec, folder, options)
-    with engine_for(options, spec.base["device"]) as engine:
+    validate_study(spec, settings)
+    refuse_changed(spec, folder, options)
+    with make_engine(options, spec.base["device"]) as engine:
         slots = engine.slots
     rows: list[dict[str, Any]] = []
     left = 0.0
     for setting in settings:
-        seconds = estimate(setting)
+        seconds = estimate_seconds(setting.run)
         for seed in spec.seeds:
             cell = make_cell(setting, seed, folder / "cells", spec.task, options.threads)
             status = cell.status(spec)
-            left += 0 if status in OVER else seconds
+            left += 0 if status in FINAL else seconds
             rows.append(
                 {"parameters": setting.parameters, "seed": seed, "status": status, "seconds": round(seconds, 1)}
             )
@@ -245,18 +246,20 @@ def tell_cells(spec: StudySpec, folder: Path, options: Options) -> int:
         print(json.dumps({"cells": rows, "workers": slots, "seconds_left": round(left / slots, 1)}))
         return 0
     for row in rows:
-        print(f"{label(row['parameters'])}, seed {row['seed']}: {row['status']}, about {duration(row['seconds'])}")
-    print(f"{len(rows)} cells, {slots} at a time: about {duration(left / slots)}, an estimate from two steps of each")
+        setting, time = format_setting(row["parameters"]), duration(row["seconds"])
+        print(f"{setting}, seed {row['seed']}: {row['status']}, about {time}")
+    print(f"{len(rows)} cells, {slots} at a time: about {duration(left / slots)}, estimated from two steps of each")
     return 0
 
 
-def show(result: dict[str, Any], options: Options) -> None:
+def print_result(result: dict[str, Any], options: Options) -> None:
     if options.json:
         print(json.dumps(result))
         return
     print(result["table"])
-    if "table_by_length" in result:
-        print(f"by length:\n\n{result['table_by_length']}")
+    for key, table in result.items():
+        if key.startswith("table_by_"):
+            print(f"by {key.removeprefix('table_by_')}:\n\n{table}")
     for line in result["findings"]:
         print(line)
     for figure in result["figures"]:

@@ -1,100 +1,109 @@
-"""Engines run the workers of a study: processes of this machine, or a Ray cluster. Neither schedules; they adapt."""
+"""Engines run the workers of a study: processes of this machine, or tasks of a Ray cluster."""
 
 from __future__ import annotations
 
 import os
 import queue
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from anaphor.errors import ConfigError
 from anaphor.studies.cell import OUTPUT
-from anaphor.studies.sharing import shared_gpus
 
-LAST_WORDS = 4000  # bytes of a worker's output in which its reason is looked for
+OUTPUT_TAIL = 4000  # bytes of a worker's output that are searched for its last line
+MPS_CONTROL = "nvidia-cuda-mps-control"
+TERMINATED = 143  # exit code of a worker that was stopped and saved a checkpoint
+ENGINES = {"local": "processes of this machine", "ray": "tasks of a Ray cluster"}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One process: what it does, in which folder, on how many threads."""
+    """Work of one process: `train` or `test` a cell."""
 
-    what: str
+    action: str
     folder: Path
     threads: int = 1
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a process ended: its exit code, negative for a signal, and the last line it wrote."""
+class JobResult:
+    """How a process ended: its exit code (negative for a signal) and the last line of its output."""
 
-    code: int
-    reason: str = ""
+    exit_code: int
+    last_line: str = ""
 
 
-class Engine(Protocol):
-    """Takes jobs and gives promises of their end."""
+class Engine(ABC):
+    """Runs jobs. Leaving its block closes it."""
 
     slots: int
-    """How many jobs make it busy."""
+    """Number of jobs that run at the same time."""
 
-    def submit(self, job: Job) -> Future[Ended]: ...
+    @abstractmethod
+    def submit(self, job: Job) -> Future[JobResult]: ...
 
+    @abstractmethod
     def close(self) -> None:
-        """Ask all that still run to save and to end."""
+        """Ask all running workers to save a checkpoint and stop."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
-class LocalEngine:
-    """Processes of this machine, `per_device` of them on each GPU, or one for every `threads` cores."""
+class LocalEngine(Engine):
+    """Processes of this machine: `per_device` on each GPU, or one for every `threads` cores."""
 
     def __init__(self, *, devices: Sequence[str] = (), per_device: int = 1, threads: int = 1, slots: int | None = None):
         if per_device < 1 or (slots is not None and slots < 1):
-            raise ConfigError(f"per_device={per_device}, workers={slots}: at least 1 of each")
-        usual = len(devices) * per_device if devices else max(1, len(os.sched_getaffinity(0)) // threads)
-        self.slots = usual if slots is None else slots
+            raise ConfigError(f"per_device={per_device}, workers={slots}: both must be at least 1")
+        default = len(devices) * per_device if devices else max(1, len(os.sched_getaffinity(0)) // threads)
+        self.slots = default if slots is None else slots
         self._pool = ThreadPoolExecutor(self.slots)
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._held = ExitStack()
+        self._contexts = ExitStack()
         self._environment: dict[str, str] = {}
         if devices and self.slots > len(devices):
-            self._environment = self._held.enter_context(shared_gpus())
+            self._environment = self._contexts.enter_context(share_gpus())
         self._closed = False
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for slot in range(self.slots if devices else 0):
             assert self._devices is not None
             self._devices.put(devices[slot % len(devices)])
 
-    def submit(self, job: Job) -> Future[Ended]:
+    def submit(self, job: Job) -> Future[JobResult]:
         return self._pool.submit(self._run, job)
 
-    def _run(self, job: Job) -> Ended:
+    def _run(self, job: Job) -> JobResult:
         device = None if self._devices is None else self._devices.get()
         try:
             if self._closed:
-                return Ended(143, "the study was stopped")
+                return JobResult(TERMINATED, "the study was stopped")
             own = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
-            process = start(job, {**self._environment, **own})
+            process = start_worker(job, {**self._environment, **own})
             with process:
                 self._running.add(process)
-                if self._closed:  # while it was being started
-                    let_go(process)
+                if self._closed:  # while it was started
+                    stop_worker(process)
                 code = process.wait()
                 self._running.discard(process)
-            return Ended(code, last_line(job.folder))
+            return JobResult(code, read_last_line(job.folder))
         finally:
             if self._devices is not None and device is not None:
                 self._devices.put(device)
@@ -102,23 +111,15 @@ class LocalEngine:
     def close(self) -> None:
         self._closed = True
         for process in list(self._running):
-            let_go(process)
+            stop_worker(process)
         self._pool.shutdown(cancel_futures=True)
-        self._held.close()
-
-    def __enter__(self) -> LocalEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._contexts.close()
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Tasks of a Ray cluster, an existing one or one that is started here.
 
-    Every node must see the study's folder and the data under the same paths, and have Anaphor installed.
+    On every node the study's folder and the data must have the same paths, and Anaphor must be installed.
     """
 
     def __init__(self, *, address: str | None = None, gpus: bool = False, per_device: int = 1, threads: int = 1):
@@ -126,44 +127,36 @@ class RayEngine:
             ray: Any = import_module("ray")
         except ImportError:
             raise ConfigError("--engine ray needs Ray: pip install 'anaphor[ray]'") from None
-        require_listener(address)
+        check_address(address)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self._ray = ray
-        self._held = ExitStack()
-        self._held.enter_context(redirect_stdout(sys.stderr))  # Ray tells there what happens on its nodes
+        self._contexts = ExitStack()
+        self._contexts.enter_context(redirect_stdout(sys.stderr))  # Ray prints messages of its nodes
         try:
             ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
         except ConnectionError as error:
-            self._held.close()
+            self._contexts.close()
             raise ConfigError(f"no Ray cluster at {address}: {str(error).splitlines()[0]}") from None
-        share = {"num_cpus": threads, "num_gpus": 1 / per_device if gpus else 0}
-        # A worker of Ray that dies takes its cell's process with it; Ray starts both again.
-        self._task = ray.remote(max_retries=5, **share)(run_here)
-        room = ray.cluster_resources()
-        fitting = room.get("GPU", 0) * per_device if gpus else room.get("CPU", 1) // threads
-        self.slots = max(1, int(fitting))
+        resources = {"num_cpus": threads, "num_gpus": 1 / per_device if gpus else 0}
+        # A Ray worker that dies takes the process of its cell with it; Ray restarts both.
+        self._task = ray.remote(max_retries=5, **resources)(run_job)
+        available = ray.cluster_resources()
+        slots = available.get("GPU", 0) * per_device if gpus else available.get("CPU", 1) // threads
+        self.slots = max(1, int(slots))
 
-    def submit(self, job: Job) -> Future[Ended]:
-        promise: Future[Ended] = self._task.remote(job).future()
-        return promise
+    def submit(self, job: Job) -> Future[JobResult]:
+        future: Future[JobResult] = self._task.remote(job).future()
+        return future
 
     def close(self) -> None:
         self._ray.shutdown()
-        self._held.close()
-
-    def __enter__(self) -> RayEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._contexts.close()
 
 
-def require_listener(address: str | None) -> None:
-    """Refuse an address where nobody listens at once: Ray itself would try for minutes."""
+def check_address(address: str | None) -> None:
+    """Raise at once if nothing listens at an address: Ray itself would try for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if not colon:  # none, or a word such as `auto`
+    if not colon:  # none, or `auto`
         return
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
@@ -171,19 +164,19 @@ def require_listener(address: str | None) -> None:
         raise ConfigError(f"no Ray cluster at {address}: {error}") from None
 
 
-def run_here(job: Job) -> Ended:
-    """A job on whatever machine this is."""
-    with start(job, {}) as process:
+def run_job(job: Job) -> JobResult:
+    """Run a job on this machine and wait for it."""
+    with start_worker(job, {}) as process:
         code = process.wait()
-    return Ended(code, last_line(job.folder))
+    return JobResult(code, read_last_line(job.folder))
 
 
-def start(job: Job, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Begin a worker. It reads its input only to learn that we are gone, and hears no Ctrl-C of ours."""
+def start_worker(job: Job, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker. It stops when its standard input is closed, and gets no Ctrl-C of this process."""
     threads = {name: str(job.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     with (job.folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "anaphor.studies.worker", job.what, str(job.folder)],
+            [sys.executable, "-m", "anaphor.studies.worker", job.action, str(job.folder)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -192,17 +185,17 @@ def start(job: Job, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         )
 
 
-def let_go(process: subprocess.Popen[bytes]) -> None:
-    """Ask a worker to save and to end."""
+def stop_worker(process: subprocess.Popen[bytes]) -> None:
+    """Ask a worker to save a checkpoint and stop."""
     assert process.stdin is not None
     process.stdin.close()
 
 
-def last_line(folder: Path) -> str:
-    """What a worker said at the end: the reason, if it failed."""
+def read_last_line(folder: Path) -> str:
+    """Last line of a worker's output: the reason, if it failed."""
     try:
         with (folder / OUTPUT).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - OUTPUT_TAIL))
             lines = file.read().decode("utf-8", errors="replace").strip().splitlines()
     except OSError:
         return ""
@@ -210,16 +203,16 @@ def last_line(folder: Path) -> str:
 
 
 def visible_gpus() -> list[str]:
-    """Names by which a process can be given one GPU."""
+    """Values of CUDA_VISIBLE_DEVICES for one GPU each."""
     import torch
 
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
-    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
 def build_engine(name: str, *, device: str, **options: Any) -> Engine:
-    """`local` or `ray`, for runs on that device."""
+    """An engine by name, for runs on that device."""
     devices = [] if device == "cpu" else visible_gpus()
     if name == "ray":
         options.pop("slots", None)
@@ -228,4 +221,30 @@ def build_engine(name: str, *, device: str, **options: Any) -> Engine:
     return LocalEngine(devices=devices, **options)
 
 
-ENGINES = {"local": "processes of this machine", "ray": "a Ray cluster, this machine alone if none is named"}
+@contextmanager
+def share_gpus() -> Iterator[dict[str, str]]:
+    """Run NVIDIA's multi-process service (MPS), so that kernels of several processes run on a GPU at the same time.
+
+    Yields the environment of the processes; empty where MPS is not installed, runs already or fails to start: then the
+    processes use the GPU in turns.
+    """
+    if shutil.which(MPS_CONTROL) is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="anaphor-mps-", ignore_cleanup_errors=True) as folder:
+        environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+
+        def control(*words: str, **options: Any) -> None:
+            full = {**os.environ, **environment}
+            subprocess.run([MPS_CONTROL, *words], env=full, capture_output=True, timeout=20, **options)
+
+        try:
+            control("-d", check=True)
+        except (OSError, subprocess.SubprocessError):
+            yield {}
+            return
+        try:
+            yield environment
+        finally:
+            with suppress(OSError, subprocess.SubprocessError):
+                control(input=b"quit\n")

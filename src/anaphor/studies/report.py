@@ -1,170 +1,137 @@
-"""The answer of a study: choose, seal, test, then table, figures and findings in its folder."""
+"""The report of a study: select, seal, test; then tables, figures and findings in its folder."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from anaphor.config import finite
 from anaphor.errors import DataError
-from anaphor.metrics.perplexity import LossTotal
-from anaphor.studies.cell import MEASURES, TEST, Cell, value_of
-from anaphor.studies.comparisons import told_of_text
-from anaphor.studies.figures import draw_study
-from anaphor.studies.findings import described, findings
-from anaphor.studies.groups import Group, Metric, label
-from anaphor.studies.measures import read_losses
+from anaphor.metrics.result import Metric
+from anaphor.studies.axes import format_setting
+from anaphor.studies.cell import MEASURES, TEST, Cell, data_digests
+from anaphor.studies.findings import describe_findings, describe_trends
+from anaphor.studies.groups import Group, Objective, describe_block_difference
+from anaphor.studies.outputs import draw_study, write_tables
 from anaphor.studies.spec import Setting, StudySpec
-from anaphor.studies.statistics import ENOUGH, Interval, interval, paired_blocks
+from anaphor.studies.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
 from anaphor.studies.study import Study
-from anaphor.studies.tables import write_tables
-from anaphor.studies.units import OTHER_TOKENS, WAY_OUT, has_unknown_words, told_apart, unit_of
 from anaphor.training.files import replace_file
-from anaphor.training.run_folder import RunFolder
 
-NAMES = {
-    "loss": ("loss", "nats", 0.0),
-    "perplexity": ("perplexity", "PPL", 1.0),
-    "bits_per_byte": ("bits per byte", "bits", 0.0),
-    "bleu": ("BLEU", "BLEU", 0.0),
-}
-"""Names, units, and the least that each can be."""
-SEEN = "sees later tokens: exp(loss), not a perplexity"
+Axes = dict[str, list[Any]]
 
 
 def report(study: Study, *, force: bool = False) -> dict[str, Any]:
-    """All that the study found, as plain data; files of it lie in the study's folder."""
-    spec, settings = study.spec, settings_of(study)
-    notes = notes_of(study, settings, spec.metric.split(".")[1], way_out(study, settings))
-    groups = [group_of(study, setting, note) for setting, note in zip(settings, notes, strict=True)]
-    metric = metric_of(spec)
-    ranked = [
-        (metric.cost(group.mean), place) for place, group in enumerate(groups) if group.ranked and not group.failed
-    ]
-    best = min(ranked)[1] if ranked else None
+    """Everything that the study found, as plain data; its files are in the study's folder."""
+    spec, settings = study.spec, list_settings(study)
+    objective = Objective(spec.target)
+    notes = comparison_notes(study, settings, spec.target)
+    groups = [make_group(study, setting, note) for setting, note in zip(settings, notes, strict=True)]
+    ranked = sorted(
+        (objective.cost(group.mean), index)
+        for index, group in enumerate(groups)
+        if group.is_ranked and not group.failed
+    )
+    best = ranked[0][1] if ranked else None
     chosen = None if best is None else settings[best]
     untested: dict[str, str] = {}
     if spec.test != "none" and chosen is not None:
         study.seal(chosen, force=force)
         finished = [cell for cell in study.cells if cell.status(spec) == "finished"]
         untested = study.test([cell for cell in finished if spec.test == "all" or cell.setting is chosen])
-    axes = axes_of(spec, settings)
-    found = [*findings(groups, axes, metric), *compared(study, settings, groups, ranked)]
-    extra = further_columns(study, settings)
-    table = write_tables(groups, axes, metric, extra, study.folder)
-    figures = draw_study(groups, axes, metric, study.folder, tested_groups(study, settings, notes))
-    tables = {"table": table}
-    if spec.lengths:
-        tables["table_by_length"], further, drawn = by_length(study, settings, axes)
-        found, figures = found + further, figures + drawn
-    result: dict[str, Any] = {
-        "study": str(study.folder),
-        "cells": [cell_result(study, cell, untested.get(cell.key, "")) for cell in study.cells],
-        "best": None if best is None or chosen is None else best_result(study, groups[best], chosen),
-        "findings": found,
-        "figures": [str(path) for path in figures],
-        **tables,
-    }
-    result = finite(result)
-    replace_file(study.folder / "findings.txt", ("\n".join(found) + "\n").encode())
+    axes = list_axes(spec, settings)
+    findings = describe_findings(groups, axes, objective) + compare_losses(study, settings, groups, ranked)
+    columns = further_columns(study, settings)
+    tables = {"table": write_tables(groups, axes, objective, columns, study.folder)}
+    figures = draw_study(groups, axes, objective, study.folder, make_test_groups(study, settings, notes))
+    for name in further_tables(study):
+        tables[f"table_by_{name}"], sentences, paths = report_table(study, settings, axes, name)
+        findings, figures = findings + sentences, figures + paths
+    result = finite(
+        {
+            "study": str(study.folder),
+            "cells": [plain_cell(study, cell, untested.get(cell.key, "")) for cell in study.cells],
+            "best": None if best is None or chosen is None else plain_best(study, groups[best], chosen),
+            "findings": findings,
+            "figures": [str(path) for path in figures],
+            **tables,
+        }
+    )
+    replace_file(study.folder / "findings.txt", ("\n".join(findings) + "\n").encode())
     replace_file(study.folder / "result.json", json.dumps(result, indent=2, ensure_ascii=False).encode() + b"\n")
-    return result
+    return dict(result)
 
 
-def settings_of(study: Study) -> list[Setting]:
+def list_settings(study: Study) -> list[Setting]:
     """Each setting once, in the order in which it was tried."""
     return list({id(cell.setting): cell.setting for cell in study.cells}.values())
 
 
-def axes_of(spec: StudySpec, settings: Sequence[Setting]) -> dict[str, list[Any]]:
-    """The values along each axis; those of a search are known when it is over."""
-    if not spec.searches:
+def list_axes(spec: StudySpec, settings: Sequence[Setting]) -> Axes:
+    """Values of each axis; those of a search are the ones that it tried."""
+    if not spec.is_search:
         return {name: list(values) for name, values in spec.axes.items()}
     names = dict.fromkeys(name for setting in settings for name in setting.parameters)
     return {name: list(dict.fromkeys(setting.parameters.get(name) for setting in settings)) for name in names}
-
-
-def metric_of(spec: StudySpec) -> Metric:
-    split, name = spec.metric.split(".")
-    long, short, least = NAMES[name]
-    return Metric(f"{'validation' if split == 'valid' else split} {long}", short, spec.goal, least)
 
 
 def cells_of(study: Study, setting: Setting) -> list[Cell]:
     return sorted((cell for cell in study.cells if cell.setting is setting), key=lambda cell: cell.seed)
 
 
-def group_of(study: Study, setting: Setting, note: str) -> Group:
+def finished_cells(study: Study, setting: Setting) -> list[Cell]:
+    return [cell for cell in cells_of(study, setting) if cell.status(study.spec) == "finished"]
+
+
+def make_group(study: Study, setting: Setting, note: str) -> Group:
     cells = cells_of(study, setting)
     values = {cell.seed: value for cell in cells if (value := study.value(cell)) is not None}
-    return Group(
-        setting.parameters,
-        tuple(values),
-        tuple(values.values()),
-        note=note if values else without_value(study, cells),
-        failed=len(cells) - len(values),
-    )
+    if not values:
+        note = next((study.reason(cell, "finished") for cell in finished_cells(study, setting)), "")
+    return Group(setting.parameters, tuple(values), tuple(values.values()), note, len(cells) - len(values))
 
 
-def notes_of(study: Study, settings: Sequence[Setting], name: str, instead: str = "") -> list[str]:
-    """Why each setting cannot be compared with the others by the number of that name; nothing where it can.
-
-    `instead` is what else compares settings whose tokens differ.
-    """
-    scores = scores_of(study, settings)
-    seeing = [not getattr(setting.run, "causal", True) for setting in settings]
-    units = {
-        unit_of(setting.run, score, name)
-        for setting, score, sees in zip(settings, scores, seeing, strict=True)
-        if score is not None and value_of(score, f"valid.{name}") is not None and not sees
-    }
-    others = told_apart(units, name)
-    others += instead if others == OTHER_TOKENS else ""
-    return [SEEN if sees else others for sees in seeing]
-
-
-def way_out(study: Study, settings: Sequence[Setting]) -> str:
-    """What compares settings whose tokens differ, if anything does."""
-    unknown = any(score is not None and has_unknown_words(score) for score in scores_of(study, settings))
-    return f"{WAY_OUT}, where no word is unknown" if unknown else WAY_OUT
+def comparison_notes(study: Study, settings: Sequence[Setting], metric: Metric) -> list[str]:
+    """Why each setting cannot be compared with the others by a metric; empty where it can."""
+    support = study.spec.support
+    exclusions = [support.exclusion(setting.run, metric) for setting in settings]
+    units, results = set(), []
+    for setting, exclusion in zip(settings, exclusions, strict=True):
+        for cell in finished_cells(study, setting)[:1]:  # all seeds have the same unit
+            result = cell.result["valid"]
+            results.append(result)
+            if not exclusion and support.value(result, metric) is not None:
+                digests = data_digests(study.spec.task, setting.run)
+                units.add(support.unit(setting.run, digests, result, metric))
+    reason = support.difference_reason(units, results, metric) if len(units) > 1 else ""
+    return [exclusion or reason for exclusion in exclusions]
 
 
-def scores_of(study: Study, settings: Sequence[Setting]) -> list[dict[str, Any] | None]:
-    """The validation score of one seed of each setting: all that finished have the same tokens."""
-    finished = [[cell for cell in cells_of(study, one) if cell.status(study.spec) == "finished"] for one in settings]
-    return [cells[0].read(RunFolder(cells[0].folder).result.name)["valid"] if cells else None for cells in finished]
-
-
-def without_value(study: Study, cells: Sequence[Cell]) -> str:
-    """Why runs that finished have no number to be compared by."""
-    finished = (cell for cell in cells if cell.status(study.spec) == "finished")
-    return next((study.reason(cell, "finished") for cell in finished), "")
-
-
-def tested_groups(study: Study, settings: Sequence[Setting], notes: Sequence[str]) -> list[Group]:
-    """The same settings with their test scores; none unless every finished cell has one."""
-    name = study.spec.metric.split(".")[1]
+def make_test_groups(study: Study, settings: Sequence[Setting], notes: Sequence[str]) -> list[Group]:
+    """The settings with their test scores; empty unless every finished cell has one."""
     groups = []
     for setting, note in zip(settings, notes, strict=True):
-        cells = cells_of(study, setting)
-        finished = [cell for cell in cells if cell.status(study.spec) == "finished"]
-        values = {cell.seed: value for cell in finished if (value := _named(cell.read(TEST), name)) is not None}
+        finished = finished_cells(study, setting)
+        values = {cell.seed: value for cell in finished if (value := test_value(study, cell)) is not None}
         if len(values) < len(finished):
             return []
-        left = len(cells) - len(values)
-        groups.append(Group(setting.parameters, tuple(values), tuple(values.values()), note, left))
+        missing = len(cells_of(study, setting)) - len(values)
+        groups.append(Group(setting.parameters, tuple(values), tuple(values.values()), note, missing))
     return groups
 
 
-def cell_result(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
-    status = cell.status(study.spec)
-    result = cell.read(RunFolder(cell.folder).result.name)
+def test_value(study: Study, cell: Cell) -> float | None:
+    return study.spec.support.value(cell.read(TEST), study.spec.target)
+
+
+def plain_cell(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
+    status, result = cell.status(study.spec), cell.result
     found = {
         "parameters": dict(cell.setting.parameters),
         "seed": cell.seed,
@@ -174,7 +141,7 @@ def cell_result(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
         "seconds": result.get("seconds"),
     }
     if tested := cell.read(TEST):
-        found["test"] = {key: value for key, value in tested.items() if key != "lengths"}
+        found["test"] = {key: value for key, value in tested.items() if key != "measures"}
     if reason := study.reason(cell, status):
         found["reason"] = reason
     if untested:
@@ -182,154 +149,137 @@ def cell_result(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
     return found
 
 
-def best_result(study: Study, group: Group, setting: Setting) -> dict[str, Any]:
-    found = {"parameters": dict(group.parameters), "valid": dataclasses.asdict(interval(group.values))}
-    name = study.spec.metric.split(".")[1]
-    tested = [score[name] for cell in cells_of(study, setting) if (score := cell.read(TEST))]
-    if tested and None not in tested:
-        found["test"] = dataclasses.asdict(interval(tested))
+def plain_best(study: Study, group: Group, setting: Setting) -> dict[str, Any]:
+    found = {"parameters": dict(group.parameters), "valid": dataclasses.asdict(confidence_interval(group.values))}
+    tested = [test_value(study, cell) for cell in cells_of(study, setting) if cell.read(TEST)]
+    values = [value for value in tested if value is not None]
+    if values and len(values) == len(tested):
+        found["test"] = dataclasses.asdict(confidence_interval(values))
     return found
 
 
-def compared(
-    study: Study, settings: Sequence[Setting], groups: Sequence[Group], ranked: list[tuple[float, int]]
+def compare_losses(
+    study: Study, settings: Sequence[Setting], groups: Sequence[Group], ranked: Sequence[tuple[float, int]]
 ) -> list[str]:
-    """The two best on the same tokens of the validation text: would the order hold on other text of this kind?"""
-    if len(ranked) < 2:
-        return []
-    places = [place for _, place in sorted(ranked)[:2]]
-    if any(notes_of(study, [settings[place] for place in places], "loss")):
+    """Compare the two best settings on the same items of the validation data, where the task saved their losses."""
+    best, loss = [index for _, index in ranked[:2]], study.spec.definition.metrics[0]
+    if len(best) < 2 or any(comparison_notes(study, [settings[index] for index in best], loss)):
         return []
     losses, lines = [], []
-    for place in places:
-        rows = [read_losses(cell.folder) for cell in cells_of(study, settings[place])]
-        if not rows or any(row is None for row in rows):
+    for index in best:
+        rows = [read_losses(cell) for cell in cells_of(study, settings[index])]
+        if not rows or not all(rows):
             return []
-        losses.append(np.stack([row[0] for row in rows if row is not None]))
-        lines += [row[1] for row in rows if row is not None]
+        losses.append(np.stack([row["losses"] for row in rows]))
+        lines += [row["lines"] for row in rows]
     if losses[0].shape != losses[1].shape or not all(np.array_equal(one, lines[0]) for one in lines):
-        return []  # other tokens, whatever the runs say of them
+        return []  # other items
     runs = len(losses[0])
-    if runs < ENOUGH:  # hardly anything is known of other seeds, but these runs can be compared on other text
+    if runs < MIN_SEEDS:  # too few for other seeds, but these runs can be compared on other data
         losses = [of.mean(0) for of in losses]
     try:
-        text = paired_blocks(losses[0], losses[1], lines[0])
-    except DataError:  # a text of too few lines, or a loss that is not finite: nothing can be said
+        found = block_bootstrap(losses[0], losses[1], lines[0])
+    except DataError:  # too few lines, or a loss that is not finite
         return []
-    first, second = (label(groups[place].parameters) for place in places)
-    sentence = told_of_text((first, second), text, runs)
+    first, second = (format_setting(groups[index].parameters) for index in best)
+    sentence = describe_block_difference((first, second), found, runs, study.spec.definition.counted)
     return [f"{sentence[0].upper()}{sentence[1:]}"] if sentence else []
 
 
+def read_losses(cell: Cell) -> dict[str, Any]:
+    """Losses of single items and the numbers of their lines; empty where the task saves none."""
+    name = cell.read(MEASURES).get("losses")
+    return load_file(cell.folder / name) if name and (cell.folder / name).is_file() else {}
+
+
 def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[Interval | int | None]]:
-    """What else was measured, a column each: mean over seeds and interval. Sizes are told where they differ."""
+    """Other measurements, one column each: mean and interval over seeds. Numbers of parameters only if they differ."""
     columns: dict[str, list[Interval | int | None]] = {}
 
-    def add(name: str, values: list[list[float | None]]) -> None:
-        if any(value is not None for row in values for value in row):
-            columns[name] = [over_seeds(row) for row in values]
+    def add(name: str, rows: list[list[float | None]]) -> None:
+        if any(value is not None for row in rows for value in row):
+            columns[name] = [interval_of(row) for row in rows]
 
     cells = [cells_of(study, setting) for setting in settings]
-    sizes = [_size(row) for row in cells]
+    sizes = [next((size for cell in row if (size := cell.result.get("parameters"))), None) for row in cells]
     if len({size for size in sizes if size is not None}) > 1:
         columns["parameters"] = [*sizes]
-    exponential = [[cell.read(MEASURES) for cell in row] for row in cells]
-    add("train", [[_exp(found.get("train")) for found in row] for row in exponential])
-    name = study.spec.metric.split(".")[1]
-    add("test", [[_named(cell.read(TEST), name) for cell in row] for row in cells])
-    for name in study.spec.samples:
-        add(name, [[_exp(found.get("samples", {}).get(name)) for found in row] for row in exponential])
-    if study.spec.long_lines:
-        add(
-            f"{study.spec.long_lines} long lines",
-            [[_mean_exp(found.get("long_lines", [])) for found in row] for row in exponential],
-        )
+    measured = [[cell.read(MEASURES).get("columns", {}) for cell in row] for row in cells]
+    names = list(dict.fromkeys(name for row in measured for found in row for name in found))
+    for name in names:
+        results = [[found.get(name) for found in row] for row in measured]
+        metric = choose_metric(study.spec, [result for row in results for result in row])
+        title = name if metric == study.spec.target else f"{name} ({metric.label})"
+        add(title, [[None if of is None else study.spec.support.value(of, metric) for of in row] for row in results])
+    add("test", [[test_value(study, cell) for cell in row] for row in cells])
     return columns
 
 
-def _exp(score: dict[str, Any] | None) -> float | None:
-    return LossTotal(score["loss"], 1).perplexity if score and score.get("loss") is not None else None
+def choose_metric(spec: StudySpec, results: Sequence[Mapping[str, Any] | None]) -> Metric:
+    """The study's metric, or the first one of the task where none of the results has it."""
+    for metric in (spec.target, *spec.definition.metrics):
+        if any(result is not None and spec.support.value(result, metric) is not None for result in results):
+            return metric
+    return spec.target
 
 
-def _named(score: dict[str, Any], name: str) -> float | None:
-    """That number of a score; where later tokens were seen there is no perplexity, and the exponential stands in."""
-    if score.get(name) is None:
-        return _exp(score) if name == "perplexity" else None
-    return float(score[name])
+def interval_of(values: Sequence[float | None]) -> Interval | None:
+    present = [value for value in values if value is not None]
+    return confidence_interval(present) if present else None
 
 
-def _mean_exp(scores: list[dict[str, Any]]) -> float | None:
-    """The perplexity of several texts together, each token counted once."""
-    if not scores or any(score["loss"] is None for score in scores):
-        return None
-    total = sum(score["loss"] * score["tokens"] for score in scores)
-    return LossTotal(total, sum(score["tokens"] for score in scores)).perplexity
+def further_tables(study: Study) -> list[str]:
+    """Names of the tables that the task measured."""
+    measured = [cell.read(MEASURES).get("tables", {}) for cell in study.cells if cell.status(study.spec) == "finished"]
+    return list(dict.fromkeys(name for tables in measured for name in tables))
 
 
-def _size(cells: Sequence[Cell]) -> int | None:
-    """How many numbers a model of this setting learns, which is the same for all seeds."""
-    found = (cell.read(RunFolder(cell.folder).result.name).get("parameters") for cell in cells)
-    return next((size for size in found if isinstance(size, int)), None)
+def report_table(study: Study, settings: Sequence[Setting], axes: Axes, name: str) -> tuple[str, list[str], list[Path]]:
+    """A table of the task, whose axes are further axes of the study: table, findings and figures.
 
-
-def over_seeds(values: Sequence[float | None]) -> Interval | None:
-    there = [value for value in values if value is not None]
-    return interval(there) if there else None
-
-
-def by_length(
-    study: Study, settings: Sequence[Setting], axes: dict[str, list[Any]]
-) -> tuple[str, list[str], list[Path]]:
-    """The study once more with the length of segments as an axis: table, findings and figures.
-
-    A segment ends where its row does. Lengths beyond that are all one, and stand once, where they end.
+    Test scores are used where every cell has them, because scores of two splits are not comparable.
     """
-    # Numbers of one split only, or they could not be compared.
-    tested = all(cell.read(TEST) for cell in study.cells if cell.status(study.spec) == "finished")
+    spec, support = study.spec, study.spec.support
+    tested = all(cell.read(TEST) for cell in study.cells if cell.status(spec) == "finished")
+    found = {
+        cell.key: (cell.read(TEST).get("measures", {}) if tested else cell.read(MEASURES)).get("tables", {}).get(name)
+        for cell in study.cells
+    }
+    tables = [table for table in found.values() if table]
+    names: list[str] = tables[0]["axes"] if tables else []
+    metric = choose_metric(spec, [row for table in tables for row in table["rows"]])
     groups: list[Group] = []
-    ends: list[tuple[str, dict[int, int]]] = []
-    for setting, note in zip(settings, notes_of(study, settings, "perplexity"), strict=True):
-        rows = {
-            cell.seed: {
-                (row["bptt"], row["state"]): row for row in cell.read(TEST if tested else MEASURES).get("lengths", [])
-            }
-            for cell in cells_of(study, setting)
-        }
-        scored: dict[tuple[str, int], Group] = {}
-        reached: dict[int, int] = {}
-        for state, length in itertools.product(("carried", "restarted"), study.spec.lengths):
-            scores = {seed: value for seed, of in rows.items() if (value := _exp(of.get((length, state)))) is not None}
-            if scores:
-                reached[length] = max(len(rows[seed][length, state]["positions"]) for seed in scores)
-                parameters = {**setting.parameters, "state": state, "length": reached[length]}
-                group = Group(parameters, tuple(scores), tuple(scores.values()), note, len(rows) - len(scores))
-                scored.setdefault((state, reached[length]), group)
-        groups += scored.values()
-        ends.append((label(setting.parameters), reached))
-    split, short = ("test", "test PPL") if tested else ("validation", "PPL")
-    metric = Metric(f"{split} perplexity", short, least=1.0)
-    lengths = list(dict.fromkeys(group.parameters["length"] for group in groups))
-    along = {**axes, "state": ["carried", "restarted"], "length": lengths}
-    folder = study.folder / "lengths"
+    remarks: list[tuple[str, str, float]] = []
+    for setting, note in zip(settings, comparison_notes(study, settings, metric), strict=True):
+        cells = cells_of(study, setting)
+        values: dict[tuple[Any, ...], dict[int, float]] = {}
+        for cell in cells:
+            for row in (found[cell.key] or {"rows": []})["rows"]:
+                if (value := support.value(row, metric)) is not None:
+                    values.setdefault(tuple(row[axis] for axis in names), {})[cell.seed] = value
+        for key, by_seed in values.items():
+            parameters = {**setting.parameters, **dict(zip(names, key, strict=True))}
+            missing = len(cells) - len(by_seed)
+            groups.append(Group(parameters, tuple(by_seed), tuple(by_seed.values()), note, missing))
+        remark = next((table["remark"] for cell in cells if (table := found[cell.key])), "")
+        remarks.append((format_setting(setting.parameters), remark, max((key[-1] for key in values), default=0)))
+    objective = Objective(metric, "test" if tested else "validation")
+    axes = {**axes, **{axis: list(dict.fromkeys(group.parameters[axis] for group in groups)) for axis in names}}
+    folder = study.folder / f"{name}s"
     folder.mkdir(exist_ok=True)
-    table = write_tables(groups, along, metric, {}, folder)
-    chosen = "these are test scores, and nothing is chosen by them."
-    found = [chosen, *described(groups, along, metric)] if tested else findings(groups, along, metric)
-    found += ended_early(ends)
-    return table, [f"By length: {line}" for line in found], draw_study(groups, along, metric, folder)
+    text = write_tables(groups, axes, objective, {}, folder)
+    if tested:
+        sentences = ["test scores, by which nothing is selected.", *describe_trends(groups, axes, objective)]
+    else:
+        sentences = describe_findings(groups, axes, objective)
+    sentences += merge_remarks(remarks)
+    return text, [f"By {name}: {line}" for line in sentences], draw_study(groups, axes, objective, folder)
 
 
-def ended_early(ends: Sequence[tuple[str, dict[int, int]]]) -> list[str]:
-    """Which lengths the rows of the text are too short for, by what each setting reached at each length."""
-    longest = {name: max(reached.values(), default=0) for name, reached in ends}
-    found: dict[str, str] = {}
-    for name, reached in ends:
-        last, beyond = longest[name], [str(length) for length in sorted(reached) if length > longest[name]]
-        if beyond:
-            several = f"{', '.join(beyond[:-1])} and {beyond[-1]} stand at {last:,}: their segments"
-            which = several if len(beyond) > 1 else f"{beyond[0]} stands at {last:,}: its segments"
-            found[name] = f"{which} have {last:,} tokens, for no row of the text is longer."
-    # A setting that nothing is said of may have rows that are longer, or refuse such lengths.
-    if len(set(found.values())) == 1 and max(longest.values()) == max(longest[name] for name in found):
-        return list(found.values())[:1]
-    return [f"with {name}, {sentence}" for name, sentence in found.items()]
+def merge_remarks(remarks: Sequence[tuple[str, str, float]]) -> list[str]:
+    """Remarks of settings (name, remark, largest value of the last axis): one sentence if it holds for all of them."""
+    present = [one for one in remarks if one[1]]
+    is_common = len({remark for _, remark, _ in present}) == 1
+    if is_common and max(size for *_, size in remarks) == max(size for *_, size in present):
+        return [present[0][1]]
+    return [f"with {name}, {remark}" for name, remark, _ in present]

@@ -1,39 +1,43 @@
-"""Where a study goes next: through a list of settings, or wherever a search sees promise."""
+"""Which setting comes next: from a list, or drawn by Optuna; and which running ones are pruned."""
 
 from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, Protocol
 
 import numpy as np
 
 from anaphor.errors import ConfigError
 from anaphor.studies.axes import Axis, Range
-from anaphor.studies.spec import Setting, StudySpec
+from anaphor.studies.cell import Cell, data_digests
+from anaphor.studies.spec import GOALS, Setting, StudySpec
+from anaphor.training.run_folder import RunFolder
 
-OVER = "over"  # what a trial is called that failed because its setting has no value, not because it was interrupted
+WITHOUT_VALUE = "without value"  # attribute of a trial whose setting has no value, as opposed to an interrupted one
+MIN_CELLS = 3  # of other settings at the same step before one is pruned
 
-Kind = tuple[tuple[Any, ...] | None, bool, bool]
-"""What may not change along an axis: its values, or whether its numbers are whole and whether their scale is
-logarithmic."""
+AxisType = tuple[tuple[Any, ...] | None, bool, bool]
+"""What must not change along an axis: its values, or whether it has integers and a logarithmic scale."""
 
 
 class Proposals(Protocol):
-    """Settings to be tried, one after the other."""
+    """Settings to try, one after the other."""
 
     def next(self) -> Setting | None:
-        """The next one; None when there is none, for now or for good."""
+        """The next setting; None if there is none, at the moment or at all."""
 
     def report(self, setting: Setting, value: float | None) -> None:
-        """What came of it: the mean over seeds, infinitely bad where it went wrong, or None where nothing is known."""
+        """Mean over seeds, infinitely bad where a run diverged, None where nothing is known."""
 
 
-class Listed:
-    """All settings that are known beforehand, in order."""
+class ListProposals:
+    """A list of settings, in order."""
 
     def __init__(self, settings: Sequence[Setting]) -> None:
         self._left = deque(settings)
@@ -45,8 +49,8 @@ class Listed:
         pass
 
 
-class Searched:
-    """Optuna chooses. Its journal lies beside the study, so that a search goes on where it was interrupted."""
+class OptunaProposals:
+    """Settings drawn by Optuna. Its journal is in the study's folder, so that a search can be resumed."""
 
     def __init__(self, spec: StudySpec, folder: Path) -> None:
         try:
@@ -62,22 +66,20 @@ class Searched:
             self.study = optuna.create_study(
                 storage=storage, study_name=spec.name, direction=spec.goal, load_if_exists=True
             )
-        self._open: list[tuple[Setting, Any]] = []
-        self._again: deque[Any] = deque()
+        self._pending: list[tuple[Setting, Any]] = []
+        self._interrupted: deque[Any] = deque()
         states = optuna.trial.TrialState
-        begun = self.study.get_trials()
-        self._require_same(begun, folder)
+        trials = self.study.get_trials()
+        self._check_axes(trials, folder)
         sampler = {"random": optuna.samplers.RandomSampler, "bayes": optuna.samplers.TPESampler}[spec.method]
-        self.study.sampler = sampler(seed=seed_of(spec.seeds[0], len(begun)))
+        self.study.sampler = sampler(seed=sampler_seed(spec.seeds[0], len(trials)))
         for trial in self.study.get_trials(states=(states.RUNNING,)):
-            if OVER not in trial.user_attrs:
-                self._again.append(trial.params)  # its process was killed: the same setting once more
+            if WITHOUT_VALUE not in trial.user_attrs:
+                self._interrupted.append(trial.params)  # the process was killed: the same setting again
             self.study.tell(trial.number, state=states.FAIL)
-        over = [
-            trial for trial in self.study.get_trials() if trial.state == states.COMPLETE or OVER in trial.user_attrs
-        ]
-        self._left = spec.trials - len(over)
-        self.finished = [spec.at(dict(trial.params)) for trial in over]
+        done = [trial for trial in self.study.get_trials() if self._is_done(trial)]
+        self._left = spec.trials - len(done)
+        self.finished = [spec.setting_at(dict(trial.params)) for trial in done]
 
     def next(self) -> Setting | None:
         if self.finished:
@@ -85,70 +87,130 @@ class Searched:
         if self._left <= 0:
             return None
         self._left -= 1
-        if self._again:
-            self.study.enqueue_trial(self._again.popleft())
+        if self._interrupted:
+            self.study.enqueue_trial(self._interrupted.popleft())
         trial = self.study.ask()
-        chosen = {axis.name: self._suggest(trial, axis) for axis in self.spec.parameters}
-        setting = self.spec.at(chosen)
-        self._open.append((setting, trial))
+        setting = self.spec.setting_at({axis.name: self._suggest(trial, axis) for axis in self.spec.parameters})
+        self._pending.append((setting, trial))
         return setting
 
     def report(self, setting: Setting, value: float | None) -> None:
-        for place, (asked, trial) in enumerate(self._open):
-            if asked is setting:
+        for index, (proposed, trial) in enumerate(self._pending):
+            if proposed is setting:
                 state = self._optuna.trial.TrialState
                 if value is None:
-                    trial.set_user_attr(OVER, True)
+                    trial.set_user_attr(WITHOUT_VALUE, True)
                 self.study.tell(trial, value, state=state.FAIL if value is None else state.COMPLETE)
-                del self._open[place]
+                del self._pending[index]
                 return
+
+    def _is_done(self, trial: Any) -> bool:
+        return trial.state == self._optuna.trial.TrialState.COMPLETE or WITHOUT_VALUE in trial.user_attrs
 
     def _suggest(self, trial: Any, axis: Any) -> Any:
         if isinstance(axis, Axis):
             return trial.suggest_categorical(axis.name, list(axis.values))
-        if axis.whole:
-            return trial.suggest_int(axis.name, int(axis.low), int(axis.high), log=axis.logarithmic)
-        return trial.suggest_float(axis.name, axis.low, axis.high, log=axis.logarithmic)
+        if axis.is_integer:
+            return trial.suggest_int(axis.name, int(axis.low), int(axis.high), log=axis.is_log)
+        return trial.suggest_float(axis.name, axis.low, axis.high, log=axis.is_log)
 
-    def _require_same(self, trials: Sequence[Any], folder: Path) -> None:
-        """Refuse to go on along other axes: what was tried would have no place there. A range may get other ends."""
+    def _check_axes(self, trials: Sequence[Any], folder: Path) -> None:
+        """Raise if the axes have changed: earlier trials would not fit. A range may get other ends."""
         changed = list(dict.fromkeys(self._changes(trials)))
         if changed:
-            raise ConfigError(f"the search in {folder} was begun otherwise: {'; '.join(changed)}; choose another --out")
+            raise ConfigError(f"the axes of the search in {folder} differ: {'; '.join(changed)}; use another --out")
 
     def _changes(self, trials: Sequence[Any]) -> Iterator[str]:
         axes = {axis.name: axis for axis in self.spec.parameters}
         for trial in trials:
             for name, before in trial.distributions.items():
                 if name not in axes:
-                    yield f"{name} was varied and is not"
-                elif (was := self._kind(before)) != (now := kind_of(axes[name])):
-                    yield f"{name} was {in_words(*was)} and is {in_words(*now)}"
-            if trial.state == self._optuna.trial.TrialState.COMPLETE or OVER in trial.user_attrs:
-                yield from (f"{name} was not varied and is" for name in axes if name not in trial.distributions)
+                    yield f"{name} was an axis and is none"
+                elif (was := self._axis_type(before)) != (now := axis_type(axes[name])):
+                    yield f"{name} was {describe_type(*was)} and is {describe_type(*now)}"
+            if self._is_done(trial):
+                yield from (f"{name} was no axis and is one" for name in axes if name not in trial.distributions)
 
-    def _kind(self, distribution: Any) -> Kind:
+    def _axis_type(self, distribution: Any) -> AxisType:
         if isinstance(distribution, self._optuna.distributions.CategoricalDistribution):
             return tuple(distribution.choices), False, False
         return None, isinstance(distribution, self._optuna.distributions.IntDistribution), distribution.log
 
 
-def seed_of(seed: int, begun: int) -> int:
-    """What a sampler starts from: the seed, and where a search goes on another one, or it would draw the same again."""
-    seed %= 2**32  # more the samplers do not take
-    return int(np.random.SeedSequence([seed, begun]).generate_state(1)[0]) if begun else seed
+def sampler_seed(seed: int, trials: int) -> int:
+    """Seed of a sampler. A resumed search needs another one, because it would draw the same settings again."""
+    seed %= 2**32  # the samplers take no larger ones
+    return int(np.random.SeedSequence([seed, trials]).generate_state(1)[0]) if trials else seed
 
 
-def kind_of(axis: Axis | Range) -> Kind:
-    return (axis.values, False, False) if isinstance(axis, Axis) else (None, axis.whole, axis.logarithmic)
+def axis_type(axis: Axis | Range) -> AxisType:
+    return (axis.values, False, False) if isinstance(axis, Axis) else (None, axis.is_integer, axis.is_log)
 
 
-def in_words(values: tuple[Any, ...] | None, whole: bool, logarithmic: bool) -> str:
-    """What an axis takes, to be told in an error."""
+def describe_type(values: tuple[Any, ...] | None, is_integer: bool, is_log: bool) -> str:
     if values is not None:
         return f"one of {', '.join(map(str, values))}"
-    return f"a {'whole ' if whole else ''}number {'on a logarithmic scale' if logarithmic else 'from a range'}"
+    return f"{'an integer' if is_integer else 'a number'} {'on a logarithmic scale' if is_log else 'from a range'}"
 
 
-def proposals(spec: StudySpec, folder: Path) -> Proposals:
-    return Searched(spec, folder) if spec.searches else Listed(spec.settings())
+def make_proposals(spec: StudySpec, folder: Path) -> Proposals:
+    return OptunaProposals(spec, folder) if spec.is_search else ListProposals(spec.settings())
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation values of one cell so far."""
+
+    costs: Mapping[int, float]
+    """By step; smaller is better, whatever the goal."""
+    unit: Hashable = None
+    """Only curves with the same unit are compared."""
+
+    @property
+    def last_step(self) -> int:
+        return max(self.costs, default=0)
+
+    def covers(self, step: int) -> bool:
+        return bool(self.costs) and min(self.costs) <= step <= self.last_step
+
+    def best_until(self, step: int) -> float:
+        return min(cost for at, cost in self.costs.items() if at <= step)
+
+
+def read_curve(cell: Cell, spec: StudySpec) -> Curve:
+    """Empty where the validations during training do not measure the study's metric."""
+    sign = 1 if spec.goal == GOALS["min"] else -1
+    lines = [line for line in RunFolder(cell.folder).read_metrics() if line.get("valid")]
+    values = {line["step"]: spec.support.value(line["valid"], spec.target) for line in lines}
+    costs = {step: sign * value for step, value in values.items() if value is not None}
+    if not costs:
+        return Curve({})
+    run = cell.setting.run
+    unit = spec.support.unit(run, data_digests(spec.task, run), lines[-1]["valid"], spec.target)
+    return Curve(costs, (unit, spec.support.exclusion(run, spec.target)))
+
+
+def find_pruned(running: Sequence[Cell], cells: Iterable[Cell], spec: StudySpec) -> list[Cell]:
+    """Running cells of settings whose mean is worse than the median of the other settings at the same step.
+
+    Optuna's MedianPruner judges single runs, and a setting without one of its seeds cannot be selected any more.
+    {MEASURED}
+    """
+    curves: dict[Hashable, dict[str, Curve]] = {}
+    for cell in cells:
+        curves.setdefault(cell.setting.run, {})[cell.key] = read_curve(cell, spec)
+    pruned = []
+    for run in dict.fromkeys(cell.setting.run for cell in running):
+        own = [cell for cell in running if cell.setting.run == run]
+        step = min(curves[run][cell.key].last_step for cell in own)
+        if not step:
+            continue  # one of them has no validation yet
+        unit = curves[run][own[0].key].unit
+        costs = {
+            other: [one.best_until(step) for one in of.values() if one.covers(step) and one.unit == unit]
+            for other, of in curves.items()
+        }
+        mine, others = costs.pop(run), [values for values in costs.values() if values]
+        if sum(map(len, others)) >= MIN_CELLS and fmean(mine) > median(map(fmean, others)):
+            pruned += own
+    return pruned

@@ -1,7 +1,7 @@
-"""The worker: a process that trains one cell, or scores it on test, and ends.
+"""The worker: a process that trains one cell, or evaluates it on test.
 
-`python -m anaphor.studies.worker train|test FOLDER`. It goes on where an earlier one stopped. It ends when its standard
-input ends, so that nothing runs on for a study whose process was killed.
+`python -m anaphor.studies.worker train|test FOLDER`. It resumes from the last checkpoint. It stops when its standard
+input is closed, so that no worker outlives its study.
 """
 
 from __future__ import annotations
@@ -17,97 +17,103 @@ from typing import Any
 
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
+from anaphor.registry import TASKS, import_file, resolve
 from anaphor.studies.cell import JOB, MEASURES, STOP, TEST, read_json
-from anaphor.studies.spec import TASKS
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
 
-PATIENCE = 30.0  # seconds that a worker waits for the folder of one that is just ending
-WORK = {"train": "train a cell", "test": "score it on test"}
+TIMEOUT = 30.0  # seconds to wait for another worker that is about to leave the folder
 
 
 def main(words: list[str]) -> int:
-    what, folder = words[0], Path(words[1])
-    look_up(WORK, what, "kind of work")
+    action, folder = words[0], Path(words[1])
+    run = look_up({"train": train, "test": test}, action, "action")
     job = json.loads((folder / JOB).read_bytes())
-    watch(folder)
+    watch_for_stop(folder)
     try:
-        return train(folder, job) if what == "train" else test(folder, job)
+        for path in job["imports"]:
+            import_file(path)
+        return run(folder, job)
     except AnaphorError as error:
-        print(error, file=sys.stderr)  # noqa: T201 (the last line of a worker's output is the reason of its failure)
+        print(error, file=sys.stderr)  # noqa: T201 (the last line of the output is the reason of a failure)
         return error.exit_code
 
 
 def train(folder: Path, job: dict[str, Any]) -> int:
     import torch
 
-    from anaphor.studies.measures import measure
-    from anaphor.training.run import execute, opened
-    from anaphor.training.trainer import Nobody
+    from anaphor.training.load import load_run
+    from anaphor.training.run import execute
 
     torch.set_num_threads(job["threads"])
-    spec = TASKS[job["task"]](**job["spec"])
-    rundir = RunFolder(folder)
-    wait_for(rundir)
-    if read_json(rundir.result).get("status") != "finished":  # none, of an interruption, or damaged
-        _, code = execute(spec, folder, Nobody(), resume=rundir.exists, test=False)
+    spec = TASKS[job["task"]].spec(**job["spec"])
+    run_folder = RunFolder(folder)
+    wait_for_lock(run_folder)
+    if read_json(run_folder.result).get("status") != "finished":  # missing, interrupted or damaged
+        _, code = execute(spec, folder, resume=run_folder.exists, test=False)
         if code:
             return code
-    with opened(folder, spec.device) as made:
-        found = measure(made, folder, "valid", **job["measures"])
-    write(folder / MEASURES, {"wanted": job["measures"], **found})
+    experiment = load_run(folder, device=spec.device).experiment
+    write(folder / MEASURES, {"wanted": job["measures"], **measure(experiment, folder, "valid", job)})
     return 0
 
 
 def test(folder: Path, job: dict[str, Any]) -> int:
-    """Read the test split. Only for a study that has sealed its choice."""
+    """Evaluate on test, for a study that has sealed its choice."""
     import torch
 
-    from anaphor.studies.measures import test_scores
-    from anaphor.training.run import opened
+    from anaphor.training.load import load_run
 
     torch.set_num_threads(job["threads"])
-    with opened(folder, job["spec"]["device"]) as made:
-        write(folder / TEST, test_scores(made, job["measures"]["lengths"]))
+    experiment = load_run(folder, device=job["spec"]["device"]).experiment
+    result = experiment.score("test").to_plain()
+    write(folder / TEST, {**result, "measures": measure(experiment, folder, "test", job)})
     return 0
+
+
+def measure(experiment: Any, folder: Path, split: str, job: dict[str, Any]) -> dict[str, Any]:
+    """What the task measures besides the result."""
+    function = TASKS[job["task"]].measure
+    found: dict[str, Any] = {} if function is None else resolve(function)(experiment, folder, split, job["measures"])
+    return found
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
     replace_file(path, json.dumps(finite(found), ensure_ascii=False).encode() + b"\n")
 
 
-def wait_for(rundir: RunFolder) -> None:
-    """A worker that lost its study may need a moment to save and to leave the folder."""
-    until = time.monotonic() + PATIENCE
+def wait_for_lock(run_folder: RunFolder) -> None:
+    """Wait for a worker of a killed study, which may still be writing its last checkpoint."""
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
-            with rundir.lock():
+            with run_folder.lock():
                 return
         except ConfigError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
 
 
-def watch(folder: Path) -> None:
-    """End as SIGTERM does, with the last step saved, when the study is gone or does not want this cell any more."""
+def watch_for_stop(folder: Path) -> None:
+    """Send SIGTERM to this process, which then saves a checkpoint, when the study is gone or stops this cell."""
 
-    def parent() -> None:
-        while os.read(0, 1024):  # not sys.stdin, whose lock a thread must not hold when the program ends
+    def watch_input() -> None:
+        while os.read(0, 1024):  # not sys.stdin: a thread must not hold its lock at exit
             pass
-        leave()
+        terminate()
 
-    def stop() -> None:
+    def watch_file() -> None:
         while not (folder / STOP).exists():
             time.sleep(0.25)
-        leave()
+        terminate()
 
-    def leave() -> None:
+    def terminate() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(PATIENCE)
+        time.sleep(TIMEOUT)
         os._exit(143)
 
-    for watcher in (parent, stop):
+    for watcher in (watch_input, watch_file):
         threading.Thread(target=watcher, daemon=True).start()
 
 

@@ -14,9 +14,9 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, format_values
 from anaphor.models.spec import SOMETIMES_UNUSED
 
-LOSS = Metric("loss", "min", "loss", "nats per token", digits=4)
-PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss")
-BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derived_from="loss")
+LOSS = Metric("loss", "min", "loss", "nats per token", digits=4, minimum=0.0)
+PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss", minimum=1.0)
+BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derived_from="loss", minimum=0.0)
 
 
 def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:

@@ -234,6 +234,8 @@ class StudySupport:
     `wanted` and returns, where it has them: `columns`, results by name, for the table; `tables`, by name, each with
     `axes`, `rows` (a value for each axis, and a result) and a `remark`; and `losses`, the name of a safetensors file in
     the folder with the `losses` of single items and the numbers of their `lines`."""
+    metric: str | None = None
+    """Metric that settings are compared by unless a study names one. None: the task's first."""
 
     def data_key(self, spec: RunSpec) -> Any:
         """Settings that decide which data are read, hashable; specs with the same key have the same digests."""
@@ -243,8 +245,9 @@ class StudySupport:
         """SHA-256 of train and valid, without opening test. None: as the experiment's fingerprint says."""
         return None
 
-    def validate(self, spec: RunSpec, metric: Metric) -> None:
-        """Raise ConfigError for settings that could not be run, or have no such metric, without opening data."""
+    def validate(self, spec: RunSpec, metric: Metric, *, names_only: bool = False) -> None:
+        """Raise ConfigError for settings that could not be run, or have no such metric, without opening data. Of a
+        search only names are checked, because its settings are not known yet."""
 
     def validate_search(self, changed: set[str], metric: Metric) -> None:
         """Raise ConfigError where a search must not vary these settings, because values would not be comparable."""

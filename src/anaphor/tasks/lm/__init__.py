@@ -172,5 +172,6 @@ TASK = TaskDefinition(
     evaluate="anaphor.tasks.lm.evaluate:EvaluateOptions",
     look="anaphor.tasks.lm.look:LookOptions",
     measure="anaphor.tasks.lm.measures:measure",
+    study="anaphor.tasks.lm.study:STUDY",
     recipes=Path(__file__).parent / "recipes",
 )

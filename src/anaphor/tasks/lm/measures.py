@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from anaphor.data.files import split_lines
 from anaphor.evaluation import losses_by_batch, score_sentences
-from anaphor.metrics.perplexity import LossResult, Tally
+from anaphor.metrics.perplexity import LossResult, LossTotal, Tally, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import losses_by_length
 
@@ -24,23 +24,17 @@ TOKENS_PER_LINE = 40  # where a text has no lines
 
 
 def measure(experiment: LanguageModelExperiment, folder: Path, split: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Measurements as plain data, by name. `wanted` may have `train` (whether to score training text), `lengths` (of
-    segments), `samples` (texts by name) and `long_lines` (how many). On valid the loss of every token goes to a file,
-    to compare two models by."""
-    if split == "valid":
-        save_losses(experiment, folder, split)
-    lines = {str(number): text for number, text in enumerate(longest_lines(experiment, split, wanted["long_lines"]))}
-    return {
-        "train": score_train(experiment, split).to_plain() if wanted["train"] else None,
-        "lengths": by_length(experiment, split, wanted["lengths"]),
-        "samples": score_texts(experiment, wanted["samples"]),
-        "long_lines": list(score_texts(experiment, lines).values()),
-    }
-
-
-def measure_test(experiment: LanguageModelExperiment, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Measurements on test: the segment lengths of the study."""
-    return {"lengths": by_length(experiment, "test", wanted["lengths"])}
+    """Measurements as plain data, see `StudySupport.options`; `wanted` are `MeasureOptions`. On test only the segment
+    lengths are measured. On valid the loss of every token goes to a file, to compare two models by."""
+    tables = {"length": by_length(experiment, split, wanted["lengths"])} if wanted["lengths"] else {}
+    if split == "test":
+        return {"tables": tables}
+    columns: dict[str, Any] = {"train": score_train(experiment, split).to_plain()} if wanted["train_score"] else {}
+    columns |= score_texts(experiment, wanted["samples"])
+    if wanted["long_lines"]:
+        lines = longest_lines(experiment, split, wanted["long_lines"])
+        columns[f"{wanted['long_lines']} long lines"] = score_together(experiment, lines)
+    return {"columns": columns, "tables": tables, **save_losses(experiment, folder, split)}
 
 
 def score_train(experiment: LanguageModelExperiment, like: str) -> LossResult:
@@ -55,8 +49,6 @@ def score_train(experiment: LanguageModelExperiment, like: str) -> LossResult:
         tally.add(losses.double().sum(), batch.count)
     total = tally.read(0)
     unknowns = 0 if unknown is None else int((tokens == unknown).sum())
-    from anaphor.metrics.perplexity import loss_result
-
     return loss_result(total, {**protocol.facts(), **experiment.common_facts(total.tokens, unknowns)})
 
 
@@ -64,13 +56,7 @@ def score_texts(experiment: LanguageModelExperiment, texts: Mapping[str, str]) -
     """Each text scored on its own."""
     scored = score_sentences(experiment.model, experiment.tokenizer, list(texts.values()))
     return {
-        name: {
-            "loss": one.total.loss,
-            "perplexity": one.total.perplexity,
-            "tokens": one.total.tokens,
-            "unknown": sum(one.unknown),
-        }
-        for name, one in zip(texts, scored, strict=True)
+        name: {**plain_total(one.total), "unknown": sum(one.unknown)} for name, one in zip(texts, scored, strict=True)
     }
 
 
@@ -86,16 +72,45 @@ def longest_lines(experiment: LanguageModelExperiment, split: str, count: int) -
     return list(islice(fitting, count))
 
 
-def by_length(experiment: LanguageModelExperiment, split: str, lengths: Sequence[int]) -> list[dict[str, Any]]:
-    if not lengths:
-        return []
-    return [score.to_plain() for score in losses_by_length(experiment, split, lengths, (True, False))]
+def score_together(experiment: LanguageModelExperiment, texts: Sequence[str]) -> dict[str, Any] | None:
+    """All texts as one result, each scored on its own and each token counted once."""
+    scored = list(score_sentences(experiment.model, experiment.tokenizer, texts))
+    if not scored:
+        return None
+    total = sum((one.total for one in scored[1:]), start=scored[0].total)
+    return plain_total(total)
 
 
-def save_losses(experiment: LanguageModelExperiment, folder: Path, split: str) -> None:
-    """The loss of every token in the order of the text, and the number of its line."""
+def plain_total(total: LossTotal) -> dict[str, Any]:
+    return {"loss": total.loss, "perplexity": total.perplexity, "tokens": total.tokens}
+
+
+def by_length(experiment: LanguageModelExperiment, split: str, lengths: Sequence[int]) -> dict[str, Any]:
+    """Results by segment length, with and without carried state. Lengths beyond the rows of the text are the same
+    segments, and occur once."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    reached: dict[int, int] = {}
+    for score in losses_by_length(experiment, split, lengths, (True, False)):
+        if score.score is not None:
+            reached[score.length] = length = len(score.positions)
+            rows.setdefault((score.state, length), {"state": score.state, "length": length, **score.score.to_plain()})
+    return {"axes": ["state", "length"], "rows": list(rows.values()), "remark": describe_cut(reached)}
+
+
+def describe_cut(reached: Mapping[int, int]) -> str:
+    """Which lengths are longer than the rows of the text, by the length that each one reached."""
+    longest = max(reached.values(), default=0)
+    cut = [str(length) for length in sorted(reached) if length > longest]
+    if not cut:
+        return ""
+    names = f"lengths {', '.join(cut[:-1])} and {cut[-1]} are" if len(cut) > 1 else f"length {cut[0]} is"
+    return f"{names} cut to {longest:,} tokens, the longest row of the text."
+
+
+def save_losses(experiment: LanguageModelExperiment, folder: Path, split: str) -> dict[str, str]:
+    """Save the loss of every token in the order of the text, and the number of its line. Returns the file's name."""
     if not isinstance(experiment, StreamExperiment):
-        return
+        return {}
     boundary, tokens = experiment.tokenizer.boundary, experiment.split(split).tokens
     protocol = replace(experiment.protocol, complete=True)
     rows: list[list[NDArray[Any]]] = []
@@ -112,3 +127,4 @@ def save_losses(experiment: LanguageModelExperiment, folder: Path, split: str) -
         {"losses": np.concatenate([part for row in rows for part in row]), "lines": lines.astype(np.int32)},
         folder / LOSSES,
     )
+    return {"losses": LOSSES}

@@ -32,8 +32,8 @@ from anaphor.training.spec import (
 )
 
 TEXT_METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
-BLEU = Metric("bleu", "max", "BLEU")
-CHRF = Metric("chrf", "max", "chrF")
+BLEU = Metric("bleu", "max", "BLEU", minimum=0.0)
+CHRF = Metric("chrf", "max", "chrF", minimum=0.0)
 METRICS = (*TEXT_METRICS, BLEU, CHRF)
 
 
@@ -149,5 +149,6 @@ TASK = TaskDefinition(
     describe=describe,
     evaluate="anaphor.tasks.translate.verbs:EvaluateOptions",
     look="anaphor.tasks.translate.verbs:LookOptions",
+    study="anaphor.tasks.translate.study:STUDY",
     recipes=Path(__file__).parent / "recipes",
 )

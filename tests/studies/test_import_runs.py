@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from anaphor.errors import DataError
-from anaphor.studies import adoption
-from anaphor.studies.adoption import adopt, runs_of
+from anaphor.studies import import_runs as module
+from anaphor.studies.import_runs import find_runs, import_runs
 from anaphor.studies.spec import read_study
 
 
@@ -38,27 +38,27 @@ def test_an_adoption_that_was_cut_short_is_made_again(tmp_path, run, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(adoption.shutil, "copytree", cut_short)
+        patch.setattr(module.shutil, "copytree", cut_short)
         with pytest.raises(KeyboardInterrupt):
-            adopt(study(tmp_path), tmp_path / "cells", run, 1)
+            import_runs(study(tmp_path), tmp_path / "cells", run, 1)
     assert copied
-    (cell,) = adopt(study(tmp_path), tmp_path / "cells", run, 1)
+    (cell,) = import_runs(study(tmp_path), tmp_path / "cells", run, 1)
     assert (cell.folder / "checkpoints" / "weights").read_text() == "weights"
     assert [path.name for path in (tmp_path / "cells").iterdir()] == [cell.key], "nothing else stays behind"
 
 
 def test_what_an_earlier_version_copied_in_part_is_copied_again(tmp_path, run):
-    (cell,) = adopt(study(tmp_path), tmp_path / "cells", run, 1)
+    (cell,) = import_runs(study(tmp_path), tmp_path / "cells", run, 1)
     (cell.folder / "result.json").unlink()
     shutil.rmtree(cell.folder / "checkpoints")
-    adopt(study(tmp_path), tmp_path / "cells", run, 1)
+    import_runs(study(tmp_path), tmp_path / "cells", run, 1)
     assert (cell.folder / "checkpoints" / "weights").is_file()
 
 
 def test_what_was_adopted_and_measured_stays(tmp_path, run):
-    (cell,) = adopt(study(tmp_path), tmp_path / "cells", run, 1)
+    (cell,) = import_runs(study(tmp_path), tmp_path / "cells", run, 1)
     (cell.folder / "measures.json").write_text("{}")
-    adopt(study(tmp_path), tmp_path / "cells", run, 1)
+    import_runs(study(tmp_path), tmp_path / "cells", run, 1)
     assert (cell.folder / "measures.json").is_file()
 
 
@@ -67,9 +67,9 @@ def test_a_study_without_a_result_that_can_be_read_is_one_line(tmp_path, content
     (tmp_path / "seal.json").write_text("{}")
     if content is not None:
         (tmp_path / "result.json").write_text(content)
-    with pytest.raises(DataError, match=r"result.json .* run the study once more") as caught:
-        runs_of(tmp_path)
+    with pytest.raises(DataError, match=r"result.json .* run the study again") as caught:
+        find_runs(tmp_path)
     assert "\n" not in str(caught.value)
     (tmp_path / "result.json").write_text(json.dumps({"best": None, "cells": []}))
-    with pytest.raises(DataError, match="chose nothing"):
-        runs_of(tmp_path)
+    with pytest.raises(DataError, match="selected nothing"):
+        find_runs(tmp_path)

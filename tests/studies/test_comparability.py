@@ -8,15 +8,16 @@ import torch
 from safetensors.numpy import save_file
 
 from anaphor.errors import ConfigError
-from anaphor.studies.cell import JOB
-from anaphor.studies.engines import Ended
-from anaphor.studies.measures import LOSSES
+from anaphor.studies.cell import JOB, data_digests
+from anaphor.studies.engines import JobResult
 from anaphor.studies.report import report
-from anaphor.studies.soundness import check_study
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
-from anaphor.studies.units import unit_of
-from anaphor.tasks.translate import TranslationRunSpec
+from anaphor.studies.validation import validate_study
+from anaphor.tasks import BITS_PER_BYTE, LOSS
+from anaphor.tasks.lm.measures import LOSSES
+from anaphor.tasks.translate import BLEU, TranslationRunSpec
+from anaphor.tasks.translate.study import STUDY
 from studies.here import Here, Silent
 from studies.pretended import Pretending, finish
 
@@ -55,7 +56,7 @@ def scored(job):
 
 
 def worked(job):
-    if job.what == "train":
+    if job.action == "train":
         score = scored(job)
         finish(job.folder, **score)
         lines = np.repeat(np.arange(40, dtype=np.int32), 6)
@@ -63,7 +64,7 @@ def worked(job):
         save_file({"losses": (score["loss"] + noise).astype(np.float32), "lines": lines}, job.folder / LOSSES)
     else:
         (job.folder / "test.json").write_text(json.dumps(scored(job)))
-    return Ended(0)
+    return JobResult(0)
 
 
 def studied(data, more, name="one", engine=None):
@@ -85,14 +86,14 @@ def said(result, start):
 def test_what_goes_by_token_ranks_no_settings_whose_tokens_differ(data, axis, metric):
     result = studied(data, f"parameters: {{{axis}}}\nmetric: {metric}")
     assert result["best"] is None
-    assert result["findings"][0] == "No settings can be compared, so none is called the best."
+    assert result["findings"][0] == "No best setting: the settings cannot be compared."
     told = said(result, "Not ranked: ")
     name = axis.partition(":")[0]
     assert told.count(f"{name} ") == 2
-    assert "what a token is" in told
-    assert "metric: valid.bits_per_byte" in told
+    assert "different tokens" in told
+    assert "`metric: bits_per_byte`" in told
     assert not [line for line in result["findings"] if "same tokens" in line or "best first" in line]
-    assert "what a token is" in result["table"]
+    assert "different tokens" in result["table"]
     assert not (data / "out" / "seal.json").exists(), "nothing was chosen, so that a choice can still be made"
 
 
@@ -108,12 +109,12 @@ def test_bits_per_byte_rank_tokenizers_and_train_nothing_again(data):
 
 def test_bits_that_are_not_known_for_unknown_words_are_told_and_not_advised(data):
     study = "parameters: {vocabulary: {values: [5, 27]}}\n"
-    assert "where no word is unknown" in said(studied(data, study), "Not ranked: ")
+    assert "for tokenizers without unknown words" in said(studied(data, study), "Not ranked: ")
     result = studied(data, f"{study}metric: valid.bits_per_byte")
     assert result["best"]["parameters"] == {"vocabulary": 27}
     failed = said(result, "3 of 6 cells have no result: ")
-    assert "vocabulary 5 (3 of 3 seeds: its score has no bits_per_byte, for " in failed
-    assert {cell.get("reason", "")[:31] for cell in result["cells"][:3]} == {"its score has no bits_per_byte,"}
+    assert "vocabulary 5 (3 of 3 seeds: the result has no bits_per_byte: it has unknown words" in failed
+    assert {cell.get("reason", "")[:33] for cell in result["cells"][:3]} == {"the result has no bits_per_byte: "}
 
 
 def test_bits_that_leave_out_the_letters_of_unknown_words_rank_no_tokenizers(data):
@@ -121,7 +122,7 @@ def test_bits_that_leave_out_the_letters_of_unknown_words_rank_no_tokenizers(dat
 
     def told(job):
         ended = worked(job)
-        if job.what == "train":
+        if job.action == "train":
             score = scored(job)
             finish(job.folder, **{**score, "bits_per_byte": score["bits_per_byte"] or 0.5})
         return ended
@@ -129,7 +130,7 @@ def test_bits_that_leave_out_the_letters_of_unknown_words_rank_no_tokenizers(dat
     bits = "metric: valid.bits_per_byte"
     result = studied(data, f"parameters: {{vocabulary: {{values: [5, 27]}}}}\n{bits}", engine=Pretending(ends=told))
     assert result["best"] is None
-    assert "words are unknown" in said(result, "Not ranked: vocabulary 5: ")
+    assert "different unknown words" in said(result, "Not ranked: vocabulary 5: ")
     same = f"parameters: {{vocabulary: {{values: [5]}}, width: {{values: [4, 6]}}}}\n{bits}"
     assert studied(data, same, engine=Pretending(ends=told))["best"] is not None, "the same words are unknown to both"
 
@@ -144,7 +145,7 @@ def test_a_vocabulary_that_holds_all_words_anyway_is_the_same_one(data):
 @pytest.mark.parametrize(
     ("tokenizer", "other", "metric", "why"),
     [
-        ("word", "two", "valid.perplexity", "what a token is"),  # words are those of the training text
+        ("word", "two", "valid.perplexity", "different tokens"),  # words are those of the training text
         ("word", "two", "valid.bits_per_byte", ""),
         ("byte", "two", "valid.perplexity", ""),
         ("byte", "three", "valid.perplexity", "different texts"),
@@ -164,13 +165,13 @@ def test_settings_that_see_later_tokens_do_not_keep_the_others_from_being_ranked
     variants = "{plain: {}, wide: {width: 9}, seeing: {causal: false, tokenizer: byte}}"
     result = studied(data, f"parameters: {{variant: {{settings: {variants}}}}}")
     assert result["best"]["parameters"] == {"variant": "plain"}
-    assert "sees later tokens" in said(result, "Not ranked: variant seeing: ")
+    assert "attends to later tokens" in said(result, "Not ranked: variant seeing: ")
 
 
 def test_lines_that_are_not_the_same_are_not_compared_token_by_token(data):
     def shifted(job):
         ended = worked(job)
-        if job.what == "train" and json.loads((job.folder / JOB).read_text())["spec"]["width"] == 9:
+        if job.action == "train" and json.loads((job.folder / JOB).read_text())["spec"]["width"] == 9:
             lines = np.repeat(np.arange(60, dtype=np.int32), 4)
             save_file({"losses": np.ones(240, np.float32), "lines": lines}, job.folder / LOSSES)
         return ended
@@ -191,35 +192,42 @@ def test_runs_say_themselves_what_their_tokens_are(data):
     assert result["best"] is None
     by_length = [line for line in result["findings"] if line.startswith("By length: Not ranked: ")]
     assert len(by_length) == 1
-    assert "what a token is" in by_length[0]
-    assert "bits_per_byte" not in by_length[0]
+    assert "different tokens" in by_length[0]
+    assert "`metric: bits_per_byte`" in by_length[0]
     assert not [line for line in result["findings"] if "est of" in line or "same tokens" in line]
 
 
 def test_translations_are_compared_by_bleu_whatever_their_tokens_are():
     apart, joint = ({"signature": f"tokens:9|tokenizer:word|vocab:{size}"} for size in ("30+40", "50"))
     run, other = TranslationRunSpec(data="echo"), TranslationRunSpec(data="reverse")
-    for name in ("bleu", "bits_per_byte"):
-        assert unit_of(run, apart, name) == unit_of(run, joint, name) != unit_of(other, joint, name)
-    assert unit_of(run, apart, "loss") != unit_of(run, joint, "loss")
+
+    def unit(run, score, metric):
+        return STUDY.unit(run, data_digests("translate", run), score, metric)
+
+    for metric in (BLEU, BITS_PER_BYTE):
+        assert unit(run, apart, metric) == unit(run, joint, metric) != unit(other, joint, metric)
+    assert unit(run, apart, LOSS) != unit(run, joint, LOSS)
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("parameters: {tokenizer: {values: [word, byte]}}\n", "along tokenizer by metric=valid.perplexity"),
-        ("parameters: {vocabulary: {min: 10, max: 90}}\nmetric: valid.loss\n", "along vocabulary by metric=valid.loss"),
-        ("parameters: {kind: {settings: {a: {tokenizer: bpe}, b: {}}}}\n", "along kind by metric=valid.perplexity"),
-        ("parameters: {data: {values: [a, b]}}\nmetric: valid.bits_per_byte\n", "along data by any metric"),
+        ("parameters: {tokenizer: {values: [word, byte]}}\n", "vary tokenizer by metric=valid.perplexity"),
+        ("parameters: {vocabulary: {min: 10, max: 90}}\nmetric: valid.loss\n", "vary vocabulary by metric=valid.loss"),
+        ("parameters: {kind: {settings: {a: {tokenizer: bpe}, b: {}}}}\n", "vary kind by metric=valid.perplexity"),
+        (
+            "parameters: {data: {values: [a, b]}}\nmetric: valid.bits_per_byte\n",
+            "it changes the text that is evaluated",
+        ),
     ],
 )
 def test_a_search_that_would_follow_such_numbers_is_refused_before_it_begins(tmp_path, text, told):
     path = tmp_path / "study.yaml"
     path.write_text(f"method: bayes\n{text}")
     with pytest.raises(ConfigError) as caught:
-        check_study(read_study(path), None)
+        validate_study(read_study(path), None)
     assert told in str(caught.value)
-    assert ("valid.bits_per_byte" in str(caught.value)) == ("any metric" not in told)
+    assert ("`metric: bits_per_byte`" in str(caught.value)) == ("changes the text" not in told)
     assert "\n" not in str(caught.value)
 
 
@@ -234,4 +242,4 @@ def test_a_search_that_would_follow_such_numbers_is_refused_before_it_begins(tmp
 def test_a_search_by_what_can_be_compared_is_sound(tmp_path, text):
     path = tmp_path / "study.yaml"
     path.write_text(f"method: bayes\n{text}")
-    check_study(read_study(path), None)
+    validate_study(read_study(path), None)

@@ -1,11 +1,11 @@
-"""A setting ends early that is worse than the median of the others: as a whole, by the study's own numbers."""
+"""Settings that are worse than the median are pruned: all their seeds together, by the study's own metric."""
 
 import json
 
 import pytest
 
 from anaphor.studies.cell import STOP, make_cell
-from anaphor.studies.hopes import hopeless
+from anaphor.studies.search import find_pruned
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
 from studies.here import Here, Silent
@@ -21,7 +21,7 @@ def begin(tmp_path):
         data = f"{tmp_path}/text.txt" if task == "lm" else "echo"
         file.write_text(
             f"task: {task}\nbase: {{data: {data}}}\nparameters: {{{axis}: {{values: {list(told)}}}}}\n"
-            f"metric: {metric}\nstop_hopeless: true\nseeds: 3\n"
+            f"metric: {metric}\nprune: true\nseeds: 3\n"
         )
         made = Study(read_study(file), tmp_path / "out", Here(), Silent())
         for setting, curves in zip(made.spec.settings(), told.values(), strict=True):
@@ -50,9 +50,9 @@ def losses(*values):
 def ended(study, *running):
     """Which of these cells are told to stop, by the value of their axis and their seed."""
     chosen = [cell for cell in study.cells if place_of(cell) in running]
-    study._stop_hopeless(chosen)
+    study._prune(chosen)
     told = [place_of(cell) for cell in study.cells if (cell.folder / STOP).exists()]
-    assert told == [place_of(cell) for cell in hopeless(chosen, study.cells, study.spec.metric)]
+    assert told == [place_of(cell) for cell in find_pruned(chosen, study.cells, study.spec)]
     return told
 
 
@@ -108,4 +108,12 @@ def test_a_seed_that_is_ahead_waits_for_the_others_that_run(begin):
 
 def test_few_others_are_no_company(begin):
     study = begin("width", {4: GOOD[:2], 8: [losses(9.0)] * 3})
+    assert ended(study, (8, 0)) == []
+
+
+def test_a_setting_that_was_not_validated_yet_at_that_step_is_not_compared(begin):
+    study = begin("width", {4: [[{"loss": None}] * 2 + losses(1.0)] * 3, 8: [losses(9.0)] * 3})
+    for cell in study.cells[:3]:
+        lines = (cell.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (cell.folder / "metrics.jsonl").write_text(lines[-1])
     assert ended(study, (8, 0)) == []

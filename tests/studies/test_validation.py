@@ -1,27 +1,26 @@
-"""What a worker would refuse is refused before the first one is started, at every place of a study."""
+"""Settings that a worker would refuse are refused before the first one is started."""
 
 import pytest
 
 from anaphor.errors import ConfigError
-from anaphor.studies.presets import presets, study_file
-from anaphor.studies.soundness import check_study
-from anaphor.studies.spec import read_study
+from anaphor.studies.spec import find_study_file, list_presets, read_study
+from anaphor.studies.validation import validate_study
 
 
 def check(tmp_path, text):
     path = tmp_path / "study.yaml"
     path.write_text(text)
     spec = read_study(path)
-    check_study(spec, None if spec.searches else spec.settings())
+    validate_study(spec, None if spec.is_search else spec.settings())
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", list_presets())
 @pytest.mark.parametrize("data", [None, "wikitext-2"])
 def test_every_preset_is_sound(name, data):
-    spec = read_study(study_file(name), data=data)
+    spec = read_study(find_study_file(name), data=data)
     settings = spec.settings()
     assert settings
-    check_study(spec, settings)
+    validate_study(spec, settings)
 
 
 @pytest.mark.parametrize(
@@ -33,10 +32,10 @@ def test_every_preset_is_sound(name, data):
             "at mixers [lstmm]: unknown mixer 'lstmm'; did you mean",
         ),
         ("base: {model: transformer, width: 8}\nparameters: {heads: {values: [2, 3]}}\n", "at heads 3: "),
-        ("base: {warmup: 2}\nparameters: {width: {values: [8]}}\n", "warmup=2 is not a share of the budget"),
+        ("base: {warmup: 2}\nparameters: {width: {values: [8]}}\n", "warmup=2 is not a fraction of the budget"),
         ("task: translate\nparameters: {model: {values: [luong, lstm]}}\n", "at model lstm: unknown model 'lstm'"),
         ("task: translate\nparameters: {condition: {values: [stat]}}\n", "unknown condition 'stat'; did you mean"),
-        ("task: translate\nparameters: {rdrop: {values: [0, 5]}}\n", "readings that would be the same"),
+        ("task: translate\nparameters: {rdrop: {values: [0, 5]}}\n", "two passes that would be equal without dropout"),
         ("base: {layers: 2}\nparameters: {layer_lr: {values: [[1, 1], [1]]}}\n", "1 layer_lr are given for 2 layers"),
         (
             "task: translate\nbase: {model: mixed, layers: 2}\nparameters: {layer_lr: {values: [[1, 1]]}}\n",
@@ -48,17 +47,17 @@ def test_every_preset_is_sound(name, data):
         ),
         (
             "metric: valid.bits_per_byte\nbase: {width: 8}\nparameters: {protocol: {values: [complete, example]}}\n",
-            "at protocol example: metric=valid.bits_per_byte is not measured by protocol=example",
+            "at protocol example: protocol=example does not measure bits_per_byte",
         ),
         (
             "metric: valid.bits_per_byte\nmethod: random\nbase: {protocol: example}\n"
             "parameters: {lr: {min: 0.1, max: 1}}\n",
-            "metric=valid.bits_per_byte is not measured by protocol=example",
+            "protocol=example does not measure bits_per_byte",
         ),
         (
             "metric: valid.bits_per_byte\nbase: {model: transformer, causal: false, width: 8, heads: 2}\n"
             "parameters: {merge: {values: [concatenate, reweight-matrix]}}\n",
-            "at merge reweight-matrix: metric=valid.bits_per_byte is for models that see no later tokens",
+            "at merge reweight-matrix: a model that attends to later tokens has no bits_per_byte",
         ),
         ("method: random\nbase: {model: lsmt}\nparameters: {layers: {min: 1, max: 4}}\n", "at layers 2: unknown model"),
     ],

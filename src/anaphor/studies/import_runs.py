@@ -1,0 +1,102 @@
+"""Runs that were trained elsewhere as cells of a study, so that they can be measured without training."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anaphor.errors import ConfigError, DataError
+from anaphor.flags import from_yaml
+from anaphor.studies.axes import Axis
+from anaphor.studies.cell import JOB, MEASURES, STATUS, TEST, Cell, make_cell, read_json
+from anaphor.studies.spec import StudySpec, list_presets, read_study
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.spec import RunSpec
+
+STUDY_FILES = (JOB, MEASURES, TEST, STATUS)  # files of a cell that belong to its study
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The run in a folder, or all seeds of the setting that the study in the folder selected."""
+    if RunFolder(folder).exists:
+        return [folder]
+    if not (folder / "seal.json").is_file():
+        raise ConfigError(f"{folder} has neither a run nor a study that has selected a setting")
+    result = read_json(folder / "result.json")
+    try:
+        best, cells = result["best"], [(Path(cell["run"]), cell["parameters"]) for cell in result["cells"]]
+        chosen = None if best is None else best["parameters"]
+    except (LookupError, TypeError):
+        raise DataError(
+            f"{folder / 'result.json'} is missing or damaged: run the study again, which writes it without training"
+        ) from None
+    if chosen is None:
+        raise DataError(f"the study in {folder} selected nothing: no setting of it finished")
+    return [run for run, parameters in cells if parameters == chosen]
+
+
+def read_study_of(folder: Path, path: Path) -> StudySpec:
+    """The study of a file, for the runs in a folder only. Test is evaluated only if the runs were."""
+    spec = read_study(path)
+    if not _measures_more(spec):
+        known = ", ".join(name for name, path in list_presets().items() if _measures_more(read_study(path)))
+        raise ConfigError(
+            f"study {spec.name!r} compares settings, and one run has only one: --of is for studies that measure more "
+            f"({known})"
+        )
+    specs = [read_run_spec(spec, run) for run in find_runs(folder)]
+    spec = read_study(path, data=specs[0].data)
+    base: Mapping[str, Any] = {name: value for name, value in vars(specs[0]).items() if name != "seed"}
+    return replace(
+        spec,
+        base=base,
+        method="grid",
+        listed=(),
+        parameters=(Axis("model", (specs[0].model,), ({},)),),
+        seeds=tuple(sorted(run.seed for run in specs)),
+        test=spec.test if _was_tested(folder) else "none",
+    )
+
+
+def read_run_spec(spec: StudySpec, run: Path) -> RunSpec:
+    task = RunFolder(run).read_task().name
+    if task != spec.task:
+        raise ConfigError(f"the run in {run} was trained by `train {task}`, and study {spec.name!r} is for {spec.task}")
+    return from_yaml(spec.definition.spec, RunFolder(run).spec)
+
+
+def _measures_more(spec: StudySpec) -> bool:
+    return any(spec.measures.values())
+
+
+def _was_tested(folder: Path) -> bool:
+    """Whether test was evaluated, for this run or by this study."""
+    return not RunFolder(folder).exists or RunFolder(folder).read_result().get("test") is not None
+
+
+def import_runs(spec: StudySpec, cells_folder: Path, folder: Path, threads: int) -> list[Cell]:
+    """Copy finished runs to the cells of a study, which then does not train them."""
+    (setting,) = spec.settings()
+    cells = []
+    for run in find_runs(folder):
+        if RunFolder(run).read_result().get("status") != "finished":
+            raise DataError(f"the run in {run} did not finish: resume it first")
+        cell = make_cell(setting, read_run_spec(spec, run).seed, cells_folder, spec.task, threads)
+        if cell.result.get("status") != "finished":
+            copy_run(run, cell.folder)
+        cells.append(cell)
+    return cells
+
+
+def copy_run(run: Path, target: Path) -> None:
+    """Copy a run completely or not at all, without the files of the study that it came from."""
+    draft = target.with_name(f"{target.name}.tmp")
+    if draft.exists():  # of an interrupted copy
+        shutil.rmtree(draft)
+    shutil.copytree(run, draft, ignore=shutil.ignore_patterns(*STUDY_FILES))
+    if target.exists():  # an unfinished cell
+        shutil.rmtree(target)
+    draft.replace(target)

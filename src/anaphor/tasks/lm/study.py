@@ -1,0 +1,85 @@
+"""How studies compare language models, and what they measure besides the validation result. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anaphor.config import check_types
+from anaphor.errors import ConfigError
+from anaphor.metrics.result import Metric
+from anaphor.tasks import BITS_PER_BYTE
+from anaphor.tasks.study import VOCABULARY, TextStudy
+from anaphor.training.spec import check_lists
+
+EXCLUDED = "attends to later tokens: exp(loss), not a perplexity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What is measured on every model of a study."""
+
+    lengths: tuple[int, ...] = ()
+    """Segment lengths at which every model is evaluated."""
+    samples: Mapping[str, str] = field(default_factory=dict)
+    """Texts by name that every model scores one by one."""
+    long_lines: int = 0
+    """Number of the longest lines of the validation text to score one by one."""
+    train_score: bool = False
+    """Evaluate on the beginning of the training text, as much of it as validation has."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_lists(self)
+        if any(length < 1 for length in self.lengths):
+            raise ConfigError(f"lengths={list(self.lengths)}: a segment has at least 1 token")
+        if not isinstance(self.samples, Mapping):
+            raise ConfigError(f"samples={self.samples!r}: it must be a mapping of names to texts")
+        samples = {str(name): "" if text is None else str(text) for name, text in self.samples.items()}
+        object.__setattr__(self, "samples", samples)
+        for name, text in samples.items():
+            if not text.strip():
+                raise ConfigError(f"samples: {name} is empty")
+        if self.long_lines < 0:
+            raise ConfigError(f"long_lines={self.long_lines}: it must be 0 or more")
+
+
+class LanguageStudy(TextStudy):
+    """Comparison of language models."""
+
+    options = MeasureOptions
+    text_settings = ("data", "batching")
+    token_settings = ("data", "batching", "tokenizer", "vocabulary")
+
+    def digests(self, spec: Any) -> Mapping[str, str]:
+        from anaphor.data.dataset import TEXT_COLUMNS
+        from anaphor.data.datasets import open_dataset
+
+        text = open_dataset(spec.data, TEXT_COLUMNS)
+        return {split: text.digest(split) for split in ("train", "valid")}
+
+    def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
+        if metric == BITS_PER_BYTE and spec.batching == "stream" and spec.protocol == "example":
+            raise ConfigError(
+                f"protocol={spec.protocol} does not measure {metric.name}, because it leaves tokens out: use "
+                f"`metric: perplexity`, or protocol=complete"
+            )
+        super().validate(spec, metric, names_only=names_only)
+
+    def model_presets(self) -> Mapping[str, Any]:
+        from anaphor.models import PRESETS
+
+        return PRESETS
+
+    def validate_model(self, spec: Any, metric: Metric) -> Sequence[Any]:
+        layers = spec.model_spec(VOCABULARY).blocks()
+        if metric == BITS_PER_BYTE and any(layer.mixer.noncausal_reason is not None for layer in layers):
+            raise ConfigError(f"a model that attends to later tokens has no {metric.name}: use `metric: perplexity`")
+        return layers
+
+    def exclusion(self, spec: Any, metric: Metric) -> str:
+        return EXCLUDED if spec.causal is False else ""
+
+
+STUDY = LanguageStudy()

@@ -1,0 +1,39 @@
+"""How studies compare translation models. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anaphor.metrics.result import Metric
+from anaphor.tasks.study import VOCABULARY, TextStudy
+
+
+class TranslationStudy(TextStudy):
+    """Comparison of translation models."""
+
+    text_settings = ("data", "source", "target")
+    token_settings = (*text_settings, "tokenizer", "vocabulary", "joint")
+
+    def digests(self, spec: Any) -> Mapping[str, str]:
+        from anaphor.data.dataset import PAIR_COLUMNS
+        from anaphor.data.datasets import open_dataset
+
+        pairs = open_dataset(spec.data, PAIR_COLUMNS, source=spec.source, target=spec.target)
+        return {split: pairs.digest(split) for split in ("train", "valid")}
+
+    def model_presets(self) -> Mapping[str, Any]:
+        from anaphor.models import SEQ2SEQ_PRESETS
+
+        return SEQ2SEQ_PRESETS
+
+    def validate_model(self, spec: Any, metric: Metric) -> Sequence[Any]:
+        from anaphor.tasks.translate.experiment import build_rdrop
+
+        model = spec.model_spec(VOCABULARY, VOCABULARY)
+        build_rdrop(spec.rdrop, model)
+        layers: Sequence[Any] = model.blocks()
+        return layers
+
+
+STUDY = TranslationStudy()
