@@ -66,7 +66,8 @@ _EXPECTED = {"int": "a whole number", "float": "a number", "str": "a name", "boo
 def check_types(spec: Any) -> None:
     """Raise for a value that is not of its field's type, for the plain types that a spec holds."""
     for field in dataclasses.fields(spec):
-        name, _, optional = str(field.type).partition(" | ")
+        kind = re.sub(r"^typing\.Optional\[(.*)\]$", r"\1 | None", str(field.type))  # of a generated field
+        name, _, optional = kind.partition(" | ")
         value = getattr(spec, field.name)
         if name not in _TYPES or (value is None and optional == "None"):
             continue

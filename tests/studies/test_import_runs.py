@@ -16,7 +16,7 @@ def run(tmp_path):
     (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
-    (folder / "spec.yaml").write_text(f"task: lm\ndata: {tmp_path}/text.txt\n")
+    (folder / "spec.yaml").write_text(f"format: 2\ntask: lm\ndata:\n  data: {tmp_path}/text.txt\n")
     (folder / "result.json").write_text('{"status": "finished"}\n')
     (folder / "checkpoints" / "weights").write_text("weights")
     return folder

@@ -264,7 +264,15 @@ def test_two_processes_do_not_run_one_study(tmp_path):
 
 def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
     package = Path(files.__file__).parents[1]
-    harmless = {"config", "errors", "registry", "progress", "draw", "taps", "inspect"}  # they read, refuse, name and show
+    harmless = {
+        "config",
+        "errors",
+        "registry",
+        "progress",
+        "draw",
+        "taps",
+        "inspect",
+    }  # they read, refuse, name and show
     for path in package.rglob("*.py"):
         if path.relative_to(package).parts[0] in CODE:
             used = set(re.findall(r"^\s*from anaphor\.(\w+)", path.read_text(), re.MULTILINE))
