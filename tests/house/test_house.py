@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = ["errors", "config", "flags", "registry", "progress", "draw", "taps", "mixers", "models", "data", "metrics",
-         "evaluation", "generate", "interchange", "inspect", "training", "tasks", "studies", "labs", "bench", "web", "cli",
-         "api"]  # fmt: skip
+         "evaluation", "generate", "interchange", "inspect", "training", "tasks", "studies", "labs", "bench", "web",
+         "cli", "api"]  # fmt: skip
 
 
 def name_of(path: Path) -> str:
