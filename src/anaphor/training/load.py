@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from anaphor.config import look_up
 from anaphor.errors import CheckpointError, ConfigError
 from anaphor.flags import from_yaml
-from anaphor.registry import TASKS
 from anaphor.training import checkpoint
 from anaphor.training.averaging import build_average
 from anaphor.training.build import build_experiment, task_of
@@ -92,8 +90,7 @@ class Run:
 def read_spec(folder: Path | str) -> RunSpec:
     """The settings of a run, whatever its task."""
     run_folder = RunFolder(Path(folder))
-    task: TaskDefinition = look_up(TASKS, str(run_folder.read_document().get("task"))[:100], "task")
-    return from_yaml(task.spec, run_folder.spec)
+    return from_yaml(run_folder.read_task().spec, run_folder.spec)
 
 
 def load_run(folder: Path | str, *, device: str = "auto", force: bool = False, warn: Warn = print_warning) -> Run:

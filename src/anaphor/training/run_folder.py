@@ -77,8 +77,11 @@ class RunFolder:
             warn(f"{path.name} has changed since {self.folder} was trained")
 
     def read_task(self) -> TaskDefinition:
-        """The task of the run."""
-        task: TaskDefinition = look_up(TASKS, str(self.read_document().get("task"))[:100], "task")
+        """The task of the run. Where it is a user's own, the error names the file to import."""
+        name = str(self.read_document().get("task"))[:100]
+        if name not in TASKS:
+            self.check_imports(force=True, warn=lambda line: None)
+        task: TaskDefinition = look_up(TASKS, name, "task")
         return task
 
     def read_settings(self) -> dict[str, Any]:
