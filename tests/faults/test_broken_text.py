@@ -18,7 +18,7 @@ GOOD = b"one two three .\nfour five , six .\n\n" * 40
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(run, "draw_curves", lambda rundir: [])  # they would take most of the time
+    monkeypatch.setattr(run, "draw_curves", lambda folder, task: [])  # they would take most of the time
     torch.set_default_dtype(torch.float32)
 
 

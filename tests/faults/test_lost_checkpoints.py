@@ -9,8 +9,8 @@ from itertools import chain, repeat
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.metrics.perplexity import LossTotal, Score
-from anaphor.tasks.language_modelling import LanguageModelling
+from anaphor.metrics.perplexity import LossTotal, loss_result
+from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training import checkpoint
 from anaphor.training.run import Interruption
 
@@ -27,7 +27,7 @@ def trained(tmp_path, monkeypatch, capsys):
     def train(*costs, more=()):
         told = chain(costs, repeat(costs[-1]))
         with monkeypatch.context() as patch:
-            patch.setattr(LanguageModelling, "evaluate", lambda *_: Score(LossTotal(next(told), 1), {}))
+            patch.setattr(StreamExperiment, "evaluate", lambda *_: loss_result(LossTotal(next(told), 1), {}))
             assert main([*WORDS, *more]) == 0
         capsys.readouterr()
         return tmp_path / "run" / "checkpoints"

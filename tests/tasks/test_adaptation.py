@@ -17,11 +17,22 @@ from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import losses_by_batch
 from anaphor.models import build
 from anaphor.models.head import IGNORE_INDEX
-from anaphor.tasks import neural_cache
-from anaphor.tasks.adaptation import strengths_in_training, with_caches, with_dynamic
-from anaphor.tasks.dynamic_evaluation import FLOOR, Dynamic, dynamic_losses, gradient_strengths
-from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
-from anaphor.tasks.neural_cache import Cache, Memory, cached_losses, mixed_losses
+from anaphor.tasks.lm import LanguageRunSpec, adaptation
+from anaphor.tasks.lm.adaptation import (
+    FLOOR,
+    Cache,
+    Dynamic,
+    Memory,
+    cached_losses,
+    dynamic_losses,
+    gradient_scales,
+    mix_losses,
+    score_dynamically,
+    score_with_caches,
+    training_gradient_scales,
+)
+from anaphor.tasks.lm.experiment import StreamExperiment
+from anaphor.tasks.lm.protocol import Protocol, Split
 
 VOCABULARY = 7
 CACHES = [Cache(5, 0.3, 0.5), Cache(5, 0.1, 0.5), Cache(100, 0.5, 0.0), Cache(1, 0.9, 4.0)]
@@ -41,14 +52,14 @@ def tokens_of(count=41, seed=0):
     return torch.randint(0, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def task_of(tokens, rows=2, bptt=4, carry=True):
+def experiment_of(tokens, model, rows=2, bptt=4):
     tokenizer = Word.train("a b c d e f g", VOCABULARY)
     assert tokenizer.boundary < VOCABULARY
+    spec = LanguageRunSpec(batch_size=rows, bptt=bptt, eval_batch_size=rows)
+    experiment = StreamExperiment(spec, model, tokenizer, lambda: None)
     split = Split(tokens, 2 * len(tokens), 0)
-    protocol = Protocol(rows, bptt, carry)
-    return LanguageModelling(
-        tokenizer, lambda name: split, rows=rows, bptt=bptt, carry=carry, shift=False, protocol=protocol
-    )
+    experiment.split = lambda name: split
+    return experiment
 
 
 def in_order(found):
@@ -105,11 +116,10 @@ def test_the_cached_distribution_sums_to_one_and_is_what_the_slow_twin_writes_ou
 @given(rows=st.integers(1, 5), bptt=st.integers(1, 50))
 def test_a_cached_score_counts_every_token_once_whatever_the_segments(rows, bptt):
     tokens, model = tokens_of(), model_of()
-    task = task_of(tokens)
+    experiment = experiment_of(tokens, model)
 
     def scored(length):
-        protocol = Protocol(rows, length, carry=True)
-        return with_caches(task, model, "valid", protocol, CACHES, task.evaluate_by(model, "valid", protocol))
+        return score_with_caches(experiment, "valid", Protocol(rows, length, carry=True), CACHES)
 
     for score, whole in zip(scored(bptt), scored(len(tokens)), strict=True):
         assert score.total.tokens == len(tokens)
@@ -152,9 +162,9 @@ def test_a_row_does_not_see_the_cache_of_another():
 
 def test_a_cache_of_weight_zero_gives_the_plain_score():
     for name, carry in MODELS.items():
-        model, task, protocol = model_of(name), task_of(tokens_of()), Protocol(3, 4, carry)
-        plain = task.evaluate_by(model, "valid", protocol)
-        (score,) = with_caches(task, model, "valid", protocol, [Cache(5, 0.0, 0.5)], plain)
+        experiment, protocol = experiment_of(tokens_of(), model_of(name)), Protocol(3, 4, carry)
+        plain = experiment.evaluate_with("valid", protocol)
+        (score,) = score_with_caches(experiment, "valid", protocol, [Cache(5, 0.0, 0.5)])
         assert score.total == plain.total
 
 
@@ -169,22 +179,22 @@ def test_the_first_token_of_a_row_is_scored_by_the_model_alone():
 def test_a_cache_holds_a_fixed_window_and_asks_it_in_pieces(monkeypatch):
     x, targets, losses = torch.randn(3, 30, 8), torch.randint(0, VOCABULARY, (3, 30)), torch.rand(3, 30)
     memory = Memory.empty(x, 100)
-    after, whole = mixed_losses(memory, x, targets, losses, CACHES)
-    held, piece = [], neural_cache._mixed_piece
+    after, whole = mix_losses(memory, x, targets, losses, CACHES)
+    held, piece = [], adaptation._mix_chunk
 
     def watched(before, x, *rest):
-        held.append(x.shape[0] * x.shape[1] * before.followers.shape[1])
+        held.append(x.shape[0] * x.shape[1] * before.next_tokens.shape[1])
         return piece(before, x, *rest)
 
-    monkeypatch.setattr(neural_cache, "_mixed_piece", watched)
-    again, pieces = mixed_losses(memory, x, targets, losses, CACHES, at_once=2_000)
+    monkeypatch.setattr(adaptation, "_mix_chunk", watched)
+    again, pieces = mix_losses(memory, x, targets, losses, CACHES, chunk=2_000)
     torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=1e-12)
     assert len(held) > 1
     assert max(held) <= 2_000
     assert after.features.shape == again.features.shape == (3, 100, 8)
     assert torch.equal(after.features[:, -30:], x)
-    assert torch.equal(after.followers[:, -30:], targets)
-    assert (after.followers[:, :-30] == IGNORE_INDEX).all()
+    assert torch.equal(after.next_tokens[:, -30:], targets)
+    assert (after.next_tokens[:, :-30] == IGNORE_INDEX).all()
 
 
 def slow_dynamic(model, batches, carry, dynamic, strengths):
@@ -214,7 +224,7 @@ def slow_dynamic(model, batches, carry, dynamic, strengths):
 @pytest.mark.parametrize("carry", [True, False])
 def test_dynamic_evaluation_is_what_the_slow_twin_does(dynamic, carry):
     model, batches = model_of(), EvaluationStream(tokens_of(), 0, 1, 6)
-    strengths = gradient_strengths(model, EvaluationStream(tokens_of(60, seed=1), 0, 2, 6), carry)
+    strengths = gradient_scales(model, EvaluationStream(tokens_of(60, seed=1), 0, 2, 6), carry)
     used = strengths if dynamic.rule == "rms" else [torch.ones(()) for _ in strengths]
     expected = slow_dynamic(model, batches, carry, dynamic, used)
     found = in_order(dynamic_losses(model, batches, carry, dynamic, strengths if dynamic.rule == "rms" else None))
@@ -223,7 +233,7 @@ def test_dynamic_evaluation_is_what_the_slow_twin_does(dynamic, carry):
 
 def test_strengths_are_root_mean_squares_of_gradients_and_one_on_average():
     model, batches = model_of(), EvaluationStream(tokens_of(), 0, 2, 50)
-    strengths = gradient_strengths(model, batches, carry=True)
+    strengths = gradient_scales(model, batches, carry=True)
     assert torch.stack([one.mean() for one in strengths]).mean().item() == pytest.approx(1)
     logits, _ = model(batches[0].input_ids, None, batches[0].lengths)
     F.cross_entropy(logits.flatten(0, 1), batches[0].targets.flatten(), ignore_index=IGNORE_INDEX).backward()
@@ -234,9 +244,9 @@ def test_strengths_are_root_mean_squares_of_gradients_and_one_on_average():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_learning_rate_of_zero_gives_the_plain_score(name):
-    model, task, protocol = model_of(name), task_of(tokens_of()), Protocol(1, 4, MODELS[name])
-    plain = task.evaluate_by(model, "valid", protocol)
-    score = with_dynamic(task, model, "valid", protocol, Dynamic(0.0), plain)
+    experiment, protocol = experiment_of(tokens_of(), model_of(name)), Protocol(1, 4, MODELS[name])
+    plain = experiment.evaluate_with("valid", protocol)
+    score = score_dynamically(experiment, "valid", protocol, Dynamic(0.0))
     assert score.total.tokens == plain.total.tokens == 41
     assert score.total.loss == pytest.approx(plain.total.loss, rel=1e-12)
 
@@ -247,22 +257,22 @@ def test_dynamic_evaluation_leaves_the_model_as_it_was_also_after_an_error(fails
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    seen = []
-
-    def tick():
-        changed = any(not torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-        seen.append(changed and not model.training)
-        if fails and len(seen) == 3:
-            raise KeyboardInterrupt
+    seen, modes = [], []
+    features = model.features
+    model.features = lambda *given: (modes.append(model.training), features(*given))[1]
 
     def score():
-        dynamic_losses(model, EvaluationStream(tokens_of(), 0, 1, 4), True, Dynamic(0.5), tick=tick)
+        for _ in dynamic_losses(model, EvaluationStream(tokens_of(), 0, 1, 4), True, Dynamic(0.5)):
+            seen.append(any(not torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()))
+            if fails and len(seen) == 3:
+                raise KeyboardInterrupt
 
     if fails:
         with pytest.raises(KeyboardInterrupt):
             score()
     else:
         score()
+    assert not any(modes), "in evaluation mode while it computes"
     assert len(seen) == (3 if fails else 11)
     assert all(seen), "the weights were moved meanwhile"
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -273,24 +283,24 @@ def test_dynamic_evaluation_leaves_the_model_as_it_was_also_after_an_error(fails
 @pytest.mark.parametrize("name", MODELS)
 def test_both_lower_the_loss_on_a_text_that_repeats_itself(name):
     tokens = torch.tensor([1, 2, 3, 4, 5] * 30)
-    model, task, protocol = model_of(name, scale=1), task_of(tokens), Protocol(1, 5, MODELS[name])
-    plain = task.evaluate_by(model, "valid", protocol)
-    (cached,) = with_caches(task, model, "valid", protocol, [Cache(50, 0.5, 3.0)], plain)
+    experiment, protocol = experiment_of(tokens, model_of(name, scale=1)), Protocol(1, 5, MODELS[name])
+    plain = experiment.evaluate_with("valid", protocol)
+    (cached,) = score_with_caches(experiment, "valid", protocol, [Cache(50, 0.5, 3.0)])
     assert cached.total.loss < plain.total.loss - 0.05
-    assert with_dynamic(task, model, "valid", protocol, Dynamic(0.3), plain).total.loss < plain.total.loss - 0.05
-    scaled = with_dynamic(
-        task, model, "valid", protocol, Dynamic(0.3, 0.001, "rms"), plain, strengths_in_training(task, model)
-    )
+    dynamic = score_dynamically(experiment, "valid", protocol, Dynamic(0.3))
+    assert dynamic.total.loss < plain.total.loss - 0.05
+    scales = training_gradient_scales(experiment)
+    scaled = score_dynamically(experiment, "valid", protocol, Dynamic(0.3, 0.001, "rms"), scales)
     assert scaled.total.loss < plain.total.loss - 0.05
 
 
 def test_the_signature_tells_the_adaptation_and_the_rows():
-    model, task, protocol = model_of(), task_of(tokens_of()), Protocol(3, 4, carry=True)
-    plain = task.evaluate_by(model, "valid", protocol)
+    experiment, protocol = experiment_of(tokens_of(), model_of()), Protocol(3, 4, carry=True)
+    plain = experiment.evaluate_with("valid", protocol)
     assert "adaptation" not in plain.signature
-    (cached,) = with_caches(task, model, "valid", protocol, [Cache(2000, 0.1, 0.3)], plain)
+    (cached,) = score_with_caches(experiment, "valid", protocol, [Cache(2000, 0.1, 0.3)])
     assert cached.signature == f"{plain.signature}|adaptation:cache(2000,0.1,0.3)"
-    learnt = with_dynamic(task, model, "valid", protocol, Dynamic(0.001), plain)
+    learnt = score_dynamically(experiment, "valid", protocol, Dynamic(0.001))
     assert learnt.signature == plain.signature.replace("batch:3", "batch:1") + "|adaptation:dynamic(0.001)"
     assert str(Dynamic(0.001, 0.02)) == "dynamic(0.001,0.02)"
     assert str(Dynamic(0.001, 0.02, "rms")) == "dynamic-rms(0.001,0.02)"
@@ -298,21 +308,21 @@ def test_the_signature_tells_the_adaptation_and_the_rows():
 
 def test_a_model_that_sees_later_tokens_gets_a_perplexity_by_no_adaptation_either():
     model = build("transformer", vocabulary=VOCABULARY, width=8, layers=1, merge="reweight-matrix", causal=False).eval()
-    task, protocol = task_of(tokens_of(), carry=False), Protocol(1, 4, False)
-    plain = task.evaluate_by(model, "valid", protocol)
+    experiment, protocol = experiment_of(tokens_of(), model), Protocol(1, 4, False)
+    plain = experiment.evaluate_with("valid", protocol)
     adapted = [
-        *with_caches(task, model, "valid", protocol, CACHES[:1], plain),
-        with_dynamic(task, model, "valid", protocol, Dynamic(0.1), plain),
+        *score_with_caches(experiment, "valid", protocol, CACHES[:1]),
+        score_dynamically(experiment, "valid", protocol, Dynamic(0.1)),
     ]
     assert [score.total.perplexity for score in (plain, *adapted)] == [None] * 3
 
 
 def test_a_learning_rate_that_leads_nowhere_is_told_in_one_line():
-    model, task, protocol = model_of(), task_of(tokens_of()), Protocol(1, 4, carry=True)
-    plain = task.evaluate_by(model, "valid", protocol)
+    experiment, protocol = experiment_of(tokens_of(), model_of()), Protocol(1, 4, carry=True)
+    plain = experiment.evaluate_with("valid", protocol)
     with pytest.raises(Diverged, match=r"dynamic\(1e\+300\) led to a loss that is not a finite number"):
-        with_dynamic(task, model, "valid", protocol, Dynamic(1e300), plain)
-    assert task.evaluate_by(model, "valid", protocol).total == plain.total
+        score_dynamically(experiment, "valid", protocol, Dynamic(1e300))
+    assert experiment.evaluate_with("valid", protocol).total == plain.total
 
 
 @pytest.mark.parametrize(
@@ -326,7 +336,7 @@ def test_a_learning_rate_that_leads_nowhere_is_told_in_one_line():
         (lambda: Dynamic(0.1, 2.0), "decay 2.0 is not a share"),
         (lambda: Dynamic(0.1, 0.0, "rsm"), "did you mean 'rms'"),
         (lambda: cached_losses(model_of(), [], True, []), "give at least one"),
-        (lambda: dynamic_losses(model_of(), [], True, Dynamic(0.1, 0.0, "rms")), "gradient strengths belong to 'rms'"),
+        (lambda: dynamic_losses(model_of(), [], True, Dynamic(0.1, 0.0, "rms")), "gradient scales belong to 'rms'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(make, message):
@@ -385,7 +395,7 @@ def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_it
     assert rows[2]["loss"] == alone["loss"]
     assert main(["evaluate", folder, *flags, "--split", "test", "--cache", "4", "--dynamic", "0.1"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "perplexity" in line]
-    assert [line.partition(": perplexity")[0] for line in lines] == [
+    assert [line.partition(": loss")[0] for line in lines] == [
         "bptt 5", "bptt 5, adapted by cache(4,0.1,0.3)", "bptt 5, adapted by dynamic(0.1)",
     ]  # fmt: skip
 
@@ -393,17 +403,17 @@ def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_it
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--cache-weight", "0.1"], "cache_weight=(0.1,) means nothing without --cache"),
-        (["--dynamic-decay", "0.1"], "dynamic_decay=(0.1,) means nothing without --dynamic"),
-        (["--dynamic-rule", "rms"], "dynamic_rule=rms means nothing without --dynamic"),
-        (["--split", "test", "--dynamic", "0.1", "0.2"], "on test: choose among them on valid, then give one"),
+        (["--cache-weight", "0.1"], "cache_weight=(0.1,) has no effect without --cache"),
+        (["--dynamic-decay", "0.1"], "dynamic_decay=(0.1,) has no effect without --dynamic"),
+        (["--dynamic-rule", "rms"], "dynamic_rule=rms has no effect without --dynamic"),
+        (["--split", "test", "--dynamic", "0.1", "0.2"], "on test: choose one of them on valid"),
         (["--cache", "-3"], "a cache of -3 tokens"),
         (["--cache", "10", "--cache-weight", "1.5"], "cache weight 1.5 is not a share"),
         (["--dynamic", "0.1", "--dynamic-rule", "sdg"], "did you mean 'sgd'"),
     ],
 )
-def test_flags_that_cannot_work_get_one_line(capsys, words, message):
-    assert main(["evaluate", "nowhere", *words]) == 2
+def test_flags_that_cannot_work_get_one_line(run, capsys, words, message):
+    assert main(["evaluate", run(), *words, "--device", "cpu"]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
@@ -415,7 +425,7 @@ def test_padded_examples_have_nothing_to_adapt_to(run, capsys):
     for words in (["--cache", "10"], ["--dynamic", "0.1"]):
         assert main(["evaluate", folder, "--device", "cpu", *words]) == 2
         captured = capsys.readouterr()
-        assert "reads padded examples, each by itself" in captured.err
+        assert "was trained with --batching padded" in captured.err
         assert captured.err.count("\n") == 1
         assert captured.out == ""
     assert main(["evaluate", folder, "--device", "cpu", "--json"]) == 0
@@ -428,5 +438,5 @@ def test_padded_examples_have_no_rows_and_no_curves_either(run, tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     folder = run("--batching", "padded")
     assert main(["evaluate", folder, "--device", "cpu", *words]) == 2
-    assert f"{words[0]} needs a text that goes on" in capsys.readouterr().err
+    assert f"{words[0]} needs a stream of text" in capsys.readouterr().err
     assert not (tmp_path / "curves").exists()

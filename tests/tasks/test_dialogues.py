@@ -16,9 +16,9 @@ from anaphor.data.treebank import Treebank
 from anaphor.data.vocab import TOKENIZERS
 from anaphor.errors import DataError
 from anaphor.models import build
-from anaphor.tasks.language_modelling import ExampleModelling
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.run import prepare
+from anaphor.tasks.lm.experiment import PaddedExperiment
+from anaphor.training.build import build_experiment
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 CHOSEN = os.environ.get("ANAPHOR_DATA")
@@ -61,7 +61,7 @@ def written(path, parts):
 
 
 def prepared(data, **more):
-    return prepare(LanguageRunSpec(data=data, **{**PADDED, "batch_size": 16, **more}))
+    return build_experiment(LanguageRunSpec(data=data, **{**PADDED, "batch_size": 16, **more}))
 
 
 def train(out, **settings):
@@ -94,7 +94,7 @@ def test_the_loss_falls_in_each_of_three_epochs_of_shakespeare(shakespeare, tmp_
 def gradients(made, batch):
     """The loss of a batch and the gradient of every weight."""
     made.model.zero_grad()
-    loss, _ = made.task.loss(made.model, batch, None)
+    loss, _ = made.loss(batch, None)
     loss.total.backward()
     return loss.total.item(), {name: weight.grad.clone() for name, weight in made.model.named_parameters()}
 
@@ -102,7 +102,7 @@ def gradients(made, batch):
 def test_bits_per_byte_are_those_of_the_examples_without_what_parts_them(tmp_path):
     parts = ["No.", "Nay, my good lord!", "Ay, très bien."] * 40
     made = prepared(written(tmp_path / "few.txt", parts), tokenizer="character")
-    score = made.task.evaluate(made.model, "valid")
+    score = made.evaluate("valid")
     texts = [text for text in made.source.text("valid").split("\n\n") if text.strip()]
     size = sum(len(text.strip("\n").encode()) for text in texts)
     assert score.total.bytes == size
@@ -112,7 +112,7 @@ def test_bits_per_byte_are_those_of_the_examples_without_what_parts_them(tmp_pat
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_bits_per_byte_count_what_is_predicted_whether_examples_or_a_stream_are_read(talk, kind):
     made = [prepared(talk, tokenizer=kind, batching=batching, model="transformer") for batching in ("stream", "padded")]
-    stream, padded = (one.task.evaluate(one.model, "valid").total for one in made)
+    stream, padded = (one.evaluate("valid").total for one in made)
     text = made[0].source.text("valid")
     between = len(text) - sum(map(len, split_examples(text)))  # newlines between dialogues, and those at both ends
     assert stream.bytes - padded.bytes == between
@@ -121,7 +121,7 @@ def test_bits_per_byte_count_what_is_predicted_whether_examples_or_a_stream_are_
 
 def test_pad_positions_get_no_gradient(talk):
     made = prepared(talk)
-    batch = max(made.task.batches(0), key=lambda batch: int((~batch.input_mask).sum()))
+    batch = max(made.batches(0), key=lambda batch: int((~batch.input_mask).sum()))
     assert not batch.input_mask.all()
     assert (batch.input_ids[~batch.input_mask] == made.tokenizer.pad).all()
     loss, found = gradients(made, batch)
@@ -143,7 +143,7 @@ def test_pad_positions_get_no_gradient(talk):
 def test_the_start_token_is_never_a_target_and_every_other_token_is_one_once(talk, split):
     made = prepared(talk)
     start, pad = made.tokenizer.boundary, made.tokenizer.pad
-    examples = made.task.examples(split)
+    examples = made.split(split)
     for epoch in range(3):
         real = rows = 0
         for batch in examples.at_epoch(epoch):
@@ -188,7 +188,7 @@ def test_the_model_is_the_courses():
 
 def test_padding_is_told(talk, tmp_path, capsys):
     settings = ["--data", talk, "--tokenizer", "treebank", "--batching", "padded", "--model", "dialogue-gpt"]
-    share = prepared(talk, batch_size=20).padding_share()
+    share = prepared(talk, batch_size=20).statistics()["padding_share"]
     assert 0 < share < 0.5
     assert main(["train", "lm", *settings, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["padding_share"] == pytest.approx(share, abs=1e-4)
@@ -202,8 +202,6 @@ def test_padding_is_told(talk, tmp_path, capsys):
         "1",
         "--device",
         "cpu",
-        "--out",
-        str(tmp_path / "run"),
     ]
     assert main(["train", "lm", *words, "--out", str(tmp_path / "run")]) == 0
     told = capsys.readouterr().out
@@ -212,8 +210,8 @@ def test_padding_is_told(talk, tmp_path, capsys):
 
 
 def test_an_example_longer_than_the_model_reaches_is_refused_before_the_first_step(talk, tmp_path):
-    with pytest.raises(DataError, match=r"talk\.txt has \d+ tokens, but the model knows 4 positions"):
-        prepared(talk, max_positions=4).task.batches(0)
+    with pytest.raises(DataError, match=r"talk\.txt has \d+ tokens, but the model has 4 learned positions"):
+        prepared(talk, max_positions=4).batches(0)
     out = tmp_path / "run"
     words = ["--data", talk, "--tokenizer", "treebank", "--batching", "padded", "--model", "dialogue-gpt"]
     assert main(["train", "lm", *words, "--max-positions", "4", "--out", str(out), "--device", "cpu"]) == 2
@@ -226,5 +224,7 @@ def test_a_score_says_whether_there_were_unknown_words():
     for text, told in (("to be", "none"), ("to sleep", "kept")):
         ids = np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(text)))
         examples = batch_examples([ids], pad=tokenizer.pad, rows=1)
-        score = ExampleModelling(tokenizer, lambda split, examples=examples: examples).evaluate(model, "valid")
+        experiment = PaddedExperiment(LanguageRunSpec(batching="padded"), model, tokenizer, lambda: None)
+        experiment.split = lambda name, examples=examples: examples
+        score = experiment.evaluate("valid")
         assert score.facts["unk"] == told

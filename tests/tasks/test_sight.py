@@ -11,7 +11,7 @@ from anaphor.errors import ConfigError
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.perplexity import LossTotal, format_perplexity
 from anaphor.models import build
-from anaphor.tasks.language_modelling import resolve_carry
+from anaphor.tasks.lm.protocol import resolve_carry
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,10 @@ def test_no_verb_calls_it_a_perplexity(folder, verb, capsys):
 
 def test_it_cannot_write(folder, capsys):
     assert main(["generate", str(folder), "--device", "cpu"]) == 2
-    assert "cannot write" in capsys.readouterr().err
+    assert "cannot generate" in capsys.readouterr().err
     model = build("transformer", vocabulary=5, width=8, merge="reweight-matrix", causal=False)
     for write in (lambda: list(generate(model, [1], 2, Sampler())), lambda: beam_search(model, [1], 2, 2)):
-        with pytest.raises(ConfigError, match="cannot write"):
+        with pytest.raises(ConfigError, match="cannot generate"):
             write()
 
 

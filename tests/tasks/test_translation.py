@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from anaphor.cli.main import main
-from anaphor.data.batches import batch_pairs
-from anaphor.data.corpus import build_pair_tokenizers, encode_pair_split
+from anaphor.data.corpus import build_pair_tokenizers
 from anaphor.data.datasets import open_dataset
 from anaphor.data.embedded import Reverse
 from anaphor.generate import Beam
@@ -20,7 +18,7 @@ from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
 from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.tasks.translation import PairSplit, Translation
+from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
 
@@ -30,30 +28,22 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
 
 
-def task_of(source, rows=16, **options):
+def experiment_of(source, name="luong", rows=16, layers=2, **options):
     tokenizers = build_pair_tokenizers(source, "word", joint=False)
-
-    @cache
-    def split(name):
-        pairs = encode_pair_split(source, name, tokenizers)
-        return PairSplit(batch_pairs(pairs, rows=rows), pairs, source.rows(name).values)
-
-    return Translation(tokenizers, split, **options)
+    sizes = {"source_vocabulary": len(tokenizers.source), "vocabulary": len(tokenizers.target)}
+    model = build_seq2seq(name, **sizes, width=16, layers=layers)
+    spec = TranslationRunSpec(data="reverse", max_examples=10**6, batch_size=rows, **options)
+    return TranslationExperiment(spec, model, tokenizers, lambda: source)
 
 
-def model_of(task, name="luong", **options):
-    sizes = {"source_vocabulary": len(task.tokenizers.source), "vocabulary": len(task.tokenizers.target)}
-    return build_seq2seq(name, **sizes, width=16, **{"layers": 2, **options})
-
-
-def trained(task, model, steps):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for _, batch in zip(range(steps), task.batches(0), strict=False):
-        loss, _ = task.loss(model, batch, None)
+def train(experiment, steps):
+    optimizer = torch.optim.AdamW(experiment.model.parameters(), lr=0.01)
+    for _, batch in zip(range(steps), experiment.batches(0), strict=False):
+        loss, _ = experiment.loss(batch, None)
         (loss.total / batch.count).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return model
+    return experiment
 
 
 # ---- padding
@@ -64,15 +54,14 @@ def trained(task, model, steps):
 def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps):
     torch.set_default_dtype(torch.float32)
     source = Reverse(pairs=200)
-    task = task_of(source)
-    model = trained(task, model_of(task, name), steps)
+    experiment = train(experiment_of(source, name), steps)
     sentences = [text for text, _ in source.rows("train").values[:64]]
     assert len({len(sentence) for sentence in sentences}) > 10, "there is something to pad"
     beam = Beam(width=3, max_length=12, length_penalty=1.0)
-    together = task.translate([model], sentences, beam)
+    together = experiment.translate(sentences, beam)
     assert len(together) == 64
     for place in (0, 17, 40, 63):
-        (alone,) = task.translate([model], [sentences[place]], beam)
+        (alone,) = experiment.translate([sentences[place]], beam)
         assert [one.tokens for one in alone] == [one.tokens for one in together[place]]
         for one, other in zip(alone, together[place], strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-5)
@@ -80,11 +69,11 @@ def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps):
 
 
 def test_two_models_vote_and_one_twice_is_itself():
-    task = task_of(Reverse(pairs=50))
-    first, second = (trained(task, model_of(task), 3) for _ in range(2))
+    one, other = (train(experiment_of(Reverse(pairs=50)), 3) for _ in range(2))
+    first, second = one.model, other.model
     beam = Beam(width=2, max_length=6)
     (alone,), (twice,), (both,) = (
-        task.translate(models, ["a b c d e"], beam) for models in ([first], [first, first], [first, second])
+        one.translate(["a b c d e"], beam, models) for models in ([first], [first, first], [first, second])
     )
     assert [one.tokens for one in alone] == [one.tokens for one in twice]
     assert alone[0].log_probability == pytest.approx(twice[0].log_probability, abs=1e-12)
@@ -121,14 +110,14 @@ def test_label_smoothing_is_that_of_the_framework(share, bias):
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_every_target_counts_once_whatever_the_batches(rows):
     source = Reverse(pairs=40)
-    task = task_of(source, rows, smoothing=0.3)
-    model = model_of(task).train()
-    score = task.evaluate(model, "train")
+    experiment = experiment_of(source, rows=rows, label_smoothing=0.3)
+    model = experiment.model.train()
+    score = experiment.evaluate("train")
     pairs = source.rows("train").values
     assert score.total.tokens == sum(len(target.split()) + 1 for _, target in pairs)
     assert score.total.bytes == sum(len(target.encode()) + 1 for _, target in pairs)
     assert model.training, "as it was"
-    read, write = task.tokenizers.source, task.tokenizers.target
+    read, write = experiment.tokenizers.source, experiment.tokenizers.target
     expected = 0.0
     with torch.no_grad():
         for sentence, target in pairs:
@@ -147,20 +136,20 @@ def _small_and_undrawn(monkeypatch):
     """Few pairs, and no figure at the end of a run: drawing takes longest."""
     few = dataclasses.replace(DATASETS["reverse"], open=lambda: Reverse(pairs=100))
     monkeypatch.setitem(DATASETS._entries, "reverse", few)
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
 
 
 @pytest.mark.usefixtures("_small_and_undrawn")
 def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
     torch.set_default_dtype(torch.float32)
-    measured, given = Translation.bleu, iter([10.0, 30.0, 20.0])
+    measured, given = TranslationExperiment.bleu, iter([10.0, 30.0, 20.0])
 
     def bleu(self, *words):
         found = measured(self, *words)
         assert found.bleu == 0, "so little was learnt that not one run of four letters is right"
         return SimpleNamespace(bleu=next(given, 30.0), signature=found.signature)
 
-    monkeypatch.setattr(Translation, "bleu", bleu)
+    monkeypatch.setattr(TranslationExperiment, "bleu", bleu)
     words = "train translate --data reverse --width 16 --steps 6 --eval-every 2 --select bleu --no-test --beam 1"
     assert main([*words.split(), "--device", "cpu", "--out", str(tmp_path / "run"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -178,7 +167,7 @@ class Interrupted(NullCallback):
     def __init__(self, step):
         self.left = step
 
-    def stepped(self, progress, loss, tokens):
+    def on_step(self, progress, loss, count):
         self.left -= 1
         if self.left < 0:
             raise ChildProcessError
@@ -239,10 +228,10 @@ def test_lines_that_are_no_pairs_are_refused_in_one_line(tmp_path, capsys, sourc
 
 def test_lines_that_are_empty_on_both_sides_are_left_out_and_counted(tmp_path):
     folder = folder_of(tmp_path, "a dog\n\na cow\n", "ein Hund\n\neine Kuh\n")
-    task = task_of(open_dataset(str(folder), source="en"))
-    assert len(task.splits("train").texts) == 2
-    assert task.splits("train").pairs.blank == 1
-    assert task.evaluate(model_of(task), "train").total.tokens == 6
+    experiment = experiment_of(open_dataset(str(folder), source="en"))
+    assert len(experiment.split("train").texts) == 2
+    assert experiment.split("train").pairs.blank == 1
+    assert experiment.evaluate("train").total.tokens == 6
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, 
 from anaphor.cli.table import print_line
 from anaphor.config import finite
 from anaphor.errors import ConfigError
-from anaphor.metrics.result import format_values
-from anaphor.tasks import LOSS, PERPLEXITY, count_noun
+from anaphor.tasks import LOSS, PERPLEXITY, count_noun, format_text_values
 from anaphor.tasks.lm import describe_unknown
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def _print_scores(scored: Sequence[ScoredText]) -> None:
         if not one.tokens:
             print("  no tokens")
             continue
-        values = format_values((LOSS, PERPLEXITY), {"loss": one.total.loss, "perplexity": one.total.perplexity})
+        values = format_text_values((LOSS, PERPLEXITY), {"loss": one.total.loss, "perplexity": one.total.perplexity})
         print(f"  {values}, {count_noun(one.total.tokens, 'token')}")
 
 

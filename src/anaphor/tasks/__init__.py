@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from anaphor.errors import ConfigError
+from anaphor.metrics.perplexity import format_perplexity
 from anaphor.metrics.result import Metric, format_values
 from anaphor.models.spec import SOMETIMES_UNUSED
 
@@ -22,7 +23,13 @@ BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derive
 def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
     """All metrics and the signature in one line. Bits per byte are left out where the whole text was not scored."""
     shown = [metric for metric in metrics if metric != BITS_PER_BYTE or result.get(metric.name) is not None]
-    return f"{format_values(shown, result)} ({result['signature']})"
+    return f"{format_text_values(shown, result)} ({result['signature']})"
+
+
+def format_text_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
+    """Values in one line, and why there is no perplexity where there is none."""
+    perplexity = format_perplexity(result[PERPLEXITY.name])
+    return format_values(metrics, result).replace(PERPLEXITY.format(None), perplexity)
 
 
 def describe_overlap(result: Mapping[str, Any]) -> list[str]:

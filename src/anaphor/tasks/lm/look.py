@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.errors import ConfigError, DataError, writing_to
-from anaphor.metrics.result import format_values
 from anaphor.tasks import LOSS, PERPLEXITY, align_columns, count_noun
 from anaphor.tasks.lm import describe_unknown
 

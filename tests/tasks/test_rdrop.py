@@ -1,4 +1,4 @@
-"""What disagreement costs is what its authors say, learning pays it, and without it nothing is another way."""
+"""R-Drop is what its authors say, part of the gradient, and without it nothing changes."""
 
 import dataclasses
 import json
@@ -13,10 +13,11 @@ from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.models import SEQ2SEQ_PRESETS
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
-from anaphor.tasks.disagreement import Disagreement
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.tasks.translation import features
-from anaphor.training.run import execute, opened_translation, prepare
+from anaphor.tasks.translate.experiment import RDrop, compute_features
+from anaphor.training.build import build_experiment
+from anaphor.training.load import load_run
+from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
 
 SPEC = TranslationRunSpec(
@@ -28,15 +29,15 @@ PRICE = 3.0
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda rundir: [])
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
 
 
 def prepared(**settings):
     """A model in training, and a batch that has something to pad."""
-    made = prepare(dataclasses.replace(SPEC, max_examples=5, **settings))
-    batch = made.task.batches(0)[0]
+    experiment = build_experiment(dataclasses.replace(SPEC, max_examples=5, **settings))
+    batch = experiment.batches(0)[0]
     assert (batch.targets == IGNORE_INDEX).any()
-    return made.task, made.model.train(), batch
+    return experiment, experiment.model.train(), batch
 
 
 def gradients(model, objective):
@@ -67,27 +68,27 @@ def test_the_cost_is_that_of_a_loop_over_tokens():
             if targets[row, time] != IGNORE_INDEX:
                 p, q = (head(x[place, time]).softmax(-1) for place in (row, row + 3))
                 expected += PRICE / 4 * ((p * (p / q).log()).sum() + (q * (q / p).log()).sum())
-    torch.testing.assert_close(Disagreement(PRICE).of(x, head, targets), expected, rtol=1e-12, atol=1e-12)
-    assert Disagreement().of(x, head, targets) is None
+    torch.testing.assert_close(RDrop(PRICE).penalty(x, head, targets), expected, rtol=1e-12, atol=1e-12)
+    assert RDrop().penalty(x, head, targets) is None
 
 
 def test_where_there_is_no_target_nothing_costs_and_nothing_is_learnt():
     head, x, targets = random_head(), torch.randn(6, 5, 6, requires_grad=True), some_targets()
-    cost = Disagreement(PRICE).of(x, head, targets)
+    cost = RDrop(PRICE).penalty(x, head, targets)
     (by_features,) = torch.autograd.grad(cost, x)
     padded = (targets == IGNORE_INDEX).repeat(2, 1)
     assert by_features[padded].eq(0).all()
     assert by_features[~padded].ne(0).all()
     other = torch.where(padded[..., None], 7.0 * torch.randn_like(x), x)
-    assert torch.equal(Disagreement(PRICE).of(other, head, targets), cost)
+    assert torch.equal(RDrop(PRICE).penalty(other, head, targets), cost)
 
 
 def test_narrow_numbers_are_compared_in_single_precision():
     head, x, targets = random_head().bfloat16(), torch.randn(6, 5, 6).bfloat16(), some_targets()
-    cost = Disagreement(PRICE).of(x, head, targets)
+    cost = RDrop(PRICE).penalty(x, head, targets)
     assert cost.dtype == torch.float32
     logits = head(x).double()
-    exact = Disagreement(PRICE).of(logits, torch.nn.Identity(), targets)
+    exact = RDrop(PRICE).penalty(logits, torch.nn.Identity(), targets)
     assert cost.item() == pytest.approx(exact.item(), rel=1e-5)
 
 
@@ -97,13 +98,13 @@ def test_narrow_numbers_are_compared_in_single_precision():
 @pytest.mark.parametrize("share", [0.0, 0.1])
 @pytest.mark.parametrize("model", SEQ2SEQ_PRESETS)
 def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, share):
-    task, model, batch = prepared(model=model, label_smoothing=share, rdrop=PRICE)
+    experiment, model, batch = prepared(model=model, label_smoothing=share, rdrop=PRICE)
     torch.manual_seed(1)
-    ours, _ = task.loss(model, batch, None)
+    ours, _ = experiment.loss(batch, None)
     mine = gradients(model, ours.objective)
 
     torch.manual_seed(1)
-    first, second = model.head(features(model, batch.repeat())).chunk(2)
+    first, second = model.head(compute_features(model, batch.repeat())).chunk(2)
     real = batch.targets != IGNORE_INDEX
     p, q, targets = first[real], second[real], batch.targets[real]
     assert not torch.equal(p, q), "each reading has its own dropout"
@@ -120,10 +121,10 @@ def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, sh
 
 
 def test_two_readings_that_agree_cost_nothing_and_lose_what_one_does():
-    task, model, batch = prepared(rdrop=PRICE)
+    experiment, model, batch = prepared(rdrop=PRICE)
     model.eval()  # without dropout
-    loss, _ = task.loss(model, batch, None)
-    alone = smoothed_cross_entropy(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
+    loss, _ = experiment.loss(batch, None)
+    alone = smoothed_cross_entropy(compute_features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
     assert loss.penalty.item() == pytest.approx(0, abs=1e-12)
     torch.testing.assert_close(loss.total, alone, rtol=1e-12, atol=1e-12)
     for one, other in zip(gradients(model, loss.objective), gradients(model, alone), strict=True):
@@ -132,12 +133,12 @@ def test_two_readings_that_agree_cost_nothing_and_lose_what_one_does():
 
 @pytest.mark.parametrize("model", SEQ2SEQ_PRESETS)
 def test_without_a_price_a_batch_is_read_once_and_to_the_bit_as_ever(model):
-    task, model, batch = prepared(model=model)
+    experiment, model, batch = prepared(model=model)
     torch.manual_seed(1)
-    loss, _ = task.loss(model, batch, None)
+    loss, _ = experiment.loss(batch, None)
     mine, drawn = gradients(model, loss.objective), torch.get_rng_state()
     torch.manual_seed(1)
-    plain = smoothed_cross_entropy(features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
+    plain = smoothed_cross_entropy(compute_features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
     assert torch.equal(drawn, torch.get_rng_state())
     assert loss.penalty is None
     assert torch.equal(loss.total, plain)
@@ -160,8 +161,8 @@ class Counting(NullCallback):
 
     tokens = 0
 
-    def stepped(self, progress, loss, tokens):
-        self.tokens = tokens
+    def on_step(self, progress, loss, count):
+        self.tokens = count
 
 
 def _run(out, price):
@@ -169,10 +170,12 @@ def _run(out, price):
     watcher = Counting()
     execute(spec, out, watcher, test=False)
     told = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    with opened_translation(out, "cpu") as made, torch.no_grad():
-        batch = made.task.batches(0)[0]
-        torch.manual_seed(3)
-        cost = Disagreement(1.0).of(features(made.model.train(), batch.repeat()), made.model.head, batch.targets)
+    experiment = load_run(out, device="cpu").experiment
+    batch = experiment.batches(0)[0]
+    torch.manual_seed(3)
+    with torch.no_grad():
+        x = compute_features(experiment.model.train(), batch.repeat())
+        cost = RDrop(1.0).penalty(x, experiment.model.head, batch.targets)
     return {"train_loss": told["train_loss"], "disagreement": cost.item(), "tokens": watcher.tokens}
 
 
@@ -183,7 +186,7 @@ def test_a_run_from_the_command_line_remembers_its_price(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert (result["status"], result["steps"]) == ("finished", 3)
     assert math.isfinite(result["valid"]["loss"])
-    assert read_mapping(tmp_path / "run" / "spec.yaml")["rdrop"] == 5.0
+    assert read_mapping(tmp_path / "run" / "spec.yaml")["training"]["rdrop"] == 5.0
 
 
 # ---- what is refused
@@ -191,19 +194,19 @@ def test_a_run_from_the_command_line_remembers_its_price(tmp_path, capsys):
 
 @pytest.mark.parametrize("price", [-1.0, math.inf, math.nan])
 def test_what_is_no_price_is_refused_by_name(price):
-    with pytest.raises(ConfigError, match=f"^rdrop={price} is no price: it must be at least 0$"):
-        prepare(dataclasses.replace(SPEC, rdrop=price))
+    with pytest.raises(ConfigError, match=f"^rdrop={price}: it must be at least 0, and finite$"):
+        build_experiment(dataclasses.replace(SPEC, rdrop=price))
 
 
 @pytest.mark.parametrize("others", [{}, {"word_dropout": 0.1}, {"weight_drop": 0.1, "condition": "state"}])
 def test_two_readings_that_cannot_differ_are_refused(others):
     silent = dataclasses.replace(SPEC, dropout=0.0, rdrop=PRICE, **others)
-    with pytest.raises(ConfigError, match=r"^rdrop=3\.0 compares two readings that would be the same"):
-        prepare(silent)
+    with pytest.raises(ConfigError, match=r"^rdrop=3\.0 compares two passes that would be equal without dropout"):
+        build_experiment(silent)
 
 
 @pytest.mark.parametrize("share", ["dropout", "input_dropout", "output_dropout"])
 def test_any_dropout_of_rows_makes_them_differ(share):
-    task, model, batch = prepared(**{"dropout": 0.0, share: 0.2}, rdrop=PRICE)
-    loss, _ = task.loss(model, batch, None)
+    experiment, _, batch = prepared(**{"dropout": 0.0, share: 0.2}, rdrop=PRICE)
+    loss, _ = experiment.loss(batch, None)
     assert loss.penalty > 0

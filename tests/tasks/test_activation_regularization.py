@@ -1,4 +1,4 @@
-"""What restraint costs is what its definition says, learning pays it, and no score ever shows it."""
+"""Activation regularization is what its definition says, part of the gradient, and part of no score."""
 
 import dataclasses
 import json
@@ -9,8 +9,10 @@ import torch
 from anaphor.errors import ConfigError
 from anaphor.models.head import IGNORE_INDEX
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.tasks.restraint import Restraint
-from anaphor.training.run import execute, opened_language, prepare
+from anaphor.tasks.lm.experiment import ActivationRegularization
+from anaphor.training.build import build_experiment
+from anaphor.training.load import load_run
+from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
 
 SPEC = LanguageRunSpec(data="grammar", width=16, layers=1, batch_size=4, bptt=8, steps=60, lr=0.01, device="cpu")
@@ -25,14 +27,14 @@ def test_the_cost_is_that_of_a_loop_over_tokens():
             expected += 2.0 * x[row, time].square().mean()
             if time:
                 expected += 0.5 * (x[row, time] - x[row, time - 1]).square().mean()
-    torch.testing.assert_close(Restraint(size=2.0, change=0.5).of(x, targets), expected)
-    assert Restraint().of(x, targets) is None
+    torch.testing.assert_close(ActivationRegularization(activation=2.0, temporal=0.5).penalty(x, targets), expected)
+    assert ActivationRegularization().penalty(x, targets) is None
 
 
 def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
-    made = prepare(SPEC)
-    dear = prepare(dataclasses.replace(SPEC, activation_reg=3.0, temporal_activation_reg=1.0))
-    (plain, _), (restrained, _) = (each.task.loss(each.model, each.task.batches(0)[0], None) for each in (made, dear))
+    free = build_experiment(SPEC)
+    penalized = build_experiment(dataclasses.replace(SPEC, activation_reg=3.0, temporal_activation_reg=1.0))
+    (plain, _), (restrained, _) = (each.loss(each.batches(0)[0], None) for each in (free, penalized))
     assert torch.equal(plain.total, restrained.total)
     assert restrained.objective > plain.objective
     loud, quiet = (_size_after(tmp_path / name, penalty) for name, penalty in (("loud", 0.0), ("quiet", 100.0)))
@@ -44,12 +46,13 @@ def _size_after(out, penalty):
     execute(spec, out, NullCallback(), test=False)
     logged = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert logged["train_loss"] < 10, "the penalty is no part of what is told"
-    with opened_language(out, "cpu") as made, torch.no_grad():
-        x, _ = made.model.eval().features(made.task.batches(0)[0].input_ids)
+    experiment = load_run(out, device="cpu").experiment
+    with torch.no_grad():
+        x, _ = experiment.model.features(experiment.batches(0)[0].input_ids)
     return float(x.square().mean())
 
 
 @pytest.mark.parametrize("field", ["activation_reg", "temporal_activation_reg"])
 def test_a_negative_price_is_refused_by_name(field):
-    with pytest.raises(ConfigError, match=f"{field}=-1.0 is no price"):
-        prepare(dataclasses.replace(SPEC, **{field: -1.0}))
+    with pytest.raises(ConfigError, match=f"{field}=-1.0: it must be at least 0"):
+        build_experiment(dataclasses.replace(SPEC, **{field: -1.0}))
