@@ -32,6 +32,7 @@ OPTIONS = {
 LM_OPTIONS = OPTIONS | {
     "by layer": {"layers": 2, "layer_widths": (24, 48), "layer_dropouts": (0, 0.1), "layer_residuals": (True, True)},
     "other mixers": {"mixers": ("gru", "linear", "attention"), "heads": 2},
+    "relative": {"mixers": ("lstm", "attention"), "position": "relative"},
     "rotary": {"mixers": ("lstm", "attention"), "position": "rotary", "window": 4, "memory": 9},
     "not causal": {"mixers": ("bidirectional-lstm", "bidirectional-linear"), "causal": False},
 }
@@ -39,6 +40,7 @@ SEQ2SEQ_OPTIONS = OPTIONS | {
     "without source": {"condition": "none"},
     "deep": {"layers": 2, "encoder_layers": 3},
     "no input feeding": {"input_feeding": False, "residual": True},
+    "relative": {"encoder": ("attention",), "decoder": ("attention",), "residual": True, "position": "relative"},
     "learned": {"encoder": ("attention",), "decoder": ("attention",), "residual": True, "position": "learned"},
 }
 SIZES = {"source_vocabulary": 7, "vocabulary": 9}
@@ -50,7 +52,9 @@ def parameters(spec):
 
 
 def check_resolved(spec, again):
+    before = torch.get_rng_state()
     values = spec.resolved()
+    assert torch.equal(torch.get_rng_state(), before), "no random numbers are drawn"
     assert not [name for name, value in values.items() if value is None or value == ()]
     same = type(spec)(**values)
     assert [(block.mixer, block.cross) for block in same.blocks()] == [

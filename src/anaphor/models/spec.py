@@ -226,10 +226,13 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     def resolved(self) -> dict[str, Any]:
         """Every option that this model uses, with its value. The same class with exactly these builds the same model.
 
-        Options without effect are left out, and those without a common value for all layers, such as the hidden width of
+        Options without effect are left out, and those without one value for all layers, such as the hidden width of
         feed-forward networks that are four times as wide as layers of different widths.
         """
-        values = field_values(self) | layer_option_values(self, self.blocks()) | self._derived()
+        from torch.random import fork_rng
+
+        with fork_rng(devices=[]):  # specs of layers may draw random numbers when they are checked
+            values = field_values(self) | layer_option_values(self, self.blocks()) | self._derived()
         return drop_unused(self, values)
 
     def _derived(self) -> dict[str, Any]:
