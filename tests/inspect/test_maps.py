@@ -58,7 +58,7 @@ def score_of(scheme, mixer, head, q, k, far, here, there):
     if scheme == "relative":
         position = mixer.position
         r = (position.project.weight @ wave(far, WIDTH)).view(HEADS, SIZE)[head]
-        u, v = position.content[head, 0], position.distance[head, 0]
+        u, v = position.content_bias[head, 0], position.distance_bias[head, 0]
         return ((q + u) @ k + (q + v) @ r) / math.sqrt(SIZE)
     return plain
 

@@ -256,6 +256,9 @@ def test_a_merge_can_fall_back_to_concatenation_at_evaluation(merge, heads):
     assert torch.equal(layer.eval()(heads, span_of(heads)), plain)
 
 
-def test_only_a_shuffle_that_goes_on_is_not_repeatable():
-    assert AttentionSpec(width=6, heads=2, merge="shuffle").is_deterministic
-    assert not AttentionSpec(width=6, heads=2, merge="shuffle", merge_evaluation="same").is_deterministic
+def test_only_a_shuffle_that_goes_on_in_evaluation_is_random():
+    x = torch.randn(1, 4, 32)
+    for evaluation, is_random in ((None, False), ("same", True)):
+        mixer = AttentionSpec(width=32, heads=16, merge="shuffle", merge_evaluation=evaluation).build().eval()
+        first, again = (mixer(x, mixer.initial_state(x), Span.whole(x))[0] for _ in range(2))
+        assert torch.equal(first, again) is not is_random

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from anaphor.mixers.spec import MixerSpec, mixer_spec, options_of
     from anaphor.registry import MIXERS
 
+__all__ = [
+    "MIXERS", "Attention", "AttentionSpec", "Bidirectional", "BidirectionalSpec", "CrossAttention", "CrossAttentionSpec",
+    "GRUSpec", "InputFeeding", "InputFeedingSpec", "KVBuffer", "LSTMSpec", "LinearSpec", "LowRankSpec", "Mixer",
+    "MixerSpec", "PooledSpec", "RNNSpec", "SVDSpec", "Span", "count_bytes", "detach", "map_state", "mixer_spec",
+    "options_of", "select_rows",
+]  # fmt: skip
 # Imported on first use, so that `anaphor.mixers.spec` and with it `anaphor --help` need not wait for torch.
 _MODULES = {
     "attention.layer": ("Attention", "AttentionSpec", "CrossAttention", "CrossAttentionSpec"),
@@ -34,33 +40,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(_HOME)
-
-
-__all__ = [
-    "MIXERS",
-    "Attention",
-    "AttentionSpec",
-    "Bidirectional",
-    "BidirectionalSpec",
-    "CrossAttention",
-    "CrossAttentionSpec",
-    "GRUSpec",
-    "InputFeeding",
-    "InputFeedingSpec",
-    "KVBuffer",
-    "LSTMSpec",
-    "LinearSpec",
-    "LowRankSpec",
-    "Mixer",
-    "MixerSpec",
-    "PooledSpec",
-    "RNNSpec",
-    "SVDSpec",
-    "Span",
-    "count_bytes",
-    "detach",
-    "map_state",
-    "mixer_spec",
-    "options_of",
-    "select_rows",
-]

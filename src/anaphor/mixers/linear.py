@@ -1,8 +1,8 @@
 """Linear attention: weights are products of features, so the past fits into one matrix of constant size.
 
-The same function in three forms. `parallel` is the one to read: a matrix of weights over the new tokens, as in softmax
-attention. `recurrent` goes token by token. `chunkwise` is the one that runs: parallel within a chunk, recurrent between
-chunks. Tests compare the three.
+The same function in two forms. `parallel` is the one to read: a matrix of weights over the new tokens, as in softmax
+attention. `chunkwise` is the one that runs: parallel within a chunk, recurrent between chunks. Tests compare them with
+each other and with the recurrence token by token.
 """
 
 from __future__ import annotations
@@ -45,18 +45,6 @@ def parallel(
     w = tap(products / normalizer)
     y = w @ v + q @ past.kv_sum / normalizer
     return y, LinearState(past.kv_sum + k.transpose(-1, -2) @ v, past.k_sum + k.sum(-2))
-
-
-def recurrent(q: Tensor, k: Tensor, v: Tensor, past: LinearState) -> tuple[Tensor, LinearState]:
-    """Token by token."""
-    kv_sum, k_sum = past
-    outputs = []
-    for query, key, value in zip(q.unbind(-2), k.unbind(-2), v.unbind(-2), strict=True):
-        kv_sum = kv_sum + key[..., :, None] * value[..., None, :]
-        k_sum = k_sum + key
-        normalizer = _clamp_positive((query * k_sum).sum(-1, keepdim=True))
-        outputs.append((query[..., None, :] @ kv_sum).squeeze(-2) / normalizer)
-    return torch.stack(outputs, dim=-2), LinearState(kv_sum, k_sum)
 
 
 def chunkwise(q: Tensor, k: Tensor, v: Tensor, past: LinearState, size: int) -> tuple[Tensor, LinearState]:

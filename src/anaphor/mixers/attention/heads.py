@@ -6,7 +6,7 @@ explicit path computes the matrix of weights. Tests compare them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,15 +17,7 @@ from torch.nn import functional as F
 from anaphor.config import look_up
 from anaphor.mixers.attention.score import NORMALIZERS, SCORES
 from anaphor.mixers.base import Mixer, Span
-from anaphor.mixers.spec import (
-    HeadOptions,
-    MixerSpec,
-    Sizes,
-    check_at_least,
-    check_heads,
-    check_probability,
-    required,
-)
+from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_at_least, check_heads, check_probability, required
 from anaphor.taps import Tap
 
 
@@ -37,8 +29,6 @@ class Merge(nn.Module):
 
     is_causal: ClassVar[bool] = True
     """Whether the output of a token depends on no later token."""
-    is_deterministic: ClassVar[bool] = True
-    """Whether the same input always gives the same output."""
     default_evaluation: ClassVar[str] = "same"
 
     def __init__(self, evaluation: str | None = None) -> None:
@@ -62,7 +52,6 @@ EVALUATIONS = {"same": "as in training", "concatenate": "plain concatenation"}
 class Shuffle(Merge):
     """The heads in a random order, drawn at every call. In evaluation their own order by default."""
 
-    is_deterministic = False
     default_evaluation = "concatenate"
 
     def rearrange(self, heads: Tensor, span: Span) -> Tensor:
@@ -104,20 +93,7 @@ MERGES: dict[str, type[Merge]] = {
     "reweight": Reweight,
     "reweight-matrix": ReweightMatrix,
 }
-
-
-def context_alone(context: Tensor, query: Tensor) -> Tensor:
-    """The context vector."""
-    return context
-
-
-def context_plus_query(context: Tensor, query: Tensor) -> Tensor:
-    """The context vector plus the query: a residual connection inside the head."""
-    return context + query
-
-
-COMBINES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"context": context_alone, "query": context_plus_query}
-"""Output of a head from its context and its query, both [B, H, T, K]."""
+COMBINES = {"context": "the context vector", "query": "context plus query: a residual connection inside the head"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +134,6 @@ class MultiHeadSpec(MixerSpec, HeadOptions):
             return None
         return f"merge {self.merge!r} weights every token by all tokens, later ones included; 'reweight' does not"
 
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether evaluating the same input twice gives the same output."""
-        merge = MERGES[required(self.merge)]
-        return merge.is_deterministic or (self.merge_evaluation or merge.default_evaluation) != "same"
-
 
 @dataclass(frozen=True)
 class Visibility:
@@ -194,7 +164,6 @@ class MultiHead(Mixer):
         self.score = SCORES[required(spec.score)](sizes)
         self.normalize = NORMALIZERS[required(spec.normalize)]
         self.merge = MERGES[required(spec.merge)](spec.merge_evaluation)
-        self.combine = COMBINES[required(spec.combine)]
         self.weights = Tap()
         self.out = nn.Linear(self.inner_width, spec.out, bias=required(spec.bias))
 
@@ -217,7 +186,8 @@ class MultiHead(Mixer):
 
     def project_out(self, context: Tensor, q: Tensor, span: Span) -> Tensor:
         """Combine, merge and project the heads. [B, H, T, K], [B, H, T, K] -> [B, T, D]"""
-        y: Tensor = self.out(self.merge(self.combine(context, q), span))
+        heads = context + q if self.spec.combine == "query" else context
+        y: Tensor = self.out(self.merge(heads, span))
         return y
 
     def apply_weights(self, w: Tensor, v: Tensor) -> Tensor:

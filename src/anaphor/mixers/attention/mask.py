@@ -7,8 +7,9 @@ in a spec: `causal & (window(64) | prefix(4))`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,29 +17,61 @@ from torch import Tensor
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 
+MAX_CHARACTERS = 1000
+"""Far less than what would exhaust the parser."""
+MAX_DISTANCE = 2**62
+"""Sums and differences of positions must fit into 64 bits."""
 
+
+@dataclass(frozen=True)
 class Mask:
     """Called with query and key positions that broadcast; True where the query attends to the key."""
 
-    is_causal = False
-    """Whether no token attends to a later one, so that a sequence may be cut anywhere."""
-    reach: int | None = None
-    """Number of tokens back that a token attends to, itself included; None means all."""
-    is_band = False
-    """Whether a token attends to all tokens within reach, and nothing depends on where the sequence began."""
+    minimum: ClassVar[int] = 0
+    """Of its numbers."""
 
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} does not define __call__")
+    def __post_init__(self) -> None:
+        for number in self._numbers():
+            option = f"{type(self).__name__.lower()}({number})"
+            if number < self.minimum:
+                raise ConfigError(f"{option}: the number must be at least {self.minimum}")
+            check_distance(option, number)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no token attends to a later one, so that a sequence may be cut anywhere."""
+        return False
+
+    @property
+    def reach(self) -> int | None:
+        """Number of tokens back that a token attends to, itself included; None means all."""
+        return None
+
+    @property
+    def is_band(self) -> bool:
+        """Whether a token attends to all tokens within reach, and nothing depends on where the sequence began."""
+        return False
 
     def is_full(self, tokens: int) -> bool:
         """Whether every token of a sequence of that length attends to every other, so that no mask is needed."""
         return False
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__")
 
     def __and__(self, other: Mask) -> Mask:
         return Intersection(self, other)
 
     def __or__(self, other: Mask) -> Mask:
         return Union(self, other)
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self._numbers()))
+        return type(self).__name__.lower() + (f"({numbers})" if numbers else "")
+
+    def _numbers(self) -> list[int]:
+        values = [value if isinstance(value, tuple) else (value,) for value in vars(self).values()]
+        return [number for numbers in values for number in numbers if isinstance(number, int)]
 
 
 @dataclass(frozen=True)
@@ -51,9 +84,6 @@ class Everything(Mask):
     def is_full(self, tokens: int) -> bool:
         return True
 
-    def __str__(self) -> str:
-        return "everything"
-
 
 @dataclass(frozen=True)
 class Causal(Mask):
@@ -65,32 +95,24 @@ class Causal(Mask):
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return key <= query
 
-    def __str__(self) -> str:
-        return "causal"
-
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """Itself, the `size - 1` tokens before it, and all later ones: combine with `causal`."""
+    """Itself, the `tokens - 1` tokens before it, and all later ones: combine with `causal`."""
 
-    size: int
+    tokens: int
+    minimum = 1
     is_band = True
 
-    def __post_init__(self) -> None:
-        _check_integer(1, self.size, "window")
-
     @property
-    def reach(self) -> int:  # type: ignore[override]
-        return self.size
+    def reach(self) -> int:
+        return self.tokens
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return query - key < self.size
+        return query - key < self.tokens
 
     def is_full(self, tokens: int) -> bool:
-        return tokens <= self.size
-
-    def __str__(self) -> str:
-        return f"window({self.size})"
+        return tokens <= self.tokens
 
 
 @dataclass(frozen=True)
@@ -101,16 +123,12 @@ class Band(Mask):
     after: int
     is_band = True
 
-    def __post_init__(self) -> None:
-        _check_integer(0, self.before, "band")
-        _check_integer(0, self.after, "band")
-
     @property
-    def is_causal(self) -> bool:  # type: ignore[override]
+    def is_causal(self) -> bool:
         return self.after == 0
 
     @property
-    def reach(self) -> int:  # type: ignore[override]
+    def reach(self) -> int:
         return self.before + 1
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
@@ -119,24 +137,16 @@ class Band(Mask):
     def is_full(self, tokens: int) -> bool:
         return tokens <= 1 + min(self.before, self.after)
 
-    def __str__(self) -> str:
-        return f"band({self.before}, {self.after})"
-
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """The first `length` tokens of the sequence: with `causal | prefix(8)` those eight attend to each other."""
+    """The first tokens of the sequence: with `causal | prefix(8)` those eight attend to each other."""
 
-    length: int
-
-    def __post_init__(self) -> None:
-        _check_integer(1, self.length, "prefix")
+    tokens: int
+    minimum = 1
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return (key < self.length) & torch.ones_like(query == key)
-
-    def __str__(self) -> str:
-        return f"prefix({self.length})"
+        return (key < self.tokens) & torch.ones_like(query == key)
 
 
 @dataclass(frozen=True)
@@ -148,17 +158,13 @@ class Hidden(Mask):
     def __post_init__(self) -> None:
         if not self.positions:
             raise ConfigError("hidden() needs at least one position, as in hidden(0)")
-        for position in self.positions:
-            _check_integer(0, position, "hidden")
+        super().__post_init__()
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         allowed = torch.ones_like(query == key)
         for position in self.positions:
             allowed = allowed & (key != position)
         return allowed
-
-    def __str__(self) -> str:
-        return f"hidden({', '.join(map(str, self.positions))})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,23 +188,22 @@ class Intersection(Mask):
     second: Mask
 
     @property
-    def is_causal(self) -> bool:  # type: ignore[override]
+    def is_causal(self) -> bool:
         return self.first.is_causal or self.second.is_causal
 
     @property
-    def reach(self) -> int | None:  # type: ignore[override]
-        reaches = [mask.reach for mask in (self.first, self.second) if mask.reach is not None]
-        return min(reaches, default=None)
+    def reach(self) -> int | None:
+        return min((mask.reach for mask in (self.first, self.second) if mask.reach is not None), default=None)
 
     @property
-    def is_band(self) -> bool:  # type: ignore[override]
+    def is_band(self) -> bool:
         return self.first.is_band and self.second.is_band
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.first(query, key) & self.second(query, key)
 
     def is_full(self, tokens: int) -> bool:
         return self.first.is_full(tokens) and self.second.is_full(tokens)
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.first(query, key) & self.second(query, key)
 
     def __str__(self) -> str:
         return " & ".join(f"({mask})" if isinstance(mask, Union) else str(mask) for mask in (self.first, self.second))
@@ -210,47 +215,33 @@ class Union(Mask):
     second: Mask
 
     @property
-    def is_causal(self) -> bool:  # type: ignore[override]
+    def is_causal(self) -> bool:
         return self.first.is_causal and self.second.is_causal
 
     @property
-    def reach(self) -> int | None:  # type: ignore[override]
+    def reach(self) -> int | None:
         if self.first.reach is None or self.second.reach is None:
             return None
         return max(self.first.reach, self.second.reach)
 
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.first(query, key) | self.second(query, key)
-
     def is_full(self, tokens: int) -> bool:
         return self.first.is_full(tokens) or self.second.is_full(tokens)
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.first(query, key) | self.second(query, key)
 
     def __str__(self) -> str:
         return f"{self.first} | {self.second}"
 
 
-MASKS: dict[str, Callable[..., Mask]] = {
+MASKS: dict[str, type[Mask]] = {
     "everything": Everything,
     "causal": Causal,
     "window": Window,
     "band": Band,
     "prefix": Prefix,
-    "hidden": lambda *positions: Hidden(positions),
+    "hidden": Hidden,
 }
-
-
-USAGE = {
-    "everything": "everything",
-    "causal": "causal",
-    "window": "window(tokens)",
-    "band": "band(before, after)",
-    "prefix": "prefix(tokens)",
-    "hidden": "hidden(position, …)",
-}
-MAX_CHARACTERS = 1000
-"""Far less than what would exhaust the parser."""
-MAX_DISTANCE = 2**62
-"""Sums and differences of positions must fit into 64 bits."""
 
 
 def parse_mask(text: str) -> Mask:
@@ -280,9 +271,11 @@ def _parse_node(node: ast.expr, text: str) -> Mask:
 def _build_mask(name: str, numbers: list[int], text: str) -> Mask:
     mask = look_up(MASKS, name, "mask")
     try:
-        return mask(*numbers)
+        return Hidden(tuple(numbers)) if mask is Hidden else mask(*numbers)
     except TypeError:
-        raise ConfigError(f"mask {text!r}: {name} does not take {len(numbers)} numbers: write {USAGE[name]}") from None
+        names = ", ".join(field.name for field in dataclasses.fields(mask))
+        usage = f"{name}({names})" if names else name
+        raise ConfigError(f"mask {text!r}: {name} does not take {len(numbers)} numbers: write {usage}") from None
 
 
 def _parse_integer(node: ast.expr, text: str) -> int:
@@ -292,12 +285,6 @@ def _parse_integer(node: ast.expr, text: str) -> int:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_parse_integer(operand, text)
     raise ConfigError(f"mask {text!r}: {ast.unparse(node)!r} is not a whole number")
-
-
-def _check_integer(least: int, given: int, name: str) -> None:
-    if given < least:
-        raise ConfigError(f"{name}({given}): the number must be at least {least}")
-    check_distance(f"{name}({given})", given)
 
 
 def check_distance(option: str, tokens: int) -> None:

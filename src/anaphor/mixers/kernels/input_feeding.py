@@ -24,6 +24,8 @@ class Cell:
 
     has_cell: ClassVar[bool]
     """Whether the state has a cell beside the hidden vector, as that of an LSTM."""
+    saved_steps: ClassVar[tuple[int, ...]]
+    """For each saved tensor, how many more steps it has than there are."""
 
     def __init__(self, inputs: Tensor, gates: Tensor, saved: tuple[Tensor, ...]) -> None:
         self.inputs, self.gates, self.saved = inputs, gates, saved
@@ -35,7 +37,8 @@ class Cell:
     @classmethod
     def allocate(cls, like: Tensor, steps: int, rows: int, width: int) -> Cell:
         """Buffers for a whole sequence."""
-        raise NotImplementedError(f"{cls.__name__} does not define allocate")
+        saved = tuple(like.new_empty(steps + extra, rows, width) for extra in cls.saved_steps)
+        return cls(like.new_empty(steps + 1, rows, 2 * width), like.new_empty(steps, rows, 4 * width), saved)
 
     @staticmethod
     def reorder_input(rows: Tensor) -> Tensor:
@@ -65,11 +68,7 @@ class LSTMCell(Cell):
     Saved: the cell before and after every step, and its tanh."""
 
     has_cell = True
-
-    @classmethod
-    def allocate(cls, like: Tensor, steps: int, rows: int, width: int) -> Cell:
-        saved = (like.new_empty(steps + 1, rows, width), like.new_empty(steps, rows, width))
-        return cls(like.new_empty(steps + 1, rows, 2 * width), like.new_empty(steps, rows, 4 * width), saved)
+    saved_steps = (1, 0)
 
     def __init__(self, inputs: Tensor, gates: Tensor, saved: tuple[Tensor, ...]) -> None:
         super().__init__(inputs, gates, saved)
@@ -122,11 +121,7 @@ class GRUCell(Cell):
     """Order of the gates: r, z, the input's part of n, the hidden vector's part of n. Saved: n."""
 
     has_cell = False
-
-    @classmethod
-    def allocate(cls, like: Tensor, steps: int, rows: int, width: int) -> Cell:
-        saved = (like.new_empty(steps, rows, width),)
-        return cls(like.new_empty(steps + 1, rows, 2 * width), like.new_empty(steps, rows, 4 * width), saved)
+    saved_steps = (0,)
 
     def __init__(self, inputs: Tensor, gates: Tensor, saved: tuple[Tensor, ...]) -> None:
         super().__init__(inputs, gates, saved)
