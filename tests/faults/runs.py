@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 
 from anaphor.cli.main import main
+from command_line import override
 
 SETTINGS = [
     "--model", "hybrid", "--width", "16", "--layers", "2", "--heads", "2", "--memory", "8", "--dropout", "0.2",
@@ -37,7 +38,7 @@ def command(folder: Path, out: Path, *more: str) -> list[str]:
         "--out",
         str(out),
     ]
-    return [*words, *SETTINGS, *more, "--json"]
+    return [*override([*words, *SETTINGS], *more), "--json"]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted, damaged or begun otherwise."""
+"""Runs that are killed, interrupted or damaged, and runs that are resumed with other settings."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SHORT = ("--steps", "8")
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    """A run that nobody disturbed."""
+    """An undisturbed run."""
     folder = tmp_path_factory.mktemp("reference")
     done = run(folder, folder / "run")
     assert done.returncode == 0, done.stderr
@@ -29,14 +29,14 @@ def reference(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    """A folder with a finished run of few steps. Whoever changes it takes a copy."""
+    """A folder with a finished run of few steps. Tests that change it copy it first."""
     folder = tmp_path_factory.mktemp("short")
     assert here(folder, folder / "run", *SHORT).returncode == 0
     return folder
 
 
 def comparable(found):
-    """Checkpoints but for the file that tells how long it took."""
+    """Hashes of the tensors of a checkpoint; its facts contain the time it took."""
     text = json.dumps(found)
     return {name: digest for name, digest in json.loads(text)["files"].items() if name.endswith(".safetensors")}
 
@@ -104,12 +104,13 @@ def test_a_damaged_checkpoint_is_left_out_with_one_warning(tmp_path, reference):
     warnings = [line for line in done.stderr.splitlines() if line.startswith("anaphor:")]
     assert len(warnings) == 1
     assert str(weights) in warnings[0]
-    assert newest(out / "checkpoints") == (last, []), "written anew, and whole"
+    found, damaged = newest(out / "checkpoints")
+    assert (found.path, damaged) == (last, []), "it was written anew"
     assert comparable(hashes(out)) == comparable(reference[0])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_step_keeps_the_best_and_tells(tmp_path, number, code):
+def test_a_signal_ends_training_after_the_step_and_keeps_the_best(tmp_path, number, code):
     out = tmp_path / "run"
     process = subprocess.Popen(
         command(tmp_path, out, "--steps", "1000000"),
@@ -127,7 +128,7 @@ def test_a_signal_ends_the_step_keeps_the_best_and_tells(tmp_path, number, code)
         assert json.loads(output)["valid"]["perplexity"] > 1
 
 
-def test_two_processes_on_one_run_the_second_leaves_at_once(tmp_path):
+def test_a_second_process_on_the_same_run_is_refused_at_once(tmp_path):
     out = tmp_path / "run"
     holder = subprocess.Popen(
         command(tmp_path, out, "--steps", "1000000"),
@@ -147,12 +148,12 @@ def test_two_processes_on_one_run_the_second_leaves_at_once(tmp_path):
     assert run(tmp_path, out, "--resume", "--steps", "1000000", "--dry-run").returncode == 0
 
 
-def test_divergence_is_told_with_step_layer_norm_and_rate(tmp_path):
+def test_divergence_is_reported_with_step_layer_norm_and_learning_rate(tmp_path):
     done = here(tmp_path, tmp_path / "run", "--lr", "1e20", "--clip", "0")
     assert done.returncode == 3, done.stderr
     line = done.stderr.splitlines()[-1]
     assert line.startswith("anaphor: training diverged at step")
-    for word in ("gradient norm", "learning rate", "first bad gradient in"):
+    for word in ("gradient norm", "learning rate", "first non-finite gradient in"):
         assert word in line
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
 
@@ -176,7 +177,7 @@ def test_a_loss_without_a_perplexity_is_divergence_too(tmp_path, rule):
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(["--lr", "0.5"], "lr was None and is 0.5"), (["--bptt", "9"], "bptt was 6 and is 9")],
+    [(["--lr", "0.5"], "lr was 0.001 and is 0.5"), (["--bptt", "9"], "bptt was 6 and is 9")],
 )
 def test_another_config_is_refused_with_the_difference(short, more, message):
     done = here(short, short / "run", "--resume", *SHORT, *more)
@@ -194,12 +195,12 @@ def test_edited_data_and_another_thread_count_are_noticed(tmp_path, monkeypatch)
         patched.setattr(torch, "get_num_threads", lambda: threads + 1)
         done = here(tmp_path, out, "--resume", *SHORT)
     assert done.returncode == 2
-    assert f"threads were {threads} and are {threads + 1}" in done.stderr
+    assert f"threads was {threads} and is {threads + 1}" in done.stderr
     monkeypatch.setattr("faults.runs.text_file", lambda folder: folder / "text.txt")
-    (tmp_path / "text.txt").write_text("other words stand here\n" * 200, encoding="utf-8")
+    (tmp_path / "text.txt").write_text("other words are here\n" * 200, encoding="utf-8")
     done = here(tmp_path, out, "--resume", *SHORT)
     assert done.returncode == 2
-    assert "the text of train is another one" in done.stderr
+    assert "train has changed; valid has changed" in done.stderr
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path, short):
@@ -208,7 +209,7 @@ def test_an_existing_run_is_not_overwritten(tmp_path, short):
     assert done.returncode == 2
     assert "--resume" in done.stderr
     assert comparable(hashes(out)) == comparable(hashes(short / "run"))
-    assert here(short, out, "--force", "--steps", "1").returncode == 0
+    assert here(short, out, "--overwrite", "--steps", "1").returncode == 0
     assert hashes(out)["step"] == "step-1"
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full, or may only be read: told before or at once, and nothing that was there is lost."""
+"""A disk that is full or read-only: refused at once, or reported, and no earlier file is lost."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ def mounted(folder, options):
     mount = shutil.which("mount")
     words = [mount or "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     if os.geteuid() or mount is None or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("to mount a disk needs rights that this user has not")
+        pytest.skip("to mount a disk needs rights that this user does not have")
     return folder
 
 
@@ -40,7 +40,7 @@ def litter(out):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, capsys):
-    """The same run in this process, which need not load torch again; its exit code and what it said."""
+    """The same run in this process, which need not load torch again; its exit code and stderr."""
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     torch.set_default_dtype(torch.float32)
 
@@ -51,11 +51,11 @@ def here(tmp_path, monkeypatch, capsys):
     return trained
 
 
-def told_of_no_room(code, said, out):
+def assert_disk_full(code, errors, out):
     """One line with the path and the bytes; what was saved before is whole, and nothing else is left."""
-    assert code == 2, said
-    assert "Traceback" not in said
-    *lines, last = said.splitlines()
+    assert code == 2, errors
+    assert "Traceback" not in errors
+    *lines, last = errors.splitlines()
     assert all(line.startswith("epoch") for line in lines)
     assert last.startswith(f"anaphor: cannot write {out}")
     assert "bytes" in last
@@ -63,7 +63,7 @@ def told_of_no_room(code, said, out):
     assert litter(out) == []
     newest, warnings = checkpoint.newest(out / "checkpoints")
     assert warnings == []
-    return newest, last
+    return None if newest is None else newest.path, last
 
 
 def test_a_disk_that_fills_up_while_saving_costs_no_checkpoint_and_the_run_can_go_on(tmp_path, small_disk, here):
@@ -73,7 +73,7 @@ def test_a_disk_that_fills_up_while_saving_costs_no_checkpoint_and_the_run_can_g
     size = sum(path.stat().st_size for path in (tmp_path / "reference" / "checkpoints" / "step-30").iterdir())
     # Room for two checkpoints and a half.
     (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 5 * size // 2))
-    newest, last = told_of_no_room(*here(out), out)
+    newest, last = assert_disk_full(*here(out), out)
     assert newest is not None
     assert "step-" in last
     assert "No space left on device" in last
@@ -89,15 +89,15 @@ def weights(out):
 @pytest.mark.parametrize("room", [0, 40960])
 def test_a_disk_that_is_full_from_the_start(small_disk, here, room):
     (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - room))
-    code, said = here(small_disk / "run")
-    assert code == 2, said
-    assert said.splitlines()[-1].startswith("anaphor: cannot write ")
-    assert "No space left on device" in said
+    code, errors = here(small_disk / "run")
+    assert code == 2, errors
+    assert errors.splitlines()[-1].startswith("anaphor: cannot write ")
+    assert "No space left on device" in errors
     assert litter(small_disk) == []
 
 
 def test_no_room_for_the_third_checkpoint_leaves_the_first_two(tmp_path, monkeypatch, here):
-    """The same without a disk that is small: writing fails as the system would tell it."""
+    """The same without a disk that is small: writing fails as on a full disk."""
     out, write = tmp_path / "run", checkpoint.save_file
 
     def failing(tensors, path):
@@ -106,7 +106,7 @@ def test_no_room_for_the_third_checkpoint_leaves_the_first_two(tmp_path, monkeyp
         write(tensors, path)
 
     monkeypatch.setattr(checkpoint, "save_file", failing)
-    newest, last = told_of_no_room(*here(out), out)
+    newest, last = assert_disk_full(*here(out), out)
     assert newest == out / "checkpoints" / "step-10"
     assert f"{out / 'checkpoints' / 'step-15'}: " in last
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-10", "step-5"]
@@ -124,7 +124,7 @@ def test_files_that_may_not_grow_are_like_a_full_disk(tmp_path):
     done = subprocess.run(
         limited, capture_output=True, text=True, check=False, env=environment(tmp_path), timeout=120
     )  # fmt: skip
-    newest, last = told_of_no_room(done.returncode, done.stderr, out)
+    newest, last = assert_disk_full(done.returncode, done.stderr, out)
     assert newest is None
     assert "File too large" in last
 
@@ -153,7 +153,7 @@ def refused_at_once(folder, out):
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 
 
-def test_a_folder_that_may_only_be_read_is_refused_at_once(tmp_path, read_only):
+def test_a_read_only_folder_is_refused_before_torch_is_imported(tmp_path, read_only):
     refused_at_once(tmp_path, read_only / "run")
     refused_at_once(tmp_path, read_only)
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged or gone: whoever opens a run or goes on with it is told, and does with what is left."""
+"""Damaged and missing checkpoints: loading or resuming a run warns and uses the next best one."""
 
 import json
 import re
@@ -13,6 +13,7 @@ from anaphor.metrics.perplexity import LossTotal, loss_result
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training import checkpoint
 from anaphor.training.run import Interruption
+from command_line import override
 
 TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]
 WORDS = ["train", "lm", "--data", "text", "--no-test", *TINY, "--steps", "6", "--eval-every", "2", "--out", "run"]
@@ -22,12 +23,12 @@ pytestmark = pytest.mark.usefixtures("text")
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch, capsys):
-    """Train so that the validations at steps 2, 4 and 6 cost what is given. Gives the folder of checkpoints."""
+    """Train so that the validations at steps 2, 4 and 6 have the given losses. Gives the folder of checkpoints."""
 
     def train(*costs, more=()):
-        told = chain(costs, repeat(costs[-1]))
+        losses = chain(costs, repeat(costs[-1]))
         with monkeypatch.context() as patch:
-            patch.setattr(StreamExperiment, "evaluate", lambda *_: loss_result(LossTotal(next(told), 1), {}))
+            patch.setattr(StreamExperiment, "evaluate", lambda *_: loss_result(LossTotal(next(losses), 1), {}))
             assert main([*WORDS, *more]) == 0
         capsys.readouterr()
         return tmp_path / "run" / "checkpoints"
@@ -42,49 +43,51 @@ def damage(folder):
     weights.write_bytes(content)
 
 
-def told(capsys):
+def warnings(capsys):
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("anaphor:")]
 
 
 def evaluated(capsys):
-    """The score of the run, and what is told besides."""
+    """The score of the run, and the lines of stderr."""
     assert main(["evaluate", "run", "--json", "--device", "cpu"]) == 0
     captured = capsys.readouterr()
     return json.loads(captured.out), captured.err.splitlines()
 
 
-def test_whoever_opens_a_run_hears_that_the_newest_checkpoint_is_damaged(trained, capsys):
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(trained, capsys):
     kept = trained(4.0, 3.0, 2.0)
     damage(kept / "step-6")
     found, lines = evaluated(capsys)
     assert len(lines) == 1
-    assert re.match(r"anaphor: run/checkpoints/step-6/model\.safetensors is damaged: .*; it is left out$", lines[0])
+    assert re.match(
+        r"anaphor: run/checkpoints/step-6/model\.safetensors is damaged: .*; skipping this checkpoint$", lines[0]
+    )
     shutil.rmtree(kept / "step-6")
     assert evaluated(capsys) == (found, [])
 
 
 @pytest.mark.parametrize("lose", [damage, shutil.rmtree])
-def test_where_the_best_is_lost_the_newest_is_used_and_this_is_told(trained, capsys, lose):
+def test_without_the_best_checkpoint_the_newest_is_used_with_a_warning(trained, capsys, lose):
     kept = trained(2.0, 3.0, 4.0)
     best, _ = evaluated(capsys)
     lose(kept / "step-2")
     found, lines = evaluated(capsys)
     assert found != best
     assert len(lines) == 1
-    assert re.match(r"anaphor: .*step-2.*; it was the best, and step-6 takes its place$", lines[0])
+    assert re.match(r"anaphor: .*step-2.*; using the newest checkpoint instead of the best$", lines[0])
 
 
 @pytest.mark.parametrize("average", ["none", "ema"])
-def test_a_best_that_was_given_up_for_a_damaged_one_is_forgotten(tmp_path, trained, capsys, monkeypatch, average):
+def test_a_best_checkpoint_that_was_pruned_is_lost(tmp_path, trained, capsys, monkeypatch, average):
     more = ["--average", average]
     kept = trained(3.0, 4.0, 2.0, more=more)
     assert sorted(path.name for path in kept.iterdir()) == ["step-4", "step-6"]
     damage(kept / "step-6")
-    monkeypatch.setattr(Interruption, "asked", lambda self: setattr(self, "signal", signal.SIGINT) or True)
+    monkeypatch.setattr(Interruption, "is_requested", lambda self: setattr(self, "signal", signal.SIGINT) or True)
     assert main([*WORDS, *more, "--resume"]) == 130
-    newest, best = told(capsys)
+    newest, best = warnings(capsys)
     assert "step-6/model.safetensors is damaged" in newest
-    assert re.match(r"anaphor: .*step-2.*; it was the best, and is forgotten$", best)
+    assert re.match(r"anaphor: .*step-2.*; the best checkpoint is lost$", best)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["status"], result["steps"], result["best_step"]) == ("interrupted", 5, None)
     assert evaluated(capsys)[0][0]["loss"] == result["valid"]["loss"]
@@ -94,48 +97,48 @@ def test_a_finished_run_whose_best_is_damaged_is_scored_by_its_last_weights(tmp_
     kept = trained(2.0, 3.0, 4.0)
     damage(kept / "step-2")
     assert main([*WORDS, "--resume"]) == 0
-    assert [re.sub(r".*(step-2).*;", r"\1;", line) for line in told(capsys)] == [
-        "step-2; it was the best, and is forgotten"
+    assert [re.sub(r".*(step-2).*;", r"\1;", line) for line in warnings(capsys)] == [
+        "step-2; the best checkpoint is lost"
     ]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["best_step"] is None
 
 
-def test_a_best_that_is_damaged_while_the_run_goes_on_does_not_cost_the_result(tmp_path, capsys, monkeypatch):
-    def asked(self):
+def test_a_best_checkpoint_damaged_while_training_does_not_cost_the_result(tmp_path, capsys, monkeypatch):
+    def is_requested(self):
         if (tmp_path / "run" / "checkpoints" / "step-2").exists():
             damage(tmp_path / "run" / "checkpoints" / "step-2")
             self.signal = signal.SIGINT
         return self.signal is not None
 
-    monkeypatch.setattr(Interruption, "asked", asked)
+    monkeypatch.setattr(Interruption, "is_requested", is_requested)
     assert main(WORDS) == 130
-    (line,) = told(capsys)
-    assert line.endswith("; it was the best, and is forgotten")
+    (line,) = warnings(capsys)
+    assert line.endswith("; the best checkpoint is lost")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["valid"]["loss"] > 0
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda progress: {**progress, "mood": 3}, "facts.json: the progress does not fit: extra: mood"),
+        (lambda progress: {**progress, "mood": 3}, "facts.json: the progress does not fit: unexpected: mood"),
         (lambda progress: dict(list(progress.items())[1:]), "facts.json: the progress does not fit: missing: step"),
         (lambda progress: {}, "facts.json: the progress does not fit: missing: step, epoch, "),
     ],
 )
-def test_progress_of_another_kind_is_refused_in_one_line(trained, capsys, change, message):
+def test_progress_with_other_fields_is_refused_in_one_line(trained, capsys, change, message):
     kept = trained(4.0, 3.0, 2.0)
     saved = checkpoint.read(kept / "step-6")
     facts = saved.facts | {"progress": change(saved.facts["progress"])}
     checkpoint.write(kept, 6, saved.parts, facts)
     assert main([*WORDS, "--resume"]) == 2
-    (line,) = told(capsys)
+    (line,) = warnings(capsys)
     assert message in line
 
 
-def test_a_place_in_an_epoch_that_is_shorter_now_is_its_end(tmp_path, capsys):
+def test_a_position_beyond_the_end_of_a_shorter_epoch_is_its_end(tmp_path, capsys):
     words = ["train", "lm", "--data", "text", "--no-test", "--model", "transformer", "--heads", "2", *TINY[2:]]
     assert main([*words, "--steps", "20", "--eval-every", "20", "--out", "run"]) == 0
     larger = ["--batch-size", "20", "--steps", "22", "--eval-every", "2"]
-    assert main([*words, *larger, "--out", "run", "--resume", "--force", "--json"]) == 0
+    assert main([*override(words, *larger), "--out", "run", "--resume", "--force", "--json"]) == 0
     progress = checkpoint.read(tmp_path / "run" / "checkpoints" / "step-22").facts["progress"]
     assert (progress["epoch"], progress["batch"]) == (1, 2)

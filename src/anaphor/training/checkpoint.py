@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,17 @@ LARGEST_FACTS = 20_000_000
 LARGEST_HEADER = 10_000_000
 
 
+class Facts(dict[str, Any]):
+    """Facts of a checkpoint by name. One that is missing is an error that names the file."""
+
+    def __init__(self, values: Mapping[str, Any], file: Path) -> None:
+        super().__init__(values)
+        self.file = file
+
+    def __missing__(self, name: str) -> Any:
+        raise CheckpointError(f"{self.file} lacks {name}")
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """The contents of one folder."""
@@ -49,10 +60,31 @@ class Checkpoint:
     step: int
     parts: dict[str, dict[str, Tensor]]
     """The tensors that were read, on the CPU; tied ones are one tensor again."""
-    facts: dict[str, Any]
+    facts: Facts
     """Everything that is not a tensor, as plain JSON."""
-    names: frozenset[str]
-    """All parts that there are, read or not."""
+    files: Mapping[str, Mapping[str, Any]]
+    """What the manifest says of each file."""
+    ties: Mapping[str, Any]
+    """For each part, the names of tied tensors."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All parts that there are, read or not."""
+        return frozenset(name.removesuffix(".safetensors") for name in self.files if name != _FACTS)
+
+    def with_parts(self, parts: Collection[str] | None) -> Checkpoint:
+        """The same with more parts read, all of them for None; its facts are not read again."""
+        wanted = self.names if parts is None else self.names & set(parts)
+        more = {part: self._read_part(part) for part in sorted(wanted - self.parts.keys())}
+        return replace(self, parts={**self.parts, **more})
+
+    def _read_part(self, part: str) -> dict[str, Tensor]:
+        file = self.file(part)
+        try:
+            tensors = _parse_tensors(_verified_bytes(file, self.files[file.name]), file)
+        except OSError as error:
+            raise _unreadable(error, file) from None
+        return _tie(tensors, self.ties.get(part, {}), self.path)
 
     def file(self, part: str) -> Path:
         return self.path / f"{part}.safetensors"
@@ -73,17 +105,18 @@ class Checkpoint:
         known = {field.name for field in fields(Progress)}
         return self._checked({name: value for name, value in progress.items() if name in known})
 
-    def validate_for_resume(self, *more: str) -> Progress:
-        """Raise if training cannot resume from it, or if one of `more` parts is missing. Gives its progress."""
-        progress = self._require(("model", "optimizer", "random", *more), (*_REQUIRED_FACTS, "schedule"))
+    def validate_for_resume(self, *more: str, facts: Iterable[str] = ()) -> Progress:
+        """Raise if training cannot resume from it, or if one of `more` parts or `facts` is missing. Gives its
+        progress."""
+        progress = self._require(("model", "optimizer", "random", *more), (*_REQUIRED_FACTS, "schedule", *facts))
         known = [field.name for field in fields(Progress)]
         missing = [name for name in known if name not in progress]
         unexpected = [name for name in progress if name not in known]
         Mismatch(missing, unexpected).raise_if_any(f"{self.facts_file}: the progress")
         return self._checked(progress)
 
-    def _require(self, parts: Iterable[str], facts: Iterable[str]) -> dict[str, Any]:
-        missing = [name for name in facts if name not in self.facts]
+    def _require(self, parts: Iterable[str], facts: Collection[str]) -> dict[str, Any]:
+        missing = [name for name in dict.fromkeys(facts) if name not in self.facts]
         if missing:
             raise CheckpointError(f"{self.facts_file} lacks {', '.join(missing)}")
         for name in facts:
@@ -133,15 +166,19 @@ def write(folder: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Pa
 def read(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
     """A checkpoint with the given parts, or with all of them; every file that is read must match the manifest."""
     try:
-        return _read(path, parts)
+        return _read_facts(path).with_parts(parts)
     except OSError as error:
-        raise CheckpointError(f"{error.filename or path} cannot be read: {error.strerror}") from None
+        raise _unreadable(error, path) from None
+
+
+def _unreadable(error: OSError, path: Path) -> CheckpointError:
+    return CheckpointError(f"{error.filename or path} cannot be read: {error.strerror}")
 
 
 def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint whose given parts are undamaged, and a warning for each newer one. None: there is none."""
     warnings = []
-    for path in _newest_first(folder):
+    for path in newest_first(folder):
         try:
             return read(path, parts), warnings
         except CheckpointError as error:
@@ -151,7 +188,7 @@ def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoi
 
 def prune(folder: Path, keep: int, also: Collection[int] = ()) -> None:
     """Delete all but the newest `keep` and those of the steps in `also`."""
-    for path in list(_newest_first(folder))[keep:]:
+    for path in list(newest_first(folder))[keep:]:
         if _step_of(path) not in also:
             _discard(path)
 
@@ -229,18 +266,13 @@ def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
     return copies, ties
 
 
-def _read(path: Path, wanted: Collection[str] | None) -> Checkpoint:
+def _read_facts(path: Path) -> Checkpoint:
     files = _read_manifest(path)
     content = _parse_json(_verified_bytes(path / _FACTS, files[_FACTS], LARGEST_FACTS), path / _FACTS)
     step, facts, ties = content.get("step"), content.get("facts"), content.get("ties")
     if not isinstance(step, int) or not isinstance(facts, dict) or not isinstance(ties, dict):
         raise CheckpointError(f"{path / _FACTS} does not hold a step, facts and ties")
-    names = frozenset(name.removesuffix(".safetensors") for name in files if name != _FACTS)
-    parts = {}
-    for part in sorted(names if wanted is None else names & set(wanted)):
-        file = path / f"{part}.safetensors"
-        parts[part] = _tie(_parse_tensors(_verified_bytes(file, files[file.name]), file), ties.get(part, {}), path)
-    return Checkpoint(path, step, parts, facts, names)
+    return Checkpoint(path, step, {}, Facts(facts, path / _FACTS), files, ties)
 
 
 def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
@@ -310,7 +342,8 @@ def _tie(tensors: dict[str, Tensor], ties: Any, path: Path) -> dict[str, Tensor]
     return {**tensors, **{name: tensors[other] for name, other in ties.items()}}
 
 
-def _newest_first(folder: Path) -> Iterator[Path]:
+def newest_first(folder: Path) -> Iterator[Path]:
+    """The folders of all checkpoints, damaged or not."""
     found = [path for path in folder.iterdir() if _FINISHED.fullmatch(path.name)] if folder.is_dir() else []
     # Of two with the same step, the one without a suffix is the newer.
     yield from sorted(found, key=lambda path: (_step_of(path), path.suffix != ".old"), reverse=True)

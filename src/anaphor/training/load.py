@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from anaphor.errors import CheckpointError, ConfigError
+from anaphor.errors import CheckpointError, ConfigError, DataError
 from anaphor.flags import from_yaml
 from anaphor.training import checkpoint
 from anaphor.training.averaging import build_average
@@ -110,7 +110,10 @@ def load_run(folder: Path | str, *, device: str = "auto", force: bool = False, w
         )
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(gpus):
-        experiment = build_experiment(spec, saved.facts, run_folder.read_data_path())
+        try:
+            experiment = build_experiment(spec, saved.facts, run_folder.read_data_path())
+        except DataError as error:  # no data are read, but the description of the preprocessing is
+            raise CheckpointError(f"{saved.facts_file}: {error}") from None
     saved.load_into(experiment.model)
     if spec.average != "none":
         average = build_average(spec.average, experiment.model)
@@ -121,25 +124,31 @@ def load_run(folder: Path | str, *, device: str = "auto", force: bool = False, w
 
 
 def _best(folder: RunFolder, warn: Warn) -> checkpoint.Checkpoint:
-    """The best checkpoint, or the newest where the best cannot be read."""
-    parts = ("model", "average")
-    newest, warnings = checkpoint.newest(folder.checkpoints, ())
-    best = None if newest is None else newest.validate_for_inference().best_step
-    if newest is not None and best is not None:
+    """The best checkpoint, or the newest where the best cannot be read. No file is read twice."""
+    parts, failures = ("model", "average"), list[str]()
+    for path in checkpoint.newest_first(folder.checkpoints):
         try:
-            saved = checkpoint.read(folder.checkpoints / f"step-{best}", parts)
-            saved.validate_for_inference()
+            newest = checkpoint.read(path, ())
         except CheckpointError as error:
-            warnings.append(f"{error}; using the newest checkpoint instead of the best")
-        else:
-            for line in warnings:
-                warn(line)
-            return saved
-    newest, more = checkpoint.newest(folder.checkpoints, parts)
-    warnings = list(dict.fromkeys([*warnings, *more]))
-    if newest is None:
-        raise CheckpointError("; ".join([f"{folder.folder} has no checkpoint that can be read", *warnings]))
-    newest.validate_for_inference()
+            failures.append(f"{error}; skipping this checkpoint")
+            continue
+        best = newest.validate_for_inference().best_step
+        if best not in (None, newest.step):
+            try:
+                saved = checkpoint.read(folder.checkpoints / f"step-{best}", parts)
+                saved.validate_for_inference()
+            except CheckpointError as error:
+                failures.append(f"{error}; using the newest checkpoint instead of the best")
+            else:
+                return _with_warnings(saved, failures, warn)
+        try:
+            return _with_warnings(newest.with_parts(parts), failures, warn)
+        except CheckpointError as error:
+            failures.append(f"{error}; skipping this checkpoint")
+    raise CheckpointError("; ".join([f"{folder.folder} has no checkpoint that can be read", *failures]))
+
+
+def _with_warnings(saved: checkpoint.Checkpoint, warnings: list[str], warn: Warn) -> checkpoint.Checkpoint:
     for line in warnings:
         warn(line)
-    return newest
+    return saved

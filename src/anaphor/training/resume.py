@@ -27,7 +27,8 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
         )
     facts = {**trainer.facts, "spec": folder.read_settings()} if saved is None else saved.facts
     if saved is not None:
-        saved.validate_for_resume()
+        fingerprint = trainer.experiment.fingerprint()
+        saved.validate_for_resume(facts=[name for name, value in fingerprint.items() if isinstance(value, dict)])
     changed = list(differences(facts, trainer.facts))
     if changed and not force:
         raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changed)}; use --force to resume anyway")
