@@ -43,6 +43,8 @@ class Options:
     """Folder of the study (studies/NAME if not given)."""
     of: Path | None = None
     """Run, or finished study, to measure in place of training."""
+    select: str | None = None
+    """Metric that selects, in place of the study's own."""
     test: str | None = None
     """Settings to evaluate on test after the selection: best, all or none."""
     prune: bool = False
@@ -146,6 +148,8 @@ def build_spec(options: Options) -> StudySpec:
         if options.seeds < 1:
             raise ConfigError(f"seeds={options.seeds}: it must be at least 1")
         changes["seeds"] = tuple(range(options.seeds))
+    if options.select is not None:
+        changes |= {"metric": options.select, "goal": ""}
     if options.test is not None:
         look_up(TESTS, options.test, "choice of test scores")
         changes["test"] = options.test
@@ -246,8 +250,8 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
         print(json.dumps({"cells": rows, "workers": slots, "seconds_left": round(left / slots, 1)}))
         return 0
     for row in rows:
-        setting, time = format_setting(row["parameters"]), duration(row["seconds"])
-        print(f"{setting}, seed {row['seed']}: {row['status']}, about {time}")
+        name, time = format_setting(row["parameters"]), duration(row["seconds"])
+        print(f"{name}, seed {row['seed']}: {row['status']}, about {time}")
     print(f"{len(rows)} cells, {slots} at a time: about {duration(left / slots)}, estimated from two steps of each")
     return 0
 

@@ -193,8 +193,9 @@ def read_curve(cell: Cell, spec: StudySpec) -> Curve:
 def find_pruned(running: Sequence[Cell], cells: Iterable[Cell], spec: StudySpec) -> list[Cell]:
     """Running cells of settings whose mean is worse than the median of the other settings at the same step.
 
-    Optuna's MedianPruner judges single runs, and a setting without one of its seeds cannot be selected any more.
-    {MEASURED}
+    Optuna's MedianPruner judges single runs, and a setting without one of its seeds cannot be selected any more. In
+    600 simulated studies (8 settings, 3 seeds, 20 validations, 4 at a time) it kept the best setting in 40 to 64 % and
+    trained 43 % of all steps; this rule kept it in 57 to 69 % with 38 %.
     """
     curves: dict[Hashable, dict[str, Curve]] = {}
     for cell in cells:

@@ -269,7 +269,8 @@ class StudySpec:
 
 
 def find_support(definition: TaskDefinition) -> StudySupport:
-    found: StudySupport = StudySupport() if definition.study is None else resolve(definition.study)
+    study = StudySupport() if definition.study is None else definition.study
+    found: StudySupport = resolve(study) if isinstance(study, str) else study
     return found
 
 

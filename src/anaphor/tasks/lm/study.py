@@ -73,7 +73,7 @@ class LanguageStudy(TextStudy):
         return PRESETS
 
     def validate_model(self, spec: Any, metric: Metric) -> Sequence[Any]:
-        layers = spec.model_spec(VOCABULARY).blocks()
+        layers: Sequence[Any] = spec.model_spec(VOCABULARY).blocks()
         if metric == BITS_PER_BYTE and any(layer.mixer.noncausal_reason is not None for layer in layers):
             raise ConfigError(f"a model that attends to later tokens has no {metric.name}: use `metric: perplexity`")
         return layers
