@@ -58,6 +58,7 @@ def parse_task_options(verb: str, words: Sequence[str], common: type[Common]) ->
             RunFolder(Path(words[0])).require()
         every = _combine(common, *(_own_options(verb, TASKS[name]) for name in TASKS))
         return None, parse(every, words, program=program)
+    RunFolder(Path(folder)).check_imports(force="--force" in words, warn=lambda line: None)  # they may hold the task
     task = RunFolder(Path(folder)).read_task()
     kind = _combine(common, _own_options(verb, task))
     known = _flag_names(kind)
@@ -91,7 +92,7 @@ def load_experiment(options: RunOptions, folder: Path | None = None, task: str |
     """The run with its best weights; another folder than RUN where one is given. One of another task is refused."""
     folder = options.run if folder is None else folder
     if task is not None:
-        RunFolder(folder).require()
+        RunFolder(folder).check_imports(force=options.force, warn=lambda line: None)
         if (found := RunFolder(folder).read_task().name) != task:
             raise ConfigError(f"{folder} is a run of `train {found}`: use one of `train {task}`")
 

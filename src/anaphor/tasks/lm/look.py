@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.errors import ConfigError, DataError, writing_to
-from anaphor.tasks import LOSS, PERPLEXITY, align_columns, count_noun
+from anaphor.tasks import LOSS, PERPLEXITY, align_columns, count_noun, format_text_values
 from anaphor.tasks.lm import describe_unknown
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LookOptions:
         look = look_at(experiment.model, experiment.tokenizer, self._read(experiment), self.layers)
         total = look.scored.total
         values = {"loss": total.loss, "perplexity": total.perplexity}
-        look = replace(look, summary=format_values((LOSS, PERPLEXITY), values))
+        look = replace(look, summary=format_text_values((LOSS, PERPLEXITY), values))
         tokens = look.tokens[1:]  # after the boundary
         for line in describe_unknown(tokens.count(UNKNOWN), len(tokens), "text"):
             warn(line)
