@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from anaphor import registry
 from anaphor.cli.main import main
 from anaphor.mixers.contract import PROMISES, check_mixer
 
@@ -87,6 +88,21 @@ def test_the_leaky_integrator_keeps_all_promises(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "leaky keeps all 5 promises"
     assert [line.split()[0] for line in lines[:-1]] == list(PROMISES)
+
+
+def test_the_leaky_integrator_trains_and_its_run_needs_the_file(text, capsys, monkeypatch):
+    imported = ["--import", str(LEAKY)]
+    torch.set_default_dtype(torch.float32)
+    words = "train lm --data text --tokenizer word --mixers leaky leaky --width 8 --steps 2 --bptt 4 --batch-size 2"
+    assert main([*words.split(), *imported, "--device", "cpu", "--out", "run", "--no-test", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 2
+    assert main(["generate", "run", "--tokens", "3", *imported]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(registry.MIXERS, "_entries", dict(registry.MIXERS._entries))
+    monkeypatch.delitem(registry.MIXERS._entries, "leaky")
+    monkeypatch.setattr(registry, "IMPORTED", {})
+    assert main(["generate", "run", "--tokens", "3"]) != 0
+    assert f"pass --import {LEAKY}" in capsys.readouterr().err
 
 
 def test_a_mixer_that_looks_at_the_future_is_caught_and_named(tmp_path, capsys):

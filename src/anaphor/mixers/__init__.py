@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from anaphor.registry import MIXERS
 
 __all__ = [
-    "MIXERS", "Attention", "AttentionSpec", "Bidirectional", "BidirectionalSpec", "CrossAttention", "CrossAttentionSpec",
-    "GRUSpec", "InputFeeding", "InputFeedingSpec", "KVBuffer", "LSTMSpec", "LinearSpec", "LowRankSpec", "Mixer",
-    "MixerSpec", "PooledSpec", "RNNSpec", "SVDSpec", "Span", "count_bytes", "detach", "map_state", "mixer_spec",
-    "options_of", "select_rows",
+    "MIXERS", "Attention", "AttentionSpec", "Bidirectional", "BidirectionalSpec", "CrossAttention",
+    "CrossAttentionSpec", "GRUSpec", "InputFeeding", "InputFeedingSpec", "KVBuffer", "LSTMSpec", "LinearSpec",
+    "LowRankSpec", "Mixer", "MixerSpec", "PooledSpec", "RNNSpec", "SVDSpec", "Span", "count_bytes", "detach",
+    "map_state", "mixer_spec", "options_of", "select_rows",
 ]  # fmt: skip
 # Imported on first use, so that `anaphor.mixers.spec` and with it `anaphor --help` need not wait for torch.
 _MODULES = {
