@@ -5,7 +5,7 @@ import torch
 
 from anaphor import evaluation
 from anaphor.data.batches import Batch
-from anaphor.data.vocab import Word
+from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import chunk_slices, eval_mode, losses_by_batch, prefill, score_sentences, score_text
 from anaphor.generate import Sampler, beam_search, generate

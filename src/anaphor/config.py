@@ -76,6 +76,13 @@ def check_types(spec: Any) -> None:
             raise ConfigError(f"{field.name}={value!r} is a {type(value).__name__}, but it must be {_EXPECTED[name]}")
 
 
+def check_at_least_one(**settings: int) -> None:
+    """Raise for the first setting below 1."""
+    for name, value in settings.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value}: it must be at least 1")
+
+
 def section_of(kind: type, name: str) -> str:
     """The section that a field belongs to; empty for none. The class that declares it last decides."""
     for owner in kind.__mro__:

@@ -14,8 +14,8 @@ from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.perplexity import LossTotal
-from anaphor.models import LanguageModel, ModelState
 from anaphor.models.head import token_losses
+from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.progress import report_progress
 
 # Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is

@@ -17,8 +17,8 @@ from torch import Tensor
 from anaphor.config import check_types
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode, prefill
-from anaphor.mixers import select_rows
-from anaphor.models import LanguageModel, ModelState
+from anaphor.mixers.base import select_rows
+from anaphor.models.language_model import LanguageModel, ModelState
 
 
 @dataclass(frozen=True, kw_only=True)

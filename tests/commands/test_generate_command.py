@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.cli.generate import decode_stream
-from anaphor.data.vocab import TOKENIZERS
+from anaphor.data.tokenizer import TOKENIZERS
 
 TEXT = "the cat sat on the mât .\n\nthe 🐈 sat too , naïve ﷺ � .\n" * 3
 

@@ -9,7 +9,7 @@ import pytest
 from anaphor.data.batches import Stream
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.datasets import open_dataset
-from anaphor.data.vocab import TOKENIZERS
+from anaphor.data.tokenizer import TOKENIZERS
 from anaphor.errors import DataError
 
 TEXT_KINDS = [kind for kind in TOKENIZERS if kind != "byte"]

@@ -11,7 +11,7 @@ import torch
 
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.datasets import open_dataset
-from anaphor.data.vocab import TOKENIZERS, Tokenizer
+from anaphor.data.tokenizer import TOKENIZERS, Tokenizer
 from anaphor.errors import ConfigError, DataError
 
 TEXT = "the cat sat on the mat .\nthe dog <unk> too .\n"

@@ -9,7 +9,7 @@ import pytest
 
 from anaphor.data.datasets import open_dataset
 from anaphor.data.grammar import END, Grammar, GrammarDataset, Rule, english
-from anaphor.data.vocab import Word
+from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError, DataError
 
 

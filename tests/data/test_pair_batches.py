@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from anaphor.data.batches import IGNORE_INDEX, PaddedBatches, batch_pairs
 from anaphor.data.corpus import PairTokenizers, build_pair_tokenizers, encode_pair_split, encode_pairs
 from anaphor.data.datasets import open_dataset
+from anaphor.data.tokenizer import Word
 from anaphor.data.treebank import PAD, START, Treebank
-from anaphor.data.vocab import Word
 from anaphor.errors import ConfigError
 
 # Words that say where they stand: source words s0, s1, …; target words t0, t1, … Each occurs once in all pairs.

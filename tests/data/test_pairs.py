@@ -13,7 +13,7 @@ from anaphor.data.corpus import PairTokenizers, build_pair_tokenizers, encode_pa
 from anaphor.data.dataset import PAIR_COLUMNS, count_row_overlap
 from anaphor.data.datasets import find_dataset, open_dataset
 from anaphor.data.files import split_lines
-from anaphor.data.vocab import TOKENIZERS
+from anaphor.data.tokenizer import TOKENIZERS
 from anaphor.errors import ConfigError, DataError
 
 joint_tokenizers, separate_tokenizers = (partial(build_pair_tokenizers, joint=joint) for joint in (True, False))

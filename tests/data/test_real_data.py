@@ -10,7 +10,7 @@ from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import count_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.data.files import split_examples
-from anaphor.data.vocab import Word
+from anaphor.data.tokenizer import Word
 
 
 def test_wikitext_has_its_published_counts(real_data):

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data.treebank import split_words
-from anaphor.data.vocab import BPE, TOKENIZERS, Byte, Character, Treebank, Word, tokenizer_from_plain
+from anaphor.data.bpe import BPE
+from anaphor.data.tokenizer import TOKENIZERS, Byte, Character, Word, tokenizer_from_plain
+from anaphor.data.treebank import Treebank, split_words
 from anaphor.errors import AnaphorError, ConfigError, DataError
 
 TEXT = "the cat sat on the mat .\nthe dog sat too .\n\nit is the end .\n"
@@ -240,7 +241,7 @@ def test_bpe_cuts_a_long_line_where_no_token_changes(bpe, monkeypatch):
 
 def test_bpe_training_gives_the_same_tokenizer_in_every_process():
     script = (
-        "import random; from anaphor.data.vocab import BPE; generator = random.Random(3);"
+        "import random; from anaphor.data.bpe import BPE; generator = random.Random(3);"
         "text = ' '.join(''.join(generator.choices('abcd', k=generator.randint(1, 6))) for _ in range(3000));"
         "print(BPE.train(text, 400).digest())"
     )

@@ -6,8 +6,9 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from anaphor.data.bpe import BPE
 from anaphor.data.corpus import PairTokenizers
-from anaphor.data.vocab import BPE, Character, Word
+from anaphor.data.tokenizer import Character, Word
 from anaphor.errors import ConfigError, DataError
 from anaphor.inspect import recorded
 from anaphor.inspect.alignment import (

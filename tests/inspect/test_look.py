@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.vocab import Word
+from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError, DataError
 from anaphor.inspect import attention_maps, figures, look, look_at
 from anaphor.inspect.figures import draw_attention

@@ -9,7 +9,8 @@ import re
 import pytest
 import torch
 
-from anaphor.data.vocab import BPE, Word
+from anaphor.data.bpe import BPE
+from anaphor.data.tokenizer import Word
 from anaphor.inspect import look_at, page
 from anaphor.models import LanguageModelSpec, build
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anaphor.data.vocab import Byte, Word
+from anaphor.data.tokenizer import Byte, Word
 from anaphor.errors import DataError
 from anaphor.evaluation import score_text
 from anaphor.inspect import compare_losses

@@ -12,7 +12,7 @@ from torch import nn
 from anaphor import evaluation
 from anaphor.cli.main import main
 from anaphor.data.batches import IGNORE_INDEX, Batch
-from anaphor.data.vocab import Word
+from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import losses_by_batch, split_batch
 from anaphor.metrics.perplexity import LossTotal

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from anaphor.studies.measures import longest_lines
 
-from anaphor.data.vocab import Byte, Word
+from anaphor.data.tokenizer import Byte, Word
 
 
 def lines(text, count, limit=None):

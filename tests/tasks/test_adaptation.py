@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anaphor.cli.main import main
 from anaphor.data.batches import EvaluationStream
-from anaphor.data.vocab import Word
+from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import losses_by_batch
 from anaphor.models import build

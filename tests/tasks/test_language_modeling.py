@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphor.data.batches import IGNORE_INDEX
-from anaphor.data.vocab import Word
+from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import score_sentences
 from anaphor.models import build, head

@@ -17,7 +17,7 @@ from anaphor.bench.timing import Finding, estimate_ratio, mean_seconds, run_step
 from anaphor.bench.training import OurLoop, no_dataset
 from anaphor.data.batches import IGNORE_INDEX, Batch, batch_pairs
 from anaphor.data.corpus import EncodedPairs, EncodedSentences, PairTokenizers
-from anaphor.data.vocab import Byte
+from anaphor.data.tokenizer import Byte
 from anaphor.models.presets import build_seq2seq
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import TranslationExperiment

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from anaphor.bench.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
 from anaphor.data.batches import Stream
 from anaphor.data.dataset import Dataset
-from anaphor.data.vocab import Byte
+from anaphor.data.tokenizer import Byte
 from anaphor.errors import DataError
 from anaphor.flags import from_yaml
 from anaphor.tasks.lm import TASK, LanguageRunSpec

@@ -2,7 +2,7 @@
 
 from anaphor.data.dataset import Dataset, Generated, InMemory
 from anaphor.data.datasets import NamedDataset, find_dataset, open_dataset
-from anaphor.data.vocab import TOKENIZERS, Tokenizer, tokenizer_from_plain
+from anaphor.data.tokenizer import TOKENIZERS, Tokenizer, tokenizer_from_plain
 from anaphor.registry import DATASETS
 
 __all__ = [

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anaphor.data.buckets import Buckets, Indices, check_at_least_one
+from anaphor.config import check_at_least_one
+from anaphor.data.buckets import Buckets, Indices
 from anaphor.data.corpus import EncodedPairs
 from anaphor.data.tokenizer import Ids
 from anaphor.errors import ConfigError, DataError

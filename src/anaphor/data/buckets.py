@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anaphor.config import check_at_least_one
 from anaphor.errors import ConfigError
 
 Indices = NDArray[np.int64]
@@ -84,10 +85,3 @@ class Buckets:
                 yield ordered[start:end]
                 start, width = end, size
         yield ordered[start:]
-
-
-def check_at_least_one(**settings: int) -> None:
-    """Raise for the first setting below 1."""
-    for name, value in settings.items():
-        if value < 1:
-            raise ConfigError(f"{name}={value}: it must be at least 1")

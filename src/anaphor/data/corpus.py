@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.config import look_up
-from anaphor.data.buckets import Indices, check_at_least_one
+from anaphor.config import check_at_least_one, look_up
+from anaphor.data.buckets import Indices
 from anaphor.data.dataset import TRAIN, Dataset
 from anaphor.data.files import cache_folder, write_cache
-from anaphor.data.tokenizer import Ids, Tokenizer
-from anaphor.data.vocab import TOKENIZERS, tokenizer_from_plain
+from anaphor.data.tokenizer import TOKENIZERS, Ids, Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, DataError
 
 if TYPE_CHECKING:

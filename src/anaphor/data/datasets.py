@@ -49,15 +49,19 @@ class NamedDataset:
     license: str
     """Terms of use."""
     columns: tuple[str, ...] = TEXT_COLUMNS
-    files: tuple[NamedFile, ...] = ()
-    """Files on disk; none where the data are generated."""
+    upstream: str | None = None
+    """Name in the table of files that are downloaded; None where there are none."""
     open: Callable[[], Dataset]
     """Opens it; nothing is read or downloaded yet."""
 
+    @property
+    def files(self) -> tuple[NamedFile, ...]:
+        """Files on disk; none where the data are generated."""
+        return () if self.upstream is None else tuple(load_upstream()[self.upstream].values())
+
 
 def _on_disk(name: str, open_files: Callable[[dict[str, NamedFile]], Dataset], **facts: Any) -> NamedDataset:
-    files = load_upstream()[name]
-    return NamedDataset(files=tuple(files.values()), open=lambda: open_files(files), **facts)
+    return NamedDataset(upstream=name, open=lambda: open_files(load_upstream()[name]), **facts)
 
 
 def _embedded(dataset: type[Dataset], about: str, license: str = "none needed") -> NamedDataset:  # noqa: A002

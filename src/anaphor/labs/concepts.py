@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.data.batches import Stream
-from anaphor.data.vocab import Word
+from anaphor.data.tokenizer import Word
 from anaphor.draw import Line, bands
 from anaphor.labs.lab import CURVES, LABS, Check, Outcome, equal
 from anaphor.labs.specs import ConceptsSpec

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers import CrossAttention, CrossAttentionSpec, InputFeeding, Mixer, MixerSpec, Span
-from anaphor.mixers.attention.layer import Source
-from anaphor.mixers.base import DROPOUTS
-from anaphor.mixers.spec import check_probability
+from anaphor.mixers.attention.layer import CrossAttention, CrossAttentionSpec, Source
+from anaphor.mixers.base import DROPOUTS, Mixer, Span
+from anaphor.mixers.input_feeding import InputFeeding
+from anaphor.mixers.spec import MixerSpec, check_probability
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.mixers import Span
 from anaphor.mixers.attention.position import POSITIONS, check_limit
-from anaphor.mixers.base import DROPOUTS
+from anaphor.mixers.base import DROPOUTS, Span
 from anaphor.mixers.spec import Sizes
 from anaphor.models.spec import LanguageModelSpec
 

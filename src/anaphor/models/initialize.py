@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from anaphor.errors import ConfigError
-from anaphor.mixers import InputFeeding
 from anaphor.mixers.attention.heads import MultiHead
 from anaphor.mixers.attention.layer import Attention, CrossAttention
+from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.mixers.linear import Linear
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.mixers import Span
+from anaphor.mixers.base import Span
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.head import Head

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.mixers import InputFeeding, Mixer
+from anaphor.mixers.base import Mixer
+from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.mixers.recurrent import HiddenState, LSTMState, Recurrent
 from anaphor.models.backbone import Backbone, Block, CrossState
 from anaphor.models.head import Head

@@ -57,7 +57,8 @@ class DecoderSpec(LanguageModelSpec):
         return super().layer_options | (frozenset() if self.source_width is None else option_names(HeadOptions))
 
     def blocks(self) -> list[BlockSpec]:
-        from anaphor.mixers import CrossAttentionSpec, InputFeedingSpec
+        from anaphor.mixers.attention.layer import CrossAttentionSpec
+        from anaphor.mixers.input_feeding import InputFeedingSpec
 
         if self.input_feeding:
             mixer = InputFeedingSpec(

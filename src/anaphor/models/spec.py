@@ -305,7 +305,7 @@ def field_values(spec: Any) -> dict[str, Any]:
 
 def layer_option_values(spec: Any, blocks: Sequence[BlockSpec]) -> dict[str, Any]:
     """Options of mixers as the layers have them, defaults filled in; None where there is no one value for all."""
-    from anaphor.mixers import BidirectionalSpec
+    from anaphor.mixers.noncausal import BidirectionalSpec
 
     mixers = [block.mixer for block in blocks] + [block.cross for block in blocks if block.cross is not None]
     parts = [mixer.inner if isinstance(mixer, BidirectionalSpec) else mixer for mixer in mixers]

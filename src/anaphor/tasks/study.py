@@ -35,7 +35,7 @@ class TextStudy(StudySupport):
         return tuple(getattr(spec, name) for name in self.text_settings)
 
     def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
-        from anaphor.data.vocab import TOKENIZERS
+        from anaphor.data.tokenizer import TOKENIZERS
 
         look_up(TOKENIZERS, spec.tokenizer, "tokenizer")
         look_up(self.model_presets(), spec.model, "model")

@@ -20,9 +20,9 @@ from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import eval_mode
 from anaphor.metrics.perplexity import LossResult, Tally
-from anaphor.mixers import detach
-from anaphor.models import LanguageModel, ModelState
+from anaphor.mixers.base import detach
 from anaphor.models.head import IGNORE_INDEX, cross_entropy, token_losses
+from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol
 

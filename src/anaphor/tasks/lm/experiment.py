@@ -28,15 +28,14 @@ from anaphor.data.dataset import EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEXT_COLUMNS
 from anaphor.data.datasets import open_dataset
 from anaphor.data.files import split_examples
 from anaphor.data.grammar import GrammarDataset
-from anaphor.data.tokenizer import Tokenizer
-from anaphor.data.vocab import tokenizer_from_plain
+from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.perplexity import LossResult, Tally, loss_result
-from anaphor.mixers import detach
-from anaphor.models import LanguageModel, ModelState
+from anaphor.mixers.base import detach
 from anaphor.models.head import IGNORE_INDEX, cross_entropy
+from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.tasks import resolve_options
 from anaphor.tasks.lm import STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
 from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anaphor.data.batches import Batch, EvaluationStream, Stream
 from anaphor.errors import ConfigError
-from anaphor.models import LanguageModel
+from anaphor.models.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
