@@ -1,6 +1,6 @@
-"""An LSTM, a transformer that carries its memory and a hybrid, of equal size, learn the same text for as long.
+"""Train an LSTM, a transformer with a carried memory and a hybrid, of equal size, on the same text for the same time.
 
-`make demo` runs it in under two minutes on two cores. The text is the language reference that every CPython brings.
+`make demo` runs it in under two minutes on two cores. The text is the language reference that comes with CPython.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anaphor
-from anaphor.generate import Sampler, generate
+from anaphor.training.trainer import NullCallback
 
-# Chosen on the validation split. The number of epochs is what each of them reads in the same time.
+# Tuned on the validation split. Each model trains for as many epochs as it can read in the same time.
 COMMON: dict[str, Any] = {
     "data": "python-reference", "width": 128, "layers": 2, "tied": True,
     "batch_size": 20, "bptt": 20, "random_offset": True, "optimizer": "muon",
@@ -33,73 +32,54 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass
-class Told:
-    """Hears how training goes, and says so in one line an epoch."""
+class PrintEpochs(NullCallback):
+    """Prints one line for each validation."""
 
-    name: str
-    perplexities: list[float] = field(default_factory=list)
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    def stepped(self, progress: float, loss: float, tokens: int) -> None:
-        pass
-
-    def evaluated(self, epoch: float, trained: float | None, score: Any, best: bool) -> None:
-        self.perplexities.append(score.total.perplexity)
-        print(f"{self.name}: epoch {epoch:g}, validation perplexity {self.perplexities[-1]:.1f}", file=sys.stderr)
+    def on_evaluation(self, epoch: float, train_loss: float | None, result: anaphor.Result, is_best: bool) -> None:
+        print(f"{self.name}: epoch {epoch:g}, validation perplexity {result.values['perplexity']:.1f}", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What is shown of a model."""
-
-    name: str
-    result: dict[str, Any]
-    perplexities: list[float]
-    sample: str
+def train(name: str, settings: Mapping[str, Any], folder: Path) -> anaphor.Run:
+    run = anaphor.train("lm", out=folder, overwrite=True, callback=PrintEpochs(name), **{**COMMON, **settings})
+    if run.result["status"] != "finished":
+        sys.exit(130)  # Ctrl-C
+    return run
 
 
-def spec_of(settings: Mapping[str, Any]) -> anaphor.LanguageRunSpec:
-    return anaphor.LanguageRunSpec(**{**COMMON, **settings})
-
-
-def train(name: str, settings: Mapping[str, Any], folder: Path) -> Trained:
-    told = Told(name)
-    result, code = anaphor.execute(spec_of(settings), folder, told, force=True)
-    if code:
-        sys.exit(code)  # somebody pressed Ctrl-C
-    with anaphor.opened(folder) as made:
-        sampler = Sampler(temperature=0.7)
-        ids = list(generate(made.model, [made.tokenizer.boundary], 30, sampler, seed=1))
-        return Trained(name, result, told.perplexities, made.tokenizer.decode(ids))
-
-
-def table(models: list[Trained]) -> str:
+def format_table(runs: Mapping[str, anaphor.Run]) -> str:
     lines = [f"{'model':<12} {'test perplexity':>15} {'parameters':>11} {'tokens/s':>9}"]
-    for model in models:
-        result = model.result
+    for name, run in runs.items():
+        result = run.result
         lines.append(
-            f"{model.name:<12} {result['test']['perplexity']:>15.1f} {result['parameters']:>11,} "
+            f"{name:<12} {result['test']['perplexity']:>15.1f} {result['parameters']:>11,} "
             f"{result['tokens_per_second']:>9,.0f}"
         )
-    signatures = dict.fromkeys(model.result["test"]["signature"] for model in models)
+    signatures = dict.fromkeys(run.result["test"]["signature"] for run in runs.values())
     return "\n".join([*lines, *(f"({signature})" for signature in signatures)])
 
 
 def demo(folder: Path, models: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Train them all, print what came out, and give the path of the figure."""
-    began = time.perf_counter()
-    trained = [train(name, settings, folder / name) for name, settings in models.items()]
-    print(table(trained))
-    for model in trained:
-        print(f"\n{model.name} writes:\n{model.sample}")
+    """Train the models, print a table and a sample of each, and give the path of the figure."""
+    start = time.perf_counter()
+    runs = {name: train(name, settings, folder / name) for name, settings in models.items()}
+    print(format_table(runs))
+    for name, run in runs.items():
+        print(f"\n{name} writes:\n{run.generate(tokens=30, temperature=0.7, seed=1)}")
+    rows = {name: [row for row in run.metrics if "valid" in row] for name, run in runs.items()}
     figure: Path = anaphor.draw.curves(
-        {model.name: (range(1, len(model.perplexities) + 1), model.perplexities) for model in trained},
+        {
+            name: ([row["epoch"] for row in some], [row["valid"]["perplexity"] for row in some])
+            for name, some in rows.items()
+        },
         folder / "demo.png",
         x_label="epoch",
         y_label="validation perplexity",
         title="The same text, the same number of parameters",
     )
-    print(f"\nfigure: {figure}\n{time.perf_counter() - began:.0f} s")
+    print(f"\nfigure: {figure}\n{time.perf_counter() - start:.0f} s")
     return figure
 
 

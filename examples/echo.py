@@ -1,14 +1,14 @@
-"""What a model that says sentences once more looks at, and how soon it learns to.
+"""Attention of a model that copies sentences: where it looks, and how fast it learns to look there.
 
     anaphor study examples/echo.yaml --device cpu --out runs/echo
-    python examples/echo.py learnt runs/echo runs/echo-curves.png
+    python examples/echo.py curves runs/echo runs/echo-curves.png
 
     anaphor train translate --data echo-fit --width 128 --batch-size 16 --lr 0.005 --epochs 40 --device cpu \\
         --no-test --out runs/echo-attention
-    python examples/echo.py looked runs/echo-attention runs/echo-alignment.png
+    python examples/echo.py alignment runs/echo-attention runs/echo-alignment.png
 
-The source of an echo is its target, so there is a right place to look at: the t-th token is predicted from the t-th.
-The end of a sentence stands in no source, and is left out of the count.
+Source and target are the same sentence, so the right alignment is known: target token t belongs to source token t. The
+end of a sentence has no source token and is not counted.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from statistics import fmean
 
 import torch
 
+import anaphor
 from anaphor import draw
 from anaphor.inspect.alignment import Alignment, alignment, as_text, draw_alignment, weight_at
-from anaphor.training.run import opened_translation
+from anaphor.tasks.translate.experiment import TranslationExperiment
 
 SHOWN = range(6, 11)  # tokens of the sentence that is printed and drawn, unless one is given
 
 
-def looked(run: Path, figure: Path, split: str, sentence: str | None) -> float:
+def show_alignment(run: Path, figure: Path, split: str, sentence: str | None) -> float:
     """Print how much of the weight is on the token to be predicted, over a whole split, and show one sentence."""
-    with opened_translation(run, "cpu") as made:
+    experiment = anaphor.load_run(run, device="cpu").experiment
+    assert isinstance(experiment, TranslationExperiment)
+    model, tokenizers = experiment.model, experiment.tokenizers
 
-        def echo(text: str) -> Alignment:
-            return alignment(made.model, made.tokenizers, text, made.tokenizers.target.encode_sentence(text).tolist())
+    def echo(text: str) -> Alignment:
+        return alignment(model, tokenizers, text, tokenizers.target.encode_sentence(text).tolist())
 
-        texts = [source for source, _ in made.source.rows(split).values]
-        found = [echo(text) for text in texts]
-        shown = echo(sentence if sentence is not None else example(texts))
+    texts = [source for source, _ in experiment.source.rows(split).values]
+    found = [echo(text) for text in texts]
+    shown = echo(sentence if sentence is not None else example(texts))
     weights = [weight_at(one, range(len(one.source))) for one in found]
     on, first, later = (torch.cat([row[part] for row in weights]) for part in (slice(None), slice(1), slice(1, None)))
     print(f"{split}: {len(found):,} sentences, {len(on):,} tokens; a sentence's end has no place in its source")
@@ -66,7 +69,7 @@ def largest(found: Sequence[Alignment]) -> dict[str, float]:
     return {name: counts[name] / counts.total() for name in (*names.values(), "elsewhere")}
 
 
-def learnt(study: Path, figure: Path) -> None:
+def draw_curves(study: Path, figure: Path) -> None:
     """Draw the validation perplexity of each condition after each epoch, mean and range over seeds."""
     cells = json.loads((study / "result.json").read_text(encoding="utf-8"))["cells"]
     runs: dict[str, list[Mapping[float, float]]] = {}
@@ -92,7 +95,7 @@ def perplexities(run: Path) -> dict[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    look, learn = verbs.add_parser("looked"), verbs.add_parser("learnt")
+    look, learn = verbs.add_parser("alignment"), verbs.add_parser("curves")
     look.add_argument("run", type=Path)
     learn.add_argument("study", type=Path)
     for verb in (look, learn):
@@ -100,10 +103,10 @@ def main() -> None:
     look.add_argument("--split", default="valid")
     look.add_argument("--sentence")
     given = parser.parse_args()
-    if given.verb == "looked":
-        looked(given.run, given.figure, given.split, given.sentence)
+    if given.verb == "alignment":
+        show_alignment(given.run, given.figure, given.split, given.sentence)
     else:
-        learnt(given.study, given.figure)
+        draw_curves(given.study, given.figure)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from anaphor.models import preset
+from anaphor.tasks.lm import LanguageRunSpec
 
 DEMO = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "demo.py"))
 
@@ -16,7 +17,7 @@ def test_the_models_are_of_equal_size_whatever_python_brings_the_text(vocabulary
     """Every version of Python has another text, and so another vocabulary."""
     counts = []
     for settings in DEMO["MODELS"].values():
-        spec = DEMO["spec_of"](settings)
+        spec = LanguageRunSpec(**{**DEMO["COMMON"], **settings})
         counts.append(preset(spec.model, vocabulary=vocabulary, **spec.model_options()).build().count_parameters())
     assert max(counts) / min(counts) < 1.02
 

@@ -26,7 +26,7 @@ def test_it_prints_the_mean_weight_and_a_sentence_and_draws_it(tmp_path, monkeyp
     words = ["train", "translate", "--data", str(tmp_path), "--source", "en", "--width", "8", "--steps", "1"]
     assert main([*words, "--beam", "1", "--no-test", "--device", "cpu", "--out", str(run), "--json"]) == 0
     capsys.readouterr()
-    mean = ECHO["looked"](run, tmp_path / "figure.png", "valid", None)
+    mean = ECHO["show_alignment"](run, tmp_path / "figure.png", "valid", None)
     counted, weight, parts, _, *text = capsys.readouterr().out.splitlines()
     assert counted.startswith("valid: 3 sentences, 14 tokens")
     assert weight == f"mean weight on the token to be predicted: {mean:.3f}"
@@ -50,9 +50,9 @@ def test_the_study_holds_the_three_conditions_and_its_curves_are_drawn(tmp_path)
     for number, condition in enumerate(["none", "none", "attention"]):
         run = tmp_path / str(number)
         run.mkdir()
-        told = [{"epoch": epoch, "valid": {"perplexity": 9.0 / epoch + number}} for epoch in (1, 2)]
-        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
+        rows = [{"epoch": epoch, "valid": {"perplexity": 9.0 / epoch + number}} for epoch in (1, 2)]
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rows))
         cells.append({"parameters": {"condition": condition}, "run": str(run)})
     (tmp_path / "result.json").write_text(json.dumps({"cells": cells}))
-    ECHO["learnt"](tmp_path, tmp_path / "curves.png")
+    ECHO["draw_curves"](tmp_path, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
