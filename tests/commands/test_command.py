@@ -52,7 +52,7 @@ def test_help_does_not_import_torch():
 def test_help_comes_from_field_docstrings(capsys):
     assert main(["models", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "How many different tokens the model knows" in text
+    assert "Vocabulary size; the default is that of WikiText-2" in text
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_models_for_translation_are_sized_too(capsys):
     heading, row, remark = capsys.readouterr().out.splitlines()
     assert heading.split() == ["translation", "encoder", "decoder", "width", "parameters"]
     assert row.split()[:4] == ["luong", "lstm", "lstm", "256"]
-    assert "--json tells state" in remark
+    assert "state and limit with --json" in remark
     assert main(["models", "lstm", "--tokens", "1"]) == 0
     assert "after 1 token;" in capsys.readouterr().out
 

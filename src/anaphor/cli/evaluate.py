@@ -33,8 +33,6 @@ class Options(RunOptions):
 
 def run(words: Sequence[str]) -> int:
     task, options = parse_task_options("evaluate", words, Options)
-    if task is None:
-        raise ConfigError("`anaphor evaluate` needs RUN: the folder of a run")
     validate = getattr(options, "validate", None)
     if validate is not None:
         validate(options.split)

@@ -26,8 +26,6 @@ class Options(RunOptions):
 
 def run(words: Sequence[str]) -> int:
     task, options = parse_task_options("look", words, Options)
-    if task is None:
-        raise ConfigError("`anaphor look` needs RUN: the folder of a run")
     if not hasattr(options, "look"):
         raise ConfigError(f"there is nothing to look at in runs of `train {task.name}`")
     options.validate(options.run)

@@ -1,157 +1,89 @@
-"""`anaphor models`: what there is to choose from."""
+"""`anaphor models`: the model presets of all tasks."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from anaphor.cli.table import print_table
+from anaphor.cli.train import import_given
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
+from anaphor.registry import PRESETS, TASKS, resolve
+
+if TYPE_CHECKING:
+    from anaphor.training.spec import ModelRow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """List models: their layers, how many parameters they have and how much they remember of a text.
-
-    Those for translation follow in a table of their own.
-    """
+    """List model presets: layers, number of parameters, size of the state. Each task has a table of its own."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Models to show; none means all of them."""
+    """Model presets to show (all if not given)."""
     vocabulary: int = 33_278
-    """How many different tokens the model knows, in each of two languages; the default is WikiText-2's."""
+    """Vocabulary size; the default is that of WikiText-2."""
     tokens: int = 1024
-    """After how many tokens the size of the state is told; of a translation, with a source as long."""
+    """Number of tokens after which the size of the state is computed."""
+    imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
+    """Python file that registers presets of your own; may be given several times."""
     json: bool = False
-    """Print one JSON list instead of a table."""
+    """Print one JSON list."""
 
     def __post_init__(self) -> None:
         if self.tokens < 0:
-            raise ConfigError(f"tokens={self.tokens}: a text has at least 0")
+            raise ConfigError(f"tokens={self.tokens}: it must be at least 0")
 
 
 def run(words: Sequence[str]) -> int:
+    import_given(words)
     options = parse(Options, words, program="anaphor models")
-
-    from anaphor.models.presets import PRESETS, SEQ2SEQ_PRESETS
-
-    names = options.names or (*PRESETS, *SEQ2SEQ_PRESETS)
-    for name in names:
-        look_up({**PRESETS, **SEQ2SEQ_PRESETS}, name, "model")
-    rows = [language_row(name, options) if name in PRESETS else translation_row(name, options) for name in names]
+    tasks = {name: task for task in TASKS if task in PRESETS for name in PRESETS[task]}
+    rows: dict[str, list[ModelRow]] = {}
+    plain = []
+    for name in options.names or tasks:
+        task = look_up(tasks, name, "model")
+        row = _describe(task, name, options)
+        rows.setdefault(task, []).append(row)
+        plain.append(row.plain)
     if options.json:
-        print(json.dumps(rows))
+        print(json.dumps(plain))
         return 0
-    language, translation = ([row for row in rows if row["name"] in table] for table in (PRESETS, SEQ2SEQ_PRESETS))
-    if language:
-        show_language(language, options.tokens)
-    if language and translation:
-        print()
-    if translation:
-        show_translation(translation)
+    for number, task in enumerate(task for task in TASKS if task in rows):
+        if number:
+            print()
+        _print(rows[task])
     return 0
 
 
-def language_row(name: str, options: Options) -> dict[str, Any]:
-    from anaphor.models import summarize
-    from anaphor.models.presets import preset
+def _describe(task: str, name: str, options: Options) -> ModelRow:
+    from anaphor.training.spec import ModelRow
 
-    summary = summarize(preset(name, vocabulary=options.vocabulary), options.tokens)
-    return {"name": name, **dataclasses.asdict(summary)}
-
-
-def translation_row(name: str, options: Options) -> dict[str, Any]:
-    import torch
-
-    from anaphor.models.presets import seq2seq_preset
-
-    spec = seq2seq_preset(name, source_vocabulary=options.vocabulary, vocabulary=options.vocabulary)
-    with torch.device("meta"):  # without any memory for its weights
-        model = spec.build()
-    return {
-        "name": name,
-        "encoder": spec.encoder_spec().mixers_by_layer,
-        "decoder": spec.decoder_spec().mixers_by_layer,
-        "width": spec.decoder_spec().widths_by_layer[-1],
-        "parameters": model.count_parameters(),
-        "state_bytes": model.state_bytes(options.tokens, options.tokens),
-        "tokens": options.tokens,
-        "state_grows": model.state_grows,
-        "limit": model.limit,
-    }
+    describe = TASKS[task].models
+    if describe is None:
+        return ModelRow({"name": name, "task": task}, {"model": name, "task": task}, {})
+    row: ModelRow = resolve(describe)(name, options.vocabulary, options.tokens)
+    return row
 
 
-def show_language(rows: Sequence[dict[str, Any]], tokens: int) -> None:
-    numbers = [
-        (
-            *_size(row),
-            in_bytes(row["state_bytes"]),
-            "yes" if row["state_grows"] else "no",
-            "none" if row["limit"] is None else f"{row['limit']:,}",
-        )
-        for row in rows
-    ]
-    names = [(row["name"], shorten(row["layers"])) for row in rows]
-    count = f"{tokens:,} token{'' if tokens == 1 else 's'}"
-    remark = f"state: kept of one text after {count}; limit: known positions"
-    _show(("model", "layers"), names, ("width", "parameters", "state", "grows", "limit"), numbers, remark)
-
-
-def show_translation(rows: Sequence[dict[str, Any]]) -> None:
-    # 'bidirectional-lstm' would not leave room for all columns in a terminal of 80.
-    encoders = [[re.sub("^bidirectional-(.*)", r"\1 both ways", name) for name in row["encoder"]] for row in rows]
-    names = [
-        (row["name"], shorten(encoder), shorten(row["decoder"])) for row, encoder in zip(rows, encoders, strict=True)
-    ]
-    remark = "two vocabularies of the same size; --json tells state and limit, too"
-    _show(("translation", "encoder", "decoder"), names, ("width", "parameters"), list(map(_size, rows)), remark)
-
-
-def _size(row: dict[str, Any]) -> tuple[str, str]:
-    return f"{row['width']:,}", f"{row['parameters'] / 1e6:,.1f} M"
-
-
-def _show(
-    left: Sequence[str],
-    names: Sequence[Sequence[str]],
-    right: Sequence[str],
-    numbers: Sequence[Sequence[str]],
-    remark: str,
-) -> None:
-    """A table of names on the left and numbers on the right, and a remark below."""
+def _print(rows: Sequence[ModelRow]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in left:
+    for heading in rows[0].text:
         table.add_column(heading, no_wrap=True)
-    for heading in right:
+    for heading in rows[0].numbers:
         table.add_column(heading, no_wrap=True, justify="right")
-    for name, number in zip(names, numbers, strict=True):
-        table.add_row(*name, *number)
+    for row in rows:
+        table.add_row(*row.text.values(), *row.numbers.values())
     console = Console()
     print_table(console, table)
-    console.print(remark, style="dim")
-
-
-def shorten(layers: Sequence[str]) -> str:
-    """'lstm, 3 × attention' for a stack of four."""
-    runs = [(name, len(list(same))) for name, same in groupby(layers)]
-    return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in runs)
-
-
-def in_bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} GiB"
+    if rows[0].remark:
+        console.print(rows[0].remark, style="dim")

@@ -47,17 +47,15 @@ def parse_options(verb: str, words: Sequence[str], kind: type[Common]) -> Common
     return parse(kind, words, program=f"anaphor {verb}")
 
 
-def parse_task_options(verb: str, words: Sequence[str], common: type[Common]) -> tuple[TaskDefinition | None, Common]:
-    """Common options and those that the task of the run has for this verb, in one object. The definition is None where
-    no run is named, as in `--help`; then the options of all tasks are listed."""
+def parse_task_options(verb: str, words: Sequence[str], common: type[Common]) -> tuple[TaskDefinition, Common]:
+    """Common options and those that the task of the run has for this verb, in one object. Without a run, `--help` lists
+    the options of all tasks."""
     program = f"anaphor {verb}"
     import_given(words)
     folder = next((word for word in words if os.path.isfile(RunFolder(Path(word)).spec)), None)
     if folder is None:
-        if words and not words[0].startswith("-"):
-            RunFolder(Path(words[0])).require()
         every = _combine(common, *(_own_options(verb, TASKS[name]) for name in TASKS))
-        return None, parse(every, words, program=program)
+        folder = str(parse(every, words, program=program).run)
     RunFolder(Path(folder)).check_imports(force="--force" in words, warn=lambda line: None)  # they may hold the task
     task = RunFolder(Path(folder)).read_task()
     kind = _combine(common, _own_options(verb, task))

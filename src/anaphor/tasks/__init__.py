@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
+from itertools import groupby
 from typing import Any
 
 from anaphor.errors import ConfigError
@@ -76,3 +77,13 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def join_layers(mixers: Sequence[str]) -> str:
+    """'lstm, 3 × attention' for a stack of four layers."""
+    runs = [(name, len(list(same))) for name, same in groupby(mixers)]
+    return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in runs)
+
+
+def format_size(width: int, parameters: int) -> dict[str, str]:
+    return {"width": f"{width:,}", "parameters": f"{parameters / 1e6:,.1f} M"}

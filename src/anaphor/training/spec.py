@@ -276,6 +276,20 @@ class StudySupport:
         return "the settings are evaluated on different data: give each data set its own study"
 
 
+@dataclass(frozen=True)
+class ModelRow:
+    """A model preset in the table of `anaphor models`."""
+
+    plain: Mapping[str, Any]
+    """As JSON."""
+    text: Mapping[str, str]
+    """Columns of text by heading."""
+    numbers: Mapping[str, str]
+    """Columns of numbers by heading, after those of text."""
+    remark: str = ""
+    """Line below the table."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskDefinition:
     """What a task says of itself. The command line, studies, curves and reports go by this alone."""
@@ -298,11 +312,8 @@ class TaskDefinition:
     """Options of its own for `evaluate`, as "module:class"."""
     look: str | None = None
     """Options of `look` and what it shows, as "module:class"."""
-    presets: str | None = None
-    """Model presets, as "module:registry"."""
     models: str | None = None
-    """What `models` shows of a preset, as "module:function": `(name, vocabulary, tokens) -> dict`, and
-    `columns(row)`."""
+    """What `models` shows of a preset, as "module:function": `(name, vocabulary, tokens) -> ModelRow`."""
     measure: str | Callable[..., Any] | None = None
     """What a study measures besides the validation result: `(experiment, folder, split, wanted) -> dict`, see
     `StudySupport.options`."""

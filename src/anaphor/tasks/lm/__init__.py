@@ -173,5 +173,6 @@ TASK = TaskDefinition(
     look="anaphor.tasks.lm.look:LookOptions",
     measure="anaphor.tasks.lm.measures:measure",
     study="anaphor.tasks.lm.study:STUDY",
+    models="anaphor.tasks.lm.look:describe_model",
     recipes=Path(__file__).parent / "recipes",
 )

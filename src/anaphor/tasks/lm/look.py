@@ -1,7 +1,8 @@
-"""`anaphor look` for language models: attention maps, gates and losses of a text. Imports no torch."""
+"""`anaphor look` and `anaphor models` for language models. Imports no torch."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.errors import ConfigError, DataError, writing_to
-from anaphor.tasks import LOSS, PERPLEXITY, align_columns, count_noun, format_text_values
+from anaphor.tasks import LOSS, PERPLEXITY, align_columns, count_noun, format_size, format_text_values, join_layers
 from anaphor.tasks.lm import describe_unknown
+from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
     from anaphor.inspect import HeadSummary, TextLook
@@ -200,3 +202,27 @@ def _head_table(heads: Sequence[HeadSummary]) -> list[str]:
     if len(heads) > len(shown):
         lines.append(f"{count_noun(len(heads) - len(shown), 'more head')} on the page and with --json")
     return lines
+
+
+def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
+    """A model preset as `anaphor models` shows it: layers, size, and the state after some tokens."""
+    from anaphor.models import preset, summarize
+
+    summary = summarize(preset(name, vocabulary=vocabulary), tokens)
+    numbers = {
+        **format_size(summary.width, summary.parameters),
+        "state": _format_bytes(summary.state_bytes),
+        "grows": "yes" if summary.state_grows else "no",
+        "limit": "none" if summary.limit is None else f"{summary.limit:,}",
+    }
+    remark = f"state: of one row after {count_noun(tokens, 'token')}; limit: number of learned positions"
+    text = {"model": name, "layers": join_layers(summary.layers)}
+    return ModelRow({"name": name, **dataclasses.asdict(summary)}, text, numbers, remark)
+
+
+def _format_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"

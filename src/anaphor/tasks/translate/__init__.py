@@ -150,5 +150,6 @@ TASK = TaskDefinition(
     evaluate="anaphor.tasks.translate.verbs:EvaluateOptions",
     look="anaphor.tasks.translate.verbs:LookOptions",
     study="anaphor.tasks.translate.study:STUDY",
+    models="anaphor.tasks.translate.verbs:describe_model",
     recipes=Path(__file__).parent / "recipes",
 )

@@ -1,7 +1,8 @@
-"""`anaphor evaluate` and `anaphor look` for translation. Imports no torch."""
+"""`anaphor evaluate`, `anaphor look` and `anaphor models` for translation. Imports no torch."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.errors import ConfigError, writing_to
+from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.translate import describe
+from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
     from anaphor.generate import Hypothesis
@@ -103,3 +106,30 @@ def write_alignment(alignment: Alignment, folder: Path, stem: str) -> list[Path]
     with writing_to(folder):
         replace_file(page, alignment_page(alignment).encode())
         return [page, *draw_alignment(alignment, folder / stem)]
+
+
+def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
+    """A model preset as `anaphor models` shows it, with two vocabularies of the same size."""
+    import torch
+
+    from anaphor.models import seq2seq_preset
+
+    spec = seq2seq_preset(name, source_vocabulary=vocabulary, vocabulary=vocabulary)
+    with torch.device("meta"):  # without memory for the weights
+        model = spec.build()
+    plain = {
+        "name": name,
+        "encoder": spec.encoder_spec().mixers_by_layer,
+        "decoder": spec.decoder_spec().mixers_by_layer,
+        "width": spec.decoder_spec().widths_by_layer[-1],
+        "parameters": model.count_parameters(),
+        "state_bytes": model.state_bytes(tokens, tokens),
+        "tokens": tokens,
+        "state_grows": model.state_grows,
+        "limit": model.limit,
+    }
+    # 'bidirectional-lstm' would not leave room for all columns in a terminal of 80.
+    encoder = [re.sub("^bidirectional-(.*)", r"\1 both ways", mixer) for mixer in plain["encoder"]]
+    text = {"translation": name, "encoder": join_layers(encoder), "decoder": join_layers(plain["decoder"])}
+    remark = "two vocabularies of the same size; state and limit with --json"
+    return ModelRow(plain, text, format_size(plain["width"], plain["parameters"]), remark)
