@@ -159,9 +159,9 @@ def wrong_ways(spec: MaskingSpec, x: Tensor) -> dict[str, float]:
 
     def masked_after_softmax(tokens: Tensor) -> Tensor:
         """Weights set to zero after the softmax: its denominator still contains the hidden key."""
-        q, k, v = (layer.split(part) for part in layer.project(tokens[None]).chunk(3, dim=-1))
+        q, k, v = (layer.split_heads(part) for part in layer.project(tokens[None]).chunk(3, dim=-1))
         weights = torch.softmax(layer.score(q, k), dim=-1) * allowed(spec, "hidden token")
-        return layer.join(weights @ v, q, Span.whole(tokens[None]))[0]
+        return layer.project_out(weights @ v, q, Span.whole(tokens[None]))[0]
 
     jacobian = torch.autograd.functional.jacobian(masked_after_softmax, x[0])[:, :, spec.hidden]
     others = [token for token in range(spec.tokens) if token != spec.hidden]
