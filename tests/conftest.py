@@ -33,7 +33,10 @@ def _own_registry(monkeypatch):
     parts = (registry.MIXERS, registry.TASKS, registry.DATASETS, registry.OPTIMIZERS, *registry.PRESETS.values())
     for part in parts:
         monkeypatch.setattr(part, "_entries", dict(part._entries))
-    monkeypatch.setattr(registry, "IMPORTED", {})
+    imported = dict(registry.IMPORTED)
+    yield
+    registry.IMPORTED.clear()  # in place: other modules hold the same dictionary
+    registry.IMPORTED.update(imported)
 
 
 @pytest.fixture
