@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.progress import progress_listener
+from anaphor.evaluation import progress_listener
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import TranslationExperiment

@@ -11,7 +11,7 @@ from typing import Any
 from anaphor.cli.progress import Bar, SecondBar
 from anaphor.config import check_fields, look_up
 from anaphor.errors import ConfigError
-from anaphor.progress import progress_listener
+from anaphor.evaluation import progress_listener
 from anaphor.registry import TASKS, import_file
 from anaphor.training.load import Run, load_run
 from anaphor.training.run import SAVE_MINUTES, execute

@@ -1,9 +1,11 @@
-"""Run a model in evaluation mode: the losses of batches, of sentences and of whole texts, long texts in chunks."""
+"""Run a model in evaluation mode: the losses of batches, of sentences and of whole texts, long texts in chunks; and the
+progress of such long computations, which a listener may cancel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +15,9 @@ from torch import Tensor, nn
 from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
-from anaphor.metrics.perplexity import LossTotal
+from anaphor.metrics.result import LossTotal
 from anaphor.models.head import token_losses
 from anaphor.models.language_model import LanguageModel, ModelState
-from anaphor.progress import report_progress
 
 # Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is
 # long. Each call of the model has a fixed cost, too, so a chunk has a minimum size.
@@ -149,3 +150,29 @@ def check_length(model: LanguageModel, tokens: int, name: str) -> None:
             f"{name} is too long: {tokens:,} tokens are more than the {model.limit:,} learned positions of the model; "
             f"cut it"
         )
+
+
+ProgressListener = Callable[[str, float], None]
+"""Called with the name of the computation and the fraction done. It may raise `Cancelled`."""
+
+_listeners: ContextVar[tuple[ProgressListener, ...]] = ContextVar("listeners", default=())
+
+
+class Cancelled(Exception):
+    """A listener cancelled the computation."""
+
+
+@contextmanager
+def progress_listener(listener: ProgressListener) -> Iterator[None]:
+    """Inside the block the listener is called by all long computations, in addition to earlier listeners."""
+    before = _listeners.set((*_listeners.get(), listener))
+    try:
+        yield
+    finally:
+        _listeners.reset(before)
+
+
+def report_progress(name: str, done: int, total: int) -> None:
+    """Call all listeners. Costs next to nothing where there are none."""
+    for listener in _listeners.get():
+        listener(name, done / max(total, 1))

@@ -11,7 +11,7 @@ import torch
 import anaphor
 from anaphor.flags import from_yaml
 from anaphor.generate import Hypothesis
-from anaphor.metrics.perplexity import LossTotal
+from anaphor.metrics.result import LossTotal
 from anaphor.registry import TASKS
 from anaphor.training.build import build_experiment
 from anaphor.training.spec import recipes_of

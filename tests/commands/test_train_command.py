@@ -172,7 +172,7 @@ def test_scores_are_taken_as_while_it_was_trained(capsys):
 def test_json_has_no_infinity(capsys, monkeypatch):
     train("--steps", "1", "--out", "run")
     capsys.readouterr()
-    monkeypatch.setattr("anaphor.metrics.perplexity.math.exp", lambda loss: math.inf)
+    monkeypatch.setattr("anaphor.metrics.result.math.exp", lambda loss: math.inf)
     assert main(["evaluate", "run", "--json", "--device", "cpu"]) == 0
     (row,) = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert row["perplexity"] is None

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from anaphor.studies.length import binned, draw_lengths, losses_by_length, score_at_length
+from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -15,10 +16,9 @@ from anaphor.data.batches import IGNORE_INDEX, Batch
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import losses_by_batch, split_batch
-from anaphor.metrics.perplexity import LossTotal
+from anaphor.metrics.result import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
-from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
 from anaphor.training.run import opened
 
 VOCABULARY = 7

@@ -12,8 +12,8 @@ import torch
 from anaphor.cli.main import main
 from anaphor.data.batches import IGNORE_INDEX, batch_examples
 from anaphor.data.files import split_examples
-from anaphor.data.treebank import Treebank
 from anaphor.data.tokenizer import TOKENIZERS
+from anaphor.data.treebank import Treebank
 from anaphor.errors import DataError
 from anaphor.models import build
 from anaphor.tasks.lm import LanguageRunSpec

@@ -9,7 +9,7 @@ import torch
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.generate import Sampler, beam_search, generate
-from anaphor.metrics.perplexity import LossTotal, format_perplexity
+from anaphor.metrics.result import LossTotal, format_perplexity
 from anaphor.models import build
 from anaphor.tasks.lm.protocol import resolve_carry
 

@@ -8,7 +8,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.cli.progress import Bar, Pace, duration
-from anaphor.metrics.perplexity import LossTotal, loss_result
+from anaphor.metrics.result import LossTotal, loss_result
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.curves import draw_curves, progress_axis

@@ -63,7 +63,7 @@ def _results(task: TaskDefinition, options: Any, experiment: Experiment) -> Iter
 def _shown_progress(rows: Iterator[Row]) -> Iterator[Row]:
     """Each row with a progress bar while it is computed and none while it is printed: a bar takes over stdout."""
     from anaphor.cli.progress import Bar, SecondBar
-    from anaphor.progress import progress_listener
+    from anaphor.evaluation import progress_listener
 
     while True:
         with Bar("evaluating") as bar, progress_listener(SecondBar(bar, alone=True)):

@@ -88,7 +88,7 @@ def run(words: Sequence[str]) -> int:
         return print_plan(spec, out, options)
 
     from anaphor.cli.progress import Bar, SecondBar
-    from anaphor.progress import progress_listener
+    from anaphor.evaluation import progress_listener
     from anaphor.training.run import execute
 
     with Bar("training", task) as bar, progress_listener(SecondBar(bar)):

@@ -4,7 +4,7 @@ torch, so that the command line can list the options quickly; what needs torch i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -321,3 +321,10 @@ def drop_unused(spec: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Without options that nothing depends on, and without those that have no value."""
     unused = spec.unused_options(values)
     return {name: value for name, value in values.items() if name not in unused and value is not None and value != ()}
+
+
+def reject_unused_by_model(spec: Any, flags: Collection[str], build: Callable[[], Any]) -> None:
+    """Refuse flags that the model spec does not use, which `build` makes."""
+    given = [name for name in SOMETIMES_UNUSED if name in flags and getattr(spec, name) is not None]
+    for name, reason in (build().unused_options(given) if given else {}).items():
+        raise ConfigError(f"{name}={getattr(spec, name)!r} {reason}")

@@ -12,9 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from anaphor.errors import ConfigError
-from anaphor.metrics.perplexity import format_perplexity
-from anaphor.metrics.result import Metric, format_values
-from anaphor.models.spec import SOMETIMES_UNUSED
+from anaphor.metrics.result import Metric, format_perplexity, format_values
 
 LOSS = Metric("loss", "min", "loss", "nats per token", digits=4, minimum=0.0)
 PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss", minimum=1.0)
@@ -60,13 +58,6 @@ def drop_implied_options(
 def resolve_options(options: Any, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a model with the values used; None for those that do not apply."""
     return {field.name: resolved.get(field.name) for field in fields(options)}
-
-
-def reject_unused_by_model(spec: Any, flags: Collection[str], build: Callable[[], Any]) -> None:
-    """Refuse flags that the model spec does not use, which `build` makes."""
-    given = [name for name in SOMETIMES_UNUSED if name in flags and getattr(spec, name) is not None]
-    for name, reason in (build().unused_options(given) if given else {}).items():
-        raise ConfigError(f"{name}={getattr(spec, name)!r} {reason}")
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -11,8 +11,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from anaphor.errors import DataError, Diverged
+from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
-from anaphor.progress import Cancelled, ProgressListener, progress_listener
 from anaphor.registry import ImportedFile, files_used_by
 from anaphor.training.build import build_experiment, build_trainer, spec_document, task_of
 from anaphor.training.curves import draw_curves

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from anaphor.config import look_up, optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import find_metric
-from anaphor.models.spec import LanguageModelSpec
+from anaphor.models.spec import LanguageModelSpec, reject_unused_by_model
 from anaphor.tasks import (
     BITS_PER_BYTE,
     LOSS,
@@ -20,7 +20,6 @@ from anaphor.tasks import (
     describe_overlap,
     describe_values,
     drop_implied_options,
-    reject_unused_by_model,
 )
 from anaphor.training.spec import (
     DataSection,

@@ -19,7 +19,7 @@ from anaphor.config import look_up
 from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import eval_mode
-from anaphor.metrics.perplexity import LossResult, Tally
+from anaphor.metrics.result import LossResult, Tally
 from anaphor.mixers.base import detach
 from anaphor.models.head import IGNORE_INDEX, cross_entropy, token_losses
 from anaphor.models.language_model import LanguageModel, ModelState

@@ -14,7 +14,7 @@ from anaphor.tasks import align_columns, count_noun, describe_overlap
 from anaphor.tasks.lm import PROTOCOLS, describe, describe_source_loss
 
 if TYPE_CHECKING:
-    from anaphor.metrics.perplexity import LossResult
+    from anaphor.metrics.result import LossResult
     from anaphor.tasks.lm.adaptation import Cache, Dynamic
     from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
     from anaphor.tasks.lm.length import LengthScore

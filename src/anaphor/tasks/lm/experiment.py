@@ -32,7 +32,7 @@ from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
-from anaphor.metrics.perplexity import LossResult, Tally, loss_result
+from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.head import IGNORE_INDEX, cross_entropy
 from anaphor.models.language_model import LanguageModel, ModelState

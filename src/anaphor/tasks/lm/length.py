@@ -16,7 +16,7 @@ import torch
 
 from anaphor.draw import COLORS, curves
 from anaphor.errors import ConfigError
-from anaphor.metrics.perplexity import LossResult, LossTotal, Tally
+from anaphor.metrics.result import LossResult, LossTotal, Tally
 from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, resolve_carry

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from anaphor.data.files import split_lines
 from anaphor.evaluation import losses_by_batch, score_sentences
-from anaphor.metrics.perplexity import LossResult, LossTotal, Tally, loss_result
+from anaphor.metrics.result import LossResult, LossTotal, Tally, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import losses_by_length
 

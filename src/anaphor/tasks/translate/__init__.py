@@ -12,6 +12,7 @@ from anaphor.config import optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
+from anaphor.models.spec import reject_unused_by_model
 from anaphor.tasks import (
     BITS_PER_BYTE,
     LOSS,
@@ -19,7 +20,6 @@ from anaphor.tasks import (
     describe_overlap,
     describe_values,
     drop_implied_options,
-    reject_unused_by_model,
 )
 from anaphor.training.spec import (
     DataSection,

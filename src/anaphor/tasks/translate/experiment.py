@@ -23,13 +23,12 @@ from anaphor.data.corpus import (
 from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
-from anaphor.evaluation import eval_mode
+from anaphor.evaluation import eval_mode, report_progress
 from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
-from anaphor.metrics.perplexity import LossResult, LossTotal, loss_result
+from anaphor.metrics.result import LossResult, LossTotal, loss_result
 from anaphor.models import Seq2Seq, Seq2SeqSpec
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
-from anaphor.progress import report_progress
 from anaphor.registry import DATASETS
 from anaphor.tasks import resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
