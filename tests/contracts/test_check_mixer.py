@@ -180,7 +180,7 @@ ERRORS = {
     "a wrong output": (
         "y = sums[:, :1]",
         {},
-        r"mix returns outputs \[4, 1, 8\] for \[4, 9, 8\]: they must be \[4, 9, 8\]",
+        r"mix returns outputs \[4, 1, 8\] for \[4, 20, 8\]: they must be \[4, 20, 8\]",
     ),
     "no state": ("y = sums; return self.out(y), ()", {}, r"Sum needs a state of type State, but got \(\)"),
     "no pair": ("y = sums; return 7", {}, "TypeError"),

@@ -46,13 +46,14 @@ class RecurrentSpec(MixerSpec, RecurrentOptions):
         check_probability(weight_drop=self.weight_drop)
 
 
+State = HiddenState | LSTMState
 Step = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # tensors of the next state, hidden first; and the gates
 
 
 class Recurrent(Mixer):
     """Base class of the three families: kernels, padding, and the explicit loop over time."""
 
-    state_type: ClassVar[type[HiddenState] | type[LSTMState]] = HiddenState
+    state_type: ClassVar[type[State]] = HiddenState
     gate_names: ClassVar[tuple[str, ...]]
     """Names of what the tap `gates` [B, T, gates, D] records, in order."""
     spec: RecurrentSpec
@@ -88,18 +89,16 @@ class Recurrent(Mixer):
     def state_shape(self) -> tuple[int | None, ...]:
         return (self.width_out,)
 
-    def initial_state(self, like: Tensor) -> HiddenState | LSTMState:
+    def initial_state(self, like: Tensor) -> State:
         weight = self.recurrent_weights[0]
         return self.state_type(*(weight.new_zeros(like.shape[0], self.width_out) for _ in self.state_type._fields))
 
-    def mix(self, x: Tensor, state: HiddenState | LSTMState, span: Span) -> tuple[Tensor, HiddenState | LSTMState]:
+    def mix(self, x: Tensor, state: State, span: Span) -> tuple[Tensor, State]:
         if self.gates.is_recorded or self.states.is_recorded or not self.has_kernel:
             return self._run_explicitly(x, state, span)
         return self._run_on_kernel(x, state, span)
 
-    def _run_on_kernel(
-        self, x: Tensor, state: HiddenState | LSTMState, span: Span
-    ) -> tuple[Tensor, HiddenState | LSTMState]:
+    def _run_on_kernel(self, x: Tensor, state: State, span: Span) -> tuple[Tensor, State]:
         weights = self._kernel_weights(x)
         x = x.to(weights[0].dtype)
         # The kernels take [layers, B, D]; only here a state is not batch-first.
@@ -181,9 +180,7 @@ class Recurrent(Mixer):
         last = (span.lengths - 1).clamp(min=0).long()[:, None, None].expand(-1, 1, y.shape[-1])
         return (y.gather(1, last).squeeze(1),)
 
-    def _run_explicitly(
-        self, x: Tensor, state: HiddenState | LSTMState, span: Span
-    ) -> tuple[Tensor, HiddenState | LSTMState]:
+    def _run_explicitly(self, x: Tensor, state: State, span: Span) -> tuple[Tensor, State]:
         gate_inputs, weights = F.linear(x, *self.input_weights), self._drop_recurrent_weights()
         current: tuple[Tensor, ...] = tuple(state)
         states, gates = [], []
