@@ -11,9 +11,8 @@ from anaphor.cli.progress import Bar, Pace, duration
 from anaphor.metrics.result import LossTotal, loss_result
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.curves import draw_curves, progress_axis
 from anaphor.training.run import execute
-from anaphor.training.run_folder import RunFolder
+from anaphor.training.run_folder import RunFolder, draw_curves, progress_axis
 
 
 class Recorder:

@@ -15,11 +15,10 @@ from anaphor.flags import from_yaml
 from anaphor.training import checkpoint
 from anaphor.training.averaging import build_average
 from anaphor.training.build import build_experiment, task_of
-from anaphor.training.curves import draw_curves
 from anaphor.training.experiment import Experiment
 from anaphor.training.resume import setting_differences
 from anaphor.training.run import print_warning
-from anaphor.training.run_folder import RunFolder
+from anaphor.training.run_folder import RunFolder, draw_curves
 from anaphor.training.spec import RunSpec, TaskDefinition
 
 Warn = Callable[[str], None]

@@ -15,9 +15,8 @@ from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
 from anaphor.registry import ImportedFile, files_used_by
 from anaphor.training.build import build_experiment, build_trainer, spec_document, task_of
-from anaphor.training.curves import draw_curves
 from anaphor.training.experiment import Experiment
-from anaphor.training.run_folder import RunFolder, absolute_path, resolve_data_path
+from anaphor.training.run_folder import RunFolder, absolute_path, draw_curves, resolve_data_path
 from anaphor.training.spec import RunSpec
 from anaphor.training.trainer import Callback, NullCallback, Trainer
 
