@@ -156,7 +156,7 @@ def draw_lengths(scores: Sequence[LengthScore], folder: Path, trained: int) -> l
             x_label="position within the segment",
             y_label="loss (nats per token)",
             title=titles[state],
-            counted=True,  # points are in the middle of their bins, and so between positions
+            integer_x=True,  # points are in the middle of their bins, and so between positions
         )
     return drawn
 

@@ -4,8 +4,6 @@ import json
 
 import pytest
 import torch
-from anaphor.studies.length import binned, draw_lengths, losses_by_length, score_at_length
-from anaphor.tasks.language_modelling import LanguageModelling, Protocol, Split
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -19,7 +17,11 @@ from anaphor.evaluation import losses_by_batch, split_batch
 from anaphor.metrics.result import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
-from anaphor.training.run import opened
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.lm.experiment import StreamExperiment
+from anaphor.tasks.lm.length import bin_positions, draw_lengths, losses_by_length, score_at_length
+from anaphor.tasks.lm.protocol import Protocol, Split
+from anaphor.training.load import load_run
 
 VOCABULARY = 7
 
@@ -28,13 +30,13 @@ def tokens_of(count=43):
     return torch.randint(0, VOCABULARY, (count,), generator=torch.Generator().manual_seed(0))
 
 
-def task_of(tokens, bptt=5, carry=True):
-    split = Split(tokens, 2 * len(tokens), 0)
-    tokenizer = Word.train("a b c d e f g", VOCABULARY)
-    protocol = Protocol(1, bptt, carry)
-    return LanguageModelling(
-        tokenizer, lambda name: split, rows=1, bptt=bptt, carry=carry, shift=False, protocol=protocol
-    )
+def experiment_of(tokens, model, bptt=5):
+    class GivenText(StreamExperiment):
+        def load_split(self, name):
+            return Split(tokens, 2 * len(tokens), 0)
+
+    spec = LanguageRunSpec(batch_size=1, bptt=bptt, eval_batch_size=1)
+    return GivenText(spec, model, Word.train("a b c d e f g", VOCABULARY), lambda: None)
 
 
 def model_of(name="lstm", **options):
@@ -45,8 +47,8 @@ def model_of(name="lstm", **options):
     return model.eval()
 
 
-def scored(task, model, bptt, carry, rows=1, complete=True):
-    return score_at_length(task, model, "valid", Protocol(rows, bptt, carry, complete))
+def scored(experiment, bptt, carry, rows=1, complete=True):
+    return score_at_length(experiment, "valid", Protocol(rows, bptt, carry, complete))
 
 
 class ByPlace(nn.Module):
@@ -82,11 +84,11 @@ FALLING = torch.tensor([5.0, 3.0, 2.0, 1.5, 1.2, 1.1, 1.0])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_loss_that_depends_on_the_place_alone_is_found_at_each_position(length, rows):
     """The oracle is written down: restarted, each position has its own loss; carried, only the first segment has."""
-    task, model = task_of(torch.zeros(120, dtype=torch.long)), ByPlace(FALLING)
+    experiment = experiment_of(torch.zeros(120, dtype=torch.long), ByPlace(FALLING))
     known = torch.cat((FALLING, torch.ones(120)))
-    restarted = scored(task, model, length, False, rows)
+    restarted = scored(experiment, length, False, rows)
     assert [total.loss for total in restarted.positions] == pytest.approx(known[:length].tolist())
-    carried = scored(task, model, length, True, rows)
+    carried = scored(experiment, length, True, rows)
     for position, total in enumerate(carried.positions):
         assert total.loss == pytest.approx(known[position : 120 // rows : length].mean().item())
         assert total.tokens == rows * len(known[position : 120 // rows : length])
@@ -94,23 +96,23 @@ def test_a_loss_that_depends_on_the_place_alone_is_found_at_each_position(length
 
 
 def test_the_score_of_a_length_is_the_mean_of_the_curve_up_to_it():
-    task, model = task_of(torch.zeros(120, dtype=torch.long)), ByPlace(FALLING)
-    longest = scored(task, model, 30, False)
+    experiment = experiment_of(torch.zeros(120, dtype=torch.long), ByPlace(FALLING))
+    longest = scored(experiment, 30, False)
     for length in (1, 2, 5, 10, 30):
         mean = sum(total.loss for total in longest.positions[:length]) / length
-        assert scored(task, model, length, False).score.total.loss == pytest.approx(mean)
+        assert scored(experiment, length, False).score.total.loss == pytest.approx(mean)
 
 
 @given(rows=st.integers(1, 9), bptt=st.integers(1, 60), carry=st.booleans(), complete=st.booleans())
 def test_positions_count_every_token_once_and_add_up_to_the_score(rows, bptt, carry, complete):
     tokens = tokens_of()
-    task, model, protocol = task_of(tokens), model_of(), Protocol(rows, bptt, carry, complete)
-    found = score_at_length(task, model, "valid", protocol)
-    total = task.evaluate_by(model, "valid", protocol)
+    experiment, protocol = experiment_of(tokens, model_of()), Protocol(rows, bptt, carry, complete)
+    found = score_at_length(experiment, "valid", protocol)
+    total = experiment.evaluate_with("valid", protocol)
     assert found.score == total
     assert sum(one.tokens for one in found.positions) == total.total.tokens
     assert sum(one.total for one in found.positions) == pytest.approx(total.total.total, rel=1e-12)
-    parts = binned(found.positions)
+    parts = bin_positions(found.positions)
     assert sum(part.total.tokens for part in parts) == total.total.tokens
     assert sum(part.total.total for part in parts) == pytest.approx(total.total.total, rel=1e-12)
     if complete:
@@ -119,45 +121,46 @@ def test_positions_count_every_token_once_and_add_up_to_the_score(rows, bptt, ca
 
 def test_a_token_of_a_carried_text_is_counted_at_its_place_modulo_the_length():
     tokens, model = tokens_of(), model_of()
-    task = task_of(tokens)
-    row = torch.cat((torch.tensor([task.tokenizer.boundary]), tokens))
+    experiment = experiment_of(tokens, model)
+    row = torch.cat((torch.tensor([experiment.tokenizer.boundary]), tokens))
     with torch.no_grad():
         losses = -torch.log_softmax(model(row[None, :-1])[0][0], -1).gather(-1, tokens[:, None])[:, 0]
-    found = scored(task, model, 5, True)
+    found = scored(experiment, 5, True)
     expected = [losses[position::5].mean().item() for position in range(5)]
     assert [total.loss for total in found.positions] == pytest.approx(expected)
 
 
 def test_a_segment_reaches_no_further_than_its_row():
-    found = scored(task_of(tokens_of(43)), model_of(), 100, True, rows=4)
+    found = scored(experiment_of(tokens_of(43), model_of()), 100, True, rows=4)
     assert len(found.positions) == 11
     assert [total.tokens for total in found.positions] == [4] * 10 + [3]
 
 
 def test_bins_double():
     positions = [LossTotal(float(place), 1) for place in range(1, 12)]
-    found = binned(positions)
+    found = bin_positions(positions)
     assert [part.name for part in found] == ["1", "2", "3-4", "5-8", "9-11"]
     assert [part.total for part in found] == [
         LossTotal(1.0, 1), LossTotal(2.0, 1), LossTotal(7.0, 2), LossTotal(26.0, 4), LossTotal(30.0, 3),
     ]  # fmt: skip
-    assert binned(positions[:1])[0].total == positions[0]
+    assert bin_positions(positions[:1])[0].total == positions[0]
 
 
 def test_a_recurrent_model_that_needs_the_past_is_flat_when_carried_and_falls_when_restarted():
     """After one `a` comes `a` or `b`: only who knows the token before can tell."""
     tokens = torch.tensor([1, 1, 2] * 80)
-    task, model = task_of(tokens, bptt=10), build("lstm", vocabulary=VOCABULARY, width=16, layers=1)
+    model = build("lstm", vocabulary=VOCABULARY, width=16, layers=1)
+    experiment = experiment_of(tokens, model, bptt=10)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     for _ in range(4):
         carry = None
-        for batch in task.batches(0):
-            loss, carry = task.loss(model, batch, carry)
+        for batch in experiment.batches(0):
+            loss, carry = experiment.loss(batch, carry)
             optimizer.zero_grad()
             (loss.total / batch.count).backward()
             optimizer.step()
-    carried = [total.loss for total in scored(task, model, 10, True).positions[1:]]
-    restarted = [total.loss for total in scored(task, model, 10, False).positions]
+    carried = [total.loss for total in scored(experiment, 10, True).positions[1:]]
+    restarted = [total.loss for total in scored(experiment, 10, False).positions]
     assert max(carried) < 0.2
     assert max(carried) - min(carried) < 0.15
     assert restarted[0] > max(carried) + 0.3
@@ -166,16 +169,16 @@ def test_a_recurrent_model_that_needs_the_past_is_flat_when_carried_and_falls_wh
 
 @pytest.mark.parametrize("name", sorted(POSITIONS))
 def test_every_position_scheme_goes_beyond_its_length_or_says_why_not(name):
-    task = task_of(tokens_of())
     for memory in (None, 6):
         model = model_of("transformer", heads=2, position=name, max_positions=8, memory=memory)
-        rows = {(length, carry): scored(task, model, length, carry) for length in (4, 8, 32) for carry in (True, False)}
+        experiment = experiment_of(tokens_of(), model)
+        rows = {(length, carry): scored(experiment, length, carry) for length in (4, 8, 32) for carry in (True, False)}
         for (length, carry), row in rows.items():
             bounded = name == "learned"
             if carry:
-                admitted, why = memory is not None and not bounded, "never ends" if bounded else "grow for ever"
+                admitted, why = memory is not None and not bounded, "has no end" if bounded else "grow without bound"
             else:
-                admitted, why = length <= 8 or not bounded, "bptt=32 is longer than the 8 positions"
+                admitted, why = length <= 8 or not bounded, "bptt=32 is longer than the 8 learned positions"
             assert (row.score is not None) == admitted
             if admitted:
                 assert row.score.total.tokens == 43
@@ -223,10 +226,10 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
 
 def test_what_sees_later_tokens_is_never_read_in_pieces(monkeypatch):
     model = model_of("transformer", heads=2, merge="reweight-matrix", causal=False)
-    expected = scored(task_of(tokens_of()), model, 20, False)
+    expected = scored(experiment_of(tokens_of(), model), 20, False)
     monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", 1)
     monkeypatch.setattr(evaluation, "MIN_CHUNK", 3)
-    found = scored(task_of(tokens_of()), model, 20, False)
+    found = scored(experiment_of(tokens_of(), model), 20, False)
     assert found == expected
     assert found.to_plain()["perplexity"] is None
     assert not found.positions[0].causal
@@ -248,9 +251,8 @@ def test_pieces_hold_a_batch_in_order_and_as_few_pairs_as_allowed(monkeypatch):
 
 
 def test_figures_show_what_was_scored_and_leave_out_what_was_not(tmp_path):
-    task = task_of(tokens_of())
-    model = model_of("transformer", heads=2, position="learned", max_positions=8)
-    found = [scored(task, model, length, carry) for carry in (True, False) for length in (4, 2, 8, 16)]
+    experiment = experiment_of(tokens_of(), model_of("transformer", heads=2, position="learned", max_positions=8))
+    found = [scored(experiment, length, carry) for carry in (True, False) for length in (4, 2, 8, 16)]
     names = ["perplexity-by-length", "loss-by-position-restarted"]
     drawn = draw_lengths(found, tmp_path, trained=4)
     assert drawn == [tmp_path / f"{name}{ending}" for name in names for ending in (".png", ".svg")]
@@ -264,10 +266,10 @@ def test_figures_show_what_was_scored_and_leave_out_what_was_not(tmp_path):
 def test_lengths_far_apart_stand_on_a_logarithmic_scale(longest, far, tmp_path, monkeypatch):
     scales = {}
     monkeypatch.setattr(
-        "anaphor.studies.length.curves", lambda series, path, **rest: scales.setdefault(path.stem, rest["log_x"])
+        "anaphor.tasks.lm.length.curves", lambda series, path, **rest: scales.setdefault(path.stem, rest["log_x"])
     )
-    task, model = task_of(torch.zeros(700, dtype=torch.long)), ByPlace(FALLING)
-    draw_lengths([scored(task, model, length, False) for length in (4, longest)], tmp_path, trained=4)
+    experiment = experiment_of(torch.zeros(700, dtype=torch.long), ByPlace(FALLING))
+    draw_lengths([scored(experiment, length, False) for length in (4, longest)], tmp_path, trained=4)
     assert scales["perplexity-by-length"] is far
 
 
@@ -283,8 +285,8 @@ def test_no_tick_stands_between_two_positions(longest, tmp_path, monkeypatch):
         return path
 
     monkeypatch.setattr("anaphor.draw._save", save)
-    task, model = task_of(torch.zeros(700, dtype=torch.long)), ByPlace(FALLING)
-    draw_lengths([scored(task, model, longest, False)], tmp_path, trained=4)
+    experiment = experiment_of(torch.zeros(700, dtype=torch.long), ByPlace(FALLING))
+    draw_lengths([scored(experiment, longest, False)], tmp_path, trained=4)
     assert len(set(ticks)) > 2
     assert all(tick.isdecimal() for tick in ticks)
 
@@ -292,10 +294,10 @@ def test_no_tick_stands_between_two_positions(longest, tmp_path, monkeypatch):
 def test_lines_that_would_look_alike_are_not_drawn(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(
-        "anaphor.studies.length.curves", lambda series, path, **rest: drawn.setdefault(path.stem, series)
+        "anaphor.tasks.lm.length.curves", lambda series, path, **rest: drawn.setdefault(path.stem, series)
     )
-    task, model = task_of(torch.zeros(120, dtype=torch.long)), ByPlace(FALLING)
-    draw_lengths([scored(task, model, length, False) for length in range(1, 21)], tmp_path, trained=4)
+    experiment = experiment_of(torch.zeros(120, dtype=torch.long), ByPlace(FALLING))
+    draw_lengths([scored(experiment, length, False) for length in range(1, 21)], tmp_path, trained=4)
     assert list(drawn["loss-by-position-restarted"]) == [f"length {n}" for n in (1, 4, 7, 11, 14, 17, 20)]
     lengths, perplexities = drawn["perplexity-by-length"]["state restarted"]
     assert lengths == list(range(1, 21))
@@ -331,19 +333,17 @@ def evaluate(run, *words):
 
 
 def test_any_run_is_scored_at_many_lengths_with_and_without_state(runs):
-    with opened(runs / "lstm", "cpu") as made:
-        found = losses_by_length(made, "valid", [2, 5, 9], [True, False])
-        usual = made.task.evaluate(made.model, "valid")
+    experiment = load_run(runs / "lstm", device="cpu").experiment
+    found = losses_by_length(experiment, "valid", [2, 5, 9], [True, False])
+    usual = experiment.evaluate("valid")
     assert [(row.length, row.state) for row in found] == [
         (length, state) for state in ("carried", "restarted") for length in (2, 5, 9)
     ]
     assert found[1].score == usual
     json.dumps([row.to_plain() for row in found], allow_nan=False)
-    with (
-        opened(runs / "padded", "cpu") as made,
-        pytest.raises(ConfigError, match="separate examples, each by itself"),
-    ):
-        losses_by_length(made, "valid", [2], [False])
+    padded = load_run(runs / "padded", device="cpu").experiment
+    with pytest.raises(ConfigError, match="separate examples: it has no segments"):
+        losses_by_length(padded, "valid", [2], [False])
 
 
 def test_evaluate_tells_each_length_by_position(runs, tmp_path, capsys):
@@ -388,27 +388,27 @@ def test_evaluate_tells_what_cannot_be_scored_in_a_row(runs, capsys):
     assert evaluate(runs / "learned", *words, "--cache", "4") == 0
     told = capsys.readouterr().out
     assert told.count("perplexity") == 4
-    assert "bptt 5 8 12 16, state carried: no score: a carried state never ends" in told
-    assert "bptt 12, state restarted: no score: bptt=12 is longer than the 8 positions" in told
+    assert "bptt 5 8 12 16, state carried: no score: a carried state has no end" in told
+    assert "bptt 12, state restarted: no score: bptt=12 is longer than the 8 learned positions" in told
 
 
 def test_evaluate_says_when_rows_are_shorter_than_the_segments_asked_for(runs, capsys):
     assert evaluate(runs / "lstm", "--bptt", "5000") == 0
     first, second = capsys.readouterr().out.splitlines()
     tokens = first.partition("|tokens:")[2].partition("|")[0]
-    assert second == f"  its segments have {tokens} tokens, for no row of the text is longer"
+    assert second == f"  segments have {tokens} tokens, because no row of the text is longer"
 
 
 @pytest.mark.parametrize(
     ("run", "words", "message"),
     [
         ("lstm", ["--state", "restated"], "unknown state 'restated'; did you mean 'restarted'?"),
-        ("lstm", ["--state", "carried", "--no-carry"], "say the same thing: give one of them"),
-        ("learned", ["--bptt", "9"], "bptt=9 is longer than the 8 positions that the model knows"),
-        ("learned", ["--bptt", "9", "--state", "carried", "restarted"], "a carried state never ends"),
-        ("learned", ["--carry"], "a carried state never ends"),
-        ("padded", ["--by-position"], "--by-position needs a text that goes on, cut into segments, and"),
-        ("padded", ["--state", "restarted"], "reads padded examples, each by itself"),
+        ("lstm", ["--state", "carried", "--no-carry"], "are the same option: give one of them"),
+        ("learned", ["--bptt", "9"], "bptt=9 is longer than the 8 learned positions of the model"),
+        ("learned", ["--bptt", "9", "--state", "carried", "restarted"], "a carried state has no end"),
+        ("learned", ["--carry"], "a carried state has no end"),
+        ("padded", ["--by-position"], "--by-position needs a stream of text, and"),
+        ("padded", ["--state", "restarted"], "was trained with --batching padded"),
     ],
 )
 def test_what_cannot_be_asked_gets_one_line(runs, run, words, message, capsys):

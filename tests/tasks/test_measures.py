@@ -2,9 +2,8 @@
 
 from types import SimpleNamespace
 
-from anaphor.studies.measures import longest_lines
-
 from anaphor.data.tokenizer import Byte, Word
+from anaphor.tasks.lm.measures import longest_lines
 
 
 def lines(text, count, limit=None):
@@ -13,7 +12,7 @@ def lines(text, count, limit=None):
 
 def lines_by(tokenizer, raw, count, limit=None):
     made = SimpleNamespace(
-        source=SimpleNamespace(read=lambda split: raw, where=lambda split: "the text", start=lambda split: 0),
+        source=SimpleNamespace(read=lambda split: raw, where=lambda split: "the text", byte_offset=lambda split: 0),
         tokenizer=tokenizer,
         model=SimpleNamespace(limit=limit),
     )
