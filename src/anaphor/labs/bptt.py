@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anaphor.draw import Annotated, annotated_heat_maps
 from anaphor.inspect import Graph, trace
-from anaphor.labs.lab import CURVES, LABS, Outcome, at_most
+from anaphor.labs.lab import CURVES, Outcome, at_most
 from anaphor.labs.specs import BpttSpec
 
 ROUNDING = 1e-12
@@ -176,7 +176,7 @@ def run(spec: BpttSpec) -> Outcome:
             "network": network if spec.steps == 3 else None,
         },
     }
-    return Outcome("bptt", LABS["bptt"].claim, tuple(checks), numbers)
+    return Outcome("bptt", spec.claim, tuple(checks), numbers)
 
 
 def _autograd(loss: Tensor, by: Tensor) -> Tensor:
@@ -190,21 +190,14 @@ def _error(ours: Tensor, theirs: Tensor | None) -> float:
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
-    """Norm of the gradient of each step's loss by each state."""
-    sizes = np.array(outcome.numbers[CURVES]["sizes"])
-    steps = range(1, len(sizes) + 1)
-    path = folder / "bptt-gradients.png"
-    shown = np.where(np.tri(len(sizes), dtype=bool), sizes, np.nan)
-    texts = [[f"{value:.2f}" if i <= t else "0" for i, value in enumerate(row)] for t, row in enumerate(sizes)]
-    annotated_heat_maps(
-        [Annotated("‖∂J_t/∂h_i‖", shown, 0.0, float(sizes.max()), texts)],
-        [path],
-        rows=[f"J_{t}" for t in steps],
-        columns=[f"h_{i}" for i in steps],
-        x_label="state",
-        y_label="loss",
-        label="gradient norm",
-        remark="Gray: a loss does not depend on later states.",
-    )
+    """Norm of the gradient of each step's loss by each state, and the graph of three steps."""
+    norms = np.array(outcome.numbers[CURVES]["sizes"])
+    rows, columns = ([f"{name}_{t + 1}" for t in range(len(norms))] for name in "Jh")
+    shown = np.where(np.tri(len(norms), dtype=bool), norms, np.nan)
+    texts = [[f"{value:.2f}" if i <= t else "0" for i, value in enumerate(row)] for t, row in enumerate(norms)]
+    panel = Annotated("‖∂J_t/∂h_i‖", shown, 0.0, float(norms.max()), texts)
+    labels = {"x_label": "state", "y_label": "loss", "label": "gradient norm"}
+    path, remark = folder / "bptt-gradients.png", "Gray: a loss does not depend on later states."
+    annotated_heat_maps([panel], [path], rows=rows, columns=columns, remark=remark, **labels)
     network = outcome.numbers[CURVES]["network"]
     return [path] if network is None else [path, *trace_steps(network).draw(folder / "bptt.png")]

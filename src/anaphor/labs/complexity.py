@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from anaphor.draw import Line, bands
 from anaphor.inspect import recorded
-from anaphor.labs.lab import CURVES, LABS, Check, Outcome, at_least, at_most, equal
-from anaphor.labs.measures import CostMode, Power, fit_power
+from anaphor.labs.lab import CURVES, Check, Outcome, at_least, at_most, equal
+from anaphor.labs.measures import CostMode, Power, count_flops, fit_power
 from anaphor.labs.specs import ComplexitySpec
 from anaphor.mixers import AttentionSpec, LinearSpec, LowRankSpec, MixerSpec, PooledSpec, RNNSpec, Span
 from anaphor.mixers.noncausal import linear_time_scores, quadratic_scores
@@ -99,9 +98,7 @@ class Runner:
         return self.clock() - start
 
     def count_flops(self, tokens: int) -> int:
-        with FlopCounterMode(display=False) as counter:
-            self.run(torch.randn(1, tokens, self.width), self.kind.tap or self.kind.explicit)
-        return int(counter.get_total_flops())
+        return count_flops(self.run, torch.randn(1, tokens, self.width), self.kind.tap or self.kind.explicit)
 
     def costs(self, tokens: int, tap: str | None) -> CostMode:
         x = torch.randn(1, tokens, self.width)
@@ -131,9 +128,8 @@ def fit_exponents(spec: ComplexitySpec, costs: dict[str, list[float]]) -> dict[s
 
 
 def are_in_bounds(powers: dict[str, Power]) -> bool:
-    return all(power.exponent >= QUADRATIC for name, power in powers.items() if KINDS[name].quadratic) and all(
-        powers[name].exponent <= LINEAR for name in LINEARS
-    )
+    quadratic = all(power.exponent >= QUADRATIC for name, power in powers.items() if KINDS[name].quadratic)
+    return quadratic and all(powers[name].exponent <= LINEAR for name in LINEARS)
 
 
 def run(spec: ComplexitySpec) -> Outcome:
@@ -184,7 +180,7 @@ def _run(spec: ComplexitySpec) -> Outcome:
         },
         pooled=count_pooled_flops(spec),
     )
-    return Outcome("complexity", LABS["complexity"].claim, tuple(_checks(spec, measured)), _numbers(spec, measured))
+    return Outcome("complexity", spec.claim, tuple(_checks(spec, measured)), _numbers(spec, measured))
 
 
 def _checks(spec: ComplexitySpec, measured: Measured) -> list[Check]:
@@ -234,12 +230,8 @@ def _numbers(spec: ComplexitySpec, measured: Measured) -> dict[str, Any]:
 def count_pooled_flops(spec: ComplexitySpec) -> dict[str, int]:
     """Operations of pooled attention's scores: pair by pair as in the formula, and with the keys summed first."""
     q, k = torch.randn(2, 1, spec.length, spec.width).unbind()
-    flops = {}
-    for name, scores in (("pair by pair", quadratic_scores), ("keys summed first", linear_time_scores)):
-        with FlopCounterMode(display=False) as counter:
-            scores(q, k)
-        flops[name] = int(counter.get_total_flops())
-    return flops
+    scores = {"pair by pair": quadratic_scores, "keys summed first": linear_time_scores}
+    return {name: count_flops(score, q, k) for name, score in scores.items()}
 
 
 def against_width(spec: ComplexitySpec) -> dict[str, dict[str, Any]]:
@@ -263,14 +255,9 @@ def against_width(spec: ComplexitySpec) -> dict[str, dict[str, Any]]:
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Time and memory against length on log-log axes: the slope of a line is its exponent."""
-    data = outcome.numbers[CURVES]
-    written = []
-    for key, label, unit in (("seconds", "time (ms)", 1e-3), ("bytes", "peak memory (MiB)", 2**20)):
-        lines = []
-        for name, values in data[key].items():
-            scaled = [value / unit for value in values]
-            lines.append(Line(name, data["lengths"], scaled))
-        path = folder / f"complexity-{'time' if key == 'seconds' else 'memory'}.png"
+    data, paths = outcome.numbers[CURVES], [folder / "complexity-time.png", folder / "complexity-memory.png"]
+    units = (("seconds", "time (ms)", 1e-3), ("bytes", "peak memory (MiB)", 2**20))
+    for path, (key, label, unit) in zip(paths, units, strict=True):
+        lines = [Line(name, data["lengths"], [value / unit for value in y]) for name, y in data[key].items()]
         bands({"": lines}, [path], x_label="sequence length n", y_label=label, log_x=True, log_y=True)
-        written.append(path)
-    return written
+    return paths

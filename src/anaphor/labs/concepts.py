@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from anaphor.data.batches import Stream
 from anaphor.data.tokenizer import Word
 from anaphor.draw import Line, bands
-from anaphor.labs.lab import CURVES, LABS, Check, Outcome, equal
+from anaphor.labs.lab import CURVES, Check, Outcome, equal
 from anaphor.labs.specs import ConceptsSpec
 from anaphor.labs.unroll import train_power
 from anaphor.mixers import Mixer, Span, mixer_spec
@@ -343,7 +343,7 @@ def run(spec: ConceptsSpec) -> Outcome:
         numbers: dict[str, Any] = {f"{number}. {row['question']}": row["answer"] for number, row in rows.items()}
     else:
         numbers = dict(rows[str(spec.question)])
-    return Outcome("concepts", LABS["concepts"].claim, tuple(checks), {**numbers, CURVES: curves})
+    return Outcome("concepts", spec.claim, tuple(checks), {**numbers, CURVES: curves})
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:

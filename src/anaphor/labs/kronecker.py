@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anaphor.draw import Panel, heat_maps
 from anaphor.inspect import recorded
-from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, equal, true
+from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, equal, true
 from anaphor.labs.specs import KroneckerSpec
 from anaphor.mixers import Attention, AttentionSpec, Span
 
@@ -110,7 +110,7 @@ def run(spec: KroneckerSpec) -> Outcome:
         "relative error of a fully connected layer": errors,
         CURVES: {"A": A[0].tolist(), "M": M.tolist(), "M of another input": other.tolist(), "fitted": many.tolist()},
     }
-    return Outcome("kronecker", LABS["kronecker"].claim, checks, numbers)
+    return Outcome("kronecker", spec.claim, checks, numbers)
 
 
 def _value_error(A: Tensor, X: Tensor) -> float:
@@ -134,21 +134,11 @@ def _accepts(layer: Attention, tokens: int) -> bool:
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """M for two inputs, and the fitted fully connected layer."""
     data = outcome.numbers[CURVES]
-    titles = {
-        "M": "I ⊗ A for one input",
-        "M of another input": "I ⊗ A for another input",
-        "fitted": "fit to many inputs",
-    }
-    matrices = {title: torch.tensor(data[name]).numpy() for name, title in titles.items()}
+    titles = {"M": "I ⊗ A for one input", "M of another input": "I ⊗ A for another", "fitted": "fit to many inputs"}
+    panels = [Panel(title, torch.tensor(data[name]).numpy(), -1.0, 1.0) for name, title in titles.items()]
+    tokens, features = range(1, len(data["A"]) + 1), len(data["M"]) // len(data["A"])
+    rows, columns = ([f"{name}{token}" for token in tokens] * features for name in "yx")
+    labels = {"x_label": "entry of vec(X), feature by feature", "y_label": "entry of vec(Y)", "label": "weight"}
     path = folder / "kronecker.png"
-    heat_maps(
-        [Panel(title, matrix, -1.0, 1.0) for title, matrix in matrices.items()],
-        [path],
-        across=3,
-        rows=[f"y{token + 1}" for token in range(len(data["A"]))] * (len(data["M"]) // len(data["A"])),
-        columns=[f"x{token + 1}" for token in range(len(data["A"]))] * (len(data["M"]) // len(data["A"])),
-        x_label="entry of vec(X), feature by feature",
-        y_label="entry of vec(Y)",
-        label="weight",
-    )
+    heat_maps(panels, [path], across=3, rows=rows, columns=columns, sqrt_scale=False, **labels)
     return [path]

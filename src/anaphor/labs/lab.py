@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from anaphor.labs import specs
 from anaphor.labs.specs import LabSpec
@@ -41,9 +41,8 @@ def at_least(what: str, value: float, bound: float) -> Check:
 
 
 def equal(what: str, value: float | str, expected: float | str) -> Check:
-    if isinstance(expected, float):
-        return Check(what, value, f"= {expected:g}", value == expected)
-    return Check(what, value, f"= {expected:,}" if isinstance(expected, int) else f"= {expected}", value == expected)
+    style = {int: ",", float: "g"}.get(type(expected), "")
+    return Check(what, value, f"= {expected:{style}}", value == expected)
 
 
 def true(what: str, condition: bool) -> Check:
@@ -84,68 +83,32 @@ class Lab:
 
     module: str
     spec: type[LabSpec]
-    claim: str
+
+    @property
+    def claim(self) -> str:
+        return self.spec.claim
 
     def run(self, spec: LabSpec | None = None) -> Outcome:
         """Run the lab with the given inputs, or with its defaults."""
-        outcome: Outcome = self._import().run(self.spec() if spec is None else spec)
-        return outcome
+        return cast(Outcome, self._import().run(self.spec() if spec is None else spec))
 
     def draw(self, outcome: Outcome, folder: Path) -> list[Path]:
         """Draw the figures of an outcome into a folder and return their paths."""
-        paths: list[Path] = self._import().draw(outcome, folder)
-        return paths
+        return cast(list[Path], self._import().draw(outcome, folder))
 
     def _import(self) -> Any:
         return import_module(f"anaphor.labs.{self.module}")
 
 
 LABS: dict[str, Lab] = {
-    "backprop": Lab(
-        "backprop",
-        specs.BackpropSpec,
-        "backpropagation by hand, node by node, gives the same gradients as autograd, and exactly so in fractions",
-    ),
-    "kronecker": Lab(
-        "kronecker",
-        specs.KroneckerSpec,
-        "self-attention is a fully connected layer with the matrix I ⊗ A, which changes with every input",
-    ),
-    "unroll": Lab(
-        "unroll",
-        specs.UnrollSpec,
-        "a linear recurrent network is a sum, h_T = Σ W_h^(T-t) W_x x_t, so the spectral radius of W_h decides "
-        "how much of the first input is left",
-    ),
-    "bptt": Lab(
-        "bptt",
-        specs.BpttSpec,
-        "backpropagation through time is ŷ − y carried back by the transposed recurrent matrix, summed over steps",
-    ),
-    "complexity": Lab(
-        "complexity",
-        specs.ComplexitySpec,
-        "attention costs n² in the length n; recurrent, pooled, linear and low-rank layers cost n",
-    ),
-    "low-rank": Lab(
-        "low_rank",
-        specs.LowRankLabSpec,
-        "an attention matrix of rank k is applied in O(nkd) exactly; with a softmax the projection is not exact",
-    ),
-    "scaling": Lab(
-        "scaling",
-        specs.ScalingSpec,
-        "q·k has mean hμ² and variance h(σ⁴ + 2μ²σ²), so without √h a softmax saturates as h grows",
-    ),
-    "masking": Lab(
-        "masking", specs.MaskingSpec, "a masked token has no influence: its weights and gradients are exactly zero"
-    ),
-    "concepts": Lab(
-        "concepts", specs.ConceptsSpec, "sixteen questions about language models are answered by experiments"
-    ),
-    "selection": Lab(
-        "selection",
-        specs.SelectionSpec,
-        "a query can select a key if and only if the key lies outside the convex hull of the others",
-    ),
+    "backprop": Lab("backprop", specs.BackpropSpec),
+    "kronecker": Lab("kronecker", specs.KroneckerSpec),
+    "unroll": Lab("unroll", specs.UnrollSpec),
+    "bptt": Lab("bptt", specs.BpttSpec),
+    "complexity": Lab("complexity", specs.ComplexitySpec),
+    "low-rank": Lab("low_rank", specs.LowRankLabSpec),
+    "scaling": Lab("scaling", specs.ScalingSpec),
+    "masking": Lab("masking", specs.MaskingSpec),
+    "concepts": Lab("concepts", specs.ConceptsSpec),
+    "selection": Lab("selection", specs.SelectionSpec),
 }

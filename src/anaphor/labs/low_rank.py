@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from anaphor.data.embedded import read_reference
 from anaphor.draw import Line, bands, curves
 from anaphor.inspect import attention_maps
-from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, equal
-from anaphor.labs.measures import fit_power
+from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, equal
+from anaphor.labs.measures import count_flops, fit_power
 from anaphor.labs.specs import LowRankLabSpec
 from anaphor.models import LanguageModel, build
 
@@ -64,12 +63,6 @@ def effective_rank(P: Tensor) -> int:
     """Number of singular values that hold 99 % of the sum of their squares."""
     energy = torch.linalg.svdvals(P).square().cumsum(-1)
     return int((energy < ENERGY * energy[-1]).sum()) + 1
-
-
-def count_flops(compute: Callable[..., Tensor], *inputs: Tensor) -> int:
-    with FlopCounterMode(display=False) as counter:
-        compute(*inputs)
-    return int(counter.get_total_flops())
 
 
 def run(spec: LowRankLabSpec) -> Outcome:
@@ -127,7 +120,7 @@ def run(spec: LowRankLabSpec) -> Outcome:
     }
     if heads:
         numbers[f"attention of a small model, {TOKENS} tokens"] = heads["rows"]
-    return Outcome("low-rank", LABS["low-rank"].claim, checks, numbers)
+    return Outcome("low-rank", spec.claim, checks, numbers)
 
 
 def measure_times(spec: LowRankLabSpec, repeats: int = 7) -> dict[str, list[float]]:
@@ -222,10 +215,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Singular values with and without softmax, and time against length."""
     data = outcome.numbers[CURVES]
     spectra = {name: (range(1, len(values) + 1), values) for name, values in data["spectra"].items()}
-    times = []
-    for name, seconds in data["times"].items():
-        milliseconds = [1e3 * value for value in seconds]
-        times.append(Line(name, data["lengths"], milliseconds))
+    times = [Line(name, data["lengths"], [1e3 * value for value in y]) for name, y in data["times"].items()]
     paths = [folder / "low-rank-spectra.png", folder / "low-rank-time.png"]
     curves(spectra, paths[0], x_label="index of the singular value", y_label="singular value / largest", log_y=True)
     bands({"": times}, paths[1:], x_label="sequence length n", y_label="time (ms)", log_x=True, log_y=True)

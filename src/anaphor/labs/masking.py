@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anaphor.draw import Panel, heat_maps
 from anaphor.inspect import recorded
-from anaphor.labs.lab import CURVES, LABS, Check, Outcome, at_least, at_most, equal
+from anaphor.labs.lab import CURVES, Check, Outcome, at_least, at_most, equal
 from anaphor.labs.specs import MaskingSpec
 from anaphor.mixers import Attention, AttentionSpec, Span
 
@@ -147,7 +147,7 @@ def run(spec: MaskingSpec) -> Outcome:
         *(at_least(f"wrong mask: {name}", value, LEAK) for name, value in wrong.items()),
     ]
     numbers = {"masks": rows, "wrong ways": wrong, CURVES: maps}
-    return Outcome("masking", LABS["masking"].claim, tuple(checks), numbers)
+    return Outcome("masking", spec.claim, tuple(checks), numbers)
 
 
 def wrong_ways(spec: MaskingSpec, x: Tensor) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from scipy.stats import linregress, t
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from anaphor.inspect.graph.program import tensors_in
 
@@ -30,6 +31,13 @@ def fit_power(n: Sequence[float], y: Sequence[float]) -> Power:
     degrees = len(n) - 2
     half = float(t.ppf(0.975, degrees) * fit.stderr) if degrees > 0 else float("nan")
     return Power(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half)
+
+
+def count_flops(function: Callable[..., Any], *inputs: Any) -> int:
+    """Multiplications plus additions, as torch counts them."""
+    with FlopCounterMode(display=False) as counter:
+        function(*inputs)
+    return int(counter.get_total_flops())
 
 
 class CostMode(TorchDispatchMode):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anaphor.draw import Line, bands
-from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, true
+from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, true
 from anaphor.labs.specs import ScalingSpec
 from anaphor.mixers.attention.score import Dot, ScaledDot, Score
 from anaphor.mixers.spec import Sizes
@@ -122,7 +122,7 @@ def run(spec: ScalingSpec) -> Outcome:
         },
         CURVES: {"widths": widths, **curves},
     }
-    return Outcome("scaling", LABS["scaling"].claim, checks, numbers)
+    return Outcome("scaling", spec.claim, checks, numbers)
 
 
 def _ratio(values: list[float]) -> float:

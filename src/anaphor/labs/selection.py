@@ -23,7 +23,7 @@ from scipy.special import logsumexp, softmax
 from anaphor.draw import curves as plot
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
-from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, true
+from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, true
 from anaphor.labs.specs import SelectionSpec
 from anaphor.mixers import CrossAttentionSpec, Span
 
@@ -197,9 +197,7 @@ def run(spec: SelectionSpec | None = None) -> Outcome:
     curves = {f"key {index}": grown[:, index].tolist() for index in range(len(K))} | {
         "their mean": grown[:, -1].tolist()
     }
-    return Outcome(
-        "selection", LABS["selection"].claim, checks, {**results, CURVES: {"lengths": lengths.tolist(), **curves}}
-    )
+    return Outcome("selection", spec.claim, checks, {**results, CURVES: {"lengths": lengths.tolist(), **curves}})
 
 
 def _new_third_key(K: Array, found: Mapping[str, Selection | Impossible]) -> dict[str, list[float]]:

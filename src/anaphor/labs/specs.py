@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
@@ -15,6 +15,8 @@ from anaphor.errors import ConfigError
 class LabSpec:
     """Inputs of a lab. Their bounds keep it below half a minute and within floating-point range."""
 
+    claim: ClassVar[str]
+
     def __post_init__(self) -> None:
         check_types(self)
         for name in vars(self):
@@ -23,23 +25,18 @@ class LabSpec:
         if not 0 <= (seed := getattr(self, "seed", 0)) < 2**63:
             raise ConfigError(f"seed={seed}: it must be 0 to {2**63 - 1:,}")
 
-    def at_least(self, least: float, *names: str) -> None:
+    def check_range(self, *names: str, least: float = -math.inf, most: float = math.inf, distinct: int = 0) -> None:
         for name in names:
-            if any(value < least for value in self._values(name)):
+            if len(set(self._values(name))) < distinct:
+                raise ConfigError(f"{name}={getattr(self, name)}: give at least {distinct} different numbers")
+            if min(self._values(name), default=least) < least:
                 raise ConfigError(f"{name}={getattr(self, name)}: it must be at least {least:g}")
-
-    def at_most(self, most: int, *names: str) -> None:
-        for name in names:
-            if any(value > most for value in self._values(name)):
+            if max(self._values(name), default=most) > most:
                 raise ConfigError(f"{name}={getattr(self, name)}: it must be at most {most:,}")
 
     def _values(self, name: str) -> tuple[Any, ...]:
         value = getattr(self, name)
         return value if isinstance(value, tuple) else (value,)
-
-    def at_least_distinct(self, least: int, name: str) -> None:
-        if len(set(getattr(self, name))) < least:
-            raise ConfigError(f"{name}={getattr(self, name)}: give at least {least} different numbers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +54,7 @@ LARGEST = 10**9  # numerator and denominator in the lab on backpropagation
 class BackpropSpec(SeededSpec):
     """Backpropagation by hand through a network with one ReLU, in exact fractions, then with vectors."""
 
+    claim = "backpropagation by hand, node by node, gives the same gradients as autograd, and exactly so in fractions"
     x: str = "1"
     """Input: an integer, a decimal or a fraction."""
     w1: str = "1/4"
@@ -80,13 +78,12 @@ class BackpropSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_range("vector_x", "vector_w", "vector_b1", "vector_u", "vector_b2", least=-LARGEST, most=LARGEST)
         for name in ("x", "w1", "b1", "w2", "b2"):
             self.fraction(name)
         for name, count in (("vector_x", 2), ("vector_w", 4), ("vector_b1", 2), ("vector_u", 2)):
             if len(getattr(self, name)) != count:
                 raise ConfigError(f"{name} has {len(getattr(self, name))} numbers, but it needs {count}")
-        self.at_least(-LARGEST, "vector_x", "vector_w", "vector_b1", "vector_u", "vector_b2")
-        self.at_most(LARGEST, "vector_x", "vector_w", "vector_b1", "vector_u", "vector_b2")
 
     def fraction(self, name: str) -> Fraction:
         given = getattr(self, name)
@@ -104,6 +101,7 @@ class BackpropSpec(SeededSpec):
 class KroneckerSpec(SeededSpec):
     """Write self-attention as a fully connected layer, and fit a fully connected layer to attention."""
 
+    claim = "self-attention is a fully connected layer with the matrix I ⊗ A, which changes with every input"
     tokens: int = 4
     """Sequence length."""
     width: int = 3
@@ -117,10 +115,10 @@ class KroneckerSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(2, "tokens", "width")
-        self.at_least(0, "sharpness")
-        self.at_least(1, "few")
-        self.at_most(100_000, "inputs")
+        self.check_range("tokens", "width", least=2)
+        self.check_range("sharpness", least=0)
+        self.check_range("few", least=1)
+        self.check_range("inputs", most=100_000)
         size = self.tokens * self.width
         if size > 64:
             raise ConfigError(f"tokens={self.tokens} × width={self.width} is more than 64: too large for the figure")
@@ -138,6 +136,10 @@ MATRICES = {"orthogonal": "a rotation times the radius", "gaussian": "random num
 class UnrollSpec(SeededSpec):
     """Unroll a linear recurrent network: states as sums, share of the first input, gradients."""
 
+    claim = (
+        "a linear recurrent network is a sum, h_T = Σ W_h^(T-t) W_x x_t, so the "
+        "spectral radius of W_h decides how much of the first input is left"
+    )
     steps: int = 100
     """Sequence length."""
     inputs: int = 3
@@ -157,11 +159,10 @@ class UnrollSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_range("inputs", "hidden", "outputs", least=1, most=64)
+        self.check_range("steps", least=4)
+        self.check_range("symbolic", least=3)
         look_up(MATRICES, self.matrix, "matrix")
-        self.at_least(1, "inputs", "hidden", "outputs")
-        self.at_least(4, "steps")
-        self.at_least(3, "symbolic")
-        self.at_most(64, "inputs", "hidden", "outputs")
         if not all(0.001 <= radius <= 2 for radius in self.radii) or not self.radii:
             raise ConfigError(f"radii={self.radii}: spectral radii must be from 0.001 to 2")
         if self.steps > 1000 or self.symbolic > 20:
@@ -176,6 +177,7 @@ class UnrollSpec(SeededSpec):
 class BpttSpec(SeededSpec):
     """Differentiate a recurrent network step by step and compare each formula with autograd."""
 
+    claim = "backpropagation through time is ŷ − y carried back by the transposed recurrent matrix, summed over steps"
     steps: int = 3
     """Sequence length."""
     inputs: int = 3
@@ -189,10 +191,9 @@ class BpttSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(1, "steps", "inputs", "hidden")
-        self.at_least(2, "outputs")
-        self.at_most(100, "steps")
-        self.at_most(256, "inputs", "hidden", "outputs")
+        self.check_range("steps", least=1, most=100)
+        self.check_range("inputs", "hidden", least=1, most=256)
+        self.check_range("outputs", least=2, most=256)
         if self.reach is not None and self.reach < 1:
             raise ConfigError(f"reach={self.reach}: it must be at least 1")
 
@@ -201,6 +202,7 @@ class BpttSpec(SeededSpec):
 class ComplexitySpec(SeededSpec):
     """Measure time, memory, operations and depth of sequence layers against length and width. Takes seconds."""
 
+    claim = "attention costs n² in the length n; recurrent, pooled, linear and low-rank layers cost n"
     lengths: tuple[int, ...] = (256, 512, 1024, 1448, 2048, 2896, 4096)
     """Sequence lengths."""
     width: int = 32
@@ -224,13 +226,12 @@ class ComplexitySpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(16, "lengths", "length")
-        self.at_least(4, "width", "widths")
-        self.at_least(1, "rank", "chunk", "repeats", "attempts", "threads")
-        self.at_least_distinct(3, "widths")
-        self.at_most(1024, "rank", "chunk")
-        self.at_most(20, "repeats", "attempts")
-        self.at_most(256, "threads")
+        self.check_range("lengths", "length", least=16)
+        self.check_range("width", "widths", least=4)
+        self.check_range("rank", "chunk", least=1, most=1024)
+        self.check_range("repeats", "attempts", least=1, most=20)
+        self.check_range("threads", least=1, most=256)
+        self.check_range("widths", distinct=3)
         if len({length for length in self.lengths if length >= self.large}) < 3:
             raise ConfigError(f"large={self.large}: at least 3 different lengths must be this large")
         if max(*self.lengths, self.length) > 16_384 or max(*self.widths, self.width) > 2048:
@@ -241,6 +242,7 @@ class ComplexitySpec(SeededSpec):
 class LowRankLabSpec(SeededSpec):
     """Compute attention with low-rank factors, exactly where possible, and measure the rank of trained attention."""
 
+    claim = "an attention matrix of rank k is applied in O(nkd) exactly; with a softmax the projection is not exact"
     tokens: int = 256
     """Sequence length."""
     width: int = 32
@@ -254,12 +256,11 @@ class LowRankLabSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(8, "tokens", "lengths")
-        self.at_least(1, "width", "rank")
-        self.at_least(0, "train")
-        self.at_least_distinct(3, "lengths")
-        self.at_most(512, "width")
-        self.at_most(2000, "train")
+        self.check_range("tokens", "lengths", least=8)
+        self.check_range("width", least=1, most=512)
+        self.check_range("rank", least=1)
+        self.check_range("train", least=0, most=2000)
+        self.check_range("lengths", distinct=3)
         if self.rank > min(self.width, self.tokens) // 2:
             most = min(self.width, self.tokens) // 2
             raise ConfigError(f"rank={self.rank}: it can be at most half of width and tokens, {most}")
@@ -271,6 +272,7 @@ class LowRankLabSpec(SeededSpec):
 class ScalingSpec(SeededSpec):
     """Variance of dot products of random vectors against their width, and its effect on a softmax."""
 
+    claim = "q·k has mean hμ² and variance h(σ⁴ + 2μ²σ²), so without √h a softmax saturates as h grows"
     mean: float = 0.5
     """Mean μ of the entries of queries and keys."""
     deviation: float = 1.0
@@ -286,13 +288,12 @@ class ScalingSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(1, "widths")
-        self.at_least(100, "samples", "queries")
-        self.at_least(2, "keys")
-        self.at_least_distinct(2, "widths")
-        self.at_least(-1000, "mean")
-        self.at_least(0.001, "deviation")
-        self.at_most(1000, "mean", "deviation")
+        self.check_range("widths", least=1)
+        self.check_range("samples", "queries", least=100)
+        self.check_range("keys", least=2)
+        self.check_range("mean", least=-1000, most=1000)
+        self.check_range("deviation", least=0.001, most=1000)
+        self.check_range("widths", distinct=2)
         if self.samples * max(self.widths) > 50_000_000 or self.queries * self.keys * max(self.widths) > 50_000_000:
             raise ConfigError("these samples would not fit into memory: reduce samples, queries, keys or widths")
 
@@ -301,6 +302,7 @@ class ScalingSpec(SeededSpec):
 class MaskingSpec(SeededSpec):
     """Mask tokens in attention in three ways and show by gradients that they have no influence."""
 
+    claim = "a masked token has no influence: its weights and gradients are exactly zero"
     tokens: int = 6
     """Sequence length."""
     hidden: int = 3
@@ -314,10 +316,9 @@ class MaskingSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(3, "tokens")
-        self.at_least(1, "width", "heads", "padding")
-        self.at_most(64, "tokens")
-        self.at_most(512, "width")
+        self.check_range("tokens", least=3, most=64)
+        self.check_range("width", least=1, most=512)
+        self.check_range("heads", "padding", least=1)
         if self.tokens * self.width > 1024:
             raise ConfigError(f"tokens={self.tokens} × width={self.width} is more than 1,024: it would take minutes")
         if not 0 <= self.hidden < self.tokens:
@@ -332,6 +333,7 @@ class MaskingSpec(SeededSpec):
 class ConceptsSpec(SeededSpec):
     """Sixteen questions about language models, each answered by an experiment."""
 
+    claim = "sixteen questions about language models are answered by experiments"
     question: int | None = None
     """Number of a single question, 1 to 16."""
 
@@ -345,6 +347,7 @@ class ConceptsSpec(SeededSpec):
 class SelectionSpec(LabSpec):
     """Find queries that select or average given keys, or prove that there are none."""
 
+    claim = "a query can select a key if and only if the key lies outside the convex hull of the others"
     keys: tuple[float, ...] = (0.7, 0.3, 0.1, 0.6, -0.2, 0.4, -0.5, 0.4, -0.3, 0.5, -0.3, -0.6)
     """Entries of all keys, key by key."""
     width: int = 3
@@ -352,6 +355,6 @@ class SelectionSpec(LabSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(1, "width")
+        self.check_range("width", least=1)
         if len(self.keys) % self.width or len(self.keys) < 3 * self.width:
             raise ConfigError(f"{len(self.keys)} numbers are not at least three keys of width={self.width}")

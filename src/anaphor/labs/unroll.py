@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from anaphor.draw import curves
-from anaphor.labs.lab import CURVES, LABS, Check, Outcome, at_most, equal, true
+from anaphor.labs.lab import CURVES, Check, Outcome, at_most, equal, true
 from anaphor.labs.specs import UnrollSpec
 from anaphor.mixers import Mixer, RNNSpec, Span
 
@@ -27,17 +27,13 @@ RATE = {"orthogonal": 1e-9, "gaussian": 0.05}  # largest difference of measured 
 
 def unroll_symbolically(steps: int) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
     """h_1 … h_T by the recurrence, expanded, and by the sum, in non-commuting symbols."""
-    W_h, W_x, *x = (sympy.Symbol(name, commutative=False) for name in _names(steps))
+    W_h, W_x, *x = sympy.symbols(f"W_h W_x x_1:{steps + 1}", commutative=False)
     recurred, summed, h = [], [], sympy.Integer(0)
     for step in range(1, steps + 1):
         h = sympy.expand(W_h * h + W_x * x[step - 1])
         recurred.append(h)
         summed.append(sympy.Add(*(W_h ** (step - place) * W_x * x[place - 1] for place in range(1, step + 1))))
     return recurred, summed
-
-
-def _names(steps: int) -> list[str]:
-    return ["W_h", "W_x", *(f"x_{step}" for step in range(1, steps + 1))]
 
 
 def format_state(h: sympy.Expr) -> str:
@@ -112,7 +108,7 @@ def run(spec: UnrollSpec) -> Outcome:
             "size of the gradient": {name: one["sizes"] for name, one in results.items()},
         },
     }
-    return Outcome("unroll", LABS["unroll"].claim, tuple(checks), numbers)
+    return Outcome("unroll", spec.claim, tuple(checks), numbers)
 
 
 def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radius: float) -> dict[str, Any]:
@@ -209,12 +205,10 @@ def _relative(value: Tensor, expected: Tensor) -> float:
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Share of the first input and gradient norm against the sequence length."""
-    written = []
-    figures = {
-        "share of the first input": ("unroll-share.png", "share of the first input"),
-        "size of the gradient": ("unroll-gradient.png", "gradient norm ‖∂h_T/∂x_1‖"),
-    }
-    for key, (file, label) in figures.items():
-        lines = {name: (range(1, len(y) + 1), y) for name, y in outcome.numbers[CURVES][key].items()}
-        written.append(curves(lines, folder / file, x_label="sequence length T", y_label=label, log_y=True))
-    return written
+    paths = []
+    labels = ("share of the first input", "gradient norm ‖∂h_T/∂x_1‖")
+    for (key, data), label in zip(outcome.numbers[CURVES].items(), labels, strict=True):
+        path = folder / f"unroll-{'share' if key.startswith('share') else 'gradient'}.png"
+        lines = {name: (range(1, len(y) + 1), y) for name, y in data.items()}
+        paths.append(curves(lines, path, x_label="sequence length T", y_label=label, log_y=True))
+    return paths

@@ -16,19 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anaphor.inspect.graph.program import (
-    INDEXING,
-    RESHAPING,
-    REVERSED,
-    Call,
-    Program,
-    Ref,
-    canonical_name,
-    is_identity,
-    rerun,
-    resolve_refs,
-    tensors_in,
-)
+from anaphor.inspect.graph import program as operations
+from anaphor.inspect.graph.program import Call, Program, Ref, rerun, resolve_refs, tensors_in
 
 Array = NDArray[Any]
 """Of fractions, or of `Dual` numbers."""
@@ -152,8 +141,8 @@ class Dual:
         return self._combine(other, self.value * other.value, other.value, self.value)
 
     def __truediv__(self, other: Any) -> Dual:
-        other = _dual(other)
-        return self * other.chain(1 / other.value, -1 / other.value**2)
+        divisor = _dual(other)
+        return self * divisor.chain(1 / divisor.value, -1 / divisor.value**2)
 
     def __pow__(self, power: int) -> Dual:
         return self.chain(self.value**power, power * self.value ** (power - 1) if power else 0)
@@ -191,8 +180,8 @@ def zeros(shape: int | tuple[int, ...]) -> Array:
 
 def _repeat_exactly(call: Call, values: Mapping[int, Array], sources: Mapping[int, Tensor]) -> list[Array] | None:
     """The results of a call as arrays of dual numbers; None if there is no rule or an input is not exact."""
-    name = canonical_name(call.op)
-    moves = name in MOVES or is_identity(call)
+    name = operations.canonical_name(call.op)
+    moves = name in MOVES or operations.is_identity(call)
     # Masks and indices need not be exact.
     exact = [number for number, tensor in sources.items() if not moves or tensor.is_floating_point()]
     if not exact or any(number not in values for number in exact) or (not moves and name not in RULES):
@@ -208,7 +197,7 @@ def _repeat_exactly(call: Call, values: Mapping[int, Array], sources: Mapping[in
             return _move(call, duals, sources)
         shaped = {number: array.reshape(values[number].shape) for number, array in duals.items()}
         arguments, keywords = resolve_refs((call.arguments, call.keywords), shaped.__getitem__)
-        result = RULES[name](*(arguments[::-1] if call.op in REVERSED else arguments), **keywords)
+        result = RULES[name](*(arguments[::-1] if call.op in operations.REVERSED else arguments), **keywords)
     except (ArithmeticError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # not supported by the rule
         return None
     return None if result is None else [to_array(np.vectorize(_dual, otypes=[object])(result))]
@@ -290,7 +279,7 @@ def _einsum(equation: Any, *operands: Any) -> Any:
 
 
 JOINS = ("cat", "stack", "hstack", "vstack", "flip", "roll", "repeat", "tile", "diagonal", "gather", "embedding")
-MOVES = RESHAPING | INDEXING | frozenset((*JOINS, "where"))
+MOVES = operations.RESHAPING | operations.INDEXING | frozenset((*JOINS, "where"))
 """Operations whose results contain only numbers of the inputs."""
 RULES: dict[str, Callable[..., Any]] = {
     "add": _binary(lambda a, b: a + b),
@@ -331,9 +320,7 @@ def to_fractions(tensor: Tensor) -> Array | None:
     found = [Fraction(value).limit_denominator(largest) for value in flat.tolist()]
     if not torch.equal(torch.tensor([float(one) for one in found], dtype=torch.float64).to(flat.dtype), flat):
         return None
-    array = np.empty(len(found), dtype=object)
-    array[:] = found
-    return array.reshape(tuple(tensor.shape))
+    return to_array(found).reshape(tuple(tensor.shape))
 
 
 def _agrees(array: Array, tensor: Tensor) -> bool:

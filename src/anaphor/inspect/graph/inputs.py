@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from anaphor.config import nearest
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.inspect.graph import Graph
+from anaphor.inspect.graph.program import map_nested
 
 
 @dataclass
@@ -83,11 +84,12 @@ class InputConverter:
         return value
 
     def _sequence(self, name: str, value: Any) -> Any:
-        flat = list(_flat(value))
+        flat: list[Any] = []
+        map_nested(flat.append, value)
         if not all(isinstance(part, int | float | Fraction) and not isinstance(part, bool) for part in flat):
             return type(value)(self.convert(f"{name}[{place}]", part) for place, part in enumerate(value))
-        shape = _shape(value)
-        if shape is None:
+        shape = np.array(value, dtype=object).shape
+        if np.prod(shape) != len(flat):
             raise ConfigError(f"{name}={value!r} is not a matrix: its rows have different lengths")
         exact = np.empty(len(flat), dtype=object)
         exact[:] = [_exact(part) for part in flat]
@@ -128,24 +130,6 @@ def _exact(value: Any) -> Fraction | None:
         return None
     simple = Fraction(value).limit_denominator(1000)
     return simple if float(simple) == value else None
-
-
-def _flat(value: Any) -> Iterable[Any]:
-    for part in value:
-        if isinstance(part, list | tuple):
-            yield from _flat(part)
-        else:
-            yield part
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    """Shape of nested lists; None if rows have different lengths."""
-    if not isinstance(value, list | tuple):
-        return ()
-    shapes = {_shape(part) for part in value}
-    if len(shapes) != 1 or None in shapes:
-        return None if value else (0,)
-    return (len(value), *(shapes.pop() or ()))
 
 
 def trace_file(path: Path, name: str, *, level: str = "operations", output: str | None = None) -> Graph:

@@ -68,10 +68,9 @@ def _default_outputs(program: Program) -> tuple[int, ...]:
 def _describe_outputs(source: ProgramGradients, names: dict[int, tuple[str, bool]]) -> str:
     if not source.gradients:
         return "nothing: the output does not depend on an input by differentiable operations"
-    written = [names[number][0] for number in source.of]
-    if all(source.program.tensors[number].tensor.numel() == 1 for number in source.of):
-        return " + ".join(written)
-    return f"the sum of all numbers in {' and '.join(written)}"
+    outputs = [names[number][0] for number in source.of]
+    scalar = all(source.program.tensors[number].tensor.numel() == 1 for number in source.of)
+    return " + ".join(outputs) if scalar else f"the sum of all numbers in {' and '.join(outputs)}"
 
 
 # ---- which tensors are shown

@@ -53,12 +53,8 @@ def _level(graph: Graph) -> dict[str, Any]:
 
 def _node(node: Node, box: Box, is_output: bool) -> dict[str, Any]:
     return {
-        "id": node.id,
-        "name": node.name,
+        **{key: getattr(node, key) for key in ("id", "name", "op", "formula", "where")},
         "title": box.title,
-        "op": node.op,
-        "formula": node.formula,
-        "where": node.where,
         "leaf": node.is_leaf,
         "output": is_output,
         "shape": list(node.value.shape),
@@ -69,7 +65,6 @@ def _node(node: Node, box: Box, is_output: bool) -> dict[str, Any]:
         "allGradient": None if node.gradient is None else formatting.format_table(node.gradient, node.exact_gradient),
         "box": [_rounded(x) for x in (box.x, box.y, box.wide, box.high)],
         "picture": _picture(node.value, box.picture) if box.picture else None,
-        "gradientPicture": _picture(node.gradient, box.picture) if box.picture and node.gradient is not None else None,
     }
 
 
