@@ -159,9 +159,8 @@ def attention(keys: ArrayLike, queries: ArrayLike) -> Array:
     return weights
 
 
-def run(spec: SelectionSpec | None = None) -> Outcome:
+def run(spec: SelectionSpec) -> Outcome:
     """Which keys can be selected, and by which query: the given keys, then their mean as a further key."""
-    spec = SelectionSpec() if spec is None else spec
     K = _matrix(np.reshape(spec.keys, (-1, spec.width)))
     more = np.vstack([K, K.mean(0)])
     single = {f"key {index}": select(K, index) for index in range(len(K))}

@@ -160,13 +160,11 @@ class UnrollSpec(SeededSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_range("inputs", "hidden", "outputs", least=1, most=64)
-        self.check_range("steps", least=4)
-        self.check_range("symbolic", least=3)
+        self.check_range("steps", least=4, most=1000)
+        self.check_range("symbolic", least=3, most=20)
         look_up(MATRICES, self.matrix, "matrix")
         if not all(0.001 <= radius <= 2 for radius in self.radii) or not self.radii:
             raise ConfigError(f"radii={self.radii}: spectral radii must be from 0.001 to 2")
-        if self.steps > 1000 or self.symbolic > 20:
-            raise ConfigError(f"steps={self.steps}, symbolic={self.symbolic}: at most 1,000 and 20")
         if any(self.steps * abs(math.log10(radius)) > MAX_DIGITS for radius in self.radii):
             raise ConfigError(f"radii={self.radii} to the power of steps={self.steps} overflows double precision")
         if self.clip <= 0:
@@ -194,8 +192,8 @@ class BpttSpec(SeededSpec):
         self.check_range("steps", least=1, most=100)
         self.check_range("inputs", "hidden", least=1, most=256)
         self.check_range("outputs", least=2, most=256)
-        if self.reach is not None and self.reach < 1:
-            raise ConfigError(f"reach={self.reach}: it must be at least 1")
+        if self.reach is not None:
+            self.check_range("reach", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,12 +286,11 @@ class ScalingSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_range("widths", least=1)
+        self.check_range("widths", least=1, distinct=2)
         self.check_range("samples", "queries", least=100)
         self.check_range("keys", least=2)
         self.check_range("mean", least=-1000, most=1000)
         self.check_range("deviation", least=0.001, most=1000)
-        self.check_range("widths", distinct=2)
         if self.samples * max(self.widths) > 50_000_000 or self.queries * self.keys * max(self.widths) > 50_000_000:
             raise ConfigError("these samples would not fit into memory: reduce samples, queries, keys or widths")
 
