@@ -285,7 +285,7 @@ def test_what_cannot_be_meant_is_refused(ask, told):
 
 
 def test_the_lab_reports_its_numbers():
-    report = run().to_plain()
+    report = run(SelectionSpec()).to_plain()
     assert report["lab"] == "selection"
     assert report["holds"] is True
     assert report["claim"]
