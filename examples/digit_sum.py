@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,11 +64,15 @@ class Adder(nn.Module):
 
     def forward(self, digits: Tensor) -> Tensor:
         y, _ = self.layer(self.embed(digits))
-        return self.head(y[:, -1]).squeeze(-1)
+        sums: Tensor = self.head(y[:, -1]).squeeze(-1)
+        return sums
 
 
 class DigitSum(Experiment):
-    def __init__(self, spec: DigitSumSpec, known: dict | None = None, data_path: str | None = None) -> None:
+    spec: DigitSumSpec
+    model: Adder
+
+    def __init__(self, spec: DigitSumSpec, known: dict[str, Any] | None = None, data_path: str | None = None) -> None:
         torch.manual_seed(spec.seed)
         self.spec, self.device, self.known = spec, torch.device("cpu"), known or {}
         self.model = Adder(spec.model)
@@ -99,7 +104,7 @@ class DigitSum(Experiment):
         data = self.split("valid")
         return f"{data.digits[0].tolist()} -> {self.model(data.digits[:1]).item():.2f}"
 
-    def fingerprint(self) -> dict:
+    def fingerprint(self) -> dict[str, Any]:
         digests = {name: hashlib.sha256(self.split(name).digits.numpy().tobytes()) for name in ("train", "valid")}
         return {"data": {name: digest.hexdigest() for name, digest in digests.items()}}
 

@@ -3,25 +3,36 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from anaphor.api import train
-    from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, Diverged
-    from anaphor.inspect import recorded, trace
-    from anaphor.metrics.result import Metric, Result
-    from anaphor.mixers import Span
-    from anaphor.models import LanguageModel, LanguageModelSpec, build, build_seq2seq, preset
-    from anaphor.registry import (
-        import_file,
-        register_dataset,
-        register_mixer,
-        register_optimizer,
-        register_preset,
-        register_task,
-    )
-    from anaphor.training.experiment import Experiment, Loss
-    from anaphor.training.load import Run, load_run
-    from anaphor.training.run import execute
-    from anaphor.training.spec import RunSpec, TaskDefinition
+if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on first use
+    from anaphor.api import train as train
+    from anaphor.errors import AnaphorError as AnaphorError
+    from anaphor.errors import CheckpointError as CheckpointError
+    from anaphor.errors import ConfigError as ConfigError
+    from anaphor.errors import DataError as DataError
+    from anaphor.errors import Diverged as Diverged
+    from anaphor.inspect import recorded as recorded
+    from anaphor.inspect import trace as trace
+    from anaphor.metrics.result import Metric as Metric
+    from anaphor.metrics.result import Result as Result
+    from anaphor.mixers import Span as Span
+    from anaphor.models import LanguageModel as LanguageModel
+    from anaphor.models import LanguageModelSpec as LanguageModelSpec
+    from anaphor.models import build as build
+    from anaphor.models import build_seq2seq as build_seq2seq
+    from anaphor.models import preset as preset
+    from anaphor.registry import import_file as import_file
+    from anaphor.registry import register_dataset as register_dataset
+    from anaphor.registry import register_mixer as register_mixer
+    from anaphor.registry import register_optimizer as register_optimizer
+    from anaphor.registry import register_preset as register_preset
+    from anaphor.registry import register_task as register_task
+    from anaphor.training.experiment import Experiment as Experiment
+    from anaphor.training.experiment import Loss as Loss
+    from anaphor.training.load import Run as Run
+    from anaphor.training.load import load_run as load_run
+    from anaphor.training.run import execute as execute
+    from anaphor.training.spec import RunSpec as RunSpec
+    from anaphor.training.spec import TaskDefinition as TaskDefinition
 
 __version__ = "0.1.0"
 

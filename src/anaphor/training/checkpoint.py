@@ -177,7 +177,7 @@ def _unreadable(error: OSError, path: Path) -> CheckpointError:
 
 def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint whose given parts are undamaged, and a warning for each newer one. None: there is none."""
-    warnings = []
+    warnings: list[str] = []
     for path in newest_first(folder):
         try:
             return read(path, parts), warnings
