@@ -129,7 +129,7 @@ def test_a_check_that_fails_is_told_by_the_exit_code(capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["graphs.py"], "'graphs.py' names no function: write FILE::FUNCTION, for example model.py::loss"),
+        (["graphs.py"], "'graphs.py' is not of the form FILE::FUNCTION, for example model.py::loss"),
         (["graph.py::network"], "no file at graph.py; did you mean 'graphs.py'?"),
         (["broken.py::f"], "broken.py:2 is not valid Python: "),
         (["raising.py::f"], "raising.py cannot be run on line 2: ValueError: no data"),

@@ -22,30 +22,30 @@ LEVELS = ("operations", "names", "modules", "everything")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Draw the computation graph of any Python function on tensors, and show value and gradient at every node.
+    """Computation graph of a Python function on tensors, with a value and a gradient at every node.
 
     The function's default arguments are its inputs: numbers, fractions, lists of numbers, tensors and modules.
-    Gradients are those of the sum of the scalars it returns, or of all it returns where nothing is a scalar.
+    Gradients are those of the sum of the returned scalars, or of all returned tensors if none is a scalar.
     """
 
     target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE::FUNCTION")]
-    """The function, as FILE::FUNCTION. The file is run."""
+    """Function to trace; the file is run."""
     output: str | None = None
-    """Name of what is differentiated, in place of what the function returns."""
+    """Name of the tensor to differentiate, instead of the returned ones."""
     level: str = "operations"
-    """How much is shown: operations, names (variables only), modules (innermost ones as one node) or everything."""
+    """Level of detail: operations, names (variables only), modules (innermost as one node) or everything."""
     collapse: tuple[str, ...] = ()
-    """Modules to show as one node each; `layers.*` means all of that form."""
+    """Modules to show as one node each; `layers.*` is a pattern."""
     check: bool = False
-    """Compare the gradients with finite differences, in double precision."""
+    """Compare the gradients with finite differences in double precision."""
     out: Path | None = None
-    """Folder for graph.svg, graph.png and graph.html, a page to step through."""
+    """Folder for graph.svg, graph.png and graph.html (interactive page)."""
     json: bool = False
     """Print one JSON value: nodes with id, name, op, inputs, value and gradient, and the id of the output."""
 
     def __post_init__(self) -> None:
         if "::" not in self.target or not all(self.target.rsplit("::", 1)):
-            raise ConfigError(f"{self.target!r} names no function: write FILE::FUNCTION, for example model.py::loss")
+            raise ConfigError(f"{self.target!r} is not of the form FILE::FUNCTION, for example model.py::loss")
         if self.level not in LEVELS:
             raise ConfigError(f"unknown level {self.level!r} (known: {', '.join(LEVELS)})")
 
@@ -74,7 +74,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _plain(graph: Graph, check: Check | None, written: Sequence[Path]) -> dict[str, Any]:
-    """The graph, and what was asked for besides."""
+    """The graph, and the check and the written files if requested."""
     return {
         **graph.plain(),
         **({} if check is None else {"check": check.plain()}),

@@ -110,11 +110,11 @@ class Program:
             if number in found:
                 continue
             found.add(number)
-            made = self.tensors[number].call
-            if made is None or (number in stops and number not in ends):
+            call = self.tensors[number].call
+            if call is None or (number in stops and number not in ends):
                 continue
-            calls.add(made)
-            waiting.extend(self.calls[made].sources)
+            calls.add(call)
+            waiting.extend(self.calls[call].sources)
         return found, sorted(calls)
 
     def replay(
