@@ -1,4 +1,4 @@
-"""A run that is over: what is said of it later neither unsays its scores nor rewrites how it was made."""
+"""A finished run that is resumed keeps its scores and its spec."""
 
 import json
 
@@ -20,17 +20,17 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def test_a_test_score_is_not_lost_by_leaving_test_unread(run):
+def test_resuming_without_test_keeps_the_test_score(run):
     before = json.loads((run / "result.json").read_text())["test"]
     assert main([*AGAIN, "--no-test"]) == 0
     assert before["loss"] > 0
     assert json.loads((run / "result.json").read_text())["test"] == before
 
 
-def test_with_other_settings_it_stays_what_it_is(run, capsys):
+def test_other_settings_are_refused_without_a_larger_budget(run, capsys):
     files = {path: path.read_bytes() for path in (run / "spec.yaml", run / "result.json")}
     assert main([*AGAIN, "--force", "--lr", "0.01"]) == 2
-    assert "is finished, and nothing would be learned otherwise now: lr was None and is 0.01" in capsys.readouterr().err
+    assert "run is finished, so that other settings have no effect: lr was 0.001 and is 0.01" in capsys.readouterr().err
     assert files == {path: path.read_bytes() for path in files}
     assert main([*AGAIN, "--force", "--lr", "0.01", "--steps", "4"]) == 0
     assert json.loads((run / "result.json").read_text())["steps"] == 4
@@ -41,10 +41,10 @@ def test_a_device_by_another_name_is_the_same_device(run, monkeypatch):
     assert main([*AGAIN, "--device", "cpu"]) == 0
 
 
-def test_a_loss_beyond_all_perplexities_is_told_as_such(capsys):
+def test_a_loss_too_large_for_a_perplexity_is_divergence(capsys):
     assert (
         main([*FRESH, "--no-test", "--optimizer", "sgd", "--lr", "1e6", "--schedule", "constant", "--clip", "0"]) == 3
     )
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "(no perplexity is that large)" in line
+    assert "(too large to be a loss)" in line
     assert "none" not in line

@@ -1,18 +1,19 @@
-"""Separate examples of a text that has no blank lines: it is told that there is one."""
+"""Separate examples of a text without blank lines: a warning says that it is one example."""
 
 import json
 
 import pytest
 
 from anaphor.cli.main import main
+from command_line import override
 
 pytestmark = pytest.mark.usefixtures("text")
 WORDS = ["train", "lm", "--data", "text", "--batching", "padded", "--width", "8", "--device", "cpu", "--no-test"]
-NOTE = "train.txt holds no blank line, so it is one example of 279 tokens: examples are separated by blank lines"
+NOTE = "train.txt has no blank line, so it is one example of 279 tokens: separate examples by blank lines"
 
 
 @pytest.mark.parametrize("more", [["--steps", "1", "--out", "run"], ["--dry-run"]], ids=["train", "dry-run"])
-def test_a_text_without_blank_lines_is_said_to_be_one_example(more, tmp_path, capsys):
+def test_a_text_without_blank_lines_is_reported_as_one_example(more, tmp_path, capsys):
     assert main([*WORDS, *more, "--json"]) == 0
     captured = capsys.readouterr()
     (note,) = json.loads(captured.out)["notes"]
@@ -21,11 +22,11 @@ def test_a_text_without_blank_lines_is_said_to_be_one_example(more, tmp_path, ca
 
 
 @pytest.mark.parametrize("more", [[], ["--batching", "stream"], ["--max-examples", "1"]], ids=" ".join)
-def test_other_texts_have_nothing_to_be_told(more, tmp_path, capsys):
+def test_other_texts_have_no_note(more, tmp_path, capsys):
     if "--batching" not in more:
         for split in ("train", "valid"):
             (tmp_path / "text" / f"{split}.txt").write_text("the cat sat\n\na dog\n")
-    assert main([*WORDS, *more, "--dry-run", "--json"]) == 0
+    assert main([*override(WORDS, *more), "--dry-run", "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["notes"] == []
     assert captured.err == ""

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from anaphor.training.place import at_hand, place_of
 
 from anaphor.cli.main import main
-from anaphor.registry import DATASETS
+from anaphor.config import dump_yaml
+from anaphor.training.run_folder import RunFolder, absolute_path, resolve_data_path
+from command_line import override
 
 TINY = "--width 8 --layers 1 --batch-size 2 --steps 4 --device cpu --no-test --json"
 LANGUAGE = ["train", "lm", "--data", "d", "--model", "lstm", "--bptt", "5", *TINY.split()]
@@ -18,7 +19,7 @@ TEXT = "the cat sat on the mat\na dog sat on a log\n" * 20
 
 @pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
-    """A folder with data, where runs are begun, beside another one."""
+    """A folder with data, where runs are trained, beside another one."""
     torch.set_default_dtype(torch.float32)
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     project = tmp_path / "project"
@@ -37,12 +38,17 @@ def elsewhere(tmp_path, monkeypatch):
     return lambda: monkeypatch.chdir(tmp_path / "elsewhere")
 
 
-def told(capsys, *words):
-    """Exit code, what is said of mistakes, and the answer."""
+def call(capsys, *words):
+    """Exit code, stderr, and the JSON value."""
     capsys.readouterr()
     code = main([*map(str, words), "--device", "cpu", "--json"])
     captured = capsys.readouterr()
     return code, captured.err.removeprefix("anaphor: ").strip(), json.loads(captured.out) if captured.out else None
+
+
+def rewrite_environment(run, **values):
+    document = RunFolder(run).read_document()
+    (run / "spec.yaml").write_text(dump_yaml({**document, "environment": values}))
 
 
 def uses(run):
@@ -52,31 +58,31 @@ def uses(run):
 def test_a_run_is_used_from_another_folder_as_from_its_own(project, elsewhere, capsys):
     assert main([*LANGUAGE, "--out", "run"]) == 0
     run = project / "run"
-    here = [told(capsys, *words) for words in (*uses(run), ["evaluate", run])]
+    here = [call(capsys, *words) for words in (*uses(run), ["evaluate", run])]
     assert [code for code, _, _ in here] == [0] * 3
     elsewhere()
-    assert [told(capsys, *words) for words in (*uses(run), ["evaluate", run])] == here
+    assert [call(capsys, *words) for words in (*uses(run), ["evaluate", run])] == here
 
 
-def test_who_reads_no_text_of_the_data_does_not_need_them(project, elsewhere, capsys):
+def test_a_verb_that_reads_no_data_does_not_need_them(project, elsewhere, capsys):
     assert main([*LANGUAGE, "--out", "run"]) == 0
     run = project / "run"
-    here = [told(capsys, *words) for words in uses(run)]
+    here = [call(capsys, *words) for words in uses(run)]
     shutil.rmtree(project / "d")
     elsewhere()
-    assert [told(capsys, *words) for words in uses(run)] == here
-    assert told(capsys, "look", run, "the cat", "--out", "seen")[0] == 0
+    assert [call(capsys, *words) for words in uses(run)] == here
+    assert call(capsys, "look", run, "the cat", "--out", "seen")[0] == 0
 
 
-def test_who_reads_them_is_told_what_is_missing(project, elsewhere, capsys):
+def test_missing_data_are_named(project, elsewhere, capsys):
     assert main([*LANGUAGE, "--out", "run"]) == 0
     (project / "d").rename(project / "e")
     elsewhere()
-    code, line, _ = told(capsys, "evaluate", project / "run")
-    assert (code, line) == (2, f"the data of the run are gone: there is no d in this folder, and no {project / 'd'}")
+    code, line, _ = call(capsys, "evaluate", project / "run")
+    assert (code, line) == (2, f"the data of the run are missing: there is no d in this folder, and no {project / 'd'}")
 
 
-def test_a_run_goes_on_exactly_from_another_folder(project, elsewhere):
+def test_a_run_is_resumed_exactly_from_another_folder(project, elsewhere):
     for out in ("whole", "parted"):
         assert main([*LANGUAGE, "--out", out]) == 0
     more = ["--steps", "8", "--force", "--no-test", "--json"]
@@ -92,22 +98,22 @@ def test_a_run_goes_on_exactly_from_another_folder(project, elsewhere):
     assert (project / "whole" / "spec.yaml").read_text() == (project / "parted" / "spec.yaml").read_text()
 
 
-def test_what_would_go_on_is_told_from_another_folder(project, elsewhere, capsys):
+def test_a_dry_run_of_a_resume_works_from_another_folder(project, elsewhere, capsys):
     assert main([*LANGUAGE, "--out", "run"]) == 0
     elsewhere()
-    assert told(capsys, "train", "lm", "--resume", "--dry-run", "--out", project / "run")[0] == 0
+    assert call(capsys, "train", "lm", "--resume", "--dry-run", "--out", project / "run")[0] == 0
 
 
 @pytest.mark.parametrize(
     "path", ["x" * 9000, "a\0b", "", "\n", "," * 50], ids=["long", "nul", "empty", "line", "commas"]
 )
-def test_a_note_that_is_no_path_is_no_place(project, elsewhere, capsys, path):
+def test_a_data_path_that_is_no_path_is_ignored(project, elsewhere, capsys, path):
     assert main([*LANGUAGE, "--out", "run"]) == 0
-    (project / "run" / "data-path.txt").write_text(path)
+    rewrite_environment(project / "run", data_path=path)
     elsewhere()
-    code, line, _ = told(capsys, "evaluate", project / "run")
+    code, line, _ = call(capsys, "evaluate", project / "run")
     assert code == 2
-    assert line.startswith("the data of the run are gone: there is no d in this folder")
+    assert line.startswith("the data of the run are missing: there is no d in this folder")
     assert "\n" not in line
 
 
@@ -121,60 +127,64 @@ def test_a_name_that_was_mistyped_is_not_taken_for_the_old_data(project, elsewhe
 
 def test_a_folder_that_was_moved_with_its_data_still_works(project, monkeypatch, capsys):
     assert main([*LANGUAGE, "--out", "run"]) == 0
-    before = told(capsys, "evaluate", "run")
+    before = call(capsys, "evaluate", "run")
     moved = project.rename(project.with_name("moved"))
     monkeypatch.chdir(moved)
-    assert told(capsys, "evaluate", "run") == before
+    assert call(capsys, "evaluate", "run") == before
     assert main(["train", "lm", "--resume", "--out", "run", "--no-test", "--json"]) == 0
     monkeypatch.chdir("/")
-    assert told(capsys, "evaluate", moved / "run") == before, "whoever went on has noted where the data are now"
+    assert call(capsys, "evaluate", moved / "run") == before, "resuming has noted where the data are now"
 
 
-def test_what_is_found_where_one_stands_comes_first(project, tmp_path, elsewhere, capsys):
+def test_data_found_from_the_current_folder_come_first(project, tmp_path, elsewhere, capsys):
     assert main([*LANGUAGE, "--out", "run"]) == 0
     shutil.copytree(project / "d", tmp_path / "elsewhere" / "d")
     Path(tmp_path / "elsewhere" / "d" / "valid.txt").write_text(TEXT[::-1])
     elsewhere()
-    code, line, _ = told(capsys, "evaluate", project / "run")
-    assert (code, line) == (0, f"the text of valid is another one than {project / 'run'} was trained with")
+    code, line, _ = call(capsys, "evaluate", project / "run")
+    assert (code, line) == (0, f"valid has changed since {project / 'run'} was trained")
 
 
-def test_a_run_from_before_paths_were_kept_works_where_its_data_are(project, elsewhere, capsys):
+def test_without_a_data_path_a_run_works_where_its_data_are(project, elsewhere, capsys):
     assert main([*LANGUAGE, "--out", "run"]) == 0
-    (project / "run" / "data-path.txt").unlink()
-    assert told(capsys, "evaluate", "run")[0] == 0
+    rewrite_environment(project / "run")
+    assert call(capsys, "evaluate", "run")[0] == 0
     elsewhere()
-    assert [told(capsys, *words)[0] for words in uses(project / "run")] == [0, 0]
-    code, line, _ = told(capsys, "evaluate", project / "run")
-    assert (code, line) == (2, "the data of the run are gone: there is no d in this folder")
+    assert [call(capsys, *words)[0] for words in uses(project / "run")] == [0, 0]
+    code, line, _ = call(capsys, "evaluate", project / "run")
+    assert (code, line) == (2, "the data of the run are missing: there is no d in this folder")
 
 
 @pytest.mark.parametrize("data", ["pairs/train.en,pairs/train.de", "pairs"])
-def test_translations_likewise(project, elsewhere, capsys, data):
+def test_translation_runs_likewise(project, elsewhere, capsys, data):
     if data == "pairs":
         for language in ("en", "de"):
             shutil.copy(f"pairs/train.{language}", f"pairs/valid.{language}")
     words = ["train", "translate", "--data", data, "--source", "en", "--model", "luong", *TINY.split()]
     assert main([*words, "--out", "run"]) == 0
     run = project / "run"
-    here = [told(capsys, *words) for words in (["evaluate", run], ["translate", run, "the cat"])]
+    here = [call(capsys, *words) for words in (["evaluate", run], ["translate", run, "the cat"])]
     assert [code for code, _, _ in here] == [0, 0]
     elsewhere()
-    assert [told(capsys, *words) for words in (["evaluate", run], ["translate", run, "the cat"])] == here
+    assert [call(capsys, *words) for words in (["evaluate", run], ["translate", run, "the cat"])] == here
     shutil.rmtree(project / "pairs")
-    assert told(capsys, "translate", run, "the cat") == here[1]
-    code, line, _ = told(capsys, "evaluate", run)
+    assert call(capsys, "translate", run, "the cat") == here[1]
+    code, line, _ = call(capsys, "evaluate", run)
     assert code == 2
-    assert line.startswith(f"the data of the run are gone: there is no {data} in this folder, and no {project}/pairs")
+    assert line.startswith(
+        f"the data of the run are missing: there is no {data} in this folder, and no {project}/pairs"
+    )
 
 
-def test_data_with_a_whole_path_need_no_note(project):
-    assert main([*LANGUAGE, "--data", str(project / "d"), "--out", "run"]) == 0
-    assert not (project / "run" / "data-path.txt").exists()
+def test_data_with_an_absolute_path_need_no_other(project):
+    assert main(override(LANGUAGE, "--data", str(project / "d"), "--out", "run")) == 0
+    assert RunFolder(project / "run").read_data_path() is None
+    assert main([*LANGUAGE, "--out", "relative"]) == 0
+    assert RunFolder(project / "relative").read_data_path() == str(project / "d")
 
 
 def test_data_with_a_name_are_not_looked_for_in_a_folder_of_that_name(project):
     (project / "grammar").mkdir()
-    assert place_of("grammar", DATASETS) is None
-    assert place_of("./grammar", DATASETS) == str(project / "grammar")
-    assert at_hand("grammar", None, DATASETS) == "grammar"
+    assert absolute_path("grammar") is None
+    assert absolute_path("./grammar") == str(project / "grammar")
+    assert resolve_data_path("grammar", None) == "grammar"

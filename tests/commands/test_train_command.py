@@ -1,4 +1,4 @@
-"""`train`, `evaluate` and `generate`: what is refused, what is told, and what a folder holds afterwards."""
+"""`train`, `evaluate` and `generate`: refusals, messages, and the files of a run."""
 
 import json
 import math
@@ -9,9 +9,11 @@ import pytest
 
 from anaphor.cli.main import main
 from anaphor.cli.train import read
-from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
+from anaphor.registry import TASKS
 from anaphor.training.run import Interruption
+from anaphor.training.run_folder import RunFolder
+from command_line import override
 
 SMALL = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--device", "cpu"]
 TINY = [*SMALL, "--bptt", "5"]
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("text")
 
 
 def train(*more, code=0):
-    assert main(["train", "lm", "--data", "text", "--no-test", *TINY, *more]) == code
+    assert main(override(["train", "lm", "--data", "text", "--no-test", *TINY], *more)) == code
 
 
 def refused(capsys, words, message):
@@ -33,39 +35,39 @@ def refused(capsys, words, message):
 
 
 def test_an_interrupted_run_says_so_and_is_scored(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Interruption, "asked", lambda self: True)
+    monkeypatch.setattr(Interruption, "is_requested", lambda self: True)
     train("--steps", "9", "--out", "run", "--json")
     result = json.loads(capsys.readouterr().out)
     assert (result["status"], result["steps"]) == ("interrupted", 1)
     assert result["valid"]["loss"] > 0
-    monkeypatch.setattr(Interruption, "asked", lambda self: False)
+    monkeypatch.setattr(Interruption, "is_requested", lambda self: False)
     train("--steps", "9", "--out", "run", "--resume")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
 
 
-def test_people_are_told_how_to_go_on_after_an_interruption(capsys, monkeypatch):
-    monkeypatch.setattr(Interruption, "asked", lambda self: True)
+def test_an_interrupted_run_names_the_command_that_resumes_it(capsys, monkeypatch):
+    monkeypatch.setattr(Interruption, "is_requested", lambda self: True)
     train("--steps", "9", "--out", "run")
-    assert "interrupted after step 1; --resume --out run goes on" in capsys.readouterr().out
+    assert "interrupted at step 1; resume with: anaphor train lm --resume --out run" in capsys.readouterr().out
 
 
-def test_going_on_with_other_settings_changes_the_spec_too(tmp_path, capsys):
+def test_resuming_with_other_settings_changes_the_spec_too(tmp_path, capsys):
     train("--steps", "2", "--out", "run")
     train("--steps", "4", "--lr", "0.02", "--out", "run", "--resume", "--force")
-    spec = read_mapping(tmp_path / "run" / "spec.yaml")
+    spec = RunFolder(tmp_path / "run").read_settings()
     assert (spec["steps"], spec["lr"]) == (4, 0.02)
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("anaphor: ")]
-    assert told == ["anaphor: run goes on otherwise than it was begun: lr was None and is 0.02; steps was 2 and is 4"]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("anaphor: ")]
+    assert warnings == ["anaphor: resuming run with changes: lr was 0.001 and is 0.02; steps was 2 and is 4"]
     train("--steps", "4", "--lr", "0.02", "--out", "run", "--resume")
 
 
-def test_a_test_split_that_was_to_stay_unread_stays_so_when_a_run_goes_on(tmp_path, monkeypatch):
+def test_a_run_begun_without_test_does_not_read_it_on_resume(tmp_path, monkeypatch):
     shutil.copy("text/valid.txt", "text/test.txt")
     words = ["train", "lm", "--data", "text", *TINY, "--steps", "4", "--out"]
-    monkeypatch.setattr(Interruption, "asked", lambda self: True)
+    monkeypatch.setattr(Interruption, "is_requested", lambda self: True)
     for more in (["unread", "--no-test"], ["read"]):
         assert main([*words, *more]) == 0
-    monkeypatch.setattr(Interruption, "asked", lambda self: False)
+    monkeypatch.setattr(Interruption, "is_requested", lambda self: False)
     for name in ("unread", "unread", "read"):
         assert main(["train", "lm", "--resume", "--out", name]) == 0
     tests = [json.loads((tmp_path / name / "result.json").read_text())["test"] for name in ("unread", "read")]
@@ -73,17 +75,17 @@ def test_a_test_split_that_was_to_stay_unread_stays_so_when_a_run_goes_on(tmp_pa
     assert tests[1]["loss"] > 0
 
 
-def test_an_average_may_be_asked_for_later_and_then_begins_there(capsys):
+def test_averaging_may_start_on_resume(capsys):
     train("--steps", "2", "--out", "run")
     train("--steps", "4", "--out", "run", "--resume", "--force", "--average", "ema")
     assert "average was 'none' and is 'ema'" in capsys.readouterr().err
     assert main(["evaluate", "run", "--split", "valid"]) == 0
 
 
-def test_going_on_needs_no_flag_again(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Interruption, "asked", lambda self: True)
+def test_resuming_needs_no_flag_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Interruption, "is_requested", lambda self: True)
     train("--steps", "9", "--lr", "0.02", "--layer-dropouts", "0.1", "--out", "run")
-    monkeypatch.setattr(Interruption, "asked", lambda self: False)
+    monkeypatch.setattr(Interruption, "is_requested", lambda self: False)
     before = (tmp_path / "run" / "spec.yaml").read_text()
     assert main(["train", "lm", "--resume", "--no-test", "--out", "run"]) == 0
     assert (tmp_path / "run" / "spec.yaml").read_text() == before
@@ -92,7 +94,7 @@ def test_going_on_needs_no_flag_again(tmp_path, capsys, monkeypatch):
     refused(capsys, ["train", "translate", "--resume", "--out", "run"], "is for the task 'lm', not for 'translate'")
 
 
-def test_without_a_checkpoint_another_config_is_refused_as_well(tmp_path, capsys):
+def test_without_a_checkpoint_other_settings_are_refused_as_well(tmp_path, capsys):
     train("--steps", "2", "--out", "run")
     for path in sorted((tmp_path / "run" / "checkpoints").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -100,7 +102,7 @@ def test_without_a_checkpoint_another_config_is_refused_as_well(tmp_path, capsys
     train("--steps", "3", "--out", "run", "--resume", code=2)
     assert "steps was 2 and is 3" in capsys.readouterr().err
     train("--steps", "3", "--out", "run", "--resume", "--force")
-    assert read_mapping(tmp_path / "run" / "spec.yaml")["steps"] == 3
+    assert RunFolder(tmp_path / "run").read_settings()["steps"] == 3
 
 
 @pytest.mark.parametrize(
@@ -114,46 +116,46 @@ def test_without_a_checkpoint_another_config_is_refused_as_well(tmp_path, capsys
         (["--width", "100000000"], " parameters, and the memory of this machine does not"),
     ],
 )  # fmt: skip
-def test_what_is_refused_leaves_nothing_behind(tmp_path, capsys, words, message):
-    refused(capsys, ["train", "lm", "--data", "text", "--no-test", *TINY, "--out", "run", *words], message)
+def test_a_refused_run_leaves_nothing_behind(tmp_path, capsys, words, message):
+    refused(capsys, override(["train", "lm", "--data", "text", "--no-test", *TINY, "--out", "run"], *words), message)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_was_there_stays_and_so_does_what_it_holds(tmp_path, capsys):
+def test_a_refused_run_leaves_an_existing_folder_as_it_was(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
     refused(capsys, ["train", "lm", "--data", "text", "--out", "run", "--model", "foo"], "unknown model 'foo'")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 
 
-def test_going_on_needs_a_folder(tmp_path, capsys):
+def test_resuming_needs_a_folder(tmp_path, capsys):
     refused(capsys, ["train", "lm", "--resume"], "--resume needs --out")
     assert not (tmp_path / "runs").exists()
 
 
-def test_data_without_a_test_split_are_told_how_to_do_without(capsys):
+def test_without_a_test_split_the_error_names_no_test(capsys):
     words = ["train", "lm", "--data", "text", *TINY, "--out", "run"]
-    refused(capsys, words, "no test split (it has: train, valid); --no-test does without")
+    refused(capsys, words, "no test split (it has: train, valid); use --no-test to train without it")
 
 
 @pytest.mark.parametrize("form", [["--steps", "5"], ["--steps=5"]])
-def test_a_budget_takes_the_place_of_the_one_in_the_file(tmp_path, form):
+def test_a_budget_replaces_that_of_the_file(tmp_path, form):
     (tmp_path / "mine.yaml").write_text("model: lstm\nepochs: 4.0\n")
     for file in (["--recipe", "word-language-model-lstm"], ["--config", "mine.yaml"]):
-        found = read("lm", [*file, *form])
+        found = read(TASKS["lm"], [*file, *form])
         assert (found.epochs, found.steps, found.minutes) == (None, 5, None)
-        kept = read("lm", [*file, "--lr", "0.1", "--steps", "None"])
+        kept = read(TASKS["lm"], [*file, "--lr", "0.1", "--steps", "None"])
         assert (kept.epochs > 3, kept.steps) == (True, None)
         with pytest.raises(ConfigError, match=r"epochs=None, steps=5, minutes=1\.0: give one budget"):
-            read("lm", [*file, *form, "--minutes", "1"])
+            read(TASKS["lm"], [*file, *form, "--minutes", "1"])
 
 
-def test_divergence_before_the_first_checkpoint_claims_none(tmp_path, capsys):
+def test_divergence_before_the_first_checkpoint_says_so(tmp_path, capsys):
     train("--model", "rnn-relu", "--lr", "1e9", "--clip", "0", "--steps", "30", "--out", "run", code=3)
     assert "there was no checkpoint yet" in capsys.readouterr().err
 
 
-def test_validations_within_an_epoch_tell_how_far_it_is(capsys):
+def test_validations_within_an_epoch_show_its_fraction(capsys):
     train("--steps", "4", "--eval-every", "2", "--out", "run")
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
     places = [float(line.split()[1].rstrip(":")) for line in lines]
@@ -161,7 +163,7 @@ def test_validations_within_an_epoch_tell_how_far_it_is(capsys):
     assert 0 < places[0] < places[1] < 1
 
 
-def test_scores_are_taken_as_while_it_was_trained(capsys):
+def test_evaluate_uses_the_protocol_of_training(capsys):
     train("--steps", "4", "--protocol", "example", "--eval-batch-size", "3", "--out", "run", "--json")
     trained = json.loads(capsys.readouterr().out)["valid"]
     assert main(["evaluate", "run", "--json", "--device", "cpu"]) == 0
@@ -196,7 +198,11 @@ def test_examples_by_themselves_have_no_segments(capsys, words):
     ]
     assert main(padded) == 0
     capsys.readouterr()
-    refused(capsys, ["evaluate", "run", "--device", "cpu", *words], f"{words[0].replace('--no-', '--')} needs a text")
+    refused(
+        capsys,
+        ["evaluate", "run", "--device", "cpu", *words],
+        f"{words[0].replace('--no-', '--')} needs a stream of text",
+    )
     assert main(["evaluate", "run", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.startswith("examples, each by itself: perplexity")
 
@@ -206,8 +212,8 @@ def test_examples_by_themselves_have_no_segments(capsys, words):
     [
         (["--temperature", "nan"], "temperature=nan: it must be 0 or more, and finite"),
         (["--seed", "99999999999999999999999"], "seed=99999999999999999999999"),
-        (["--beam", "2", "--top-k", "1"], "top_k=1 means nothing to a beam search"),
-        (["--beam", "2", "--seed", "7"], "seed=7 means nothing to a beam search"),
+        (["--beam", "2", "--top-k", "1"], "top_k=1 has no effect with --beam"),
+        (["--beam", "2", "--seed", "7"], "seed=7 has no effect with --beam"),
         (["--tokens", "20"], "the model has 16 positions: after a prompt of 1 tokens it can generate 16 more, not 20"),
     ],
 )
@@ -225,53 +231,57 @@ def test_as_many_tokens_as_there_are_positions_can_be_written(capsys):
 
 
 @pytest.mark.parametrize("more", [[], ["--beam", "2"]])
-def test_the_text_is_the_same_whether_printed_or_told_as_json(capsys, more):
+def test_the_text_is_the_same_whether_printed_or_as_json(capsys, more):
     train("--tokenizer", "byte", "--steps", "1", "--out", "run")
     capsys.readouterr()
     words = ["generate", "run", "--tokens", "40", "--device", "cpu", *more]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert printed == told["text"] + "\n"
-    assert len(told["tokens"]) == 40
+    answer = json.loads(capsys.readouterr().out)
+    assert printed == answer["text"] + "\n"
+    assert len(answer["tokens"]) == 40
 
 
-def test_unknown_words_of_a_prompt_are_told(capsys):
+def test_unknown_words_of_a_prompt_are_reported(capsys):
     train("--steps", "1", "--out", "run")
     capsys.readouterr()
     assert main(["generate", "run", "--prompt", "the zzz", "--tokens", "1", "--device", "cpu"]) == 0
-    assert "does not know 1 of 2 tokens of the prompt" in capsys.readouterr().err
+    assert "1 of 2 tokens of the prompt not in the vocabulary: replaced by <unk>" in capsys.readouterr().err
 
 
-def test_a_budget_that_was_spent_is_no_early_stop(capsys):
+def test_a_spent_budget_is_no_early_stop(capsys):
     train("--steps", "2", "--eval-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
     assert "stopped early" not in capsys.readouterr().out
 
 
-def test_patience_that_ended_a_run_is_told(capsys):
+def test_early_stopping_is_reported(capsys):
     train("--steps", "40", "--eval-every", "1", "--patience", "1", "--lr", "3", "--out", "run")
-    assert "stopped early, after" in capsys.readouterr().out
+    assert "stopped early at step " in capsys.readouterr().out
     assert json.loads(Path("run/result.json").read_text())["stopped_early"]
 
 
-def test_what_is_said_of_all_layers_takes_the_place_of_what_a_file_says_of_each(tmp_path, capsys):
+def test_a_flag_for_all_layers_replaces_values_for_each_in_the_file(tmp_path, capsys):
     each = "--layers 2 --mixers lstm gru --layer-widths 8 6 --layer-residuals True True"
     train(*each.split(), "--steps", "1", "--out", "run")
     capsys.readouterr()
     for flags in (["--width", "4"], ["--model", "gru"], ["--no-residual"]):
         assert main(["train", "lm", "--config", "run/spec.yaml", *flags, "--dry-run", "--json", "--out", "other"]) == 0
-    told = [json.loads(line)["parameters"] for line in capsys.readouterr().out.splitlines()]
-    assert len(set(told)) == 3
+    sizes = [json.loads(line)["parameters"] for line in capsys.readouterr().out.splitlines()]
+    assert len(set(sizes)) == 3
     narrow = ["--config", "run/spec.yaml", "--width", "4", "--no-test", "--out", "other"]
     assert main(["train", "lm", *narrow]) == 0
-    assert "layer_widths: []" in (tmp_path / "other" / "spec.yaml").read_text()
+    settings = RunFolder(tmp_path / "other").read_settings()
+    assert settings["width"] == 4
+    assert "layer_widths" not in settings
 
 
-def test_another_rule_does_not_inherit_the_options_of_a_recipes(capsys):
+def test_another_optimizer_does_not_inherit_the_options_of_a_recipe(capsys):
     words = ["--recipe", "wikitext-2-lstm", "--optimizer", "sgd", "--layers", "1", "--layer-widths", "4"]
     train(*words, "--steps", "1", "--out", "run")
-    assert "betas: []" in Path("run/spec.yaml").read_text()
+    settings = RunFolder(Path("run")).read_settings()
+    assert (settings["optimizer"], settings["momentum"]) == ("sgd", 0)
+    assert "betas" not in settings
 
 
 @pytest.mark.parametrize(
@@ -283,36 +293,36 @@ def test_another_rule_does_not_inherit_the_options_of_a_recipes(capsys):
 )
 def test_a_schedule_takes_its_options(words, rates):
     train("--optimizer", "sgd", *words, "--steps", "3", "--eval-every", "1", "--out", "run")
-    told = [json.loads(line)["lr"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    assert told == pytest.approx(rates, rel=1e-9, abs=0)
+    found = [json.loads(line)["lr"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert found == pytest.approx(rates, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--betas", "0.9"], "two are needed"),
-        (["--momentum", "0.5"], "means nothing to adamw"),
+        (["--betas", "0.9"], "give two, of the first and the second moment"),
+        (["--momentum", "0.5"], "is not used by adamw"),
         (["--optimizer", "adamx"], "did you mean 'adamw'"),
         (["--schedule", "cosin"], "did you mean 'cosine'"),
         (["--lr", "-1"], "must be above 0"),
         (["--min-lr-ratio", "2"], "it must be from 0 to 1"),
-        (["--plateau-factor", "2"], "means nothing to a cosine schedule"),
+        (["--plateau-factor", "2"], "is not used by a cosine schedule"),
         (["--layers", "2", "--layer-lr", "1", "0.5", "0.1"], "3 layer_lr are given for 2 layers"),
         (["--data", "multi30k"], "data set 'multi30k' has the columns (source, target), not (text)"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):
-    refused(capsys, ["train", "lm", "--data", "text", "--dry-run", *TINY, *words], message)
+    refused(capsys, override(["train", "lm", "--data", "text", "--dry-run", *TINY], *words), message)
 
 
 @pytest.mark.parametrize("name", ["random_offset", "carry"])
 def test_a_dry_run_refuses_what_examples_do_not_have(capsys, name):
     words = ["train", "lm", "--data", "text", "--dry-run", *PADDED, f"--{name}"]
-    refused(capsys, words, f"{name}=True is about segments of a text")
+    refused(capsys, words, f"{name}=True applies to segments of a stream")
 
 
-def test_a_study_s_folder_is_not_made_a_run_s(tmp_path, capsys):
+def test_a_folder_of_a_study_is_refused(tmp_path, capsys):
     (tmp_path / "many").mkdir()
     (tmp_path / "many" / "study.yaml").write_text("base: {}\n")
-    refused(capsys, ["train", "lm", "--data", "text.txt", "--force", "--out", "many"], "many holds a study")
+    refused(capsys, ["train", "lm", "--data", "text.txt", "--overwrite", "--out", "many"], "many holds a study")
     assert [path.name for path in (tmp_path / "many").iterdir()] == ["study.yaml"]

@@ -101,11 +101,12 @@ def load_run(folder: Path | str, *, device: str = "auto", force: bool = False, w
     run_folder.require()
     run_folder.check_imports(force=force, warn=warn)
     spec = dataclasses.replace(read_spec(folder), device=device)
-    saved = _best(run_folder, warn)
-    changed = list(setting_differences(saved.facts["spec"], run_folder.read_settings()))
+    saved, newest = _best(run_folder, warn)
+    # The newest, because a run may have been resumed by --force with other settings after the best.
+    changed = list(setting_differences(newest.facts["spec"], run_folder.read_settings()))
     if changed:
         raise CheckpointError(
-            f"{run_folder.spec} differs from {saved.path}: {'; '.join(changed)}; restore the file as it was"
+            f"{run_folder.spec} differs from {newest.path}: {'; '.join(changed)}; restore the file as it was"
         )
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(gpus):
@@ -122,8 +123,8 @@ def load_run(folder: Path | str, *, device: str = "auto", force: bool = False, w
     return Run(Path(folder), experiment, saved.step)
 
 
-def _best(folder: RunFolder, warn: Warn) -> checkpoint.Checkpoint:
-    """The best checkpoint, or the newest where the best cannot be read. No file is read twice."""
+def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpoint.Checkpoint]:
+    """The best checkpoint, or the newest where the best cannot be read; and the newest. No file is read twice."""
     parts, failures = ("model", "average"), list[str]()
     for path in checkpoint.newest_first(folder.checkpoints):
         try:
@@ -139,15 +140,15 @@ def _best(folder: RunFolder, warn: Warn) -> checkpoint.Checkpoint:
             except CheckpointError as error:
                 failures.append(f"{error}; using the newest checkpoint instead of the best")
             else:
-                return _with_warnings(saved, failures, warn)
+                break
         try:
-            return _with_warnings(newest.with_parts(parts), failures, warn)
+            saved = newest.with_parts(parts)
         except CheckpointError as error:
             failures.append(f"{error}; skipping this checkpoint")
-    raise CheckpointError("; ".join([f"{folder.folder} has no checkpoint that can be read", *failures]))
-
-
-def _with_warnings(saved: checkpoint.Checkpoint, warnings: list[str], warn: Warn) -> checkpoint.Checkpoint:
-    for line in warnings:
+        else:
+            break
+    else:
+        raise CheckpointError("; ".join([f"{folder.folder} has no checkpoint that can be read", *failures]))
+    for line in failures:
         warn(line)
-    return saved
+    return saved, newest

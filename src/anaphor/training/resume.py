@@ -13,8 +13,8 @@ from anaphor.training.trainer import Trainer
 Warn = Callable[[str], None]
 
 
-def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn) -> bool:
-    """Restore the newest checkpoint of a run. False: it has none, because it ended before the first one.
+def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn) -> list[str] | None:
+    """Restore the newest checkpoint of a run and give what has changed. None: it has none, because it ended before.
 
     Settings, data or an environment that differ from those of the checkpoint are refused, unless by `force`.
     """
@@ -33,7 +33,7 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
     if changed and not force:
         raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changed)}; use --force to resume anyway")
     if saved is None:
-        return False
+        return None
     if not changed and trainer.experiment.initial_carry() is not None:
         saved.validate_for_resume("carry")
     trainer.load(saved)
@@ -48,7 +48,7 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
     folder.truncate_after(saved.step)
     if changed:
         warn(f"resuming {folder.folder} with changes: {'; '.join(changed)}")
-    return True
+    return changed
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

@@ -66,8 +66,8 @@ def execute(
             experiment, folder, callback, interruption.is_requested, save_minutes=save_minutes, imports=files.values()
         )
         earlier_test = read_test_result(folder) if resume else None
-        resumed = resume and _resume(folder, trainer, force=force, warn=warn)
-        if resumed:
+        changes = _resume(folder, trainer, force=force, warn=warn) if resume else None
+        if changes is not None:
             test = test and trainer.facts["test"]  # a test split that was to stay unread stays unread
         first_step = trainer.progress.step
         trainer.facts["test"] = test
@@ -75,7 +75,9 @@ def execute(
         for line in experiment.notes():
             warn(line)
         document = spec_document(trainer, current_data_path(spec, data_path))
-        if resumed:
+        if changes is not None:
+            if changes:
+                trainer.save()  # so that the newest checkpoint has the settings of the spec file
             folder.write_spec(document)
         else:
             if overwrite and folder.exists:
@@ -112,7 +114,7 @@ def execute(
         return result, 130 if interruption.signal == signal.SIGINT else 0
 
 
-def _resume(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Callable[[str], None]) -> bool:
+def _resume(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Callable[[str], None]) -> list[str] | None:
     from anaphor.training.resume import resume_from  # a new run has no use for it
 
     return resume_from(folder, trainer, force=force, warn=warn)

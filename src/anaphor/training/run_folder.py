@@ -98,7 +98,7 @@ class RunFolder:
     def read_data_path(self) -> str | None:
         """Where the data were when the run was last trained; None where their name is enough."""
         path = self.read_environment().get("data_path")
-        return path if isinstance(path, str) else None
+        return path if isinstance(path, str) and path else None
 
     @contextmanager
     def lock(self) -> Iterator[None]:

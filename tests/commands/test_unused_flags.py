@@ -1,10 +1,11 @@
-"""What is said to `train` and nothing reads is refused; what a recipe, a study or an old run says is not."""
+"""Flags of `train` that the run would not use are refused; settings of a recipe or a file are not."""
 
 import json
 
 import pytest
 
 from anaphor.cli.main import main
+from command_line import override
 
 pytestmark = pytest.mark.usefixtures("text")
 
@@ -12,7 +13,7 @@ LM = ["train", "lm", "--data", "text", "--device", "cpu", "--width", "8"]
 EXAMPLES = "applies to segments of a stream, and examples have none: use --batching stream"
 
 
-def told(capsys, words):
+def dry_run(capsys, words):
     capsys.readouterr()
     code = main([*words, "--dry-run"])
     captured = capsys.readouterr()
@@ -54,8 +55,8 @@ def told(capsys, words):
         ),
     ],
 )
-def test_what_nothing_reads_is_refused(capsys, words, message):
-    assert told(capsys, [*LM, *words.split()]) == (2, message)
+def test_an_unused_flag_is_refused(capsys, words, message):
+    assert dry_run(capsys, override(LM, *words.split())) == (2, message)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,8 @@ def test_what_nothing_reads_is_refused(capsys, words, message):
         ("--model transformer-translation --max-positions 7", "max_positions"),
     ],
 )
-def test_nor_by_a_translation(capsys, words, name):
-    code, line = told(capsys, ["train", "translate", "--data", "reverse", *words.split()])
+def test_an_unused_flag_of_translation_is_refused(capsys, words, name):
+    code, line = dry_run(capsys, ["train", "translate", "--data", "reverse", *words.split()])
     assert code == 2
     assert line.startswith(f"{name}=")
     assert " applies to " in line or " has no effect " in line
@@ -92,8 +93,8 @@ def test_it_is_refused_before_anything_is_written(tmp_path, capsys):
         "--bptt 9 --protocol example --eval-batch-size 2",
     ],
 )
-def test_what_something_reads_is_welcome(capsys, words):
-    assert told(capsys, [*LM, *words.split()]) == (0, "")
+def test_a_flag_that_is_used_is_accepted(capsys, words):
+    assert dry_run(capsys, override(LM, *words.split())) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -103,23 +104,23 @@ def test_what_something_reads_is_welcome(capsys, words):
         "--model mixed --heads 2 --position learned --max-positions 50 --activation relu",
     ],
 )
-def test_by_a_translation_too(capsys, words):
-    assert told(capsys, ["train", "translate", "--data", "reverse", *words.split()]) == (0, "")
+def test_a_flag_that_translation_uses_is_accepted(capsys, words):
+    assert dry_run(capsys, ["train", "translate", "--data", "reverse", *words.split()]) == (0, "")
 
 
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        ("shakespeare-character", "--heads 2 --position sinusoidal"),  # it says how many positions there are
-        ("word-language-model-transformer", "--feedforward 0"),  # it says an activation
-        ("word-language-model-lstm", "--batching padded --max-examples 1"),  # it says how its text is scored
+        ("shakespeare-character", "--heads 2 --position sinusoidal"),  # it has max_positions
+        ("word-language-model-transformer", "--feedforward 0"),  # it has an activation
+        ("word-language-model-lstm", "--batching padded --max-examples 1"),  # it has a protocol
     ],
 )
-def test_a_recipe_may_say_what_a_flag_makes_meaningless(capsys, recipe, words):
-    assert told(capsys, [*LM, "--recipe", recipe, *words.split()]) == (0, "")
+def test_a_flag_may_make_a_setting_of_a_recipe_unused(capsys, recipe, words):
+    assert dry_run(capsys, override([*LM, "--recipe", recipe], *words.split())) == (0, "")
 
 
-def test_a_run_from_before_it_was_refused_opens_and_goes_on(tmp_path, capsys):
+def test_a_file_may_have_unused_settings(tmp_path, capsys):
     (tmp_path / "old.yaml").write_text(
         "data: text\nmodel: lstm\nmax_positions: 7\nactivation: relu\ndropout_kind: locked\nbatching: padded\n"
         "bptt: 99\nwidth: 8\nlayers: 1\nsteps: 2\ndevice: cpu\n"
