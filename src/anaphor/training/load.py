@@ -50,7 +50,7 @@ class Run:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer of a model of text."""
+        """The tokenizer of a model of text; that of a translation has a `source` and a `target`."""
         return self._offered("tokenizer", "tokenizer")
 
     @property
@@ -68,12 +68,18 @@ class Run:
         return self.experiment.score(split).to_plain()
 
     def generate(self, prompt: str = "", *, tokens: int = 100, **options: Any) -> str:
-        """Text that the model writes. Options as of `anaphor generate`: temperature, top_k, top_p, beam, seed."""
+        """Text that continues the prompt, of so many tokens. A translation model translates the prompt, a sentence.
+
+        Options are those of `anaphor generate`: `temperature`, `top_k`, `top_p`, `beam`, `seed` (for translation, `beam`).
+        """
         text: str = self._offered("generate", "text to generate")(prompt, tokens=tokens, **options)
         return text
 
     def look(self, *arguments: Any, **options: Any) -> Any:
-        """What happens inside the model on an input: attention, states, losses."""
+        """What happens inside the model on an input, as `anaphor look` shows it: attention, states, losses.
+
+        `run.look(text)` returns the values; `run.look(text, out="folder")` also writes the page and the figures.
+        """
         return self._offered("look", "view of its inside")(*arguments, **options)
 
     def plot(self) -> list[Path]:

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,10 +41,11 @@ from anaphor.tasks import resolve_options
 from anaphor.tasks.lm import STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
 from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
 
 if TYPE_CHECKING:
-    from anaphor.inspect import Look
+    from anaphor.inspect import TextLook
 
 SAMPLE_TOKENS = 50
 
@@ -180,14 +182,21 @@ class LanguageModelExperiment(Experiment):
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p)
         return self.tokenizer.decode(list(generate(self.model, ids, tokens, sampler, seed=seed)))
 
-    def look(self, text: str, layers: Sequence[int] = ()) -> Look:
-        """Attention maps, states and losses of a text; of all layers, or of those given."""
-        from anaphor.inspect import look_at
+    def look(self, text: str, *, layers: Sequence[int] = (), out: Path | str | None = None) -> TextLook:
+        """Attention maps, states and losses of a text; of all layers, or of those given.
 
-        return look_at(self.model, self.tokenizer, text, layers)
+        With `out`, the page and the figures of `anaphor look` are written into that folder.
+        """
+        from anaphor.tasks.lm.look import LookOptions
+
+        options = LookOptions(text=text, layers=tuple(layers))
+        look = options.look_at(self, print_warning)
+        if out is not None:
+            options.write({self.spec.model: look}, Path(out))
+        return look
 
     def statistics(self) -> dict[str, Any]:
-        return {"padding_share": None, "left_out": 0}
+        return {"vocabulary": len(self.tokenizer), "padding_share": None, "left_out": 0}
 
     def compute_loss(self, batch: Batch, state: ModelState | None) -> tuple[Loss, ModelState]:
         """Loss of a batch after a state, and the next state."""

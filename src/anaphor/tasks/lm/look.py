@@ -62,33 +62,39 @@ class LookOptions:
         warn: Callable[[str], None],
     ) -> tuple[dict[str, Any], list[str]]:
         """Write the page and the figures. Gives all values as JSON, and lines for people. `load` loads another run."""
+        look = self.look_at(experiment, warn)
+        looks = {str(run): look}
+        if self.compare is not None:
+            other = self.look_at(load(self.compare), warn)
+            missing = self._missing(other)
+            # The layer and the head were chosen for the first run; the second need not have them.
+            looks[str(self.compare)] = replace(other, notes=(*other.notes, missing)) if missing else other
+        written, left_out = self.write(looks, out)
+        return self._plain(looks, written, left_out), _describe(looks, written, left_out)
+
+    def write(self, looks: Mapping[str, TextLook], out: Path) -> tuple[list[Path], tuple[str, ...]]:
+        """Write the page and the figures. Gives their paths, and a sentence for each thing that was left out."""
         from anaphor.inspect.figures import draw_attention, draw_units
         from anaphor.inspect.page import build_page
         from anaphor.training.files import replace_file
 
-        look = self._look_at(experiment, warn)
-        looks = {str(run): look}
-        first = None
+        shown_first = None
         if self.layer is not None:
-            ((name, head), *others) = look.heads_of(self.layer, self.head)
-            first = (name, None if others else head)
-        if self.compare is not None:
-            other = self._look_at(load(self.compare), warn)
-            missing = self._missing(other)
-            # The layer and the head were chosen for the first run; the second need not have them.
-            looks[str(self.compare)] = replace(other, notes=(*other.notes, missing)) if missing else other
-        page, left_out = build_page(looks, first)
+            ((name, head), *others) = next(iter(looks.values())).heads_of(self.layer, self.head)
+            shown_first = (name, None if others else head)
+        page, left_out = build_page(looks, shown_first)
         written = [out / "attention.html"]
         with writing_to(out):
             replace_file(written[0], page.encode())
-            for ending, (name, one) in zip(("", "-compared"), looks.items(), strict=False):
+            for ending, (name, look) in zip(("", "-compared"), looks.items(), strict=False):
                 title = name if len(looks) > 1 else ""
-                if not self._missing(one):
-                    written += draw_attention(one, out, self.layer, self.head, stem=f"attention{ending}", run=title)
-                written += draw_units(one, out, stem=f"states{ending}", run=title)
-        return self._plain(looks, written, left_out), _describe(looks, written, left_out)
+                if not self._missing(look):
+                    written += draw_attention(look, out, self.layer, self.head, stem=f"attention{ending}", run=title)
+                written += draw_units(look, out, stem=f"states{ending}", run=title)
+        return written, left_out
 
-    def _look_at(self, experiment: LanguageModelExperiment, warn: Callable[[str], None]) -> TextLook:
+    def look_at(self, experiment: LanguageModelExperiment, warn: Callable[[str], None]) -> TextLook:
+        """The text in a run's model, with its scores."""
         from anaphor.data.tokenizer import UNKNOWN
         from anaphor.inspect import look_at
 

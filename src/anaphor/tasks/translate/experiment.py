@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -300,12 +301,27 @@ class TranslationExperiment(Experiment):
         in_tokens = {} if self.spec.batch_tokens is None else {"batch_size": None}
         return resolve_options(Seq2SeqOptions, self.model.spec.resolved()) | in_tokens
 
-    def look(self, text: str, layer: int | None = None) -> Alignment:
-        """Attention of the translation of a sentence to its source."""
-        from anaphor.tasks.translate.verbs import align
+    @property
+    def tokenizer(self) -> PairTokenizers:
+        """The tokenizers of both languages, `source` and `target`."""
+        return self.tokenizers
+
+    def generate(self, prompt: str, *, tokens: int = 100, beam: int | None = None) -> str:
+        """The translation of a sentence, of at most so many tokens, by the beam search of the run or a wider one."""
+        search = replace(self.beam, max_length=tokens, width=self.spec.beam if beam is None else beam)
+        ((best, *_),) = self.translate([prompt], search)
+        return self.tokenizers.target.decode(best.tokens)
+
+    def look(self, text: str, *, layer: int | None = None, out: Path | str | None = None) -> Alignment:
+        """Attention of the translation of a sentence to its source. With `out`, the page and the figures of
+        `anaphor look` are written into that folder."""
+        from anaphor.tasks.translate.verbs import align, write_alignment
 
         ((best, *_),) = self.translate([text], self.beam)
-        return align(self, text, best, layer)
+        alignment = align(self, text, best, layer)
+        if out is not None:
+            write_alignment(alignment, Path(out), "alignment")
+        return alignment
 
     @property
     def beam(self) -> Beam:
@@ -314,7 +330,10 @@ class TranslationExperiment(Experiment):
 
     def statistics(self) -> dict[str, Any]:
         train = self.split("train")
-        return {"padding_share": train.batches.padding_share, "left_out": train.pairs.dropped}
+        vocabulary = len(self.tokenizers.target)
+        return {
+            "vocabulary": vocabulary, "padding_share": train.batches.padding_share, "left_out": train.pairs.dropped,
+        }  # fmt: skip
 
 
 def build_experiment(

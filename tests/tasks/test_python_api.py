@@ -1,0 +1,148 @@
+"""Experiments in Python: train, read the history, generate, look inside, load again."""
+
+import inspect
+
+import pytest
+import torch
+
+import anaphor
+from anaphor.training.load import Run
+
+TINY = {"model": "lstm", "width": 16, "layers": 1, "steps": 4, "eval_every": 2, "bptt": 8, "batch_size": 2}
+
+
+@pytest.fixture
+def run(text):
+    return anaphor.train("lm", data="text", out="run", no_test=True, device="cpu", progress=False, **TINY)
+
+
+@pytest.fixture
+def translation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    for name in ("train.en", "train.de", "valid.en", "valid.de"):
+        (tmp_path / name).write_text("a b a b a b\na b c d e f\nb a\n")
+    settings = {"data": str(tmp_path), "source": "en", "width": 8, "steps": 1, "beam": 2, "device": "cpu"}
+    return anaphor.train("translate", out="run", no_test=True, progress=False, **settings)
+
+
+def test_a_run_has_its_model_tokenizer_history_and_result(run):
+    ids = torch.from_numpy(run.tokenizer.encode_sentence("the cat sat"))[None]
+    logits, state = run.model(ids)
+    assert logits.shape == (1, 3, len(run.tokenizer))
+    assert state.seen.tolist() == [3]
+    assert not run.model.training
+    rows = [row for row in run.metrics if "valid" in row]
+    assert [row["step"] for row in rows] == [2, 4]
+    assert rows[-1]["valid"]["perplexity"] > 1
+    assert run.result["status"] == "finished"
+    assert run.result["valid"] == run.evaluate("valid")
+    assert run.spec.model == "lstm"
+    assert run.spec.width == 16
+    assert run.step in (2, 4)
+
+
+def test_it_generates_as_the_command_does(run, capsys):
+    from anaphor.cli.main import main
+
+    assert main(["generate", "run", "--prompt", "the", "--tokens", "6", "--seed", "3", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out == run.generate("the", tokens=6, seed=3) + "\n"
+    assert run.generate("the", tokens=5, temperature=0) == run.generate("the", tokens=5, temperature=0, seed=9)
+    assert len(run.generate(tokens=5, beam=2).split()) >= 1
+
+
+def test_it_looks_inside_and_writes_the_page_on_request(run, tmp_path):
+    look = run.look("the cat sat")
+    assert look.tokens[1:] == ("the", "cat", "sat")
+    assert len(look.scored.losses) == 3
+    assert {one.part for one in look.units} >= {"hidden", "cell"}
+    assert not (tmp_path / "look").exists()
+    run.look("the cat sat", layers=[0], out=tmp_path / "look")
+    assert "<html" in (tmp_path / "look" / "attention.html").read_text()
+    assert (tmp_path / "look" / "states.png").is_file()
+
+
+def test_it_warns_of_unknown_words(run, capsys):
+    run.look("the zebra sat")
+    assert "1 of 3 tokens of the text not in the vocabulary" in capsys.readouterr().err
+
+
+def test_it_draws_its_curves(run):
+    paths = run.plot()
+    assert all(path.is_file() for path in paths)
+    assert {path.suffix for path in paths} == {".png", ".svg"}
+
+
+def test_a_loaded_run_is_the_same(run):
+    loaded = anaphor.load_run("run", device="cpu")
+    assert loaded.step == run.step
+    assert loaded.metrics == run.metrics
+    assert loaded.generate("a dog", tokens=8) == run.generate("a dog", tokens=8)
+    for name, tensor in loaded.model.state_dict().items():
+        torch.testing.assert_close(tensor, run.model.state_dict()[name], rtol=0, atol=0)
+
+
+def test_loading_leaves_the_random_state_alone(run):
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    loaded = anaphor.load_run("run", device="cpu")
+    loaded.generate(tokens=3)
+    loaded.look("the cat")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_callback_gets_steps_and_validations(text):
+    class Recorder:
+        def __init__(self):
+            self.losses, self.results = [], []
+
+        def on_step(self, progress, loss, count):
+            self.losses.append(loss)
+
+        def on_evaluation(self, epoch, train_loss, result, is_best):
+            self.results.append((result.values["perplexity"], is_best))
+
+    recorder = Recorder()
+    run = anaphor.train("lm", data="text", out="run", no_test=True, device="cpu", callback=recorder, **TINY)
+    assert len(recorder.losses) == 4
+    assert [value for value, _ in recorder.results] == [row["valid"]["perplexity"] for row in run.metrics]
+    assert recorder.results[0][1]
+
+
+def test_unknown_keywords_are_refused(text):
+    with pytest.raises(anaphor.ConfigError, match="epoch"):
+        anaphor.train("lm", data="text", out="run", epoch=2)
+    with pytest.raises(anaphor.ConfigError, match="did you mean 'lm'"):
+        anaphor.train("lmm", data="text", out="run")
+
+
+def test_a_run_that_exists_is_not_replaced_by_accident(run):
+    with pytest.raises(anaphor.ConfigError, match="--overwrite"):
+        anaphor.train("lm", data="text", out="run", no_test=True, device="cpu", progress=False, **TINY)
+    again = anaphor.train(
+        "lm", data="text", out="run", no_test=True, device="cpu", progress=False, overwrite=True, **TINY
+    )
+    assert again.result["valid"] == run.result["valid"]
+
+
+def test_a_translation_is_generated_and_aligned(translation, tmp_path):
+    assert set(translation.generate("a b c").split()) <= set("abcdef")
+    assert len(translation.generate("a b c d e f", tokens=2).split()) <= 2
+    assert len(translation.tokenizer.source) == len(translation.tokenizer.target)
+    alignment = translation.look("a b c", out=tmp_path / "look")
+    assert alignment.source == ("a", "b", "c")
+    assert alignment.weights.shape == (len(alignment.target), 3)
+    assert (tmp_path / "look" / "alignment.html").is_file()
+
+
+def test_everything_public_is_documented():
+    for name in anaphor.__dir__():
+        value = getattr(anaphor, name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert (value.__doc__ or "").strip(), name
+    members = [member for name, member in vars(Run).items() if not name.startswith("_")]
+    for member in members:
+        documented = member.fget if isinstance(member, property) else member
+        if callable(documented):
+            assert documented.__doc__, documented
+            assert inspect.signature(documented).return_annotation is not inspect.Signature.empty, documented
