@@ -41,6 +41,7 @@ class Run:
 
     @property
     def task(self) -> TaskDefinition:
+        """What the task says of itself: its metrics, what throughput counts."""
         return task_of(self.spec)
 
     @property
@@ -70,7 +71,7 @@ class Run:
     def generate(self, prompt: str = "", *, tokens: int = 100, **options: Any) -> str:
         """Text that continues the prompt, of so many tokens. A translation model translates the prompt, a sentence.
 
-        Options are those of `anaphor generate`: `temperature`, `top_k`, `top_p`, `beam`, `seed` (for translation, `beam`).
+        Options: those of `anaphor generate`, `temperature`, `top_k`, `top_p`, `beam`, `seed`; for translation `beam`.
         """
         text: str = self._offered("generate", "text to generate")(prompt, tokens=tokens, **options)
         return text
