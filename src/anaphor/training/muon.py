@@ -19,7 +19,7 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        assert closure is None, "the loop computes the loss; nobody asks an optimizer to"
+        assert closure is None, "the loop computes the loss, not the optimizer"
         for group in self.param_groups:
             alike: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
