@@ -139,7 +139,8 @@ def test_models_prints_a_table(capsys):
 
 
 def test_a_broken_promise_of_speed_is_an_exit_code(monkeypatch, capsys):
-    from anaphor.bench import Finding, generation, overhead
+    from anaphor.bench import generation, overhead
+    from anaphor.bench.timing import Finding
 
     broken = Finding("ours", "peer", 0.5, 0.4, 0.6, "the interval reaches 0.95", kept=False)
     monkeypatch.setattr(overhead, "measure", lambda pairs, tick: [broken])

@@ -8,20 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from anaphor.bench import DEFAULT_PARTS, PARTS, count_ticks, measure
 from anaphor.cli.table import print_table
 from anaphor.config import look_up
 from anaphor.errors import ConfigError, create_folder, writing_to
 from anaphor.flags import parse
-
-PARTS = {
-    "overhead": "our stacks against torch.nn",
-    "generation": "generation with carried state",
-    "recording": "cost of taps and of recording",
-    "training": "the recipes against a plain loop",
-    "feeding": "a translation model with input feeding against a loop over cells",
-    "bleu": "BLEU against sacreBLEU",
-    "packing": "several runs of a study on one device",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +21,8 @@ class Options:
 
     pairs: int = 60
     """Pairs of timings per ratio; ours and the peer run alternately."""
-    parts: tuple[str, ...] = ("overhead", "generation", "recording", "training", "feeding", "bleu")
-    """Benchmarks: overhead, generation, recording, training, feeding, bleu; packing only if named."""
+    parts: tuple[str, ...] = DEFAULT_PARTS
+    """Benchmarks (all but packing if not given)."""
     device: str = "cpu"
     """Device of training, feeding and packing: auto, cpu or cuda. The other parts use the CPU."""
     threads: int = 0
@@ -58,8 +49,7 @@ def run(words: Sequence[str]) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from anaphor.bench import bleu, feeding, generation, overhead, packing, training
-    from anaphor.bench.timing import Finding, describe_machine, render_page
+    from anaphor.bench.timing import describe_machine, render_page
     from anaphor.draw import curves
     from anaphor.training.experiment import choose_device
 
@@ -68,10 +58,6 @@ def run(words: Sequence[str]) -> int:
     device = choose_device(options.device)
     if options.out is not None:
         create_folder(options.out)
-    sizes = {"overhead": 4 * options.pairs, "generation": 3 * options.pairs + 3 + generation.TOKENS}
-    sizes |= {"recording": 2 * options.pairs, "training": training.count_comparisons(device) * options.pairs}
-    sizes |= {"feeding": options.pairs, "bleu": options.pairs, "packing": packing.count_ticks(device)}
-    total = sum(sizes[part] for part in options.parts)
     columns = (
         *Progress.get_default_columns(),
         MofNCompleteColumn(),
@@ -79,28 +65,12 @@ def run(words: Sequence[str]) -> int:
         TextColumn("{task.fields[now]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=total, now="")
+        task = progress.add_task("measuring", total=count_ticks(options.parts, options.pairs, device), now="")
 
         def tick(now: str) -> None:
             progress.update(task, advance=1, now=now)
 
-        findings: list[Finding] = []
-        times: dict[str, list[float]] = {}
-        if "overhead" in options.parts:
-            findings += overhead.measure(options.pairs, tick)
-        if "generation" in options.parts:
-            more, times = generation.measure(options.pairs, tick)
-            findings += more
-        if "recording" in options.parts:
-            findings += overhead.measure_recording(options.pairs, tick)
-        if "training" in options.parts:
-            findings += training.measure(options.pairs, device, tick)
-        if "feeding" in options.parts:
-            findings += feeding.measure(options.pairs, device, tick)
-        if "bleu" in options.parts:
-            findings += bleu.measure(options.pairs, tick)
-        if "packing" in options.parts:
-            findings += packing.measure(device, tick)
+        findings, times = measure(options.parts, options.pairs, device, tick)
 
     exit_code = 0 if all(finding.kept for finding in findings) else 1
     machine = describe_machine(device)
