@@ -99,7 +99,7 @@ def measure(pairs: int, tick: Callable[[str], None]) -> list[Finding]:
 class NoTap(nn.Module):
     """Replaces a tap; it cannot be watched."""
 
-    watched = False
+    is_recorded = False
 
 
 def remove_taps(model: nn.Module) -> nn.Module:
