@@ -32,11 +32,11 @@ def test_the_promises_hold_on_a_gpu(name):
         contract.gradient_crosses_the_seam(mixer, x, more)
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [*VIEWS, "everything"])
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_fused_and_explicit_attention_agree_on_a_gpu(position, view, dtype):
-    mixer = AttentionSpec(width=64, heads=2, position=position, **VIEWS[view]).build().to(dtype)
+    mixer = AttentionSpec(width=64, heads=2, position=position, **VIEWS.get(view, {"mask": view})).build().to(dtype)
     x = torch.randn(3, 40, 64, dtype=dtype, requires_grad=True)
     span = Span.whole(x, torch.tensor([40, 17, 1]))
     fused, _ = mixer(x, mixer.initial_state(x), span)
