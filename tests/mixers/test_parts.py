@@ -1,5 +1,7 @@
 """Scores, normalizers, masks and merges against their definitions."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from anaphor.errors import ConfigError
 from anaphor.mixers import Attention, AttentionSpec, Span
 from anaphor.mixers.attention.heads import Merge, Reweight, ReweightMatrix, Shift, Shuffle
-from anaphor.mixers.attention.mask import Band, Causal, Everything, Hidden, MatrixMask, Prefix, Window, parse_mask
+from anaphor.mixers.attention.mask import band, causal, everything, hidden, matrix_mask, parse_mask, prefix, window
 from anaphor.mixers.attention.score import NORMALIZERS, SCORES, Additive, Bilinear, Cosine, sigmoid, softmax, sparsemax
 from anaphor.mixers.spec import Sizes
 
@@ -120,37 +122,37 @@ QUERY, KEY = torch.arange(5)[:, None], torch.arange(5)[None, :]
 
 def test_masks_answer_for_two_positions():
     distance = QUERY - KEY
-    assert torch.equal(Causal()(QUERY, KEY), distance >= 0)
-    assert torch.equal(Window(2)(QUERY, KEY), distance < 2)
-    assert torch.equal(Band(1, 2)(QUERY, KEY), (distance <= 1) & (distance >= -2))
-    assert torch.equal(Prefix(2)(QUERY, KEY), (KEY < 2).expand(5, 5))
-    assert torch.equal(Hidden((1, 3))(QUERY, KEY), ((KEY != 1) & (KEY != 3)).expand(5, 5))
-    assert Everything()(QUERY, KEY).all()
+    assert torch.equal(causal()(QUERY, KEY), distance >= 0)
+    assert torch.equal(window(2)(QUERY, KEY), distance < 2)
+    assert torch.equal(band(1, 2)(QUERY, KEY), (distance <= 1) & (distance >= -2))
+    assert torch.equal(prefix(2)(QUERY, KEY), (KEY < 2).expand(5, 5))
+    assert torch.equal(hidden(1, 3)(QUERY, KEY), ((KEY != 1) & (KEY != 3)).expand(5, 5))
+    assert everything()(QUERY, KEY).all()
     matrix = torch.rand(5, 5) < 0.5
-    assert torch.equal(MatrixMask(matrix.long())(QUERY, KEY), matrix)
+    assert torch.equal(matrix_mask(matrix.long())(QUERY, KEY), matrix)
 
 
 @pytest.mark.parametrize(
-    ("text", "mask", "causal", "reach"),
+    ("text", "mask", "is_causal", "reach"),
     [
-        ("causal", Causal(), True, None),
-        ("causal & window(3)", Causal() & Window(3), True, 3),
-        ("causal & (window(3) | prefix(2))", Causal() & (Window(3) | Prefix(2)), True, None),
-        ("causal | prefix(2)", Causal() | Prefix(2), False, None),
-        ("band(2, 0)", Band(2, 0), True, 3),
-        ("everything & hidden(0, 4)", Everything() & Hidden((0, 4)), False, None),
+        ("causal", causal(), True, math.inf),
+        ("causal & window(3)", causal() & window(3), True, 3),
+        ("causal & (window(3) | prefix(2))", causal() & (window(3) | prefix(2)), True, math.inf),
+        ("causal | prefix(2)", causal() | prefix(2), False, math.inf),
+        ("band(2, 0)", band(2, 0), True, 3),
+        ("everything & hidden(0, 4)", everything() & hidden(0, 4), False, math.inf),
     ],
 )
-def test_masks_read_what_they_write(text, mask, causal, reach):
+def test_masks_read_what_they_write(text, mask, is_causal, reach):
     parsed = parse_mask(text)
     assert parsed == mask
     assert str(parsed) == text
-    assert (parsed.is_causal, parsed.reach) == (causal, reach)
+    assert (parsed.is_causal, parsed.reach) == (is_causal, reach)
 
 
 @given(
     st.recursive(
-        st.sampled_from([Causal(), Window(2), Band(1, 1), Prefix(2), Hidden((1,)), Everything()]),
+        st.sampled_from([causal(), window(2), band(1, 1), prefix(2), hidden(1), everything()]),
         lambda inner: st.builds(lambda a, b, both: a & b if both else a | b, inner, inner, st.booleans()),
         max_leaves=6,
     )
@@ -161,10 +163,10 @@ def test_any_mask_survives_being_written_and_keeps_its_word(mask):
     assert torch.equal(again(QUERY, KEY), allowed)
     if mask.is_causal:
         assert not allowed.triu(1).any()
-    if mask.reach is not None:
+    if mask.reach < math.inf:
         assert not (allowed & (mask.reach <= QUERY - KEY)).any()
     if mask.is_band and mask.is_causal:
-        reach = 99 if mask.reach is None else mask.reach
+        reach = min(mask.reach, 99)
         assert torch.equal(allowed, (QUERY >= KEY) & (reach > QUERY - KEY))
 
 
@@ -192,7 +194,7 @@ def test_masks_that_mean_nothing_are_refused(text, message):
 
 def test_a_matrix_can_be_given_for_whole_sequences():
     matrix = torch.rand(6, 6) < 0.6
-    mixer = Attention(AttentionSpec(width=6, heads=2), MatrixMask(matrix))
+    mixer = Attention(AttentionSpec(width=6, heads=2), matrix_mask(matrix))
     assert not mixer.streams
     x = torch.randn(2, 6, 6)
     mixer(x, (), Span.whole(x))

@@ -6,7 +6,7 @@ import torch
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
 from anaphor.mixers import Attention, AttentionSpec, Span
-from anaphor.mixers.attention.mask import MatrixMask
+from anaphor.mixers.attention.mask import matrix_mask
 from anaphor.models import FFN, AttentionHead, AttentionResidual, MultiHeadedAttention, Transformer
 
 
@@ -51,7 +51,7 @@ def test_a_token_that_may_see_nothing_gets_zeros_and_no_nan():
 def test_the_same_mask_through_the_mixer():
     mask = itself_and_the_token_before(6)
     mask[3] = 0
-    layer = Attention(AttentionSpec(width=8, heads=2), MatrixMask(mask))
+    layer = Attention(AttentionSpec(width=8, heads=2), matrix_mask(mask))
     x = torch.randn(2, 6, 8)
     with recorded(layer, "weights") as seen:
         watched, _ = layer(x, (), Span.whole(x))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.mask import Everything, Mask, MatrixMask
+from anaphor.mixers.attention.mask import everything, matrix_mask
 from anaphor.mixers.attention.score import ScaledDot, softmax
 from anaphor.mixers.spec import Sizes
 from anaphor.models.backbone import FeedForward
@@ -117,7 +117,7 @@ class BilinearAttention(nn.Module):
 
 
 def _allowed(x: Tensor, attn_mask: Tensor | None) -> Tensor:
-    mask: Mask = Everything() if attn_mask is None else MatrixMask(attn_mask)
+    mask = everything() if attn_mask is None else matrix_mask(attn_mask)
     steps = torch.arange(x.shape[-2], device=x.device)
     allowed = mask(steps[:, None], steps[None, :])
     if allowed.ndim == 3 and (x.ndim != 3 or len(allowed) not in (1, len(x))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
-from anaphor.mixers.attention.mask import Mask, Window, check_distance, parse_mask
+from anaphor.mixers.attention.mask import Mask, check_distance, parse_mask, window
 from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.base import KVBuffer, Span
 from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, required
@@ -41,7 +42,7 @@ class AttentionSpec(MultiHeadSpec, ReachOptions, PositionOptions):
         if self.memory is not None:
             check_distance(f"memory={self.memory}", self.memory + 1)  # a token also attends to itself
         reach = self.combined_mask.reach
-        if self.memory is not None and reach is not None and self.memory < reach - 1:
+        if self.memory is not None and math.isfinite(reach) and self.memory < reach - 1:
             raise ConfigError(
                 f"memory={self.memory} is too short for a window of {reach}: "
                 f"keep at least {reach - 1} tokens, or use a shorter window"
@@ -52,7 +53,7 @@ class AttentionSpec(MultiHeadSpec, ReachOptions, PositionOptions):
     def combined_mask(self) -> Mask:
         """`mask` and `window` as one."""
         mask = parse_mask(required(self.mask))
-        return mask if self.window is None else mask & Window(self.window)
+        return mask if self.window is None else mask & window(self.window)
 
     @property
     def sizes(self) -> Sizes:
@@ -92,7 +93,7 @@ class Attention(MultiHead):
         """`mask` replaces the one of the spec, which cannot express a matrix."""
         super().__init__(spec)
         mask = spec.combined_mask if mask is None else mask
-        self.mask = mask if spec.memory is None else mask & Window(spec.memory + 1)
+        self.mask = mask if spec.memory is None else mask & window(spec.memory + 1)
         self.project = nn.Linear(spec.width, 3 * self.inner_width, bias=required(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
 
@@ -145,12 +146,12 @@ class Attention(MultiHead):
         # A recorded map of padded rows is spelled out: without a mask it would have weights in the rows of padding.
         is_exact = not (span.has_padding and self.weights.is_recorded)
         # All keys are within reach, so that only their order matters.
-        is_plain_causal = mask.is_band and mask.is_causal and (mask.reach is None or kept <= mask.reach)
+        is_plain_causal = mask.is_band and mask.is_causal and kept <= mask.reach
         if is_plain_causal and new == kept and is_exact:
             return Visibility(is_causal=True)
         if is_plain_causal and new == 1 and cache.positions is None:
             return Visibility()
-        if mask.is_full(new) and new == kept and is_exact:
+        if new == kept and new <= mask.full_up_to and is_exact:
             return Visibility(span.valid[:, None, None, :] if span.has_padding else None)
         if mask.is_band:
             queries, keys = _relative_positions(cache, span)

@@ -7,9 +7,10 @@ in a spec: `causal & (window(64) | prefix(4))`.
 from __future__ import annotations
 
 import ast
-import dataclasses
-from dataclasses import dataclass
-from typing import ClassVar
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,220 +28,116 @@ MAX_DISTANCE = 2**62
 class Mask:
     """Called with query and key positions that broadcast; True where the query attends to the key."""
 
-    minimum: ClassVar[int] = 0
-    """Of its numbers."""
-
-    def __post_init__(self) -> None:
-        for number in self._numbers():
-            option = f"{type(self).__name__.lower()}({number})"
-            if number < self.minimum:
-                raise ConfigError(f"{option}: the number must be at least {self.minimum}")
-            check_distance(option, number)
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether no token attends to a later one, so that a sequence may be cut anywhere."""
-        return False
-
-    @property
-    def reach(self) -> int | None:
-        """Number of tokens back that a token attends to, itself included; None means all."""
-        return None
-
-    @property
-    def is_band(self) -> bool:
-        """Whether a token attends to all tokens within reach, and nothing depends on where the sequence began."""
-        return False
-
-    def is_full(self, tokens: int) -> bool:
-        """Whether every token of a sequence of that length attends to every other, so that no mask is needed."""
-        return False
+    text: str
+    """The mask as a spec has it."""
+    allows: Callable[[Tensor, Tensor], Tensor] = field(compare=False, repr=False)
+    is_causal: bool = False
+    """Whether no token attends to a later one, so that a sequence may be cut anywhere."""
+    reach: float = math.inf
+    """Number of tokens back that a token attends to, itself included."""
+    is_band: bool = False
+    """Whether a token attends to all tokens within reach, and nothing depends on where the sequence began."""
+    full_up_to: float = 0
+    """Length up to which every token of a sequence attends to every other, so that no mask is needed."""
+    is_union: bool = False
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} does not define __call__")
+        return self.allows(query, key)
 
     def __and__(self, other: Mask) -> Mask:
-        return Intersection(self, other)
+        return Mask(
+            " & ".join(f"({mask})" if mask.is_union else str(mask) for mask in (self, other)),
+            lambda query, key: self(query, key) & other(query, key),
+            is_causal=self.is_causal or other.is_causal,
+            reach=min(self.reach, other.reach),
+            is_band=self.is_band and other.is_band,
+            full_up_to=min(self.full_up_to, other.full_up_to),
+        )
 
     def __or__(self, other: Mask) -> Mask:
-        return Union(self, other)
+        return Mask(
+            f"{self} | {other}",
+            lambda query, key: self(query, key) | other(query, key),
+            is_causal=self.is_causal and other.is_causal,
+            reach=max(self.reach, other.reach),
+            full_up_to=max(self.full_up_to, other.full_up_to),
+            is_union=True,
+        )
 
     def __str__(self) -> str:
-        numbers = ", ".join(map(str, self._numbers()))
-        return type(self).__name__.lower() + (f"({numbers})" if numbers else "")
-
-    def _numbers(self) -> list[int]:
-        values = [value if isinstance(value, tuple) else (value,) for value in vars(self).values()]
-        return [number for numbers in values for number in numbers if isinstance(number, int)]
+        return self.text
 
 
-@dataclass(frozen=True)
-class Everything(Mask):
+def _all_pairs(query: Tensor, key: Tensor) -> Tensor:
+    return torch.ones_like(query == key)
+
+
+def everything() -> Mask:
     """Every token attends to every token."""
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return torch.ones_like(query == key)
-
-    def is_full(self, tokens: int) -> bool:
-        return True
+    return Mask("everything", _all_pairs, full_up_to=math.inf)
 
 
-@dataclass(frozen=True)
-class Causal(Mask):
+def causal() -> Mask:
     """Itself and the tokens before."""
-
-    is_causal = True
-    is_band = True
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return key <= query
+    return Mask("causal", lambda query, key: key <= query, is_causal=True, is_band=True, full_up_to=1)
 
 
-@dataclass(frozen=True)
-class Window(Mask):
+def window(tokens: int) -> Mask:
     """Itself, the `tokens - 1` tokens before it, and all later ones: combine with `causal`."""
-
-    tokens: int
-    minimum = 1
-    is_band = True
-
-    @property
-    def reach(self) -> int:
-        return self.tokens
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return query - key < self.tokens
-
-    def is_full(self, tokens: int) -> bool:
-        return tokens <= self.tokens
+    _check_numbers("window", 1, tokens)
+    allows = lambda query, key: query - key < tokens  # noqa: E731
+    return Mask(f"window({tokens})", allows, reach=tokens, is_band=True, full_up_to=tokens)
 
 
-@dataclass(frozen=True)
-class Band(Mask):
+def band(before: int, after: int) -> Mask:
     """At most so many tokens before and after."""
-
-    before: int
-    after: int
-    is_band = True
-
-    @property
-    def is_causal(self) -> bool:
-        return self.after == 0
-
-    @property
-    def reach(self) -> int:
-        return self.before + 1
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query - key <= self.before) & (key - query <= self.after)
-
-    def is_full(self, tokens: int) -> bool:
-        return tokens <= 1 + min(self.before, self.after)
+    _check_numbers("band", 0, before, after)
+    return Mask(
+        f"band({before}, {after})",
+        lambda query, key: (query - key <= before) & (key - query <= after),
+        is_causal=after == 0,
+        reach=before + 1,
+        is_band=True,
+        full_up_to=1 + min(before, after),
+    )
 
 
-@dataclass(frozen=True)
-class Prefix(Mask):
+def prefix(tokens: int) -> Mask:
     """The first tokens of the sequence: with `causal | prefix(8)` those eight attend to each other."""
-
-    tokens: int
-    minimum = 1
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return (key < self.tokens) & torch.ones_like(query == key)
+    _check_numbers("prefix", 1, tokens)
+    return Mask(f"prefix({tokens})", lambda query, key: _all_pairs(query, key) & (key < tokens))
 
 
-@dataclass(frozen=True)
-class Hidden(Mask):
+def hidden(*positions: int) -> Mask:
     """All but the tokens at these positions, to which no token attends, themselves included."""
+    if not positions:
+        raise ConfigError("hidden() needs at least one position, as in hidden(0)")
+    _check_numbers("hidden", 0, *positions)
 
-    positions: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.positions:
-            raise ConfigError("hidden() needs at least one position, as in hidden(0)")
-        super().__post_init__()
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        allowed = torch.ones_like(query == key)
-        for position in self.positions:
+    def allows(query: Tensor, key: Tensor) -> Tensor:
+        allowed = _all_pairs(query, key)
+        for position in positions:
             allowed = allowed & (key != position)
         return allowed
 
+    return Mask(f"hidden({', '.join(map(str, positions))})", allows)
 
-@dataclass(frozen=True, eq=False)
-class MatrixMask(Mask):
+
+def matrix_mask(matrix: Tensor) -> Mask:
     """A 0/1 matrix for whole sequences: row t marks the tokens that token t attends to. [T, S] or [B, T, S]"""
 
-    matrix: Tensor
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+    def allows(query: Tensor, key: Tensor) -> Tensor:
         pairs = torch.broadcast_shapes(query.shape, key.shape)
-        if self.matrix.ndim not in (2, 3) or self.matrix.shape[-2:] != pairs[-2:]:
-            raise ConfigError(
-                f"the mask is {list(self.matrix.shape)}, but there are {pairs[-2]} tokens and {pairs[-1]} keys"
-            )
-        return self.matrix.to(query.device) != 0
+        if matrix.ndim not in (2, 3) or matrix.shape[-2:] != pairs[-2:]:
+            tokens, keys = pairs[-2:]
+            raise ConfigError(f"the mask is {list(matrix.shape)}, but there are {tokens} tokens and {keys} keys")
+        return matrix.to(query.device) != 0
+
+    return Mask("matrix", allows)
 
 
-@dataclass(frozen=True)
-class Intersection(Mask):
-    first: Mask
-    second: Mask
-
-    @property
-    def is_causal(self) -> bool:
-        return self.first.is_causal or self.second.is_causal
-
-    @property
-    def reach(self) -> int | None:
-        return min((mask.reach for mask in (self.first, self.second) if mask.reach is not None), default=None)
-
-    @property
-    def is_band(self) -> bool:
-        return self.first.is_band and self.second.is_band
-
-    def is_full(self, tokens: int) -> bool:
-        return self.first.is_full(tokens) and self.second.is_full(tokens)
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.first(query, key) & self.second(query, key)
-
-    def __str__(self) -> str:
-        return " & ".join(f"({mask})" if isinstance(mask, Union) else str(mask) for mask in (self.first, self.second))
-
-
-@dataclass(frozen=True)
-class Union(Mask):
-    first: Mask
-    second: Mask
-
-    @property
-    def is_causal(self) -> bool:
-        return self.first.is_causal and self.second.is_causal
-
-    @property
-    def reach(self) -> int | None:
-        if self.first.reach is None or self.second.reach is None:
-            return None
-        return max(self.first.reach, self.second.reach)
-
-    def is_full(self, tokens: int) -> bool:
-        return self.first.is_full(tokens) or self.second.is_full(tokens)
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.first(query, key) | self.second(query, key)
-
-    def __str__(self) -> str:
-        return f"{self.first} | {self.second}"
-
-
-MASKS: dict[str, type[Mask]] = {
-    "everything": Everything,
-    "causal": Causal,
-    "window": Window,
-    "band": Band,
-    "prefix": Prefix,
-    "hidden": Hidden,
+MASKS: dict[str, Callable[..., Mask]] = {
+    function.__name__: function for function in (everything, causal, window, band, prefix, hidden)
 }
 
 
@@ -265,17 +162,17 @@ def _parse_node(node: ast.expr, text: str) -> Mask:
             return _build_mask(name, [], text)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _build_mask(name, [_parse_integer(argument, text) for argument in arguments], text)
-    raise ConfigError(f"mask {text!r} has a part that is not a mask: {ast.unparse(node)!r} (known: {', '.join(MASKS)})")
+    part = ast.unparse(node)
+    raise ConfigError(f"mask {text!r} has a part that is not a mask: {part!r} (known: {', '.join(MASKS)})")
 
 
 def _build_mask(name: str, numbers: list[int], text: str) -> Mask:
     mask = look_up(MASKS, name, "mask")
-    try:
-        return Hidden(tuple(numbers)) if mask is Hidden else mask(*numbers)
-    except TypeError:
-        names = ", ".join(field.name for field in dataclasses.fields(mask))
-        usage = f"{name}({names})" if names else name
-        raise ConfigError(f"mask {text!r}: {name} does not take {len(numbers)} numbers: write {usage}") from None
+    names = list(inspect.signature(mask).parameters)
+    if name != "hidden" and len(numbers) != len(names):
+        usage = f"{name}({', '.join(names)})" if names else name
+        raise ConfigError(f"mask {text!r}: {name} does not take {len(numbers)} numbers: write {usage}")
+    return mask(*numbers)
 
 
 def _parse_integer(node: ast.expr, text: str) -> int:
@@ -285,6 +182,13 @@ def _parse_integer(node: ast.expr, text: str) -> int:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_parse_integer(operand, text)
     raise ConfigError(f"mask {text!r}: {ast.unparse(node)!r} is not a whole number")
+
+
+def _check_numbers(name: str, minimum: int, *numbers: int) -> None:
+    for number in numbers:
+        if number < minimum:
+            raise ConfigError(f"{name}({number}): the number must be at least {minimum}")
+        check_distance(f"{name}({number})", number)
 
 
 def check_distance(option: str, tokens: int) -> None:

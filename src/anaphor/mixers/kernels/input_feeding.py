@@ -9,7 +9,7 @@ Time is the first axis in here, so that a step is contiguous. `InputFeeding` has
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,13 @@ from torch.autograd.function import once_differentiable
 
 
 class Cell:
-    """Buffers and steps of one recurrent layer. Both kinds have four pre-activations per feature, [T, B, 4·D].
+    """Buffers of one recurrent layer. Both kinds have four pre-activations per feature, [T, B, 4·D].
 
     `inputs` [T + 1, B, 2·D] is what the layer reads at each step: the output of the layer below, and its own last one.
+    `reorder_input` and `reorder_hidden` bring torch's weights into our order of the gates, [n·D, ...] -> [4·D, ...].
+    `step` goes from pre-activations to the next hidden vector. `prepare_backward` computes what the backward steps
+    share; it gets the gradient of returned cells [T + 1, B, D]. `step_backward` goes from the gradient of the hidden
+    vector [B, D] to that of what the layer read [B, 2·D].
     """
 
     has_cell: ClassVar[bool]
@@ -35,32 +39,10 @@ class Cell:
         self.gate = [gates[..., n * self.width : (n + 1) * self.width].unbind() for n in range(4)]
 
     @classmethod
-    def allocate(cls, like: Tensor, steps: int, rows: int, width: int) -> Cell:
+    def allocate(cls, like: Tensor, steps: int, rows: int, width: int) -> Self:
         """Buffers for a whole sequence."""
         saved = tuple(like.new_empty(steps + extra, rows, width) for extra in cls.saved_steps)
         return cls(like.new_empty(steps + 1, rows, 2 * width), like.new_empty(steps, rows, 4 * width), saved)
-
-    @staticmethod
-    def reorder_input(rows: Tensor) -> Tensor:
-        """Rows of torch's input-to-hidden weights in our order of the gates. [n·D, ...] -> [4·D, ...]"""
-        raise NotImplementedError("a cell defines reorder_input")
-
-    @staticmethod
-    def reorder_hidden(rows: Tensor) -> Tensor:
-        """The same for the hidden-to-hidden weights."""
-        raise NotImplementedError("a cell defines reorder_hidden")
-
-    def step(self, t: int) -> None:
-        """From pre-activations to the next hidden vector."""
-        raise NotImplementedError(f"{type(self).__name__} does not define step")
-
-    def prepare_backward(self, grad_cell: Tensor | None) -> None:
-        """Compute what the backward steps share. `grad_cell` [T + 1, B, D] is the gradient of returned cells."""
-        raise NotImplementedError(f"{type(self).__name__} does not define prepare_backward")
-
-    def step_backward(self, t: int, grad_h: Tensor, matrix: Tensor, grad_input: Tensor) -> None:
-        """From the gradient of the hidden vector [B, D] to that of what the layer read [B, 2·D]."""
-        raise NotImplementedError(f"{type(self).__name__} does not define step_backward")
 
 
 class LSTMCell(Cell):
@@ -164,10 +146,11 @@ class GRUCell(Cell):
         grad_input[:, self.width :].addcmul_(grad_h, self.gate[1][t])
 
 
-CELLS: dict[str, type[Cell]] = {"lstm": LSTMCell, "gru": GRUCell}
+CellType = type[LSTMCell] | type[GRUCell]
+CELLS: dict[str, CellType] = {"lstm": LSTMCell, "gru": GRUCell}
 
 
-def pack_weights(kind: type[Cell], cell: nn.RNNCellBase, w_hh: Tensor, outside: int) -> tuple[Tensor, Tensor, Tensor]:
+def pack_weights(kind: CellType, cell: nn.RNNCellBase, w_hh: Tensor, outside: int) -> tuple[Tensor, Tensor, Tensor]:
     """torch's weights as the loop needs them: the columns of the first `outside` input features, the matrix of the
     other features and of the hidden vector [4·D, 2·D], and the bias. `w_hh` replaces the cell's own."""
     w_ih = kind.reorder_input(cell.weight_ih)
@@ -181,7 +164,7 @@ class InputFeedingFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        kind: type[Cell],
+        kind: CellType,
         gate_inputs: Tensor,
         hidden: Tensor,
         cell: Tensor | None,
