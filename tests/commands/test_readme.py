@@ -44,8 +44,10 @@ def test_the_readme_has_examples():
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_python_blocks_run_and_print_what_their_comments_say(number, capsys):
+def test_python_blocks_run_and_print_what_their_comments_say(number, capsys, tmp_path, monkeypatch):
     block = blocks("python")[number]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the numbers are those of a CPU
     torch.set_default_dtype(torch.float32)
     exec(compile(block, f"README.md, block {number}", "exec"), {})
     promised = re.findall(r"^ *print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
