@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.config import finite
@@ -28,8 +29,9 @@ def run(words: Sequence[str]) -> int:
     task, options = parse_task_options("look", words, Options)
     if not hasattr(options, "look"):
         raise ConfigError(f"there is nothing to look at in runs of `train {task.name}`")
-    options.validate(options.run)
+    own: Any = options
+    own.validate(options.run)
     load = partial(load_experiment, options, task=task.name)
-    plain, lines = options.look(load_experiment(options), options.run, options.out, load, warn)
+    plain, lines = own.look(load_experiment(options), options.run, options.out, load, warn)
     print(json.dumps(finite(plain), allow_nan=False) if options.json else "\n".join(lines))
     return 0

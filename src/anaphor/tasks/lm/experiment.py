@@ -126,7 +126,8 @@ class LanguageModelExperiment(Experiment):
     def score(self, split: str) -> LossResult:
         """Also the loss of the grammar itself, where the text was drawn from one, and the overlap of test and train."""
         result = self.evaluate(split)
-        details = {} if (loss := self.source_loss(split)) is None else {"source_loss": loss}
+        loss = self.source_loss(split)
+        details: dict[str, Any] = {} if loss is None else {"source_loss": loss}
         if split == "test":
             details["overlap"] = self.overlap()
         return replace(result, details={**result.details, **details})
@@ -325,7 +326,8 @@ class PaddedExperiment(LanguageModelExperiment):
         )
 
     def batches(self, epoch: int) -> PaddedBatches:
-        return self.split("train").at_epoch(epoch)
+        batches: PaddedBatches = self.split("train").at_epoch(epoch)
+        return batches
 
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         return self.compute_loss(batch, None)[0], None

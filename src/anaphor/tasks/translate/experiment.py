@@ -27,7 +27,7 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode, report_progress
 from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
-from anaphor.metrics.result import LossResult, LossTotal, loss_result
+from anaphor.metrics.result import LossResult, LossTotal, Result, loss_result
 from anaphor.models import Seq2Seq, Seq2SeqSpec
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
 from anaphor.registry import DATASETS
@@ -165,11 +165,11 @@ class TranslationExperiment(Experiment):
         values = {"bleu": self.bleu(hypotheses, split).bleu, "chrf": self.chrf(hypotheses, split).chrf}
         return loss_result(total, {**self.signature_facts(total), "search": "greedy"}, values)
 
-    def score(self, split: str) -> LossResult:
+    def score(self, split: str) -> Result:
         """Loss of the given targets; BLEU and chrF of translations by beam search; overlap of test and train."""
         return self._with_overlap(self._score(split)) if split == "test" else self._score(split)
 
-    def score_test(self, valid: LossResult) -> LossResult:
+    def score_test(self, valid: Result) -> Result:
         """The result on valid itself where test is the same text."""
         same = self.source.digest("test") == self.source.digest("valid")
         return self._with_overlap(valid if same else self._score("test"))
@@ -190,7 +190,7 @@ class TranslationExperiment(Experiment):
             chrf_signature=characters.signature,
         )
 
-    def _with_overlap(self, result: LossResult) -> LossResult:
+    def _with_overlap(self, result: Result) -> Result:
         train = self.split("train")
         # The pairs it was trained on, without those left out.
         found = count_row_overlap(self.source, [train.texts[index] for index in train.pairs.indices.tolist()])

@@ -33,7 +33,7 @@ class EvaluateOptions:
     def evaluate(
         self, experiment: TranslationExperiment, run: Path, split: str
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        given = {"beam": self.beam, "length_penalty": self.length_penalty}
+        given: dict[str, Any] = {"beam": self.beam, "length_penalty": self.length_penalty}
         experiment.spec = replace(
             experiment.spec, **{name: value for name, value in given.items() if value is not None}
         )
@@ -117,7 +117,7 @@ def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
     spec = seq2seq_preset(name, source_vocabulary=vocabulary, vocabulary=vocabulary)
     with torch.device("meta"):  # without memory for the weights
         model = spec.build()
-    plain = {
+    plain: dict[str, Any] = {
         "name": name,
         "encoder": spec.encoder_spec().mixers_by_layer,
         "decoder": spec.decoder_spec().mixers_by_layer,
