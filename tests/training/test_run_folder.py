@@ -54,6 +54,8 @@ def test_overwriting_deletes_the_run_and_nothing_else(run):
     checkpoint.write(run.checkpoints, 1, {"model": {"a": torch.zeros(1)}}, {})
     (run.folder / "notes.txt").write_text("mine")
     run.create("seed: 2\n")
+    assert (run.previous / "result.json").is_file()
+    run.delete_previous()  # as the first checkpoint does
     left = sorted(path.name for path in run.folder.iterdir())
     assert left == [".lock", "checkpoints", "notes.txt", "spec.yaml"]
     assert list(run.checkpoints.iterdir()) == []

@@ -155,7 +155,8 @@ def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpo
         else:
             break
     else:
-        raise CheckpointError("; ".join([f"{folder.folder} has no checkpoint that can be read", *failures]))
+        reasons = [f"{folder.folder} has no checkpoint that can be read", *failures]
+        raise CheckpointError("; ".join(reasons) + folder.describe_previous())
     for line in failures:
         warn(line)
     return saved, newest

@@ -24,6 +24,7 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
     if saved is None and warnings:
         raise CheckpointError(
             f"{folder.folder} has no checkpoint that can be read: --overwrite would delete it and train anew"
+            f"{folder.describe_previous()}"
         )
     facts = {**trainer.facts, "spec": folder.read_settings()} if saved is None else saved.facts
     if saved is not None:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -40,6 +41,7 @@ class RunFolder:
         self.checkpoints = folder / "checkpoints"
         self.result = folder / "result.json"
         self.events = folder / "events"
+        self.previous = folder / "previous"
         self.curves = (folder / "curves.png", folder / "curves.svg")
 
     @property
@@ -133,30 +135,47 @@ class RunFolder:
         if self.exists:
             raise ConfigError(
                 f"{self.folder} already holds a run: resume it with --resume, replace it with --overwrite, "
-                f"or choose another --out"
+                f"or choose another --out{self.describe_previous()}"
             )
+
+    def describe_previous(self) -> str:
+        """Where a run is that was being overwritten when the new one ended; empty where there is none."""
+        return f"; the run that was being overwritten is in {self.previous}" if self.previous.exists() else ""
 
     def describe_contents(self) -> str:
         """What overwriting deletes, in words."""
-        steps = sorted(
-            int(path.name.partition("-")[2]) for path in self.checkpoints.glob("step-*") if path.suffix == ""
-        )
+        steps = sorted(int(path.name[5:]) for path in self.checkpoints.glob("step-*") if path.name[5:].isdecimal())
         saved = f"checkpoints of steps {', '.join(map(str, steps))}" if steps else "no checkpoint"
         scored = " and its result" if self.result.is_file() else ""
         return f"{saved}{scored}"
 
     def create(self, spec: str) -> None:
-        """Start a run from its spec document. A run that is here is deleted."""
-        from anaphor.training import checkpoint  # imports torch, and a bad folder is refused before
-
+        """Start a run from its spec document. A run that is here is kept in `previous` until the first checkpoint."""
         with _writing(self.folder):
-            self._remove_result()
-            for events in self.events.glob("events.out.tfevents.*"):
-                events.unlink()
-            checkpoint.prune(self.checkpoints, keep=0)
-            self.metrics.unlink(missing_ok=True)
-            self.samples.unlink(missing_ok=True)
+            if self.exists:
+                self._set_aside()
             replace_file(self.spec, spec.encode())
+
+    def _set_aside(self) -> None:
+        figures = [found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")]
+        files = [self.checkpoints, self.metrics, self.samples, self.result, self.events, *figures]
+        if self.previous.exists() and not any(self.checkpoints.glob("step-*")):
+            # The run here never had a checkpoint, so that the one that it was to replace is still the last good one.
+            for path in files[1:]:
+                _delete(path)
+            return
+        _delete(self.previous)
+        self.previous.mkdir()
+        replace_file(self.previous / self.spec.name, self.spec.read_bytes())  # first, so that it is a run at any moment
+        for path in files:
+            if path.is_symlink() or path.exists():
+                path.rename(self.previous / path.name)  # of a link, the link itself
+        self.checkpoints.mkdir()
+
+    def delete_previous(self) -> None:
+        """Delete the run that was overwritten, now that the new one has a checkpoint."""
+        if self.previous.exists():
+            _delete(self.previous)
 
     def truncate_after(self, step: int) -> None:
         """Remove everything that was logged after a step, and an incomplete line: it will be logged again."""
@@ -228,6 +247,14 @@ class RunFolder:
         if not isinstance(result, dict):
             raise DataError(f"{self.result} must hold names and values, but it is a {type(result).__name__}")
         return result
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or a folder; of a link, the link itself."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -264,6 +264,7 @@ class Trainer:
         checkpoint.write(self.folder.checkpoints, self.progress.step, parts, facts)
         best = [] if self.progress.best_step is None else [self.progress.best_step]
         checkpoint.prune(self.folder.checkpoints, keep=2, also=best)
+        self.folder.delete_previous()
         self.last_save = time.monotonic()
 
     def load(self, saved: checkpoint.Checkpoint) -> None:

@@ -1,0 +1,84 @@
+"""Overwriting a run: the old one stays until the new one has a checkpoint; nothing outside the folder is deleted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from anaphor.cli.main import main
+
+SMALL = [
+    "train",
+    "lm",
+    "--data",
+    "grammar",
+    "--model",
+    "lstm",
+    "--width",
+    "8",
+    "--no-test",
+    "--json",
+    "--device",
+    "cpu",
+]
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*SMALL, "--steps", "3", "--out", str(out)]) == 0
+    capsys.readouterr()
+    return out
+
+
+def test_a_new_run_that_diverges_leaves_the_old_one(run, capsys):
+    before = json.loads((run / "result.json").read_text())
+    assert main([*SMALL, "--steps", "9", "--lr", "1e30", "--overwrite", "--out", str(run)]) == 3
+    assert json.loads((run / "previous" / "result.json").read_text()) == before
+    capsys.readouterr()
+    assert main(["evaluate", str(run / "previous"), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["loss"] == before["valid"]["loss"]
+    for words in (["evaluate", str(run)], [*SMALL, "--out", str(run)]):
+        assert main(words) == 2
+        assert f"the run that was being overwritten is in {run / 'previous'}" in capsys.readouterr().err
+
+
+def test_a_new_run_with_a_checkpoint_deletes_the_old_one(run):
+    assert main([*SMALL, "--steps", "5", "--overwrite", "--out", str(run)]) == 0
+    assert not (run / "previous").exists()
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-5"]
+
+
+def test_the_old_run_survives_two_failures(run, capsys):
+    for _ in range(2):
+        assert main([*SMALL, "--steps", "9", "--lr", "1e30", "--overwrite", "--out", str(run)]) == 3
+    assert (run / "previous" / "checkpoints" / "step-3").is_dir()
+    assert main([*SMALL, "--steps", "5", "--overwrite", "--out", str(run)]) == 0
+    assert not (run / "previous").exists()
+
+
+def test_a_kill_before_the_first_checkpoint_leaves_the_old_run(run):
+    script = (
+        "import os, signal, sys\nfrom anaphor.training.trainer import Trainer\n"
+        "Trainer.save = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from anaphor.cli.main import main\nmain(sys.argv[1:])"
+    )
+    words = [*SMALL, "--steps", "5", "--overwrite", "--out", str(run)]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, check=False, env=os.environ)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (run / "previous" / "spec.yaml").is_file()
+    assert (run / "previous" / "checkpoints" / "step-3").is_dir()
+
+
+def test_a_linked_folder_of_checkpoints_is_not_emptied(run, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    (run / "checkpoints").rename(elsewhere)
+    (run / "checkpoints").symlink_to(elsewhere)
+    assert main([*SMALL, "--steps", "5", "--overwrite", "--out", str(run)]) == 0
+    assert (elsewhere / "step-3").is_dir()
+    assert (run / "checkpoints" / "step-5").is_dir()
+    assert not (run / "checkpoints").is_symlink()
