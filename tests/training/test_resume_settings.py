@@ -1,0 +1,189 @@
+"""Resuming with other settings or in another environment, and flags that decide on an existing run."""
+
+import json
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.training import checkpoint
+from anaphor.training.run_folder import RunFolder
+from command_line import override
+
+TRAIN = "train lm --data text --model lstm --width 8 --layers 1 --batch-size 2 --bptt 5 --steps 4 --eval-every 2"
+NEW = [*TRAIN.split(), "--device", "cpu", "--no-test", "--json", "--out", "run"]
+RESUME = ["train", "lm", "--resume", "--no-test", "--json", "--out", "run"]
+
+pytestmark = pytest.mark.usefixtures("text")
+
+
+@pytest.fixture(autouse=True)
+def _as_the_command_has_it(monkeypatch):
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """A run of two steps of four, as after a kill."""
+    assert main(NEW) == 0
+    checkpoint.prune(tmp_path / "run" / "checkpoints", keep=0, also=[2])
+    capsys.readouterr()
+    return RunFolder(tmp_path / "run")
+
+
+def error_of(capsys, words):
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("anaphor: ").strip()
+
+
+def warnings_of(capsys, words):
+    assert main(words) == 0
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("anaphor: ")]
+
+
+def refused(difference):
+    return f"settings differ from the checkpoint: {difference}; use --force to resume anyway"
+
+
+def test_another_dtype_is_refused_and_accepted_by_force(run, capsys):
+    difference = "dtype was float32 and is bfloat16"
+    before = run.spec.read_bytes()
+    assert error_of(capsys, [*RESUME, "--dtype", "bfloat16"]) == refused(difference)
+    assert run.spec.read_bytes() == before
+    warnings = warnings_of(capsys, [*RESUME, "--dtype", "bfloat16", "--force"])
+    assert warnings == [f"anaphor: resuming run with changes: {difference}"]
+    assert (run.read_settings()["dtype"], run.read_environment()["dtype"]) == ("bfloat16", "bfloat16")
+    assert warnings_of(capsys, RESUME) == [], "it is the dtype of the run now"
+
+
+def test_another_name_of_the_same_dtype_is_no_difference(run, capsys):
+    assert warnings_of(capsys, [*RESUME, "--dtype", "float32"]) == []
+
+
+def test_another_device_is_refused_and_accepted_by_force(run, capsys):
+    """As if the run had been trained on a GPU so far."""
+    saved = checkpoint.read(run.checkpoints / "step-2")
+    saved.facts["environment"] |= {"device": "cuda", "dtype": "bfloat16"}
+    checkpoint.write(run.checkpoints, 2, saved.parts, saved.facts)
+    difference = "device was cuda and is cpu; dtype was bfloat16 and is float32"
+    assert error_of(capsys, RESUME) == refused(difference)
+    assert warnings_of(capsys, [*RESUME, "--force"]) == [f"anaphor: resuming run with changes: {difference}"]
+    assert checkpoint.read(run.checkpoints / "step-4").facts["environment"]["device"] == "cpu"
+    assert warnings_of(capsys, RESUME) == []
+
+
+def test_another_number_of_threads_is_refused_and_accepted_by_force(run, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    assert error_of(capsys, RESUME) == refused("threads was 1 and is 7")
+    assert warnings_of(capsys, [*RESUME, "--force"]) == ["anaphor: resuming run with changes: threads was 1 and is 7"]
+    assert run.read_environment()["threads"] == 7
+
+
+def test_the_number_of_threads_does_not_matter_on_a_gpu():
+    from anaphor.training.resume import differences
+
+    facts = {"spec": {}, "data": {}, "environment": {"device": "cuda", "dtype": "bfloat16", "threads": 1}}
+    other = {**facts, "environment": {**facts["environment"], "threads": 7}}
+    assert list(differences(facts, other)) == []
+
+
+def test_another_version_of_torch_is_no_difference(run, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    assert warnings_of(capsys, RESUME) == []
+    assert run.read_environment()["torch"] == "9.9"
+
+
+def test_all_differences_are_named_in_one_line(run, tmp_path, capsys):
+    (tmp_path / "text" / "valid.txt").write_text("the dog\n" * 30)
+    words = [*RESUME, "--lr", "0.5", "--dropout", "0.25", "--dtype", "bfloat16"]
+    expected = (
+        "dropout was 0.0 and is 0.25; dropout_kind was not set and is 'each'; input_dropout was 0.0 and is 0.25; "
+        "lr was 0.001 and is 0.5; valid has changed; dtype was float32 and is bfloat16"
+    )
+    assert error_of(capsys, words) == refused(expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--force"], "--force belongs to --resume; use --overwrite to replace the run in --out"),
+        (["--force", "--overwrite"], "--force and --overwrite: one resumes the run, the other deletes it"),
+        (["--resume", "--overwrite"], "--resume and --overwrite: --overwrite deletes the run"),
+        (["--resume", "--force", "--overwrite"], "--overwrite"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused_in_one_line(run, capsys, flags, message):
+    before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+    assert message in error_of(capsys, override(NEW, *flags))
+    assert before == {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+
+def test_an_existing_run_is_refused_with_both_ways_out(run, capsys):
+    assert error_of(capsys, NEW) == (
+        "run already holds a run: resume it with --resume, replace it with --overwrite, or choose another --out"
+    )
+
+
+def test_overwriting_says_what_it_deletes(run, capsys):
+    (run.folder / "notes.txt").write_text("mine")
+    (line,) = warnings_of(capsys, override(NEW, "--overwrite", "--steps", "1"))
+    assert line == "anaphor: overwriting run: deleting checkpoints of steps 2 and its result"
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-1"]
+    assert (run.folder / "notes.txt").read_text() == "mine"
+    assert json.loads(run.result.read_text())["steps"] == 1
+
+
+def test_overwriting_where_there_is_no_run_says_nothing(tmp_path, capsys):
+    assert warnings_of(capsys, [*NEW, "--overwrite"]) == []
+    assert RunFolder(tmp_path / "run").exists
+
+
+def test_a_run_that_cannot_begin_overwrites_nothing(run, capsys):
+    before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert "too short for 9999 rows" in error_of(capsys, override(NEW, "--overwrite", "--batch-size", "9999"))
+    assert "unknown model 'lstn'" in error_of(capsys, override(NEW, "--overwrite", "--model", "lstn"))
+    after = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert after == before
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
+def test_minutes_between_checkpoints_must_be_above_0(capsys, minutes):
+    assert error_of(capsys, [*NEW, "--save-minutes", minutes]) == (f"save_minutes={float(minutes)}: it must be above 0")
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        (["--lr", "1", "--lr", "1"], "--lr"),
+        (["--lr=1", "--lr", "2"], "--lr"),
+        (["--batch_size", "1"], "--batch-size"),
+        (["--betas", "0.9", "0.9", "--betas", "0.8", "0.8"], "--betas"),
+        (["--tied", "--no-tied"], "--tied"),
+        (["--out", "other"], "--out"),
+    ],
+)
+def test_a_flag_given_twice_is_refused(tmp_path, capsys, flags, flag):
+    assert error_of(capsys, [*NEW, *flags]) == f"{flag} is given twice: give it once"
+    assert not (tmp_path / "run").exists()
+
+
+PART = """
+import anaphor
+anaphor.register_preset("lm", "{name}", {{"mixers": ("lstm",), "layers": 1}})
+"""
+
+
+def test_import_alone_may_be_given_several_times(tmp_path, capsys):
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(PART.format(name=name))
+    imports = ["--import", "first.py", "--import", "second.py"]
+    for name in ("first", "second"):
+        assert main([*override(NEW, "--model", name, "--out", name), *imports]) == 0
+        recorded = RunFolder(tmp_path / name).read_document()["imports"]
+        assert f"{tmp_path / name}.py" in [entry["file"] for entry in recorded]
+    capsys.readouterr()
+    assert error_of(capsys, [*NEW, *imports, "--seed", "1", "--seed", "1"]) == "--seed is given twice: give it once"
