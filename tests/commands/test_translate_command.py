@@ -198,13 +198,13 @@ def test_layers_can_be_chosen(runs, capsys):
         (["{copy}", "a", "--length-penalty", "-1"], "length_penalty=-1.0: it must be from 0 to 10"),
         (["{copy}", "a", "--length-penalty", "nan"], "length_penalty=nan: it must be from 0 to 10"),
         (["{copy}", "a", "--layer", "0"], "layer=0 has no effect without --align, --out or --json"),
-        (["{copy}", "a", "--max-length", "0"], "longest=0"),
+        (["{copy}", "a", "--max-length", "0"], "max_length=0: it must be at least 1"),
         (["{copy}", "a", "--ensemble", "{copy}"], "is given twice: a run counts once"),
         (["{copy}", "a", "--ensemble", "{letters}"], "have different tokenizers: they cannot form an ensemble"),
-        (["{copy}", "a", "--align", "--layer", "1"], "layer=1: the source is looked at by layer 0 only"),
+        (["{copy}", "a", "--align", "--layer", "1"], "layer=1: cross-attention is in layer 0 only"),
         (["{copy}", "a b <eos> c"], "sentence 1 holds '<eos>', which marks the end of a sentence"),
-        (["{state}", "a", "--align"], "condition='state' looks at no source"),
-        (["{state}", "a", "--out", "nowhere"], "condition='state' looks at no source"),
+        (["{state}", "a", "--align"], "condition='state' has no cross-attention, so there is no alignment"),
+        (["{state}", "a", "--out", "nowhere"], "condition='state' has no cross-attention, so there is no alignment"),
         (["{language}", "a"], "is a run of `train lm`: use one of `train translate`"),
         (["{copy}/nowhere", "a"], "nowhere"),
         (["{deep}", "a", "a a a a a a a a a a"], "sentence 2 is too long: it has 10 tokens, and the limit is 9"),
@@ -305,7 +305,7 @@ def test_it_is_told_how_many_pairs_are_too_long(runs, tmp_path, capsys):
     assert main([*words, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == longer > 0
     assert main([*words, "--width", "8"]) == 0
-    assert f"left out: {longer} pairs that are too long\n" in capsys.readouterr().out
+    assert f"left out: {longer} examples that are too long\n" in capsys.readouterr().out
 
 
 def test_a_translation_does_not_depend_on_its_neighbours(runs, capsys):

@@ -41,7 +41,7 @@ def test_it_names_exactly_what_it_does_not_know(run, capsys):
     kind, folder = run
     unknown = {"word": "Mät,, ß", "character": "M, ä, ,, ß", "treebank": "Mät, ,, ß"}[kind]
     _, told = said(capsys, folder, "the Mät, sat", "a ß", "a dog")
-    assert told == [f"anaphor: read as <unk>: {unknown}"]
+    assert told == [f"anaphor: not in the vocabulary, replaced by <unk>: {unknown}"]
 
 
 def test_a_newline_inside_a_sentence_is_a_space(run, capsys):
