@@ -15,20 +15,20 @@ from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
 
 VERBS = {
-    "train": "train one model, keep the best, score it",
-    "evaluate": "validation or test score of a run, at other lengths too",
-    "generate": "write with a trained model",
-    "score": "loss of independent sentences, token by token",
-    "translate": "translate sentences with a trained model, and see what it looked at",
-    "bleu": "how close translations are to their references",
-    "look": "attention, gates and losses of a text inside a run, as figures and one page",
+    "train": "train a model, keep the best checkpoint, evaluate it",
+    "evaluate": "evaluate a run on validation or test, at other lengths too",
+    "generate": "generate text with a trained language model",
+    "score": "loss of sentences, token by token",
+    "translate": "translate sentences with a trained model, with alignments",
+    "bleu": "corpus BLEU and chrF of translations against references",
+    "look": "look inside a run: attention, gates and losses, as figures and one page",
     "trace": "computation graph of any function: value and gradient at every node",
-    "study": "many runs: a table, a figure, and what the numbers support",
-    "lab": "claims about attention and recurrence that can be run and changed",
+    "study": "train many runs, compare them with statistics, draw a table and a figure",
+    "lab": "claims about attention and recurrence as programs with checks",
     "check-mixer": "check that a mixer keeps the five promises of the contract",
-    "data": "the data sets there are, what is on this disk, and how to get the rest",
-    "models": "the models there are, how large they are and how much they remember",
-    "bench": "speed side by side with what people use instead",
+    "data": "list data sets, show their files, download them",
+    "models": "list model presets, with their size and the size of their state",
+    "bench": "measure speed against PyTorch modules and sacreBLEU",
 }
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
