@@ -146,8 +146,14 @@ PRESETS = Registry(
 
 
 def register_mixer(name: str, spec: Any) -> None:
-    """Add a mixer: `spec` is a `MixerSpec` subclass whose `build` makes it, or a function that returns a spec."""
+    """Add a mixer: `spec` is a `MixerSpec` subclass whose `build` makes it, or a function that returns a spec.
+
+    A language model of two such layers has the same name, unless a preset has it: `--model NAME`, `anaphor models`.
+    """
     MIXERS.add(name, spec)
+    models = PRESETS["lm"]
+    if name not in models or models.origin(name) == MIXERS.origin(name) is not None:
+        models.add(name, {"mixers": (name,), "layers": 2})
 
 
 def register_task(definition: Any) -> None:
