@@ -8,6 +8,7 @@ import torch
 
 from anaphor.errors import ConfigError
 from anaphor.registry import IMPORTED, TASKS, ImportedFile, import_file
+from anaphor.studies import worker
 from anaphor.studies.cell import JOB, make_cell
 from anaphor.studies.report import report
 from anaphor.studies.spec import StudySpec, read_study
@@ -46,7 +47,7 @@ def test_four_cells_have_a_table_a_figure_findings_and_a_test_score(tmp_path):
     result = report(study)
     assert [cell["status"] for cell in result["cells"]] == ["finished"] * 4
     job = json.loads((study.cells[0].folder / JOB).read_text())
-    assert job["imports"] == [str(path) for path in IMPORTED]
+    assert job["imports"][str(FILE)] == IMPORTED[FILE].sha256
     assert "validation mean squared error" in result["table"]
     assert [Path(path).name for path in result["figures"]] == ["study.png", "study.svg"]
     assert result["findings"][0].startswith("Best of 2 settings: model ")
@@ -74,9 +75,21 @@ def test_any_metric_of_the_task_may_select(tmp_path):
         read(tmp_path, "lengths: [5]\n")
 
 
-def test_an_edited_file_is_another_cell(tmp_path, monkeypatch):
+def test_an_edited_file_is_another_cell(tmp_path):
     setting = read(tmp_path).settings()[0]
     before = make_cell(setting, 0, tmp_path, "digit-sum", 1).key
-    monkeypatch.setitem(IMPORTED, FILE.absolute(), ImportedFile(FILE.absolute(), "0" * 64))
+    IMPORTED[FILE.absolute()] = ImportedFile(FILE.absolute(), "0" * 64)
     assert make_cell(setting, 0, tmp_path, "digit-sum", 1).key != before
     assert "digit-sum" in TASKS
+
+
+def test_a_worker_refuses_a_file_that_was_edited_since_the_study_started(tmp_path, monkeypatch, capsys):
+    spec = read(tmp_path)
+    cell = make_cell(spec.settings()[0], 0, tmp_path, spec.task, 1)
+    cell.write_job(spec, 1)
+    job = json.loads((cell.folder / JOB).read_text())
+    job["imports"][str(FILE)] = "0" * 64
+    (cell.folder / JOB).write_text(json.dumps(job))
+    monkeypatch.setattr(worker, "watch_for_stop", lambda folder: None)
+    assert worker.main(["train", str(cell.folder)]) == 2
+    assert capsys.readouterr().err == f"{FILE} has changed since the study started: run the study again\n"

@@ -85,12 +85,13 @@ def run(words: Sequence[str]) -> int:
     from anaphor.cli.study_table import make_progress
     from anaphor.studies.import_runs import import_runs
     from anaphor.studies.report import report
-    from anaphor.studies.study import Study, lock_study
+    from anaphor.studies.study import Study, lock_study, validate_sealed
     from anaphor.studies.validation import validate_study
 
     settings = None if spec.is_search else spec.settings()
     validate_study(spec, settings)
-    refuse_changed(spec, folder, options)
+    if not options.force:
+        validate_sealed(spec, folder, options.threads)
     with (
         make_engine(options, spec.base["device"]) as engine,
         lock_study(folder),
@@ -107,20 +108,8 @@ def run(words: Sequence[str]) -> int:
             print(f"interrupted; finished cells are in {folder}: resume with the same command", file=sys.stderr)
             raise
     print_result(result, options)
-    return PARTIAL if any(is_incomplete(cell) for cell in result["cells"]) else 0
-
-
-def is_incomplete(cell: dict[str, Any]) -> bool:
-    """Whether a cell has no result, or no test result that it should have."""
-    return cell["status"] in ("failed", "diverged") or "untested" in cell
-
-
-def refuse_changed(spec: StudySpec, folder: Path, options: Options) -> None:
-    """Refuse a sealed study that was changed, before anything is written or trained."""
-    from anaphor.studies.study import validate_sealed
-
-    if not options.force:
-        validate_sealed(spec, folder, options.threads)
+    cells = result["cells"]
+    return PARTIAL if any(cell["status"] in ("failed", "diverged") or "untested" in cell for cell in cells) else 0
 
 
 def build_spec(options: Options) -> StudySpec:
@@ -227,12 +216,13 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     from anaphor.cli.progress import duration
     from anaphor.studies.axes import format_setting
     from anaphor.studies.cell import make_cell
-    from anaphor.studies.study import FINAL
+    from anaphor.studies.study import FINAL, validate_sealed
     from anaphor.studies.validation import estimate_seconds, validate_study
 
     settings = spec.settings()
     validate_study(spec, settings)
-    refuse_changed(spec, folder, options)
+    if not options.force:
+        validate_sealed(spec, folder, options.threads)
     with make_engine(options, spec.base["device"]) as engine:
         slots = engine.slots
     rows: list[dict[str, Any]] = []

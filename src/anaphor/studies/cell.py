@@ -50,7 +50,7 @@ class Cell:
             "spec": dataclasses.asdict(self.spec),
             "threads": threads,
             "measures": dict(study.measures),
-            "imports": [str(path) for path in IMPORTED],
+            "imports": {str(file.path): file.sha256 for file in IMPORTED.values()},
         }
         replace_file(self.folder / JOB, json.dumps(job, indent=2, ensure_ascii=False).encode() + b"\n")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from anaphor.config import check_fields, check_types, look_up, nearest, read_map
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
-from anaphor.registry import TASKS, resolve
+from anaphor.registry import TASKS, import_file, resolve
 from anaphor.studies.axes import Axis, Range, format_setting, read_axis, to_label
 from anaphor.training.spec import BUDGETS, RunSpec, StudySupport, TaskDefinition, merge_settings, recipe_file
 
@@ -299,9 +299,14 @@ def find_study_file(name: str) -> Path:
     raise ConfigError(f"unknown study {name!r}{nearest(name, known)} (known: {', '.join(known)}; or a YAML file)")
 
 
-def read_study(path: Path | str, name: str | None = None, data: str | None = None) -> StudySpec:
-    """Read a study file. What it has for the data set under `with_data` overrides the rest."""
+def read_study(
+    path: Path | str, name: str | None = None, data: str | None = None, imports: Iterable[Path | str] = ()
+) -> StudySpec:
+    """Read a study file. What it has for the data set under `with_data` overrides the rest. `imports` are Python files
+    that register parts of your own; workers import them too."""
     path = Path(path)
+    for file in imports:
+        import_file(file)
     values = read_mapping(path)
     by_data = values.pop("with_data", {})
     if not isinstance(by_data, dict) or not all(isinstance(part, dict) for part in by_data.values()):

@@ -31,8 +31,9 @@ def main(words: list[str]) -> int:
     job = json.loads((folder / JOB).read_bytes())
     watch_for_stop(folder)
     try:
-        for path in job["imports"]:
-            import_file(path)
+        for path, digest in job["imports"].items():
+            if import_file(path).sha256 != digest:
+                raise ConfigError(f"{path} has changed since the study started: run the study again")
         return run(folder, job)
     except AnaphorError as error:
         print(error, file=sys.stderr)  # noqa: T201 (the last line of the output is the reason of a failure)
