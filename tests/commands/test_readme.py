@@ -38,6 +38,17 @@ def test_the_models_command_prints_what_the_readme_shows(block, capsys, monkeypa
     ]
 
 
+def test_the_two_commands_that_do_all_the_setup_come_first():
+    first = re.search(r"^```\w+\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    assert [line.split("#")[0].strip() for line in first[1].splitlines()] == ["make demo", "make test"]
+    assert README.index("make test") < README.index("![") < README.index("## ")
+
+
+def test_a_whole_experiment_takes_ten_lines():
+    (block,) = [block for block in blocks("python") if "anaphor.train(" in block]
+    assert len([line for line in block.splitlines() if line]) <= 10
+
+
 def test_the_readme_has_examples():
     assert MODELS
     assert blocks("python")
@@ -60,7 +71,7 @@ def test_every_file_of_the_annotated_tree_exists():
     names = re.findall(r"^  (\w+)(/|\.py) ", tree, flags=re.MULTILINE)
     source = Path(__file__).parents[2] / "src" / "anaphor"
     assert {name + (".py" if kind == ".py" else "") for name, kind in names} == {
-        path.name for path in source.iterdir() if not path.name.startswith("__")
+        path.name for path in source.iterdir() if not path.name.startswith("__") and path.name != "py.typed"
     }
 
 
