@@ -69,7 +69,7 @@ def test_files_that_are_no_specs_are_refused_in_one_line(tmp_path, text, message
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("width: 8\nheads: 2\nwidth: 16\n", "gives 'width' twice, the second time in line 3"),
         ("base:\n  lr: 1\n  lr: 2\n", "gives 'lr' twice, the second time in line 3"),
@@ -77,12 +77,12 @@ def test_files_that_are_no_specs_are_refused_in_one_line(tmp_path, text, message
         ("one: {lr: 1, lr: 2}\n", "gives 'lr' twice, the second time in line 1"),
     ],
 )
-def test_a_name_that_comes_twice_is_refused(tmp_path, text, told):
+def test_a_name_that_comes_twice_is_refused(tmp_path, text, message):
     path = tmp_path / "spec.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_mapping(path)
-    assert str(caught.value) == f"{path} {told}"
+    assert str(caught.value) == f"{path} {message}"
 
 
 def test_the_same_name_in_two_places_is_no_repetition(tmp_path):
@@ -110,16 +110,16 @@ def test_exponents_are_numbers_wherever_values_are_read(text, value):
 
 
 @pytest.mark.parametrize(
-    ("verb", "told"),
+    ("verb", "message"),
     [
         ("lab", "`anaphor lab` needs NAME: a lab by name, or `list`"),
-        ("trace", "`anaphor trace` needs FILE::FUNCTION: the function, as FILE::FUNCTION. The file is run"),
+        ("trace", "`anaphor trace` needs FILE::FUNCTION: function to trace; the file is run"),
         ("look", "`anaphor look` needs RUN: run folder"),
     ],
 )
-def test_a_missing_argument_is_named(verb, told, capsys):
+def test_a_missing_argument_is_named(verb, message, capsys):
     assert main([verb]) == 2
-    assert capsys.readouterr().err == f"anaphor: {told}\n"
+    assert capsys.readouterr().err == f"anaphor: {message}\n"
 
 
 def test_flags_override_a_file():

@@ -253,10 +253,11 @@ def test_carrying_the_state_is_decided_anew(train, flags, capsys):
     assert json.loads(capsys.readouterr().out)["parameters"] > 0
 
 
-def test_a_file_by_hand_keeps_its_values_under_another_model(tmp_path):
-    (tmp_path / "own.yaml").write_text("model: lstm\nwidth: 256\nlr: 0.001\nheads: 2\n")
+@pytest.mark.parametrize("heads", ["", "heads: 2\n"], ids=["a model", "no model by itself"])
+def test_a_file_by_hand_keeps_its_values_under_another_model(tmp_path, heads):
+    (tmp_path / "own.yaml").write_text(f"model: lstm\nwidth: 256\nlr: 0.001\n{heads}")
     spec = settings_with("lm", tmp_path / "own.yaml", "--model", "gpt-nano", "--optimizer", "sgd")
-    assert (spec.width, spec.lr, spec.heads) == (256, 0.001, 2)
+    assert (spec.width, spec.lr, spec.heads) == (256, 0.001, 2 if heads else None)
 
 
 def test_python_drops_the_values_of_the_first_model_as_well(train, tmp_path):
