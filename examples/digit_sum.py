@@ -1,6 +1,6 @@
-"""A task of one's own in one file: the sum of a sequence of digits, by regression.
+"""A task of your own in one file: the sum of a sequence of digits, by regression.
 
-anaphor train digit-sum --import examples/digit_sum.py --steps 300 --out runs/digits
+anaphor train digit-sum --import examples/digit_sum.py --lr 0.03 --steps 1000 --out runs/digits
 anaphor evaluate runs/digits --import examples/digit_sum.py
 """
 
