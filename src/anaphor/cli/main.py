@@ -20,7 +20,7 @@ VERBS = {
     "generate": "generate text with a trained language model",
     "score": "loss of sentences, token by token",
     "translate": "translate sentences with a trained model, with alignments",
-    "bleu": "corpus BLEU and chrF of translations against references",
+    "bleu": "score translations against references",
     "look": "look inside a run: attention, gates and losses, as figures and one page",
     "trace": "computation graph of any function: value and gradient at every node",
     "study": "train many runs, compare them with statistics, draw a table and a figure",
@@ -28,7 +28,7 @@ VERBS = {
     "check-mixer": "check that a mixer keeps the five promises of the contract",
     "data": "list data sets, show their files, download them",
     "models": "list model presets, with their size and the size of their state",
-    "bench": "measure speed against PyTorch modules and sacreBLEU",
+    "bench": "measure speed against the corresponding modules of torch",
 }
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
