@@ -117,4 +117,6 @@ def overview() -> str:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # `python -m` puts the current folder there, and would execute a torch.py that lies in it
     sys.exit(main())

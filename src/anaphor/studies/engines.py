@@ -176,7 +176,8 @@ def start_worker(job: Job, environment: dict[str, str]) -> subprocess.Popen[byte
     threads = {name: str(job.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     with (job.folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "anaphor.studies.worker", job.action, str(job.folder)],
+            # -P: `-m` alone would put the current folder on the path, and execute a torch.py that lies there.
+            [sys.executable, "-P", "-m", "anaphor.studies.worker", job.action, str(job.folder)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 """The worker: a process that trains one cell, or evaluates it on test.
 
-`python -m anaphor.studies.worker train|test FOLDER`. It resumes from the last checkpoint. It stops when its standard
+`python -P -m anaphor.studies.worker train|test FOLDER`. It resumes from the last checkpoint. It stops when its standard
 input is closed, so that no worker outlives its study.
 """
 
