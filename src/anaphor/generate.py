@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anaphor.config import check_types
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import eval_mode, prefill
 from anaphor.mixers.base import select_rows
 from anaphor.models.language_model import LanguageModel, ModelState
@@ -46,6 +46,8 @@ class Sampler:
         if self.temperature == 0:
             return logits.argmax(-1)
         probabilities = torch.softmax(self.filter_logits(logits.double()), -1).cpu()
+        if bool(probabilities.isnan().any()):
+            raise Diverged("the logits of the model are not finite: its weights are too large, or damaged")
         return torch.multinomial(probabilities, 1, generator=generator).squeeze(-1).to(logits.device)
 
     def filter_logits(self, logits: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from anaphor.config import FORMAT
-from anaphor.errors import CheckpointError, ConfigError
+from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.training.files import free_bytes, sync, write_file
 from anaphor.training.schedule import Progress
 from anaphor.training.state_dicts import Mismatch, format_shape
@@ -31,6 +31,7 @@ Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, by the name of the file that holds them."""
 
 _MANIFEST, _FACTS = "manifest.json", "facts.json"
+_WEIGHTS = ("model", "average")  # parts that a model computes with
 _REQUIRED_FACTS = ("spec", "data", "progress")
 _FINISHED = re.compile(r"step-(\d{1,18})(\.old)?")  # the old one stays complete while the new one takes its name
 _PART = re.compile(r"[a-z][a-z0-9-]{0,63}")
@@ -84,6 +85,10 @@ class Checkpoint:
             tensors = _parse_tensors(_verified_bytes(file, self.files[file.name]), file)
         except OSError as error:
             raise _unreadable(error, file) from None
+        if part in _WEIGHTS:
+            for name, tensor in tensors.items():
+                if not bool(tensor.isfinite().all()):
+                    raise Diverged(f"{file} has values that are not finite in {name[:100]!r}: it cannot be used")
         return _tie(tensors, self.ties.get(part, {}), self.path)
 
     def file(self, part: str) -> Path:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -53,7 +54,7 @@ def execute(
 
         require_tensorboard()
     folder = RunFolder(Path(out))
-    with folder.lock(), Interruption() as interruption:
+    with folder.lock(), _divergence_recorded(folder), Interruption() as interruption:
         if resume:
             folder.require()
             folder.check_imports(force=force, warn=warn)
@@ -88,9 +89,6 @@ def execute(
             trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
         try:
             trainer.fit()
-        except Diverged as error:
-            folder.write_result({"status": "diverged", "reason": str(error), "run": str(out)})
-            raise
         finally:
             if trainer.events is not None:
                 trainer.events.close()
@@ -112,6 +110,16 @@ def execute(
             return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
         folder.write_result(result)
         return result, 130 if interruption.signal == signal.SIGINT else 0
+
+
+@contextmanager
+def _divergence_recorded(folder: RunFolder) -> Iterator[None]:
+    """The result of a run says so where training diverged, or where its weights are no longer finite."""
+    try:
+        yield
+    except Diverged as error:
+        folder.write_result({"status": "diverged", "reason": str(error), "run": str(folder.folder)})
+        raise
 
 
 def _resume(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Callable[[str], None]) -> list[str] | None:
