@@ -249,7 +249,7 @@ def _view(kind: type, flags: dict[str, Flag], default: Any, *, switches: bool) -
         nested.__doc__ = ""
         import tyro
 
-        titled: Any = Annotated[nested, tyro.conf.arg(name=section)]  # type: ignore[valid-type]
+        titled: Any = Annotated[nested, tyro.conf.arg(name=section)]
         parts.append((f"section_{section}", titled, dataclasses.field()))
     made = dataclasses.make_dataclass(kind.__name__, parts, frozen=True, kw_only=True)
     made.__doc__ = kind.__doc__

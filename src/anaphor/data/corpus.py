@@ -55,7 +55,9 @@ def build_tokenizer(dataset: Dataset, kind: str, size: int | None = None) -> Tok
     if cached is not None:
         return cached
     raw = _read(dataset, TRAIN)
-    tokenizer = tokenizer_class.train_bytes(raw, size, where=dataset.where(TRAIN), offset=dataset.byte_offset(TRAIN))
+    tokenizer: Tokenizer = tokenizer_class.train_bytes(
+        raw, size, where=dataset.where(TRAIN), offset=dataset.byte_offset(TRAIN)
+    )
     entry = _entry("tokenizers", hashlib.sha256(raw).hexdigest(), kind, size)
     facts = {"digest": tokenizer.digest(), "tokenizer": tokenizer.to_plain()}
     write_cache(entry.with_suffix(".json"), json.dumps(facts).encode())
