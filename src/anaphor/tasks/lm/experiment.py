@@ -343,7 +343,8 @@ class PaddedExperiment(LanguageModelExperiment):
             tally.add(values.double().sum(), batch.count)
         total = tally.read(examples.text_bytes)
         unknowns = examples.count_token(self.tokenizer.unknown)
-        return loss_result(total, {"batching": "padded", **self.common_facts(total.tokens, unknowns)})
+        limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
+        return loss_result(total, {"batching": "padded", **self.common_facts(total.tokens, unknowns), **limit})
 
     def count_tokens(self, split: str) -> tuple[int, int]:
         examples = self.split(split)

@@ -1,0 +1,26 @@
+"""What a score was made with is in its signature: data that were trained on, and how many examples."""
+
+import pytest
+
+import anaphor
+
+
+@pytest.mark.parametrize("limit", [None, 8])
+def test_a_score_on_training_data_says_so_with_a_limit_too(tmp_path, limit):
+    settings = {} if limit is None else {"max_examples": limit}
+    run = anaphor.train(
+        "translate", data="echo-fit", width=8, steps=1, beam=1, device="cpu", no_test=True, progress=False,
+        out=tmp_path / "run", **settings,
+    )  # fmt: skip
+    facts = run.result["valid"]["signature"].split("|")
+    assert "data:fit" in facts
+    assert ("max_examples:8" in facts) == (limit is not None)
+
+
+def test_the_number_of_examples_of_a_language_model_is_told(tmp_path):
+    (tmp_path / "text.txt").write_text("a b c\n\nb c d\n\nc d e\n\n" * 20)
+    run = anaphor.train(
+        "lm", data=str(tmp_path / "text.txt"), batching="padded", max_examples=3, width=8, steps=1, device="cpu",
+        no_test=True, progress=False, out=tmp_path / "run",
+    )  # fmt: skip
+    assert "max_examples:3" in run.result["valid"]["signature"].split("|")
