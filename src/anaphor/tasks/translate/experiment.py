@@ -212,11 +212,10 @@ class TranslationExperiment(Experiment):
     def signature_facts(self, total: LossTotal) -> dict[str, Any]:
         source, target = self.tokenizers.source, self.tokenizers.target
         vocabulary = str(len(target)) if self.tokenizers.is_joint else f"{len(source)}+{len(target)}"
-        spec = self.spec
         # Opening a named data set costs nothing; any other data are not opened for this.
-        whole = spec.max_examples is None and spec.max_length is None and spec.data in DATASETS
-        facts = self.source.facts if whole else {}
-        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **facts}
+        facts = self.source.facts if self.spec.data in DATASETS else {}
+        limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
+        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **facts, **limit}
 
     def bleu(self, hypotheses: Sequence[Hypothesis], split: str) -> BleuScore:
         """Corpus BLEU of translations of a whole split."""
