@@ -28,6 +28,10 @@ FORMAT = 2
 """Format number of spec files and checkpoints."""
 LARGEST_FILE = 1_000_000
 """Bytes of a YAML file; a larger one is refused before it is parsed."""
+MOST_VALUES = 100_000
+"""Values in a YAML text, each alias counted as what it stands for."""
+LONGEST_INTEGER = 100
+"""Digits of a whole number in a YAML text; of more than 4,300 Python makes no text."""
 LISTED = 12
 """Most names that an error lists."""
 NOT_SETTINGS = ("format", "task", "environment", "imports")
@@ -81,6 +85,18 @@ def check_at_least_one(**settings: int) -> None:
     for name, value in settings.items():
         if value < 1:
             raise ConfigError(f"{name}={value}: it must be at least 1")
+
+
+_NAME = re.compile(r"\w[\w .,+=@()-]{0,59}")
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise for a name that cannot be the name of one file or folder on every system."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what}={name[:80]!r}: a name begins with a letter or a digit and has at most 60 letters, digits and "
+            f"characters of ' .,+=@()_-'"
+        )
 
 
 def section_of(kind: type, name: str) -> str:
@@ -227,9 +243,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if size > LARGEST_FILE:
         raise ConfigError(f"{path} has {size:,} bytes; a spec has at most {LARGEST_FILE:,}")
     try:
-        text = path.read_text(encoding="utf-8")
-        _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
-        values = from_text(text)
+        values = from_text(path.read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise ConfigError(f"{path} {error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date or a number that is none is a ValueError
         raise ConfigError(f"{path} is not a plain YAML file: {_reason(error)}") from None
     if values is None:
@@ -241,13 +257,19 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def from_text(text: str) -> Any:
     """What YAML makes of a text. `3e-4` is a number: YAML 1.1 would have it written 3.0e-4."""
-    import yaml
-
-    return yaml.load(text, Loader=_loader())
+    loader = _loader()(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _check_nodes(root)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
 
 
 @cache
-def _loader() -> type:
+def _loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -270,19 +292,30 @@ def _in_one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def _refuse_twice(root: Any, path: Path) -> None:
-    """Refuse a name that comes twice: the parser would take the last one and say nothing."""
-    found, waiting = set(), [root]
+def _check_nodes(root: Any) -> None:
+    """Refuse a name that comes twice, of which the parser would take the last and say nothing; merges; and aliases
+    that make a small file a large one. A node is counted wherever it stands, so that a cycle has no end either."""
+    values = characters = 0
+    waiting = [root]
     while waiting:
         node = waiting.pop()
-        if node is None or id(node) in found or isinstance(node.value, str):
+        values += 1
+        characters += len(node.value) if isinstance(node.value, str) else 0
+        if values > MOST_VALUES or characters > LARGEST_FILE:
+            raise ConfigError(f"has more than {MOST_VALUES:,} values or {LARGEST_FILE:,} characters, aliases resolved")
+        if isinstance(node.value, str):
+            if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_INTEGER:
+                raise ConfigError(f"has a number of {len(node.value):,} digits in line {node.start_mark.line + 1}")
             continue
-        found.add(id(node))  # a part may stand in many places, and even within itself
-        pairs = [pair for pair in node.value if isinstance(pair, tuple)]
         names: set[str] = set()
-        for key, _ in pairs:
+        for part in node.value:
+            if not isinstance(part, tuple):
+                waiting.append(part)
+                continue
+            key, line = part[0], part[0].start_mark.line + 1
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise ConfigError(f"has a merge (<<) in line {line}: write the settings themselves")
             if isinstance(key.value, str) and key.value in names:
-                line = key.start_mark.line + 1
-                raise ConfigError(f"{path} gives {key.value!r} twice, the second time in line {line}")
-            names.add(str(key.value))
-        waiting += [value for _, value in pairs] or node.value
+                raise ConfigError(f"gives {key.value!r} twice, the second time in line {line}")
+            names.add(str(key.value) if isinstance(key.value, str) else "")
+            waiting += part

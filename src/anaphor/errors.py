@@ -7,10 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+LONGEST_MESSAGE = 2000  # characters
+
+
 class AnaphorError(Exception):
     """A problem told in one line: what was given, what is allowed, the nearest guess."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        """A long value of the user's is cut out of the middle."""
+        text = super().__str__()
+        return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 500]} … {text[-500:]}"
 
 
 class ConfigError(AnaphorError):

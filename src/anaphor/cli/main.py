@@ -112,7 +112,9 @@ def overview() -> str:
         "usage: anaphor VERB [OPTIONS]\n\n"
         "Train, compare and look inside recurrent, attention and hybrid sequence models.\n\n"
         f"{verbs}\n\n"
-        "`anaphor VERB --help` explains a verb. Every verb takes --json."
+        "`anaphor VERB --help` explains a verb. Every verb takes --json.\n"
+        "Environment: ANAPHOR_DATA (folder of data sets), ANAPHOR_CACHE (folder of caches),\n"
+        "ANAPHOR_MAX_FILE_BYTES (size of a compressed file, decompressed; default 1 GiB)."
     )
 
 

@@ -176,6 +176,8 @@ def read_assignment(word: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {word}: write name=value, such as epochs=2")
     try:
         return name.replace("-", "_"), from_text(value)
+    except ConfigError as error:
+        raise ConfigError(f"--set {word[:60]} {error}") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # a date that is none is a ValueError
         raise ConfigError(f"--set {word}: {value!r} is neither a number, a name nor a list of them") from None
 

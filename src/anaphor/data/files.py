@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import os
 import re
 import tempfile
@@ -14,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from anaphor.errors import DataError
+from anaphor.errors import ConfigError, DataError
 
 CACHE_VARIABLE = "ANAPHOR_CACHE"
+SIZE_VARIABLE = "ANAPHOR_MAX_FILE_BYTES"
+PIECE = 1 << 20  # bytes that are decompressed at once
 TEXT_ENDINGS = (".txt", ".txt.gz", ".gz")
 
 # The byte-order marks of UTF-32 begin with those of UTF-16, so they are tried first.
@@ -44,6 +47,14 @@ def cache_folder() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("anaphor"))
+
+
+def max_file_bytes() -> int:
+    """`$ANAPHOR_MAX_FILE_BYTES`, else 1 GiB: the size of a compressed file, decompressed."""
+    given = os.environ.get(SIZE_VARIABLE) or str(1 << 30)
+    if not given.isdecimal() or len(given) > 18:
+        raise ConfigError(f"{SIZE_VARIABLE}={given[:40]!r}: it must be a number of bytes")
+    return int(given)
 
 
 def write_cache(path: Path, content: bytes | memoryview) -> bool:
@@ -90,7 +101,7 @@ class StoredFile:
     """A name that ends in .gz is decompressed."""
 
     def read(self) -> bytes:
-        return self._decompress(self._read())
+        return b"".join(self._decompress(self._read()))
 
     def digest(self) -> str:
         """SHA-256 of the content, decompressed.
@@ -107,7 +118,10 @@ class StoredFile:
         except (OSError, UnicodeDecodeError):
             inner = ""
         if len(inner) != len(outer) or not set(inner) <= set("0123456789abcdef"):
-            inner = hashlib.sha256(self._decompress(stored)).hexdigest()
+            digest = hashlib.sha256()
+            for piece in self._decompress(stored):
+                digest.update(piece)
+            inner = digest.hexdigest()
             write_cache(note, inner.encode())
         return inner
 
@@ -120,11 +134,22 @@ class StoredFile:
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}") from None
 
-    def _decompress(self, stored: bytes) -> bytes:
+    def _decompress(self, stored: bytes) -> Iterator[bytes]:
+        """The content in pieces. A few megabytes may hold gigabytes, so that their number is bounded."""
         if self.path.suffix != ".gz":
-            return stored
+            yield stored
+            return
+        limit, total = max_file_bytes(), 0
         try:
-            return gzip.decompress(stored)
+            with gzip.GzipFile(fileobj=io.BytesIO(stored)) as file:
+                while piece := file.read(PIECE):
+                    total += len(piece)
+                    if total > limit:
+                        raise DataError(
+                            f"{self.path} has more than {limit:,} bytes, decompressed: if you trust it, set "
+                            f"{SIZE_VARIABLE} to a larger number"
+                        )
+                    yield piece
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{self.path} is not a complete gzip file: {error}") from None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, check_types, look_up, nearest, read_mapping
+from anaphor.config import check_fields, check_name, check_types, look_up, nearest, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
@@ -82,6 +82,9 @@ class StudySpec:
             raise ConfigError(f"goal={self.goal} would select the worst setting: the goal of {self.metric} is {goal}")
         set_field(self, "goal", goal)
         check_types(self)
+        check_name(self.name, "name")  # of its folder
+        for axis in self.parameters:
+            check_name(axis.name, "parameter")  # of a figure
         set_field(self, "measures", self._complete_measures())
         self._refuse_seed()
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
