@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,11 @@ class RunFolder:
 
     def _set_aside(self) -> None:
         figures = [found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")]
-        files = [self.checkpoints, self.metrics, self.samples, self.result, self.events, *figures]
+        # Of the folder of events only our own files, unless it is a link.
+        events: Iterable[Path] = (
+            [self.events] if self.events.is_symlink() else self.events.glob("events.out.tfevents.*")
+        )
+        files = [self.checkpoints, self.metrics, self.samples, self.result, *events, *figures]
         if self.previous.exists() and not any(self.checkpoints.glob("step-*")):
             # The run here never had a checkpoint, so that the one that it was to replace is still the last good one.
             for path in files[1:]:
@@ -169,7 +173,9 @@ class RunFolder:
         replace_file(self.previous / self.spec.name, self.spec.read_bytes())  # first, so that it is a run at any moment
         for path in files:
             if path.is_symlink() or path.exists():
-                path.rename(self.previous / path.name)  # of a link, the link itself
+                kept = self.previous / path.relative_to(self.folder)
+                kept.parent.mkdir(exist_ok=True)
+                path.rename(kept)  # of a link, the link itself
         self.checkpoints.mkdir()
 
     def delete_previous(self) -> None:
