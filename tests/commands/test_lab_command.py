@@ -38,7 +38,7 @@ def test_help_and_list_need_no_torch():
 def test_json_is_one_value_with_four_names(capsys):
     assert main(["lab", "bptt", "--json", "--hidden", "5"]) == 0
     plain = json.loads(capsys.readouterr().out)
-    assert list(plain) == ["lab", "claim", "holds", "numbers"]
+    assert list(plain) == ["lab", "claim", "holds", "timing", "numbers"]
     assert plain["holds"] is True
     assert len(plain["numbers"]["∂J/∂W_hh, first line"]) == 5
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anaphor.cli.lab import print_outcome
-from anaphor.labs import complexity
+from anaphor.labs import complexity, measures
 from anaphor.labs.lab import LABS, Outcome
 from anaphor.labs.measures import CostMode, Power
 from anaphor.labs.specs import ComplexitySpec
@@ -18,7 +18,7 @@ SMALL = ComplexitySpec(
 
 def test_operations_memory_and_depth_follow_the_formulae():
     """Seed 002 1 (e) and seed 003 3.1. Times are left out: those of such short texts say nothing."""
-    checks = {check.what: check for check in complexity.run(SMALL).checks if not check.what.startswith("time of")}
+    checks = {check.what: check for check in complexity.run(SMALL).checks if not check.timed}
     assert [check for check in checks.values() if not check.kept] == []
     assert checks["operations of attention, explicit"].value == 8 * 96 * 16 * 16 + 4 * 96 * 96 * 16
     assert len(checks) == 15
@@ -37,6 +37,48 @@ def test_a_time_out_of_bounds_is_taken_again_and_told(monkeypatch):
     assert outcome.numbers["attempts at the times"] == 2
     assert outcome.numbers["attempt 1, out of bounds"]["attention, explicit"] == 1.5
     assert outcome.holds
+
+
+def with_exponent(monkeypatch, exponent: float, threads: int = 1) -> Outcome:
+    """The lab with given exponents of the time: one for explicit attention, 1 for all others."""
+    fit = complexity.fit_exponents
+    linear = {name: Power(1.0, 0.9, 1.1) for name in complexity.KINDS}
+    times = {name: [0.005, 0.02, 0.08] for name in complexity.KINDS}
+    monkeypatch.setattr(complexity, "against_width", lambda spec: {})
+    monkeypatch.setattr(complexity, "measure_times", lambda runners, lengths, repeats: times)
+    monkeypatch.setattr(
+        complexity,
+        "fit_exponents",
+        lambda spec, costs: (
+            linear | {"attention, explicit": Power(exponent, exponent, exponent)}
+            if costs is times
+            else fit(spec, costs)
+        ),
+    )
+    return complexity.run(ComplexitySpec(**{**vars(SMALL), "lengths": (64, 128, 256), "large": 64, "threads": threads}))
+
+
+@pytest.mark.parametrize(("exponent", "is_quadratic"), [(1.5, False), (1.9, True), (2.1, True), (2.78, False)])
+def test_a_time_is_quadratic_only_near_two_and_does_not_decide_what_needs_no_clock(monkeypatch, exponent, is_quadratic):
+    outcome = with_exponent(monkeypatch, exponent)
+    timed = {check.what: check.kept for check in outcome.checks if check.timed}
+    assert timed.pop("time of explicit attention grows as n to") is is_quadratic
+    assert list(timed.values()) == [True] * 4
+    assert (outcome.holds, outcome.timing) == (True, "measured")
+
+
+def test_wall_time_of_several_threads_decides_nothing(monkeypatch):
+    outcome = with_exponent(monkeypatch, 2.0, threads=2)
+    assert (outcome.holds, outcome.timing) == (True, "not measured")
+    assert not [check for check in outcome.checks if check.timed]
+
+
+def test_the_time_of_a_call_is_the_processor_time_of_enough_calls(monkeypatch):
+    ticks = iter(range(1000))  # of a clock that advances by 3.9 ms between two readings
+    monkeypatch.setattr(measures, "thread_time", lambda: next(ticks) * 2.0**-8)
+    calls = []
+    assert measures.processor_seconds(calls.append, 1) == pytest.approx(2.0**-8)
+    assert len(calls) == 6  # until 20 ms are together
 
 
 def test_the_number_of_threads_is_put_back(monkeypatch):
@@ -73,7 +115,8 @@ def test_measured_exponents_at_large_n(capsys):
     with capsys.disabled():
         sys.stdout.write(f"\nattempts: {attempts}, exponents: {outcome.numbers['against length']}\n")
     rows = outcome.numbers["against length"]
-    assert rows["attention, explicit"]["time"] >= 1.7
+    assert outcome.timing == "measured"
+    assert 1.7 <= rows["attention, explicit"]["time"] <= 2.3
     assert all(rows[name]["time"] <= 1.35 for name in ("pooled", "linear", "recurrent"))
     assert all(row["95 % interval"][0] <= row["time"] + 0.01 for row in rows.values())
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from anaphor.cli.lab import print_outcome
 from anaphor.errors import ConfigError
-from anaphor.labs import backprop, bptt, kronecker, masking, scaling, specs, unroll
+from anaphor.labs import backprop, bptt, kronecker, low_rank, masking, scaling, specs, unroll
 from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, equal, true
 from anaphor.labs.measures import fit_power
 
@@ -33,7 +34,7 @@ def test_every_lab_holds_and_says_so_in_json(outcomes, name):
     outcome = outcomes[name]
     assert [check for check in outcome.checks if not check.kept] == []
     plain = json.loads(json.dumps(outcome.to_plain(), allow_nan=False))
-    assert list(plain) == ["lab", "claim", "holds", "numbers"]
+    assert list(plain) == ["lab", "claim", "holds", "timing", "numbers"]
     assert (plain["lab"], plain["claim"], plain["holds"]) == (name, LABS[name].claim, True)
 
 
@@ -191,6 +192,33 @@ def test_a_mask_that_leaks_would_be_seen(monkeypatch):
     outcome = masking.run(specs.MaskingSpec())
     assert not outcome.holds
     assert outcome.numbers["masks"]["causal"]["gradient there"] > 0.01
+
+
+@pytest.mark.parametrize(
+    ("full", "factors", "timing", "kept"),
+    [
+        ((0.001, 0.004, 0.016), (0.001, 0.002, 0.004), "measured", [True, True]),
+        ((0.001, 0.004, 0.016), (0.004, 0.016, 0.064), "measured", [False, False]),  # slower, and quadratic
+        ((0.0002, 0.00026, 0.00034), (0.0004, 0.0004, 0.0004), "not measured", []),  # too short to tell
+    ],
+)
+def test_low_rank_times_decide_beside_what_holds_without_a_clock(monkeypatch, capsys, full, factors, timing, kept):
+    times = {"P V": list(full), "U (S (Wᵀ V))": list(factors)}
+    monkeypatch.setattr(low_rank, "measure_times", lambda spec: times)
+    outcome = low_rank.run(QUICK["low-rank"])
+    assert (outcome.holds, outcome.timing) == (True, timing)
+    assert [check.kept for check in outcome.checks if check.timed] == kept
+    print_outcome(outcome, [])
+    shown = capsys.readouterr().out
+    assert f"timing: {timing}" in shown
+    assert ("2 of 2 checks of the time failed" in shown) is (kept == [False, False])
+    assert outcome.to_plain()["timing"] == timing
+
+
+def test_a_lab_without_a_clock_says_nothing_about_timing(outcomes, capsys):
+    print_outcome(outcomes["backprop"], [])
+    assert "timing" not in capsys.readouterr().out
+    assert outcomes["backprop"].to_plain()["timing"] is None
 
 
 def test_low_rank_products_are_exact_and_cheap(outcomes):

@@ -44,7 +44,7 @@ class Common:
     out: Path | None = None
     """Folder for the figures. Without it nothing is drawn."""
     json: bool = False
-    """Print one JSON value: lab, claim, holds and numbers."""
+    """Print one JSON value: lab, claim, holds, timing and numbers."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -134,6 +134,11 @@ def print_outcome(outcome: Outcome, written: Sequence[Path]) -> None:
         checks.add_row(check.what, format_check(check), check.allowed, "yes" if check.kept else "no")
     print_table(console, checks, markup=False)
     console.print(f"\nholds: {'yes' if outcome.holds else 'no'}")
+    if outcome.timing is not None:
+        timed = [check.kept for check in outcome.checks if check.timed]
+        failed = f"{timed.count(False)} of {len(timed)} checks of the time failed" if not all(timed) else ""
+        note = outcome.timing_note or failed
+        console.print(f"timing: {outcome.timing}{f' ({note})' if note else ''}", markup=False, soft_wrap=True)
     for path in written:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 

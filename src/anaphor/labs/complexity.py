@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,15 +14,22 @@ from torch import Tensor
 
 from anaphor.draw import Line, bands
 from anaphor.inspect import recorded
-from anaphor.labs.lab import CURVES, Check, Outcome, at_least, at_most, equal
-from anaphor.labs.measures import CostMode, Power, count_flops, fit_power
+from anaphor.labs.lab import CURVES, MEASURED, NOT_MEASURED, Check, Outcome, at_least, at_most, between, equal
+from anaphor.labs.measures import (
+    LINEAR,
+    MIN_RUN,
+    MIN_SECONDS,
+    QUADRATIC,
+    CostMode,
+    Power,
+    count_flops,
+    fit_power,
+    processor_seconds,
+)
 from anaphor.labs.specs import ComplexitySpec
 from anaphor.mixers import AttentionSpec, LinearSpec, LowRankSpec, MixerSpec, PooledSpec, RNNSpec, Span
 from anaphor.mixers.noncausal import linear_time_scores, quadratic_scores
 
-QUADRATIC = 1.7  # least exponent that counts as quadratic
-LINEAR = 1.35  # largest exponent that counts as linear
-MIN_SECONDS = 0.004  # a measurement is repeated until it took this long in total
 SHORT = (64, 128, 256)  # lengths at which the depth is counted
 
 
@@ -75,8 +82,7 @@ class Runner:
         self.kind = KINDS[name]
         self.layer = self.kind.spec(spec, width).build().eval()
         self.width = width
-        # Processor time excludes other processes, but is only meaningful with one thread.
-        self.clock = process_time if spec.threads == 1 else perf_counter
+        self.threads = spec.threads
 
     def run(self, x: Tensor, tap: str | None) -> None:
         recording: AbstractContextManager[Any] = nullcontext() if tap is None else recorded(self.layer, tap)
@@ -84,18 +90,17 @@ class Runner:
             self.layer(x, self.layer.initial_state(x), Span.whole(x))
 
     def seconds(self, tokens: int) -> float:
-        """Minimum over repeated runs."""
+        """Processor time of a run, minimum over several; with more than one thread the wall time."""
         x = torch.randn(1, tokens, self.width)
-        best = total = self._seconds(x)
+        if self.threads == 1:
+            return processor_seconds(self.run, x, self.kind.tap)
+        best, total = float("inf"), 0.0
         while total < MIN_SECONDS:
-            seconds = self._seconds(x)
+            start = perf_counter()
+            self.run(x, self.kind.tap)
+            seconds = perf_counter() - start
             best, total = min(best, seconds), total + seconds
         return best
-
-    def _seconds(self, x: Tensor) -> float:
-        start = self.clock()
-        self.run(x, self.kind.tap)
-        return self.clock() - start
 
     def count_flops(self, tokens: int) -> int:
         return count_flops(self.run, torch.randn(1, tokens, self.width), self.kind.tap or self.kind.explicit)
@@ -128,7 +133,8 @@ def fit_exponents(spec: ComplexitySpec, costs: dict[str, list[float]]) -> dict[s
 
 
 def are_in_bounds(powers: dict[str, Power]) -> bool:
-    quadratic = all(power.exponent >= QUADRATIC for name, power in powers.items() if KINDS[name].quadratic)
+    low, high = QUADRATIC
+    quadratic = all(low <= power.exponent <= high for name, power in powers.items() if KINDS[name].quadratic)
     return quadratic and all(powers[name].exponent <= LINEAR for name in LINEARS)
 
 
@@ -180,7 +186,32 @@ def _run(spec: ComplexitySpec) -> Outcome:
         },
         pooled=count_pooled_flops(spec),
     )
-    return Outcome("complexity", spec.claim, tuple(_checks(spec, measured)), _numbers(spec, measured))
+    note = _reason_not_measured(spec, times)
+    checks = _checks(spec, measured) if note else [*_checks(spec, measured), *_time_checks(attempts[-1])]
+    timing = NOT_MEASURED if note else MEASURED
+    return Outcome("complexity", spec.claim, tuple(checks), _numbers(spec, measured), timing, note)
+
+
+def _reason_not_measured(spec: ComplexitySpec, times: dict[str, list[float]]) -> str:
+    """Why the times decide nothing; empty if they do."""
+    if spec.threads > 1:
+        return f"threads={spec.threads}: wall time depends on other processes; --threads 1 measures processor time"
+    longest = times["attention, explicit"][-1]
+    if longest < MIN_RUN:
+        return f"attention takes {1e3 * longest:.2g} ms at n = {spec.lengths[-1]:,}, too short: use longer --lengths"
+    return ""
+
+
+def _time_checks(powers: dict[str, Power]) -> list[Check]:
+    return [replace(check, timed=True) for check in _growth_checks("time", powers)]
+
+
+def _growth_checks(what: str, powers: dict[str, Power]) -> list[Check]:
+    explicit = powers["attention, explicit"].exponent
+    return [
+        between(f"{what} of explicit attention grows as n to", explicit, *QUADRATIC),
+        *(at_most(f"{what} of {name} grows as n to", powers[name].exponent, LINEAR) for name in LINEARS),
+    ]
 
 
 def _checks(spec: ComplexitySpec, measured: Measured) -> list[Check]:
@@ -190,12 +221,10 @@ def _checks(spec: ComplexitySpec, measured: Measured) -> list[Check]:
         equal("operations of pooled scores, pair by pair", measured.pooled["pair by pair"], 2 * n * n * h),
         equal("operations of pooled scores, keys summed first", measured.pooled["keys summed first"], 2 * n * h),
     ]
-    for what, powers in (("memory", measured.memory), ("time", measured.attempts[-1])):
-        checks.append(at_least(f"{what} of explicit attention grows as n to", powers[explicit].exponent, QUADRATIC))
-        checks += [at_most(f"{what} of {name} grows as n to", powers[name].exponent, LINEAR) for name in LINEARS]
     deeper = measured.depths[explicit][-1] - measured.depths[explicit][0]
     return [
         *checks,
+        *_growth_checks("memory", measured.memory),
         at_most("memory of fused attention grows as n to", measured.memory["attention, fused"].exponent, LINEAR),
         equal("depth of attention, longest minus shortest", deeper, 0),
         at_least("depth of recurrent / length", measured.depths["recurrent"][-1] / SHORT[-1], 1),
@@ -256,7 +285,7 @@ def against_width(spec: ComplexitySpec) -> dict[str, dict[str, Any]]:
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Time and memory against length on log-log axes: the slope of a line is its exponent."""
     data, paths = outcome.numbers[CURVES], [folder / "complexity-time.png", folder / "complexity-memory.png"]
-    units = (("seconds", "time (ms)", 1e-3), ("bytes", "peak memory (MiB)", 2**20))
+    units = (("seconds", "processor time (ms)", 1e-3), ("bytes", "peak memory (MiB)", 2**20))
     for path, (key, label, unit) in zip(paths, units, strict=True):
         lines = [Line(name, data["lengths"], [value / unit for value in y]) for name, y in data[key].items()]
         bands({"": lines}, [path], x_label="sequence length n", y_label=label, log_x=True, log_y=True)

@@ -15,6 +15,7 @@ from typing import Any, cast
 from anaphor.labs import specs
 from anaphor.labs.specs import LabSpec
 
+MEASURED, NOT_MEASURED = "measured", "not measured"
 CURVES = "curves"
 """Key of `numbers` with the data of the figures: long lists, which the printed table omits."""
 
@@ -27,6 +28,8 @@ class Check:
     value: float | str
     allowed: str
     kept: bool
+    timed: bool = False
+    """Whether the value is a time: such a check does not decide whether the claim holds."""
 
     def to_plain(self) -> dict[str, Any]:
         return {"what": self.what, "value": _finite(self.value), "allowed": self.allowed, "kept": self.kept}
@@ -40,6 +43,10 @@ def at_least(what: str, value: float, bound: float) -> Check:
     return Check(what, float(value), f"≥ {bound:g}", value >= bound)
 
 
+def between(what: str, value: float, low: float, high: float) -> Check:
+    return Check(what, float(value), f"{low:g} … {high:g}", low <= value <= high)
+
+
 def equal(what: str, value: float | str, expected: float | str) -> Check:
     style = {int: ",", float: "g"}.get(type(expected), "")
     return Check(what, value, f"= {expected:{style}}", value == expected)
@@ -51,21 +58,27 @@ def true(what: str, condition: bool) -> Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a lab. The claim holds if every check passes; some inputs make a check fail on purpose."""
+    """Result of a lab. The claim holds if every check passes that needs no clock; some inputs make one fail."""
 
     lab: str
     claim: str
     checks: tuple[Check, ...]
     numbers: Mapping[str, Any] = field(default_factory=dict)
     """Plain JSON values."""
+    timing: str | None = None
+    """`measured` if the checks of times count, `not measured` if the times decide nothing; None without times."""
+    timing_note: str = ""
+    """Why times were not measured."""
 
     @property
     def holds(self) -> bool:
-        return bool(self.checks) and all(check.kept for check in self.checks)
+        decisive = [check.kept for check in self.checks if not check.timed]
+        return bool(decisive) and all(decisive)
 
     def to_plain(self) -> dict[str, Any]:
         numbers = {**self.numbers, "checks": [check.to_plain() for check in self.checks]}
-        return {"lab": self.lab, "claim": self.claim, "holds": self.holds, "numbers": _finite(numbers)}
+        facts = {"lab": self.lab, "claim": self.claim, "holds": self.holds, "timing": self.timing}
+        return {**facts, "numbers": _finite(numbers)}
 
 
 def _finite(value: Any) -> Any:

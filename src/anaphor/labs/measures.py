@@ -1,10 +1,11 @@
-"""Measured costs: peak memory and depth of a computation, and the exponent by which a cost grows with n."""
+"""Measured costs: processor time, peak memory and depth, and the exponent by which a cost grows with n."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from anaphor.inspect.graph.program import tensors_in
+
+MIN_SECONDS = 0.02  # a call is repeated until its processor time adds up to this
+MIN_RUN = 1e-3  # least processor time of the largest computation; below it fixed costs of a call are a large share
+QUADRATIC = (1.7, 2.3)  # exponents that count as quadratic
+LINEAR = 1.35  # largest exponent that counts as linear
+
+
+def processor_seconds(function: Callable[..., Any], *inputs: Any) -> float:
+    """Minimum processor time of a call in this thread: other processes and other threads are not counted."""
+    best, total = float("inf"), 0.0
+    while total < MIN_SECONDS:
+        start = thread_time()
+        function(*inputs)
+        seconds = thread_time() - start
+        best, total = min(best, seconds), total + max(seconds, 1e-6)  # ends even if the clock stands still
+    return best
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class ComplexitySpec(SeededSpec):
     """Measure time, memory, operations and depth of sequence layers against length and width. Takes seconds."""
 
     claim = "attention costs n² in the length n; recurrent, pooled, linear and low-rank layers cost n"
-    lengths: tuple[int, ...] = (256, 512, 1024, 1448, 2048, 2896, 4096)
+    lengths: tuple[int, ...] = (256, 362, 512, 724, 1024)
     """Sequence lengths."""
     width: int = 32
     """Width at which the lengths are compared."""
@@ -209,7 +209,7 @@ class ComplexitySpec(SeededSpec):
     """Widths."""
     length: int = 512
     """Length at which the widths are compared."""
-    large: int = 1024
+    large: int = 256
     """Least length used to fit exponents."""
     rank: int = 32
     """Rank of low-rank attention."""
@@ -220,7 +220,7 @@ class ComplexitySpec(SeededSpec):
     attempts: int = 2
     """Attempts at measuring times if an exponent is out of bounds; every attempt is reported."""
     threads: int = 1
-    """CPU threads; with one, CPU time is measured instead of wall time."""
+    """CPU threads. With one, processor time is measured; wall time of more decides nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
