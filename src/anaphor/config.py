@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, user_path
 
 Spec = TypeVar("Spec")
 Value = TypeVar("Value")
@@ -237,6 +237,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """The names and values of a YAML file, or an error of one line."""
     import yaml
 
+    path = user_path(path)
     if not path.is_file():
         raise ConfigError(f"no file at {path}")
     size = path.stat().st_size

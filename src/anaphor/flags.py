@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from anaphor.config import field_docs, nearest, read_settings, sections_of
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, user_path
 
 Spec = TypeVar("Spec")
 
@@ -233,7 +233,14 @@ def _read(
     values: dict[str, Any] = {}
     for name, value in vars(read).items():
         values |= vars(value) if name.startswith("section_") else {name: value}
-    return kind(**values)
+    return kind(**{name: _with_paths(value) for name, value in values.items()})
+
+
+def _with_paths(value: Any) -> Any:
+    """Paths as `user_path` gives them."""
+    if isinstance(value, tuple):
+        return tuple(map(_with_paths, value))
+    return user_path(value) if isinstance(value, Path) else value
 
 
 def _view(kind: type, flags: dict[str, Flag], default: Any, *, switches: bool) -> Any:

@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anaphor.errors import AnaphorError, ConfigError
+from anaphor.errors import AnaphorError, ConfigError, user_path
 
 PLUGINS = "anaphor.plugins"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -189,7 +189,7 @@ def files_used_by(task: str, settings: Mapping[str, Any]) -> list[ImportedFile]:
 
 def import_file(path: Path | str) -> ImportedFile:
     """Execute a user's Python file that registers parts. The same file again is executed only if it was edited."""
-    given, path = path, Path(path).expanduser().absolute()
+    given, path = path, user_path(path).absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

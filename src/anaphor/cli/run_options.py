@@ -52,7 +52,7 @@ def parse_task_options(verb: str, words: Sequence[str], common: type[Common]) ->
     the options of all tasks."""
     program = f"anaphor {verb}"
     import_given(words)
-    folder = next((word for word in words if os.path.isfile(RunFolder(Path(word)).spec)), None)
+    folder = next((word for word in words if os.path.isfile(os.path.join(word, "spec.yaml"))), None)
     if folder is None:
         every = _combine(common, *(_own_options(verb, TASKS[name]) for name in TASKS))
         folder = str(parse(every, words, program=program).run)

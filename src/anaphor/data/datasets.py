@@ -29,7 +29,7 @@ from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
-from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError, user_path
 from anaphor.registry import DATASETS
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
@@ -156,7 +156,7 @@ def _names(columns: tuple[str, ...] | None) -> list[str]:
 
 
 def _open_text_path(name: str) -> Dataset | None:
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_file():
         return OneFile(name, StoredFile(path))
     return _text_folder(name, path) if path.is_dir() else None
@@ -186,12 +186,13 @@ def _text_folder(name: str, path: Path) -> Dataset:
 
 def _open_pair_path(name: str, source: str | None, target: str | None, optional: bool) -> Dataset | None:
     """A folder of pairs or two files; with `optional`, None for a folder without files like train.en."""
-    path = Path(name).expanduser()
-    if path.is_dir():
+    # Two names with a comma between them may be longer than one name can be.
+    path = Path(os.path.expanduser(name)) if "," in name else user_path(name)
+    if os.path.isdir(path):
         languages = _by_prefix(path) or _by_language(path)
         return None if optional and len(languages) < 2 else _pair_folder(name, path, languages, source, target)
-    commas = [] if path.is_file() and optional else [index for index, sign in enumerate(name) if sign == ","]
-    halves = [(Path(name[:index]).expanduser(), Path(name[index + 1 :]).expanduser()) for index in commas]
+    commas = [] if os.path.isfile(path) and optional else [index for index, sign in enumerate(name) if sign == ","]
+    halves = [(user_path(name[:index]), user_path(name[index + 1 :])) for index in commas]
     for first, second in halves:
         if first.is_file() and second.is_file():
             endings = _language(first), _language(second)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.data.files import StoredFile, cache_folder
-from anaphor.errors import DataError
+from anaphor.errors import DataError, user_path
 
 VARIABLE = "ANAPHOR_DATA"
 # Seconds without a byte before a connection is closed.
@@ -67,7 +67,7 @@ class NamedFile:
 
     def candidates(self) -> list[Path]:
         """Paths where the file is looked for, in this order, with and without `.gz`."""
-        roots = [Path(chosen).expanduser()] if (chosen := os.environ.get(VARIABLE)) else []
+        roots = [user_path(chosen)] if (chosen := os.environ.get(VARIABLE)) else []
         return [root / self.data / self.upstream.transfer_name for root in (*roots, self.cache_path.parents[1])]
 
     @property

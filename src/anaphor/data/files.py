@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, user_path
 
 CACHE_VARIABLE = "ANAPHOR_CACHE"
 SIZE_VARIABLE = "ANAPHOR_MAX_FILE_BYTES"
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
     """`$ANAPHOR_CACHE`, else the platform's folder for caches."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
-        return Path(chosen).expanduser()
+        return user_path(chosen)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("anaphor"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import check_fields, check_name, check_types, look_up, nearest, read_mapping
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, user_path
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS, import_file, resolve
@@ -297,8 +297,9 @@ def find_study_file(name: str) -> Path:
     known = list_presets()
     if name in known:
         return known[name]
-    if Path(name).is_file():
-        return Path(name)
+    path = user_path(name)
+    if path.is_file():
+        return path
     raise ConfigError(f"unknown study {name!r}{nearest(name, known)} (known: {', '.join(known)}; or a YAML file)")
 
 

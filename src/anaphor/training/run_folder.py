@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, user_path
 from anaphor.registry import DATASETS, IMPORTED, TASKS
 from anaphor.training.files import append_file, locked, replace_file
 from anaphor.training.spec import TaskDefinition
@@ -34,7 +34,7 @@ class RunFolder:
     """The files of one run. Reading writes nothing; a writer takes the lock first."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder = user_path(folder)
         self.spec = folder / "spec.yaml"
         self.metrics = folder / "metrics.jsonl"
         self.samples = folder / "samples.txt"
@@ -289,7 +289,7 @@ def resolve_data_path(data: str, path: str | None) -> str:
         return data
     if path is not None and _paths(path):
         return path
-    here = "" if Path(data).expanduser().is_absolute() else " in this folder"
+    here = "" if os.path.isabs(os.path.expanduser(data)) else " in this folder"
     before = "" if path is None else f", and no {path}"
     raise DataError(f"the data of the run are missing: there is no {data}{here}{before}")
 
@@ -297,11 +297,11 @@ def resolve_data_path(data: str, path: str | None) -> str:
 def _paths(data: str) -> list[Path]:
     """A folder or a file, or two files with a comma between them; empty where there are none."""
     # Not Path.exists, which raises an OSError for names that no file can have.
-    whole = Path(data).expanduser()
+    whole = Path(os.path.expanduser(data))
     if os.path.exists(whole):
         return [whole]
     for comma in re.finditer(",", data):
-        both = [Path(half).expanduser() for half in (data[: comma.start()], data[comma.end() :])]
+        both = [Path(os.path.expanduser(half)) for half in (data[: comma.start()], data[comma.end() :])]
         if all(map(os.path.isfile, both)):
             return both
     return []
