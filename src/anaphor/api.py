@@ -53,10 +53,12 @@ def train(
             bar = stack.enter_context(Bar("training", definition))
             stack.enter_context(progress_listener(SecondBar(bar)))
             callback = bar
-        execute(
+        result, _ = execute(
             spec, folder, callback or NullCallback(), resume=resume, force=force, overwrite=overwrite,
             test=not no_test, tensorboard=tensorboard, save_minutes=save_minutes,
         )  # fmt: skip
+    if result["status"] == "stopped":
+        raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")
     return load_run(folder, device=spec.device)
 
 
