@@ -113,6 +113,14 @@ class Graph:
 
         return graph_at_level(self.source, self.level, modules)
 
+    def shown(self, node: Node) -> tuple[Tensor, Tensor | None]:
+        """Value and gradient of a node with 0 for what is zero up to rounding."""
+        from anaphor.inspect.graph.rounding import zero_if_rounding
+
+        values, gradients = self.source.errors
+        gradient = None if node.gradient is None else zero_if_rounding(node.gradient, gradients.get(node.number))
+        return zero_if_rounding(node.value, values.get(node.number)), gradient
+
     def plain(self) -> dict[str, Any]:
         """For JSON: `nodes`, `output` (an id), `notes` if there are any and, if the function returns several tensors,
         `outputs` (their ids) and `gradients_of` (in words)."""
@@ -126,7 +134,7 @@ class Graph:
 
     def text(self) -> str:
         """A table with one row per node, and which outputs the gradients belong to."""
-        cells = [("node", "computed as", "value", "gradient"), *(_format_node(node) for node in self.nodes)]
+        cells = [("node", "computed as", "value", "gradient"), *(self._format_node(node) for node in self.nodes)]
         widths = [max(len(row[column]) for row in cells) for column in range(4)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
         return "\n".join([*map(str.rstrip, lines), f"gradients of {self.differentiated}", *self.notes])
@@ -152,7 +160,7 @@ class Graph:
     def __str__(self) -> str:
         return self.text()
 
-
-def _format_node(node: Node) -> tuple[str, str, str, str]:
-    gradient = "–" if node.gradient is None else formatting.format_line(node.gradient, node.exact_gradient)
-    return node.name, node.formula, formatting.format_line(node.value, node.exact_value), gradient
+    def _format_node(self, node: Node) -> tuple[str, str, str, str]:
+        value, gradient = self.shown(node)
+        slope = "–" if gradient is None else formatting.format_line(gradient, node.exact_gradient)
+        return node.name, node.formula, formatting.format_line(value, node.exact_value), slope

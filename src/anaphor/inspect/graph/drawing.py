@@ -96,7 +96,7 @@ def compute_layout(graph: Graph) -> Layout:
     # Without text the layout needs no fonts and is the same on every machine.
     drawing.node_attr.update(label="", shape="box", fixedsize="true")
     frames = _frames(graph)
-    sizes = [_measure_box(node, frames) for node in graph.nodes]
+    sizes = [_measure_box(graph, node, frames) for node in graph.nodes]
     for node, size in zip(graph.nodes, sizes, strict=True):
         drawing.add_node(node.id, width=size.wide / 72, height=size.high / 72)
     for place, edge in enumerate(graph.edges):
@@ -114,11 +114,12 @@ def _depth(graph: Graph) -> int:
     return max(length.values())
 
 
-def _measure_box(node: Node, frames: Collection[str]) -> Box:
-    value = tuple(formatting.format_rows(node.value, node.exact_value))
+def _measure_box(graph: Graph, node: Node, frames: Collection[str]) -> Box:
+    shown_value, shown_gradient = graph.shown(node)
+    value = tuple(formatting.format_rows(shown_value, node.exact_value))
     gradient: tuple[str, ...] = ()
-    if node.gradient is not None:
-        gradient = tuple(formatting.format_rows(node.gradient, node.exact_gradient))
+    if node.gradient is not None and shown_gradient is not None:
+        gradient = tuple(formatting.format_rows(shown_gradient, node.exact_gradient))
         if not formatting.is_small(node.gradient):
             gradient = gradient[1:]  # its shape is that of the value
     title = node_title(node, frames)

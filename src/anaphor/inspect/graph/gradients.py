@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from anaphor.inspect.graph import Graph, Node, formatting
 from anaphor.inspect.graph.exact import Exact, compute_exact
 from anaphor.inspect.graph.program import Program
+from anaphor.inspect.graph.rounding import Errors, rounding_errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,11 @@ class ProgramGradients:
     """Tensors whose sum is differentiated."""
     gradients: dict[int, Tensor]
     exact: Exact
+
+    @cached_property
+    def errors(self) -> tuple[Errors, Errors]:
+        """Rounding errors of values and of gradients, by tensor."""
+        return rounding_errors(self.program, self.gradients, self.of)
 
 
 def differentiate(program: Program, of: tuple[int, ...]) -> ProgramGradients:

@@ -12,6 +12,7 @@ from torch import Tensor
 from anaphor.inspect.graph import Edge, Graph, Node, formatting
 from anaphor.inspect.graph.drawing import Box, Curve, compute_layout, thumbnail
 from anaphor.inspect.graph.gradients import LocalDerivative, local_derivative
+from anaphor.inspect.graph.rounding import zero_if_rounding
 from anaphor.inspect.page import render_page
 
 MAX_JACOBIAN = 64
@@ -40,9 +41,7 @@ def _level(graph: Graph) -> dict[str, Any]:
         "name": graph.level,
         "wide": _rounded(layout.wide),
         "high": _rounded(layout.high),
-        "nodes": [
-            _node(node, box, node.id in graph.outputs) for node, box in zip(graph.nodes, layout.boxes, strict=True)
-        ],
+        "nodes": [_node(graph, node, box) for node, box in zip(graph.nodes, layout.boxes, strict=True)],
         "edges": [_edge(graph, edge, curve) for edge, curve in zip(graph.edges, layout.curves, strict=True)],
         "frames": [
             {"title": frame.title, "at": [_rounded(x) for x in (frame.left, frame.top, frame.right, frame.bottom)]}
@@ -51,18 +50,19 @@ def _level(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _node(node: Node, box: Box, is_output: bool) -> dict[str, Any]:
+def _node(graph: Graph, node: Node, box: Box) -> dict[str, Any]:
+    value, gradient = graph.shown(node)
     return {
         **{key: getattr(node, key) for key in ("id", "name", "op", "formula", "where")},
         "title": box.title,
         "leaf": node.is_leaf,
-        "output": is_output,
+        "output": node.id in graph.outputs,
         "shape": list(node.value.shape),
         "type": str(node.value.dtype).removeprefix("torch."),
         "value": list(box.value),
         "gradient": list(box.gradient) if node.gradient is not None else None,
-        "allValue": formatting.format_table(node.value, node.exact_value),
-        "allGradient": None if node.gradient is None else formatting.format_table(node.gradient, node.exact_gradient),
+        "allValue": formatting.format_table(value, node.exact_value),
+        "allGradient": None if gradient is None else formatting.format_table(gradient, node.exact_gradient),
         "box": [_rounded(x) for x in (box.x, box.y, box.wide, box.high)],
         "picture": _picture(node.value, box.picture) if box.picture else None,
     }
@@ -72,6 +72,10 @@ def _edge(graph: Graph, edge: Edge, curve: Curve) -> dict[str, Any]:
     node, before = graph[edge.target], graph[edge.source]
     inputs = tuple(graph[one].number for one in node.inputs)
     derivative = local_derivative(graph.source, node.number, before.number, node.calls, inputs, MAX_JACOBIAN)
+    share = None
+    if derivative is not None:
+        error = graph.source.errors[1].get(before.number)
+        share = formatting.format_rows(zero_if_rounding(derivative.share, error), derivative.exact_share)
     return {
         "source": edge.source,
         "target": edge.target,
@@ -80,7 +84,7 @@ def _edge(graph: Graph, edge: Edge, curve: Curve) -> dict[str, Any]:
         "tip": [_rounded(x) for x in curve.tip],
         "labelAt": None if curve.label_at is None else [_rounded(x) for x in curve.label_at],
         "derivative": None if derivative is None else _format_jacobian(derivative, node, before),
-        "share": None if derivative is None else formatting.format_rows(derivative.share, derivative.exact_share),
+        "share": share,
     }
 
 
