@@ -315,7 +315,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):
     refused(capsys, override(["train", "lm", "--data", "text", "--dry-run", *TINY], *words), message)
 
 
-@pytest.mark.parametrize("name", ["random_offset", "carry"])
+@pytest.mark.parametrize("name", ["random_offset", "partial_shuffle", "carry"])
 def test_a_dry_run_refuses_what_examples_do_not_have(capsys, name):
     words = ["train", "lm", "--data", "text", "--dry-run", *PADDED, f"--{name}"]
     refused(capsys, words, f"{name}=True applies to segments of a stream")

@@ -211,3 +211,29 @@ def test_examples_that_teach_nothing_are_refused(data, settings, error, message)
 def test_dialogues_are_separated_by_blank_lines():
     assert split_examples("\n\nA:\nOne.\n\n\nB:\nTwo.\n \t\nC:\nThree.") == ["A:\nOne.", "B:\nTwo.", "C:\nThree."]
     assert split_examples(" \n\n ") == []
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_partial_shuffling_rotates_every_row_by_itself(epoch):
+    tokens = torch.arange(1000)
+    plain, shuffled = Stream(tokens, 10, 7).rows, Stream(tokens, 10, 7, shuffle=(3, epoch)).rows
+    shifts = (shuffled[:, 0] - plain[:, 0]).tolist()
+    for before, after, shift in zip(plain, shuffled, shifts, strict=True):
+        assert torch.equal(after, before.roll(-shift))
+    assert len(set(shifts)) > 1
+
+
+def test_partial_shuffling_depends_on_seed_and_epoch_alone():
+    tokens = torch.arange(1000)
+    first, again, other_epoch, other_seed = (
+        Stream(tokens, 10, 7, shuffle=shuffle).rows for shuffle in ((3, 1), (3, 1), (3, 2), (4, 1))
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other_epoch)
+    assert not torch.equal(first, other_seed)
+
+
+def test_partial_shuffling_follows_the_offset():
+    """Both may be used: the rows are cut at the offset first."""
+    rows = Stream(torch.arange(103), 4, 7, offset=3, shuffle=(0, 0)).rows
+    assert torch.equal(rows.sort(dim=1).values, torch.arange(3, 103).view(4, 25))

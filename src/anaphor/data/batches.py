@@ -143,12 +143,25 @@ def max_offset(rows: int, bptt: int) -> int:
     return max(bptt - 1, rows)
 
 
-class Stream(Batches):
-    """Segments of `bptt` tokens of all rows, in order. Batches are views of the text; the last may be shorter."""
+def rotate_rows(rows: Tensor, seed: int, epoch: int) -> Tensor:
+    """Partial shuffling (Press, 2019): every row is rotated by a random number of tokens, so that in every epoch other
+    parts of the text share a batch. Depends on (seed, epoch) alone. [B, length] -> [B, length]"""
+    count, length = rows.shape
+    starts = torch.from_numpy(np.random.default_rng((seed, epoch)).integers(length, size=(count, 1))).to(rows.device)
+    return rows.gather(1, (starts + torch.arange(length, device=rows.device)) % length)
 
-    def __init__(self, tokens: Tensor, rows: int, bptt: int, offset: int = 0) -> None:
+
+class Stream(Batches):
+    """Segments of `bptt` tokens of all rows, in order. Batches are views of the rows; the last may be shorter."""
+
+    def __init__(
+        self, tokens: Tensor, rows: int, bptt: int, offset: int = 0, shuffle: tuple[int, int] | None = None
+    ) -> None:
+        """`shuffle` is a seed and an epoch; with it the rows are partially shuffled."""
         check_at_least_one(bptt=bptt)
         self.rows = batchify(tokens, rows, offset)  # [B, length]
+        if shuffle is not None:
+            self.rows = rotate_rows(self.rows, *shuffle)
         self.bptt = bptt
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from anaphor.errors import ConfigError
 from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.base import DROPOUTS, Span
 from anaphor.mixers.spec import Sizes
+from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
 
 
@@ -24,7 +25,7 @@ class TokenEmbedder(nn.Module):
         width = spec.width_in
         self.embedding: nn.Embedding
         if shared is None:
-            self.embedding = nn.Embedding(spec.vocabulary, width)
+            self.embedding = build_embedding(spec)
         else:
             self.__dict__["embedding"] = shared  # not registered: it exists once, in every copy, file and device
         self.dropped_word = nn.Embedding(1, width) if spec.word_dropout else None
@@ -74,6 +75,15 @@ class TokenEmbedder(nn.Module):
             check_limit(span.count, self.limit)
         elif span.seen.device.type == "cpu" and len(span.seen) and not torch.compiler.is_compiling():
             check_limit(int((span.seen + span.lengths).max()), self.limit)
+
+
+def build_embedding(spec: LanguageModelSpec) -> nn.Embedding:
+    """A table for all tokens, with n-grams where wanted."""
+    if not spec.ngram_embedding:
+        return nn.Embedding(spec.vocabulary, spec.width_in)
+    if spec.words is None:
+        raise ConfigError("ngram_embedding needs the words of the vocabulary: give words=tokenizer.tokens")
+    return NgramEmbedding(spec.words, spec.width_in)
 
 
 def drop_words(x: Tensor, tokens: Tensor, p: float, vocabulary: int, replacement: Tensor) -> Tensor:

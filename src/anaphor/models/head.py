@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anaphor.models.ngram_embedding import NgramEmbedding
+
 IGNORE_INDEX = -100  # target of a token that has none, as in torch
 # A CPU is slow to touch fresh memory; a GPU wants few large products and has enough memory.
 LOGITS_PER_CHUNK = {"cpu": 12_000_000, "cuda": 500_000_000}
@@ -31,7 +33,11 @@ class Head(nn.Module):
         self.out_features = vocabulary
         self.own = nn.Parameter(torch.empty(vocabulary, width)) if tied_to is None else None
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
-        self._tied_to = (tied_to,)  # in a tuple, so that it is not registered a second time
+        self.tie(tied_to)
+
+    def tie(self, embedding: nn.Embedding | None) -> None:
+        """Use these embeddings as the matrix."""
+        self._tied_to = (embedding,)  # in a tuple, so that it is not registered a second time
 
     @property
     def weight(self) -> Tensor:
@@ -40,7 +46,7 @@ class Head(nn.Module):
             return self.own
         (embedding,) = self._tied_to
         assert embedding is not None, "a head without a matrix of its own is tied"
-        return embedding.weight
+        return embedding.table() if isinstance(embedding, NgramEmbedding) else embedding.weight
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)

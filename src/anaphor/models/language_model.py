@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.head import Head
 from anaphor.models.initialize import INIT_SCHEMES
+from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
 
 
@@ -116,6 +118,17 @@ class LanguageModel(TokenModel):
         width = spec.widths_by_layer[-1]
         self.head = Head(width, spec.vocabulary, spec.head_bias, self.embed if spec.tied else None)
         INIT_SCHEMES[spec.init_scheme](self)
+
+    def share_embeddings(self) -> AbstractContextManager[None]:
+        """Inside the block embeddings with n-grams are computed once, for embedder and head."""
+        return self.embed.share_table() if isinstance(self.embed, NgramEmbedding) else nullcontext()
+
+    def fold_ngrams(self) -> None:
+        """Replace the embeddings of words and n-grams by their sum, which is faster without training."""
+        if isinstance(self.embed, NgramEmbedding):
+            self.embedder.embedding = self.embed.fold()
+            if self.spec.tied:
+                self.head.tie(self.embed)
 
     def forward(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None

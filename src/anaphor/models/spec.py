@@ -252,9 +252,15 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
 
     tied: bool = True
     """Tie the weights of the head to the embeddings."""
+    ngram_embedding: bool = False
+    """Add embeddings of character n-grams to those of the words, in a tied head, too."""
+    words: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
+    """The words of the vocabulary, which ngram_embedding needs."""
 
     def _check_input(self) -> None:
         check_at_least(1, vocabulary=self.vocabulary, embedding=self.embedding)
+        if self.words is not None and len(self.words) != self.vocabulary:
+            raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")
         for name in ("input_dropout", "output_dropout", "word_dropout"):
             check_probability(**{name: getattr(self, name)})
 
@@ -272,7 +278,9 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
         return (self.embedding_dropout, self.output_dropout, *super()._dropouts())
 
     def _derived(self) -> dict[str, Any]:
-        own = {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
+        own: dict[str, Any] = {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
+        if not self.ngram_embedding:
+            own |= {"ngram_embedding": None, "words": None}
         return super()._derived() | own | ({"width": None} if self.layer_widths else {})
 
     def build(self) -> LanguageModel:  # type: ignore[override]

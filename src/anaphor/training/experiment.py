@@ -87,6 +87,10 @@ class Experiment(ABC):
         """Raise before the first step what could not be scored later; `test` says whether test will be scored."""
         return
 
+    def prepare_for_inference(self) -> None:
+        """Prepare the model, whose weights were loaded, for use without training."""
+        self.model.eval()
+
     def notes(self) -> list[str]:
         """Warnings about the data, one line each."""
         return []

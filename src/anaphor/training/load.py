@@ -126,7 +126,7 @@ def load_run(folder: Path | str, *, device: str = "auto", force: bool = False, w
         average = build_average(spec.average, experiment.model)
         average.load_state_dict(saved.parts.get("average"))
         average.copy_to_model()
-    experiment.model.eval()
+    experiment.prepare_for_inference()
     return Run(Path(folder), experiment, saved.step)
 
 

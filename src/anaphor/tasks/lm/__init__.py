@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +35,7 @@ BATCHINGS = {"stream": "one text in parallel rows, segment after segment", "padd
 PROTOCOLS = {"complete": "every token once", "example": "as PyTorch's word_language_model example"}
 METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
 STREAM_ONLY = ("bptt", "protocol", "eval_batch_size")
+STREAM_CHOICES = ("carry", "random_offset", "partial_shuffle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,9 @@ class LanguageData(DataSection):
     """Batches: stream (one text in rows, segment after segment) or padded (examples separated by blank lines)."""
 
 
-LanguageModelOptions: Any = optional_section(LanguageModelSpec, "LanguageModelOptions", "model", exclude=["vocabulary"])
+LanguageModelOptions: Any = optional_section(
+    LanguageModelSpec, "LanguageModelOptions", "model", exclude=["vocabulary", "words"]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,8 @@ class LanguageTraining(TrainingSection):
     """Carry the state from one segment to the next (wherever the model can, if not given)."""
     random_offset: bool = False
     """Shift rows and segments in every epoch, so that every transition is trained on."""
+    partial_shuffle: bool = False
+    """Partial shuffling: rotate every row by a random number of tokens in every epoch."""
     activation_reg: float = 0.0
     """Activation regularization (AR): weight of the squared features that the output layer reads."""
     temporal_activation_reg: float = 0.0
@@ -116,11 +121,11 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
                 )
         reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2))
 
-    def model_spec(self, vocabulary: int) -> LanguageModelSpec:
-        """The model's own spec: the preset with the options that were given."""
+    def model_spec(self, vocabulary: int, words: tuple[str, ...] | None = None) -> LanguageModelSpec:
+        """The model's own spec: the preset with the options that were given. `words` are needed for n-grams only."""
         from anaphor.models.presets import preset
 
-        return preset(self.model, vocabulary=vocabulary, **self.model_options())
+        return preset(self.model, vocabulary=vocabulary, words=words, **self.model_options())
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +136,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         settings = super().drop_implied(settings)
         spec = cls(**settings)
         with torch.device("meta"):
-            model = spec.model_spec(vocabulary=2).build()
+            model = replace(spec.model_spec(vocabulary=2), ngram_embedding=False).build()  # there are no words here
         implied = spec.carry is not None and spec.carry == resolve_carry(model, None, spec.bptt)
         kept = {name: value for name, value in settings.items() if not (name == "carry" and implied)}
         return drop_implied_options(

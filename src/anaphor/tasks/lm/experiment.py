@@ -38,7 +38,7 @@ from anaphor.mixers.base import detach
 from anaphor.models.head import IGNORE_INDEX, cross_entropy
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.tasks import resolve_options
-from anaphor.tasks.lm import STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
+from anaphor.tasks.lm import STREAM_CHOICES, STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
 from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run import print_warning
@@ -201,9 +201,14 @@ class LanguageModelExperiment(Experiment):
 
     def compute_loss(self, batch: Batch, state: ModelState | None) -> tuple[Loss, ModelState]:
         """Loss of a batch after a state, and the next state."""
-        x, state = self.model.features(batch.input_ids, state, batch.lengths)
-        penalty = self.regularization.penalty(x, batch.targets)
-        return Loss(cross_entropy(x, self.model.head, batch.targets), penalty), state
+        with self.model.share_embeddings():
+            x, state = self.model.features(batch.input_ids, state, batch.lengths)
+            penalty = self.regularization.penalty(x, batch.targets)
+            return Loss(cross_entropy(x, self.model.head, batch.targets), penalty), state
+
+    def prepare_for_inference(self) -> None:
+        super().prepare_for_inference()
+        self.model.fold_ngrams()
 
     def common_facts(self, tokens: int, unknowns: int) -> dict[str, Any]:
         """Part of every signature."""
@@ -228,7 +233,8 @@ class StreamExperiment(LanguageModelExperiment):
         self.protocol = Protocol(spec.eval_batch_size, spec.bptt, self.carry, spec.protocol == "complete")
 
     def resolved_settings(self) -> dict[str, Any]:
-        return super().resolved_settings() | {"carry": self.carry}
+        # Left out where it is off, so that runs from before the option can be resumed.
+        return super().resolved_settings() | {"carry": self.carry, "partial_shuffle": self.spec.partial_shuffle or None}
 
     def load_split(self, name: str) -> Split:
         corpus = encode_split(self.source, name, self.tokenizer)
@@ -237,7 +243,8 @@ class StreamExperiment(LanguageModelExperiment):
     def batches(self, epoch: int) -> Stream:
         rows, bptt = self.spec.batch_size, self.spec.bptt
         offset = epoch_offset(epoch, rows, bptt) if self.spec.random_offset else 0
-        return Stream(self.split("train").tokens, rows, bptt, offset)
+        shuffle = (self.spec.seed, epoch) if self.spec.partial_shuffle else None
+        return Stream(self.split("train").tokens, rows, bptt, offset, shuffle)
 
     def initial_carry(self) -> ModelState | None:
         return self.model.initial_state(self.spec.batch_size) if self.carry else None
@@ -291,14 +298,14 @@ class PaddedExperiment(LanguageModelExperiment):
     overlap_unit, overlap_separator = "examples", EXAMPLE_SEPARATOR
 
     def setup(self) -> None:
-        for name in ("carry", "random_offset"):
+        for name in STREAM_CHOICES:
             if getattr(self.spec, name):
                 raise ConfigError(
                     f"{name}=True applies to segments of a stream, and examples have none: use --batching stream"
                 )
 
     def resolved_settings(self) -> dict[str, Any]:
-        return super().resolved_settings() | dict.fromkeys((*STREAM_ONLY, "carry", "random_offset"))
+        return super().resolved_settings() | dict.fromkeys((*STREAM_ONLY, *STREAM_CHOICES))
 
     def load_split(self, name: str) -> PaddedBatches:
         where, tokenizer = self.source.where(name), self.tokenizer
@@ -384,5 +391,5 @@ def build_experiment(
     else:
         tokenizer = tokenizer_from_plain(known["tokenizer"])
     with seeded(spec.seed, keep_state=known is not None):
-        model = spec.model_spec(vocabulary=len(tokenizer)).build()
+        model = spec.model_spec(len(tokenizer), tokenizer.tokens if spec.ngram_embedding else None).build()
     return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)

@@ -1,0 +1,98 @@
+"""Partial shuffling and n-gram embeddings in a run: exact resume, scores of a loaded run, refusals."""
+
+import json
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.training import checkpoint
+from anaphor.training.build import build_experiment
+from anaphor.training.load import load_run
+from anaphor.training.run import execute
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.trainer import NullCallback
+
+SPEC = {
+    "data": "text", "model": "lstm", "width": 8, "layers": 1, "batch_size": 4, "bptt": 5, "steps": 24, "eval_every": 8,
+    "device": "cpu", "dropout": 0.2, "random_offset": True, "lr": 0.01, "tied": True,
+}  # fmt: skip
+OPTIONS = {
+    "partial shuffling": {"partial_shuffle": True},
+    "n-grams": {"ngram_embedding": True},
+    "n-grams, average, not tied": {"ngram_embedding": True, "average": "ema", "tied": False},
+}
+
+pytestmark = pytest.mark.usefixtures("text")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.models.ngram_embedding.MIN_WORDS", 2)
+
+
+class Killer(NullCallback):
+    steps = 0
+
+    def on_step(self, progress, loss, count):
+        self.steps += 1
+        if self.steps == 13:
+            raise SystemError("killed")
+
+
+def files_of(out):
+    found, warnings = checkpoint.newest(out / "checkpoints")
+    assert warnings == []
+    manifest = json.loads((found.path / "manifest.json").read_text())["files"]
+    return found.step, {name: entry for name, entry in manifest.items() if name.endswith(".safetensors")}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_a_run_resumes_with_the_same_bits_and_scores_the_same_when_loaded(tmp_path, case):
+    torch.set_default_dtype(torch.float32)
+    spec, out = LanguageRunSpec(**SPEC | OPTIONS[case]), tmp_path / "parts"
+    execute(spec, tmp_path / "whole", test=False)
+    with pytest.raises(SystemError):
+        execute(spec, out, Killer(), test=False)
+    execute(spec, out, test=False, resume=True)
+    assert files_of(out) == files_of(tmp_path / "whole")
+    last = RunFolder(out).read_metrics()[-1]["valid"]
+    run = load_run(out, device="cpu")
+    if run.step == 24:
+        assert run.evaluate("valid")["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    assert run.generate("the", tokens=5)
+
+
+def test_epochs_differ_and_an_epoch_is_the_same_again():
+    experiment = build_experiment(LanguageRunSpec(**SPEC, partial_shuffle=True))
+    first, again, other = (experiment.batches(epoch)[0].input_ids for epoch in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_run_with_ngrams_is_used_without_its_data(tmp_path):
+    """The words come from the checkpoint."""
+    torch.set_default_dtype(torch.float32)
+    execute(LanguageRunSpec(**SPEC, ngram_embedding=True), tmp_path / "run", test=False)
+    expected = load_run(tmp_path / "run", device="cpu").model.embed.weight
+    for file in (tmp_path / "text").iterdir():
+        file.unlink()
+    run = load_run(tmp_path / "run", device="cpu")
+    assert type(run.model.embed) is torch.nn.Embedding
+    assert torch.equal(run.model.embed.weight, expected)
+    assert run.generate("the", tokens=3)
+
+
+def test_tokens_without_common_ngrams_are_refused(capsys):
+    words = ["train", "lm", "--data", "text", "--tokenizer", "character", "--ngram-embedding", "--dry-run"]
+    assert main(words) == 2
+    assert "no character n-gram is shared by 2 to 400 of the" in capsys.readouterr().err
+
+
+def test_options_that_are_off_leave_no_setting(tmp_path):
+    """So that runs from before these options can be resumed."""
+    torch.set_default_dtype(torch.float32)
+    execute(LanguageRunSpec(**{**SPEC, "steps": 1}), tmp_path / "run", test=False)
+    assert RunFolder(tmp_path / "run").read_settings().keys() & {"partial_shuffle", "ngram_embedding", "words"} == set()
