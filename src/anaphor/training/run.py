@@ -88,12 +88,16 @@ def execute(
             metrics = [metric.name for metric in task_of(spec).metrics]
             trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
         try:
-            trainer.fit()
+            with progress_listener(_cancel_on_signal(interruption)):
+                trainer.fit()
+        except Cancelled:  # while validating: the step is saved, and a resumed run validates it first
+            trainer.save()
+            return _stopped(out, interruption)
         finally:
             if trainer.events is not None:
                 trainer.events.close()
         if interruption.signal == signal.SIGTERM:
-            return {"status": "stopped", "run": str(out)}, 143
+            return _stopped(out, interruption)
         status = "finished" if trainer.is_over() else "interrupted"
         try:
             with progress_listener(_cancel_on_signal(interruption)):
@@ -106,8 +110,7 @@ def execute(
                     with trainer.averaged_weights():
                         result["test"] = experiment.score_test(valid).to_plain()
         except Cancelled:
-            assert interruption.signal is not None, "only a signal cancels it"
-            return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
+            return _stopped(out, interruption)
         folder.write_result(result)
         return result, 130 if interruption.signal == signal.SIGINT else 0
 
@@ -126,6 +129,11 @@ def _resume(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Callable[
     from anaphor.training.resume import resume_from  # a new run has no use for it
 
     return resume_from(folder, trainer, force=force, warn=warn)
+
+
+def _stopped(out: Path | str, interruption: Interruption) -> tuple[dict[str, Any], int]:
+    assert interruption.signal is not None, "only a signal stops it"
+    return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
 
 
 def kept_data_path(folder: RunFolder, spec: RunSpec) -> str | None:

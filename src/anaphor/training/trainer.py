@@ -110,6 +110,8 @@ class Trainer:
         self.experiment.model.train()
         self.last_save = time.monotonic()
         groups = self._groups()
+        if self._validation_is_missing():
+            self._validate()
         while not self.is_over():
             start = time.perf_counter()
             self._train_on(next(groups))
@@ -125,6 +127,13 @@ class Trainer:
         self._flush()
         if self.progress.step and not (self.folder.checkpoints / f"step-{self.progress.step}").exists():
             self.save()
+
+    def _validation_is_missing(self) -> bool:
+        """Whether a resumed run was stopped while it was validating its last step."""
+        step = self.progress.step
+        if not step or not (self._is_due() or self.is_over()):
+            return False
+        return all(line["step"] != step for line in self.folder.read_metrics())
 
     def _epochs(self) -> float:
         """Epochs trained, with a fraction; a whole number at the end of an epoch."""

@@ -1,0 +1,49 @@
+"""Signals while a model is validated end the program at once; the step is saved, and a resumed run validates it."""
+
+import json
+import os
+import signal
+
+import pytest
+
+import anaphor.evaluation
+from anaphor.cli.main import main
+
+SMALL = ["train", "lm", "--data", "grammar", "--model", "lstm", "--width", "8", "--steps", "12", "--eval-every", "4",
+         "--device", "cpu", "--no-test", "--schedule", "plateau", "--json"]  # fmt: skip
+
+
+def lines_of(out):
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [(row["step"], row["lr"], row["train_loss"], row["valid"]) for row in rows]
+
+
+def weights_of(out):
+    folder = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    files = json.loads((folder / "manifest.json").read_bytes())["files"]
+    return folder.name, {name: files[name]["sha256"] for name in files if name != "facts.json"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_validating_stops_at_once_and_resuming_is_exact(tmp_path, monkeypatch, capsys, number, code):
+    assert main([*SMALL, "--out", str(tmp_path / "whole")]) == 0
+    calls = []
+    report = anaphor.evaluation.report_progress
+
+    def interrupt(name, done, total):
+        calls.append(done)
+        if len(calls) == 3:
+            os.kill(os.getpid(), number)
+        report(name, done, total)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(anaphor.evaluation, "report_progress", interrupt)
+        capsys.readouterr()
+        assert main([*SMALL, "--out", str(tmp_path / "stopped")]) == code
+    assert json.loads(capsys.readouterr().out) == {"status": "stopped", "run": str(tmp_path / "stopped")}
+    assert len(calls) <= 4, "it must not validate to the end"
+    assert weights_of(tmp_path / "stopped")[0] == "step-4"
+    assert not (tmp_path / "stopped" / "result.json").exists()
+    assert main(["train", "lm", "--resume", "--out", str(tmp_path / "stopped"), "--no-test", "--json"]) == 0
+    assert lines_of(tmp_path / "stopped") == lines_of(tmp_path / "whole")
+    assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
