@@ -27,6 +27,18 @@ _CAST: dict[Any, tuple[Any, str, str]] = {
 """For each type: how a word is read, and what one and several of them are called."""
 _METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 
+SYNONYMS = {
+    **dict.fromkeys(("nhid", "hidden", "hiddensize", "dmodel", "nembd", "nunits"), "width"),
+    **dict.fromkeys(("emsize", "embsize", "embeddingdim"), "embedding"),
+    **dict.fromkeys(("nlayer", "nlayers", "numlayers"), "layers"),
+    **dict.fromkeys(("learningrate",), "lr"),
+    **dict.fromkeys(("bs", "batch"), "batch-size"),
+    **dict.fromkeys(("ctx", "blocksize", "contextlength", "seqlen"), "bptt"),
+    **dict.fromkeys(("maxiters", "maxsteps", "iterations"), "steps"),
+    **dict.fromkeys(("nhead", "nheads", "numheads"), "heads"),
+}
+"""Names of options in other programs, without hyphens, and ours."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
@@ -130,7 +142,9 @@ def check_words(
         flag = named.get(name) or switch_off.get(name)
         if flag is None:
             known = [f"--{one}" for one in (*named, *switch_off)]
-            raise ConfigError(f"unknown option {word}{nearest(word, known)}")
+            ours = SYNONYMS.get(name.replace("-", ""))
+            hint = f"; did you mean '--{ours}'?" if ours in named else nearest(word, known)
+            raise ConfigError(f"unknown option {word}{hint}")
         if flag.field in given and not flag.repeated:
             raise ConfigError(f"--{flag.name} is given twice: give it once")
         given.add(flag.field)

@@ -243,6 +243,33 @@ def test_the_text_is_the_same_whether_printed_or_as_json(capsys, more):
     assert len(answer["tokens"]) == 40
 
 
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--temperature", "0"], ": no other token was likelier at any step"),
+        ([], ""),
+    ],
+)
+def test_a_text_of_line_ends_alone_is_explained(capsys, monkeypatch, more, reason):
+    train("--steps", "1", "--batching", "padded", "--out", "run")
+    capsys.readouterr()
+    monkeypatch.setattr("anaphor.generate.generate", lambda model, prompt, *rest, **options: iter([prompt[0]] * 12))
+    assert main(["generate", "run", "--tokens", "12", "--device", "cpu", *more]) == 0
+    shown = capsys.readouterr()
+    assert not shown.out.strip()
+    tokens = " ".join(["'<eos>'"] * 8)
+    assert f"only line ends and spaces were generated{reason} (first tokens: {tokens} …); train longer" in shown.err
+
+
+def test_a_text_with_words_is_not_explained(capsys):
+    train("--steps", "1", "--out", "run")
+    capsys.readouterr()
+    assert main(["generate", "run", "--tokens", "12", "--device", "cpu"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip()
+    assert "only line ends" not in shown.err
+
+
 def test_unknown_words_of_a_prompt_are_reported(capsys):
     train("--steps", "1", "--out", "run")
     capsys.readouterr()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anaphor.data.bpe import BPE
 from anaphor.data.tokenizer import TOKENIZERS, Byte, Character, Word, tokenizer_from_plain
-from anaphor.data.treebank import Treebank, split_words
+from anaphor.data.treebank import Treebank, load_word_rules, split_words
 from anaphor.errors import AnaphorError, ConfigError, DataError
 
 TEXT = "the cat sat on the mat .\nthe dog sat too .\n\nit is the end .\n"
@@ -157,6 +157,14 @@ def test_treebank_keeps_the_stops_of_abbreviations_initials_and_numbers():
     assert list(split_words("Mr. J. Smith paid 3.5 in the U.S. today ... or not.")) == [
         "Mr.", "J.", "Smith", "paid", "3.5", "in", "the", "U.S.", "today", "...", "or", "not", "."
     ]  # fmt: skip
+
+
+def test_without_nltk_the_error_says_what_to_type_quotes_included(monkeypatch):
+    """Unquoted, zsh takes the brackets for a pattern."""
+    load_word_rules.cache_clear()
+    monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
+    with pytest.raises(ConfigError, match=r"type pip install 'anaphor\[treebank\]'$"):
+        split_words("the cat")
 
 
 def test_treebank_against_nltk_on_single_sentences():

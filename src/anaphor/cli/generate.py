@@ -15,6 +15,8 @@ from anaphor.training.spec import check_seed
 if TYPE_CHECKING:
     from anaphor.data.tokenizer import Tokenizer
 
+FIRST = 8
+"""Tokens shown of a text that is blank."""
 LONGEST_CHARACTER = 4
 """Bytes in UTF-8; no token has less than one."""
 
@@ -71,10 +73,31 @@ def run(words: Sequence[str]) -> int:
             json.dumps({"prompt": options.prompt, "text": tokenizer.decode(ids), "tokens": ids, "seed": options.seed})
         )
         return 0
-    for text in decode_stream(tokenizer, ids):
+    generated: list[int] = []
+    is_blank = True
+    for text in decode_stream(tokenizer, _keep(ids, generated)):
+        is_blank = is_blank and not text.strip()
         print(text, end="", flush=True)
     print()
+    if is_blank:
+        is_greedy = options.temperature == 0 or options.beam is not None
+        warn(describe_blank(tokenizer, generated, is_greedy=is_greedy))
     return 0
+
+
+def _keep(ids: Iterable[int], kept: list[int]) -> Iterator[int]:
+    for token in ids:
+        kept.append(token)
+        yield token
+
+
+def describe_blank(tokenizer: Tokenizer, ids: Sequence[int], *, is_greedy: bool) -> str:
+    """What to say of a text that shows nothing."""
+    first = " ".join(repr(tokenizer.tokens[token]) for token in ids[:FIRST])
+    more = " …" if len(ids) > FIRST else ""
+    why = ": no other token was likelier at any step" if is_greedy else ""
+    advice = "train longer, or sample with --temperature 1" if is_greedy else "train longer, or try another --seed"
+    return f"only line ends and spaces were generated{why} (first tokens: {first}{more}); {advice}"
 
 
 def decode_stream(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:

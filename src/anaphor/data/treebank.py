@@ -117,7 +117,5 @@ def load_word_rules() -> Any:
     try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
     except ImportError:
-        raise ConfigError(
-            "the treebank tokenizer needs nltk: install it with `pip install anaphor[treebank]`"
-        ) from None
+        raise ConfigError("the treebank tokenizer needs nltk: type pip install 'anaphor[treebank]'") from None
     return NLTKWordTokenizer()
