@@ -164,7 +164,7 @@ def test_without_nltk_the_error_says_what_to_type_quotes_included(monkeypatch):
     load_word_rules.cache_clear()
     monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
     with pytest.raises(ConfigError, match=r"type pip install 'anaphor\[treebank\]'$"):
-        split_words("the cat")
+        load_word_rules()
 
 
 def test_treebank_against_nltk_on_single_sentences():
