@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
+from anaphor.cli.table import for_terminal
 from anaphor.errors import ConfigError
 from anaphor.tasks.lm import describe_unknown
 from anaphor.training.spec import check_seed
@@ -77,7 +79,7 @@ def run(words: Sequence[str]) -> int:
     is_blank = True
     for text in decode_stream(tokenizer, _keep(ids, generated)):
         is_blank = is_blank and not text.strip()
-        print(text, end="", flush=True)
+        print(for_terminal(text, sys.stdout), end="", flush=True)
     print()
     if is_blank:
         is_greedy = options.temperature == 0 or options.beam is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
+from anaphor.cli.table import for_terminal
 from anaphor.config import finite
 from anaphor.errors import ConfigError
 
@@ -33,5 +35,6 @@ def run(words: Sequence[str]) -> int:
     own.validate(options.run)
     load = partial(load_experiment, options, task=task.name)
     plain, lines = own.look(load_experiment(options), options.run, options.out, load, warn)
-    print(json.dumps(finite(plain), allow_nan=False) if options.json else "\n".join(lines))
+    text = json.dumps(finite(plain), allow_nan=False) if options.json else "\n".join(lines)
+    print(for_terminal(text, sys.stdout))
     return 0

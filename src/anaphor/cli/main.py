@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from anaphor import __version__
+from anaphor.cli.table import for_terminal
 from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
 
@@ -51,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if error.errno not in UNWRITABLE:
             raise
         hush()
-        print(f"anaphor: {error.filename or 'the output'} cannot be written to: {error.strerror}", file=sys.stderr)
+        complain(f"{error.filename or 'the output'} cannot be written to: {error.strerror}")
         return DataError.exit_code
 
 
@@ -61,11 +62,15 @@ def told(words: list[str]) -> int:
         refuse_broken(words)
         return dispatch(words)
     except AnaphorError as error:
-        print(f"anaphor: {error}", file=sys.stderr)
+        complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         print("anaphor: interrupted", file=sys.stderr)
         return 130
+
+
+def complain(line: str) -> None:
+    print(for_terminal(f"anaphor: {line}", sys.stderr), file=sys.stderr)
 
 
 def hush() -> None:

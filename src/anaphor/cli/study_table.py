@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from anaphor.cli.progress import duration
+from anaphor.cli.table import for_terminal
 from anaphor.studies.axes import format_setting
 from anaphor.studies.cell import Cell
 from anaphor.studies.spec import Setting, StudySpec
@@ -94,7 +95,7 @@ class TableProgress(LineProgress):
     ) -> None:
         self.live.stop()
         for reason in self.reasons:
-            print(reason, file=sys.stderr)
+            print(for_terminal(reason, sys.stderr), file=sys.stderr)
 
     def on_status(self, cell: Cell, status: str, reason: str = "") -> None:
         self._record(cell, status)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +30,17 @@ def print_table(console: Console, table: Table, **options: Any) -> None:
 def print_line(console: Console, text: Text) -> None:
     """Print a text in a line, which only a terminal may break."""
     console.print(text, soft_wrap=not _ends_at_a_terminal())
+
+
+# All but tab and newline, and what reverses the direction of a text.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def for_terminal(text: str, stream: TextIO | None) -> str:
+    """A text with its control codes escaped where a terminal would obey them; for a file or a pipe, as it is."""
+    if stream is None or not stream.isatty():
+        return text
+    return _CONTROLS.sub(lambda code: repr(code[0])[1:-1] if code[0] > "\x9f" else f"\\x{ord(code[0]):02x}", text)
 
 
 def _ends_at_a_terminal() -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anaphor.cli.table import for_terminal
 from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import flags_of, parse, value_of
@@ -184,7 +185,7 @@ def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
 
 
 def warn(line: str) -> None:
-    print(f"anaphor: {line}", file=sys.stderr)
+    print(for_terminal(f"anaphor: {line}", sys.stderr), file=sys.stderr)
 
 
 def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import tyro
 
 from anaphor.cli.lines import read_lines
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
+from anaphor.cli.table import for_terminal
 from anaphor.errors import ConfigError, DataError, create_folder
 from anaphor.tasks import count_noun
 from anaphor.tasks.translate.verbs import align, plain_alignment, write_alignment
@@ -178,11 +180,12 @@ def _print(found: Sequence[list[Hypothesis]], alignments: dict[int, Alignment], 
 
     for index, hypotheses in enumerate(found):
         if count == 1:
-            print(target.decode(hypotheses[0].tokens) if hypotheses else "")
+            print(for_terminal(target.decode(hypotheses[0].tokens) if hypotheses else "", sys.stdout))
         elif not hypotheses:
             print(f"{index + 1}\t\t")
         for hypothesis in hypotheses[:count] if count > 1 else ():
-            print(f"{index + 1}\t{hypothesis.score:z.4f}\t{target.decode(hypothesis.tokens)}")
+            text = for_terminal(target.decode(hypothesis.tokens), sys.stdout)
+            print(f"{index + 1}\t{hypothesis.score:z.4f}\t{text}")
         if index in alignments:
             print("\n".join(f"  {line}" for line in as_text(alignments[index]).splitlines()))
 
