@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING
 from pathlib import Path
@@ -25,6 +27,7 @@ _CAST: dict[Any, tuple[Any, str, str]] = {
     bool: ({"True": True, "False": False}.__getitem__, "True or False", "True and False"),
 }
 """For each type: how a word is read, and what one and several of them are called."""
+MIN_WIDTH = 20
 _METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 
 SYNONYMS = {
@@ -237,7 +240,7 @@ def _read(
         markers.append(tyro.conf.FlagConversionOff)
     complaints = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaints):
+        with contextlib.redirect_stderr(complaints), _width_bounded():
             read = tyro.cli(view, args=list(words), prog=program, config=tuple(markers))
     except SystemExit as done:
         if done.code in (0, None):
@@ -248,6 +251,21 @@ def _read(
     for name, value in vars(read).items():
         values |= vars(value) if name.startswith("section_") else {name: value}
     return kind(**{name: _with_paths(value) for name, value in values.items()})
+
+
+@contextlib.contextmanager
+def _width_bounded() -> Iterator[None]:
+    """Help for a terminal of at least 20 columns: tyro does not end where its frames leave no room for a letter."""
+    before = os.environ.get("COLUMNS")
+    if shutil.get_terminal_size().columns < MIN_WIDTH:
+        os.environ["COLUMNS"] = str(MIN_WIDTH)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["COLUMNS"] = before
+        else:
+            os.environ.pop("COLUMNS", None)
 
 
 def _with_paths(value: Any) -> Any:
