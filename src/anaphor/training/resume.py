@@ -35,6 +35,7 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
         raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changed)}; use --force to resume anyway")
     if saved is None:
         return None
+    folder.set_damaged_lines_aside(warn)
     if not changed and trainer.experiment.initial_carry() is not None:
         saved.validate_for_resume("carry")
     trainer.load(saved)

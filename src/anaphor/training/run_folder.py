@@ -219,6 +219,26 @@ class RunFolder:
         *lines, _ = self.metrics.read_bytes().split(b"\n")  # a complete line ends with a newline
         return [self._parse_line(line, number) for number, line in enumerate(lines, start=1)]
 
+    def set_damaged_lines_aside(self, warn: Callable[[str], None]) -> None:
+        """Move lines of the metrics that cannot be read to a file beside them: the weights do not depend on them."""
+        if not self.metrics.exists():
+            return
+        readable, damaged = list[bytes](), list[bytes]()
+        *lines, incomplete = self.metrics.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, start=1):
+            try:
+                self._parse_line(line, number)
+                readable.append(line + b"\n")
+            except DataError:
+                damaged.append(line + b"\n")
+        if damaged:
+            aside = self.metrics.with_name(f"{self.metrics.name}.damaged")
+            with _writing(self.folder):
+                append_file(aside, b"".join(damaged))
+                replace_file(self.metrics, b"".join([*readable, incomplete]))
+            count = f"{len(damaged)} damaged line{'s' if len(damaged) > 1 else ''}"
+            warn(f"{self.metrics} has {count}: moved to {aside}")
+
     def _parse_line(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             values = json.loads(line)

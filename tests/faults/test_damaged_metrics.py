@@ -1,0 +1,31 @@
+"""A damaged line of `metrics.jsonl` does not stand in the way of weights that are intact."""
+
+import json
+
+from faults.runs import hashes, here
+
+SHORT = ("--steps", "10", "--eval-every", "5")
+DAMAGED = [b"{not json}", b'{"loss": 1}', b"[1]", b"\xff\xfe", b"", b"[" * 100_000, b'{"step"\r: 5']
+
+
+def test_damaged_lines_are_set_aside_and_training_resumes(tmp_path):
+    out = tmp_path / "run"
+    assert here(tmp_path, out, *SHORT).returncode == 0
+    metrics, aside = out / "metrics.jsonl", out / "metrics.jsonl.damaged"
+    first, second = metrics.read_bytes().splitlines(keepends=True)
+    damage = b"".join(line + b"\n" for line in DAMAGED)
+    metrics.write_bytes(first + damage + second)
+    done = here(tmp_path, out, "--steps", "20", "--eval-every", "5", "--resume", "--force")
+    assert done.returncode == 0, done.stderr
+    assert any(str(aside) in line and "7 damaged lines" in line for line in done.stderr.splitlines())
+    assert aside.read_bytes() == damage
+    assert metrics.read_bytes().startswith(first + second)
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [5, 10, 15, 20]
+    assert hashes(out)["step"] == "step-20"
+
+
+def test_nothing_is_set_aside_where_nothing_is_damaged(tmp_path):
+    out = tmp_path / "run"
+    assert here(tmp_path, out, *SHORT).returncode == 0
+    assert here(tmp_path, out, *SHORT, "--resume").returncode == 0
+    assert not (out / "metrics.jsonl.damaged").exists()
