@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.training import checkpoint
+from anaphor.errors import CheckpointError
+from anaphor.training import checkpoint, files
+from anaphor.training.files import replace_file
 from faults.runs import command, environment, hashes, run
 
 STEPS = ("--steps", "30", "--eval-every", "5", "--width", "32")
@@ -110,6 +112,49 @@ def test_no_room_for_the_third_checkpoint_leaves_the_first_two(tmp_path, monkeyp
     assert newest == out / "checkpoints" / "step-10"
     assert f"{out / 'checkpoints' / 'step-15'}: " in last
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-10", "step-5"]
+
+
+def test_what_is_left_of_earlier_checkpoints_is_said(tmp_path, monkeypatch):
+    def failing(tensors, path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    parts = {"model": {"weight": torch.zeros(3)}}
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", failing)
+        with pytest.raises(CheckpointError, match="there is no earlier checkpoint"):
+            checkpoint.write(tmp_path, 1, parts, {})
+    checkpoint.write(tmp_path, 1, parts, {})
+    monkeypatch.setattr(checkpoint, "save_file", failing)
+    with pytest.raises(CheckpointError, match="earlier checkpoints are intact"):
+        checkpoint.write(tmp_path, 2, parts, {})
+
+
+def test_a_disk_without_inodes_is_not_told_as_missing_bytes(tmp_path):
+    disk = mounted(tmp_path / "disk", "size=4m,nr_inodes=4")
+    try:
+        for name in "abc":
+            (disk / name).touch()
+        with pytest.raises(OSError, match="no inodes are free") as caught:
+            replace_file(disk / "result.json", b"{}")
+        assert caught.value.filename == str(disk / "result.json")
+        with pytest.raises(CheckpointError, match=r"no inodes are free.*there is no earlier checkpoint"):
+            checkpoint.write(disk, 1, {"model": {"weight": torch.zeros(3)}}, {})
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_study_names_the_path(tmp_path, monkeypatch, capsys, text):
+    def failing(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "write_file", failing)
+    (tmp_path / "study.yaml").write_text(
+        "base: {data: text, width: 4, bptt: 8, steps: 1, device: cpu}\nparameters: {width: {values: [4]}}\nseeds: 1\n"
+    )
+    assert main(["study", "study.yaml", "--out", "study"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("anaphor: study/")
+    assert "No space left on device; it needs" in last
 
 
 LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0})); "

@@ -24,7 +24,7 @@ def weights_of(out):
     return folder.name, {name: files[name]["sha256"] for name in files if name != "facts.json"}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_while_validating_stops_at_once_and_resuming_is_exact(tmp_path, monkeypatch, capsys, number, code):
     assert main([*SMALL, "--out", str(tmp_path / "whole")]) == 0
     calls = []

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from anaphor.config import FORMAT
 from anaphor.errors import CheckpointError, ConfigError, Diverged
-from anaphor.training.files import free_bytes, sync, write_file
+from anaphor.training.files import describe_space, sync, write_file
 from anaphor.training.schedule import Progress
 from anaphor.training.state_dicts import Mismatch, format_shape
 
@@ -158,10 +158,9 @@ def write(folder: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Pa
         _commit(draft, final)
     except (OSError, SafetensorError) as error:
         _remove(draft)
-        raise CheckpointError(
-            f"cannot write {final}: {error}; it needs {needed:,} bytes{free_bytes(folder)}; "
-            f"earlier checkpoints are intact"
-        ) from None
+        has_earlier = any(newest_first(folder))
+        earlier = "earlier checkpoints are intact" if has_earlier else "there is no earlier checkpoint"
+        raise CheckpointError(f"cannot write {final}: {error}; {describe_space(folder, needed)}; {earlier}") from None
     except BaseException:
         _remove(draft)
         raise

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +36,7 @@ def append_file(path: Path, content: bytes) -> None:
     """Append lines to a file, or leave it as it was. An incomplete last line is ended first."""
     before = path.stat().st_size if path.exists() else None
     try:
-        with disk_space_checked(path.parent, len(content)), path.open("ab") as file:
+        with disk_space_checked(path, len(content)), path.open("ab") as file:
             file.write(b"\n" + content if before and not ends_with_newline(path) else content)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -52,30 +51,34 @@ def ends_with_newline(path: Path) -> bool:
 
 
 @contextmanager
-def disk_space_checked(folder: Path, needed: int) -> Iterator[None]:
-    """Where the disk is full, the error says how many bytes are needed and how many are free."""
+def disk_space_checked(path: Path, needed: int) -> Iterator[None]:
+    """Where the disk is full, the error names the file and says how many bytes are needed and how many are free."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise OSError(
-            error.errno, f"{os.strerror(error.errno)}; it needs {needed:,} bytes{free_bytes(folder)}"
-        ) from None
+        reason = f"{os.strerror(error.errno)}; {describe_space(path.parent, needed)}"
+        raise OSError(error.errno, reason, str(path)) from None
 
 
-def free_bytes(folder: Path) -> str:
-    """Free bytes, as the end of a sentence."""
-    with contextlib.suppress(OSError):
-        return f", {shutil.disk_usage(folder).free:,} are free"
-    return ""
+def describe_space(folder: Path, needed: int) -> str:
+    """The bytes that are needed and those that are free; or that no more files fit, whatever is free."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return f"it needs {needed:,} bytes"
+    free = disk.f_bavail * disk.f_frsize
+    if disk.f_files and not disk.f_favail and free > needed:
+        return f"no inodes are free, so that there is no room for another file, although {free:,} bytes are free"
+    return f"it needs {needed:,} bytes, {free:,} are free"
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically, or leave it as it was."""
     draft = path.with_name(f"{path.name}.tmp")
     try:
-        with disk_space_checked(path.parent, len(content)):
+        with disk_space_checked(path, len(content)):
             write_file(draft, content)
         draft.replace(path)
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -44,7 +45,7 @@ def execute(
     imports: Iterable[ImportedFile] = (),
     warn: Callable[[str], None] = print_warning,
 ) -> tuple[dict[str, Any], int]:
-    """Train, keep the best checkpoint, score it. Gives the result and an exit code: 0, or 130 and 143 after a signal.
+    """Train, keep the best checkpoint, score it. Gives the result and an exit code: 0, or 128 + N after signal N.
 
     A run that is in the folder is resumed with `resume` (`force`: although settings differ), or replaced with
     `overwrite`.
@@ -96,7 +97,7 @@ def execute(
         finally:
             if trainer.events is not None:
                 trainer.events.close()
-        if interruption.signal == signal.SIGTERM:
+        if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
             return _stopped(out, interruption)
         status = "finished" if trainer.is_over() else "interrupted"
         try:
@@ -197,18 +198,24 @@ def _score(
 
 
 class Interruption:
-    """Inside the block the first SIGINT or SIGTERM is recorded; a second SIGINT ends the program at once."""
+    """Inside the block the first SIGINT, SIGTERM or SIGHUP is recorded; a second SIGINT ends the program at once.
+
+    SIGHUP says that the terminal is gone. Where it is ignored, as `nohup` has it, it stays ignored.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._handlers: dict[int, Any] = {}
+        self._terminals: list[int] = []
 
     def is_requested(self) -> bool:
         return self.signal is not None
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():  # signals cannot be caught in other threads
-            for number in (signal.SIGINT, signal.SIGTERM):
+            self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+            hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+            for number in (signal.SIGINT, signal.SIGTERM, *hangup):
                 self._handlers[number] = signal.signal(number, self._handle)
         return self
 
@@ -222,3 +229,7 @@ class Interruption:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = number
+        if number == signal.SIGHUP and self._terminals:  # to write there would fail, before the checkpoint is saved
+            with open(os.devnull, "wb") as nowhere:
+                for stream in self._terminals:
+                    os.dup2(nowhere.fileno(), stream)
