@@ -95,7 +95,7 @@ def test_one_command_gives_cells_choice_findings_and_figures(file, engine, tmp_p
     assert result["best"]["valid"]["mean"] == pytest.approx(sum(means[best]) / 2)
     tested = [cell for cell in result["cells"] if "test" in cell]
     assert [cell["parameters"] for cell in tested] == [json.loads(best)] * 2, "test is read for the choice alone"
-    folder = tmp_path / "studies" / "gates"
+    folder = tmp_path / "studies" / "gates-text"
     files = ("table.md", "table.csv", "table.tex", "study.png", "study.svg", "findings.txt", "study.yaml", "log.jsonl")
     for name in files:
         assert (folder / name).stat().st_size > 0
@@ -125,10 +125,12 @@ def refused(capsys, *words):
 def test_a_changed_study_is_refused_before_anything_is_trained_or_written(file, engine, tmp_path, capsys):
     told(capsys, file)
     engine.jobs.clear()
-    folder = tmp_path / "studies" / "gates"
+    folder = tmp_path / "studies" / "gates-text"
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    for change in ("--seeds 3", "--seeds 1", "--set steps=3", "--threads 2", "--seeds 3 --dry-run"):
+    for change in ("--seeds 3", "--seeds 1", "--set steps=3", "--threads 2"):
         assert "is sealed with other cells" in refused(capsys, file, *change.split())
+    assert main(["study", str(file), "--seeds", "3", "--dry-run"]) == 0  # which writes nothing, and warns
+    assert "is sealed with other cells" in capsys.readouterr().err
     assert engine.jobs == []
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before
@@ -227,7 +229,7 @@ def test_numbers_beyond_all_bounds_are_null_in_every_file(file, engine, tmp_path
     engine.instead = beyond
     first = told(capsys, file)
     assert first[0] == 0
-    folder = tmp_path / "studies" / "gates"
+    folder = tmp_path / "studies" / "gates-text"
     files = [path for path in folder.rglob("*.json*") if path.is_file()]
     assert {"seal.json", "result.json", "log.jsonl", "measures.json", "test.json"} <= {path.name for path in files}
     for path in files:
@@ -270,7 +272,7 @@ def test_flags_lie_over_the_file(file, engine, capsys):
 def test_a_question_about_a_finished_study_trains_nothing(file, engine, tmp_path, capsys):
     _, first = told(capsys, file)
     engine.jobs.clear()
-    code, result = told(capsys, "length", "--of", tmp_path / "studies" / "gates", "--out", tmp_path / "length")
+    code, result = told(capsys, "length", "--of", tmp_path / "studies" / "gates-text", "--out", tmp_path / "length")
     assert code == 0
     assert {cell["valid"]["loss"] for cell in result["cells"]} == {
         cell["valid"]["loss"] for cell in first["cells"] if cell["parameters"] == first["best"]["parameters"]
@@ -353,7 +355,7 @@ def test_a_run_s_folder_is_not_made_a_study_s(file, engine, tmp_path, capsys):
 
 def test_a_damaged_seal_is_told_in_one_line(file, engine, tmp_path, capsys):
     told(capsys, file)
-    (tmp_path / "studies" / "gates" / "seal.json").write_text("garbage{")
+    (tmp_path / "studies" / "gates-text" / "seal.json").write_text("garbage{")
     assert main(["study", str(file), "--device", "cpu"]) == 2
     assert "seal.json is damaged" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def run(words: Sequence[str]) -> int:
     for path in options.imports:
         import_file(path)
     spec = build_spec(options)
-    folder = options.out or Path("studies") / spec.name
+    folder = options.out or Path("studies") / default_name(spec)
     if options.dry_run:
         return print_cells(spec, folder, options)
 
@@ -110,6 +111,14 @@ def run(words: Sequence[str]) -> int:
     print_result(result, options)
     cells = result["cells"]
     return PARTIAL if any(cell["status"] in ("failed", "diverged") or "untested" in cell for cell in cells) else 0
+
+
+def default_name(spec: StudySpec) -> str:
+    """Name of the folder of a study: its own and that of its data, unless the data vary."""
+    data = spec.base.get("data")
+    if not isinstance(data, str):
+        return spec.name
+    return f"{spec.name}-{re.sub(r'[^A-Za-z0-9._-]+', '-', Path(data.partition(',')[0]).stem).strip('-.')}"
 
 
 def build_spec(options: Options) -> StudySpec:
@@ -224,7 +233,10 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     settings = spec.settings()
     validate_study(spec, settings)
     if not options.force:
-        validate_sealed(spec, folder, options.threads)
+        try:
+            validate_sealed(spec, folder, options.threads)
+        except ConfigError as error:  # nothing is written, so that a folder in the way is worth a warning only
+            print(f"anaphor: {error}", file=sys.stderr)
     with make_engine(options, spec.base["device"]) as engine:
         slots = engine.slots
     rows: list[dict[str, Any]] = []
