@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anaphor.draw import Annotated, annotated_heat_maps
+from anaphor.draw.cells import Annotated, annotated_heat_maps
 from anaphor.inspect import Graph, trace
 from anaphor.labs.lab import CURVES, Outcome, at_most
 from anaphor.labs.specs import BpttSpec

@@ -133,8 +133,8 @@ def _ratio(values: list[float]) -> float:
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Entropy and Jacobian norm of the softmax against the head width."""
     data = outcome.numbers[CURVES]
-    titles = {"entropy": "entropy / log n", "gradient": "norm of the Jacobian"}
+    titles = {"entropy": "entropy of the softmax / log n", "gradient": "norm of the Jacobian of the softmax"}
     panels = {title: [Line(name, data["widths"], y) for name, y in data[key].items()] for key, title in titles.items()}
     path = folder / "scaling.png"
-    bands(panels, [path], x_label="head width h", y_label="softmax of the scores", log_x=True)
+    bands(panels, [path], x_label="head width h", y_label="mean over queries", log_x=True)
     return [path]

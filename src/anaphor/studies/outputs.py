@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from anaphor.draw import Annotated, Dot, Line, annotated_heat_maps, bands, dots
+from anaphor.draw import Dot, Line, bands, dots
+from anaphor.draw.cells import Annotated, annotated_heat_maps
 from anaphor.errors import DataError
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.groups import Axes, Group, Objective, find_best, is_numeric, varied_axes

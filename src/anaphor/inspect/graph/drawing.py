@@ -24,6 +24,8 @@ PICTURE = 54.0
 """Side of a thumbnail in points."""
 ACROSS = 14
 """Graphs up to this depth are drawn from left to right, deeper ones from top to bottom."""
+PAGE_WIDTH = 900.0
+"""Graphs that would be wider, in points, are drawn from top to bottom if that is narrower: text stays readable."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,23 @@ def node_title(node: Node, frames: Collection[str]) -> str:
 
 
 def compute_layout(graph: Graph) -> Layout:
+    if _depth(graph) > ACROSS:
+        return _layout(graph, "TB")
+    across = _layout(graph, "LR")
+    if across.wide <= PAGE_WIDTH:
+        return across
+    down = _layout(graph, "TB")
+    return down if down.wide < across.wide else across
+
+
+def _layout(graph: Graph, direction: str) -> Layout:
     import pygraphviz
 
     drawing = pygraphviz.AGraph(directed=True, strict=False)
-    direction = "LR" if _depth(graph) <= ACROSS else "TB"
     spacing = {"nodesep": "0.22", "ranksep": "0.4"}
     drawing.graph_attr.update(rankdir=direction, newrank="true", outputorder="edgesfirst", **spacing)
+    if direction == "LR":
+        drawing.graph_attr["ordering"] = "out"  # what reads a node is drawn in the order of the code
     # Without text the layout needs no fonts and is the same on every machine.
     drawing.node_attr.update(label="", shape="box", fixedsize="true")
     frames = _frames(graph)

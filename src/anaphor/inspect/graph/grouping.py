@@ -47,8 +47,8 @@ class Group:
             return self.whole.kind, self.whole.kind
         if len(self.working) == 1:
             return operations.canonical_name(self.working[0].op), self._label(self.working[0])
-        signs = dict.fromkeys(self._label(call) for call in self.working)
-        return "group", " ".join(signs) if len(signs) <= 3 else f"{len(self.working)} operations"
+        signs = list(dict.fromkeys(self._label(call) for call in self.working))
+        return "group", " ".join(signs if len(signs) <= 3 else (signs[0], "…", signs[-1]))
 
     def formula(self, names: Mapping[int, str]) -> str:
         """How it is computed from shown tensors: `w1 × x`, `ReLU(z2)`, `W @ x + b`."""

@@ -17,6 +17,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 MAX_TICKS = 12  # points that fit next to each other
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 160
+LEAST_RANGE = 0.1  # of values without intervals, relative to their size: smaller differences may be noise
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
 
@@ -109,7 +110,7 @@ def heat_maps(
     wide = _inches(max(panel.values.shape[1] for panel in drawn), across)
     high = _inches(max(panel.values.shape[0] for panel in drawn), across)
     dpi = DPI if len(drawn) <= 12 else DPI * 2 // 3  # a figure of many panels is large
-    figure = _figure(across * (wide + 0.25) + 1.8, lines * (high + 0.35) + 1.3)
+    figure = new_figure(across * (wide + 0.25) + 1.8, lines * (high + 0.35) + 1.3)
     axes = figure.subplots(lines, across, squeeze=False)
     common = len({(panel.low, panel.high) for panel in drawn}) == 1
     image = None
@@ -208,7 +209,7 @@ def bands(
     log_y: bool = False,
 ) -> None:
     """Lines with interval bands, in panels side by side with a common scale. A name has the same color in all."""
-    figure = _figure(max(7, 1 + 4 * len(panels)), 4.4)
+    figure = new_figure(max(7, 1 + 4 * len(panels)), 4.4)
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
     handles: dict[str, Any] = {}
@@ -222,11 +223,14 @@ def bands(
         if log_y:
             _set_log_ticks(one.yaxis)
     axes[0].set_ylabel(y_label)
+    drawn = [line for lines in panels.values() for line in lines]
+    if all(math.isnan(value) for line in drawn for value in line.low):
+        _widen(axes[0].yaxis, [value for line in drawn for value in line.middle])
     if len(names) > 1:
         across = max(1, min(len(names), int(12 * figure.get_figwidth()) // (max(map(len, names)) + 8)))
         style = {"frameon": False, "fontsize": 9, "handlelength": 3}
         figure.legend([handles[name] for name in names], names, loc="outside upper center", ncols=across, **style)
-    _save_all(figure, paths, remark)
+    save_all(figure, paths, remark)
 
 
 def _band(axes: Any, line: Line, number: int) -> Any:
@@ -240,6 +244,15 @@ def _band(axes: Any, line: Line, number: int) -> Any:
     if line.singles:
         axes.plot(*zip(*line.singles, strict=True), linestyle="none", marker=".", color=style["color"], alpha=0.35)
     return handle
+
+
+def _widen(axis: Any, values: Sequence[float]) -> None:
+    """Show at least LEAST_RANGE around values whose noise is unknown, instead of enlarging differences between them."""
+    finite = [value for value in values if math.isfinite(value)]
+    middle = (min(finite) + max(finite)) / 2 if finite else 0.0
+    half = LEAST_RANGE / 2 * abs(middle)
+    if finite and max(finite) - min(finite) < 2 * half:
+        (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(middle - half, middle + half)
 
 
 def _set_ticks(axis: Any, values: Sequence[float], most: int = MAX_TICKS) -> None:
@@ -276,7 +289,7 @@ def dots(rows: Sequence[Dot], paths: Sequence[Path], *, x_label: str, remark: st
     """Means with interval bars, one per row, so that long names are readable."""
     names = [textwrap.fill(row.name, 44) for row in rows]
     heights = [1 + 0.55 * name.count("\n") for name in names]
-    figure = _figure(7.5, 1.3 + 0.34 * sum(heights))
+    figure = new_figure(7.5, 1.3 + 0.34 * sum(heights))
     axes = figure.add_subplot()
     positions = [sum(heights[:index]) + heights[index] / 2 for index in range(len(rows))]
     for y, row in zip(positions, rows, strict=True):
@@ -285,90 +298,20 @@ def dots(rows: Sequence[Dot], paths: Sequence[Path], *, x_label: str, remark: st
         axes.plot(row.middle, y, "D", color=COLORS[1], markersize=5, zorder=3)
     axes.set_yticks(positions, labels=names)
     axes.set(ylim=(sum(heights), 0), xlabel=x_label, xscale="log" if log_x else "linear")
+    if all(math.isnan(row.low) for row in rows):
+        _widen(axes.xaxis, [row.middle for row in rows])
     if log_x:
         _set_log_ticks(axes.xaxis)
     axes.grid(axis="x", alpha=0.3)
-    _save_all(figure, paths, remark)
-
-
-@dataclass(frozen=True)
-class Annotated(Panel):
-    """A matrix with a text in every cell."""
-
-    texts: Sequence[Sequence[str]]
-    highlighted: tuple[int, int] | None = None
-    """Row and column of a cell with a frame."""
-
-
-def annotated_heat_maps(
-    panels: Sequence[Annotated],
-    paths: Sequence[Path],
-    *,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    x_label: str,
-    y_label: str,
-    label: str,
-    remark: str = "",
-) -> None:
-    """Heat maps side by side with a text in each cell. Panels with equal limits share one color bar.
-
-    Values beyond the limits have the color of the limit. NaN cells are gray and keep their text.
-    """
-    wide, high = max(0.8 * len(columns), 2.4), max(0.55 * len(rows), 1.6)
-    common = len({(panel.low, panel.high) for panel in panels}) == 1
-    panel_width = wide if common else wide + 1.0  # space for its own color bar
-    across = max(1, min(len(panels), int(14 // panel_width)))
-    lines = -(-len(panels) // across)
-    figure = _figure(across * (panel_width + 0.3) + 1.9, lines * (high + 0.4) + 0.9)
-    axes = figure.subplots(lines, across, squeeze=False)
-    for place, one in enumerate(axes.flat):
-        if place >= len(panels):
-            one.set_axis_off()
-            continue
-        limits = {"vmin": panels[place].low, "vmax": panels[place].high}
-        image = one.imshow(panels[place].values, "viridis", aspect="auto", **limits)
-        one.set_facecolor("0.88")
-        one.set_title(panels[place].title, fontsize=10)
-        below, left = place + across >= len(panels), place % across == 0
-        one.set_xticks(range(len(columns)), labels=columns if below else [])
-        one.set_yticks(range(len(rows)), labels=rows if left else [])
-        one.set(xlabel=x_label if below else "", ylabel=y_label if left else "")
-        _write_cells(one, image, panels[place])
-        if not common:
-            figure.colorbar(image, ax=one, label=label, extend=_extend([panels[place]]))
-    if common:
-        figure.colorbar(image, ax=axes, label=label, extend=_extend(panels))
-    _save_all(figure, paths, remark)
-
-
-def _extend(panels: Sequence[Panel]) -> str:
-    """At which ends of the color bar values lie beyond the limits."""
-    below = any((panel.values < panel.low).any() for panel in panels)
-    above = any((panel.values > panel.high).any() for panel in panels)
-    return {(True, False): "min", (False, True): "max", (True, True): "both"}.get((below, above), "neither")
-
-
-def _write_cells(axes: Any, image: Any, panel: Annotated) -> None:
-    from matplotlib.patches import Rectangle
-
-    for row, texts in enumerate(panel.texts):
-        for column, text in enumerate(texts):
-            red, green, blue, alpha = image.to_rgba(panel.values[row, column])
-            dark = alpha and 0.299 * red + 0.587 * green + 0.114 * blue < 0.45
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    if panel.highlighted is not None:
-        row, column = panel.highlighted
-        corner = (column - 0.46, row - 0.46)
-        axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=COLORS[1], linewidth=3))
+    save_all(figure, paths, remark)
 
 
 def _canvas() -> tuple[Any, Any]:
-    figure = _figure(7, 4.2)
+    figure = new_figure(7, 4.2)
     return figure, figure.add_subplot()
 
 
-def _figure(wide: float, high: float) -> Any:
+def new_figure(wide: float, high: float) -> Any:
     # The object interface instead of pyplot: no global state, window or backend.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -378,7 +321,7 @@ def _figure(wide: float, high: float) -> Any:
     return figure
 
 
-def _save_all(figure: Any, paths: Sequence[Path], remark: str) -> None:
+def save_all(figure: Any, paths: Sequence[Path], remark: str) -> None:
     """Save with the remark at the bottom. Names are not parsed as math, so that they may contain dollar signs."""
     from matplotlib.text import Text
 

@@ -1,0 +1,64 @@
+"""Figures: several panels fit on a page, and values without intervals are not enlarged."""
+
+import math
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from anaphor import draw
+from anaphor.draw import cells
+
+
+def size_of(path) -> tuple[int, int]:
+    high, wide = matplotlib.image.imread(path).shape[:2]
+    return wide, high
+
+
+def test_four_heat_maps_stand_in_two_lines(tmp_path):
+    values = np.linspace(100, 200, 16).reshape(4, 4)
+    texts = [[f"{value:.1f}" for value in row] for row in values]
+    panels = [cells.Annotated(name, values, 100.0, 200.0, texts) for name in "abcd"]
+    labels = {"x_label": "width", "y_label": "layers", "label": "perplexity"}
+    cells.annotated_heat_maps(panels, [tmp_path / "grid.png"], rows=list("4321"), columns=list("1234"), **labels)
+    wide, high = size_of(tmp_path / "grid.png")
+    assert wide <= 10 * draw.DPI
+    assert high > 4 * draw.DPI
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Limits of the value axis of the figures that are drawn."""
+    found = []
+
+    def keep(figure, paths, remark):
+        (axes, *_) = figure.axes
+        found.append((axes.get_xlim(), axes.get_ylim()))
+
+    monkeypatch.setattr(draw, "save_all", keep)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("middle", "low", "is_wide"),
+    [
+        ((100.1, 100.3, 100.2), (), True),
+        ((100.1, 100.3, 100.2), (100.0, 100.2, 100.1), False),
+        ((50, 90, 70), (), False),
+    ],
+)
+def test_lines_of_one_seed_are_not_enlarged(limits, middle, low, is_wide):
+    line = draw.Line("a", [1, 2, 4], middle, low, [2 * one - other for one, other in zip(middle, low, strict=False)])
+    draw.bands({"": [line]}, [], x_label="x", y_label="perplexity")
+    ((_, (bottom, top)),) = limits
+    assert bool(abs(top - bottom - 0.1 * 100.2) < 0.01) is is_wide
+    assert bottom < min(middle)
+    assert top > max(middle)
+
+
+@pytest.mark.parametrize(("interval", "is_wide"), [(math.nan, True), (0.1, False)])
+def test_dots_of_one_seed_are_not_enlarged(limits, interval, is_wide):
+    rows = [draw.Dot(name, value, value - interval, value + interval) for name, value in (("a", 100.1), ("b", 100.3))]
+    draw.dots(rows, [], x_label="perplexity")
+    (((left, right), _),) = limits
+    assert bool(abs(right - left - 0.1 * 100.2) < 0.01) is is_wide
