@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import errno
 import inspect
 import math
+import os
 import re
 import textwrap
 import types
@@ -19,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from anaphor.errors import ConfigError, user_path
+from anaphor.errors import ConfigError
 
 Spec = TypeVar("Spec")
 Value = TypeVar("Value")
@@ -231,6 +233,22 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(child) for child in value]
     return value
+
+
+def user_path(given: Path | str) -> Path:
+    """A path that a user gave, `~` expanded; an error where no file can have that name, whether it exists or not."""
+    path = os.path.expanduser(given)
+    shown = repr(str(given) if len(str(given)) <= 80 else f"{str(given)[:79]}…")
+    if path.startswith("~"):
+        raise ConfigError(f"{shown} cannot be used as a path: there is no user {path.partition('/')[0][1:80]!r}")
+    try:
+        os.lstat(path)
+    except ValueError:  # a NUL character
+        raise ConfigError(f"{shown} cannot be used as a path: it has a NUL character") from None
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
+            raise ConfigError(f"{shown} cannot be used as a path: {error.strerror}") from None
+    return Path(path)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

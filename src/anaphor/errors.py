@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,22 +36,6 @@ class Diverged(AnaphorError):
     """Training reached a loss or a gradient that is not a finite number."""
 
     exit_code = 3
-
-
-def user_path(given: Path | str) -> Path:
-    """A path that a user gave, `~` expanded; an error where no file can have that name, whether it exists or not."""
-    path = os.path.expanduser(given)
-    shown = repr(str(given) if len(str(given)) <= 80 else f"{str(given)[:79]}…")
-    if path.startswith("~"):
-        raise ConfigError(f"{shown} cannot be used as a path: there is no user {path.partition('/')[0][1:80]!r}")
-    try:
-        os.lstat(path)
-    except ValueError:  # a NUL character
-        raise ConfigError(f"{shown} cannot be used as a path: it has a NUL character") from None
-    except OSError as error:
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
-            raise ConfigError(f"{shown} cannot be used as a path: {error.strerror}") from None
-    return Path(path)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from anaphor.config import field_docs, nearest, read_settings, sections_of
-from anaphor.errors import ConfigError, user_path
+from anaphor.config import field_docs, nearest, read_settings, sections_of, user_path
+from anaphor.errors import ConfigError
 
 Spec = TypeVar("Spec")
 

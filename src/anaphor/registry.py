@@ -22,7 +22,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anaphor.errors import AnaphorError, ConfigError, user_path
+from anaphor.config import user_path
+from anaphor.errors import AnaphorError, ConfigError
 
 PLUGINS = "anaphor.plugins"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

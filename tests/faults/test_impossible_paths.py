@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.errors import ConfigError, user_path
+from anaphor.config import user_path
+from anaphor.errors import ConfigError
 
 PLACES = [
     "train lm --data PATH", "train lm --data text --out PATH", "train lm --data text --config PATH",

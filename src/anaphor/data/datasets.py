@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import look_up, nearest
+from anaphor.config import look_up, nearest, user_path
 from anaphor.data.dataset import (
     PAIR_COLUMNS,
     SOURCE,
@@ -29,7 +29,7 @@ from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
-from anaphor.errors import AnaphorError, ConfigError, DataError, user_path
+from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.registry import DATASETS
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.

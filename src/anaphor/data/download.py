@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from anaphor.config import user_path
 from anaphor.data.files import StoredFile, cache_folder
-from anaphor.errors import DataError, user_path
+from anaphor.errors import DataError
 
 VARIABLE = "ANAPHOR_DATA"
 # Seconds without a byte before a connection is closed.

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from anaphor.errors import ConfigError, DataError, user_path
+from anaphor.config import user_path
+from anaphor.errors import ConfigError, DataError
 
 CACHE_VARIABLE = "ANAPHOR_CACHE"
 SIZE_VARIABLE = "ANAPHOR_MAX_FILE_BYTES"

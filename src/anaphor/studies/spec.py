@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, check_name, check_types, look_up, nearest, read_mapping
-from anaphor.errors import ConfigError, user_path
+from anaphor.config import check_fields, check_name, check_types, look_up, nearest, read_mapping, user_path
+from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS, import_file, resolve

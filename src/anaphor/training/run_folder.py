@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping
-from anaphor.errors import ConfigError, DataError, user_path
+from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
+from anaphor.errors import ConfigError, DataError
 from anaphor.registry import DATASETS, IMPORTED, TASKS
 from anaphor.training.files import append_file, locked, replace_file
 from anaphor.training.spec import TaskDefinition
