@@ -16,7 +16,6 @@ from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import LossTotal
-from anaphor.models.head import token_losses
 from anaphor.models.language_model import LanguageModel, ModelState
 
 # Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is
@@ -57,10 +56,11 @@ def chunk_slices(rows: int, tokens: int) -> Iterator[slice]:
         yield slice(start, min(start + size, tokens))
 
 
-def prefill(model: LanguageModel, tokens: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState | None]:
+def prefill(model: LanguageModel, tokens: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState]:
     """Features of the last token [B, D] and the state after it. [B, T], with at least one token."""
     for chunk in chunk_slices(*tokens.shape):
         x, state = model.features(tokens[:, chunk], state)
+    assert state is not None, "there is at least one chunk"
     return x[:, -1], state
 
 
@@ -76,7 +76,7 @@ def losses_by_batch(model: LanguageModel, batches: Sequence[Batch], carry: bool)
         with eval_mode(model), torch.inference_mode():
             for chunk in split_batch(batch) if _can_split(model, batch) else [batch]:
                 x, state = model.features(chunk.input_ids, state, chunk.lengths)
-                losses.append(token_losses(x, model.head, chunk.targets))
+                losses.append(model.token_losses(x, chunk.targets, state))
             whole = torch.cat(losses, dim=1)
         report_progress("scoring", number, len(batches))
         yield batch, whole

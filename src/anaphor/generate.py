@@ -78,7 +78,7 @@ def generate(
         # For each token anew: between two of them the caller has the model as it was.
         with eval_mode(model), torch.inference_mode():
             x, state = prefill(model, tokens_in, state)
-            token = sampler(model.head(x), generator)
+            token = sampler(model.predict_next(x, state), generator)
             tokens_in = token[:, None]
         yield int(token)
 
@@ -243,11 +243,11 @@ def _best(hypotheses: Sequence[Hypothesis], count: int) -> list[Hypothesis]:
 
 
 def step_function(model: Any) -> StepFunction:
-    """One step of a model: anything that has `features` and `head` as a language model has."""
+    """One step of a model: anything that has `features` and `predict_next` as a language model has."""
 
     def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         x, state = model.features(tokens[:, None], state)
-        return torch.log_softmax(model.head(x[:, -1]).double(), -1), state
+        return torch.log_softmax(model.predict_next(x[:, -1], state).double(), -1), state
 
     return step
 

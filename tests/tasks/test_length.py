@@ -17,6 +17,7 @@ from anaphor.evaluation import losses_by_batch, split_batch
 from anaphor.metrics.result import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
+from anaphor.models.head import token_losses
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.length import bin_positions, draw_lengths, losses_by_length, score_at_length
@@ -54,7 +55,7 @@ def scored(experiment, bptt, carry, rows=1, complete=True):
 class ByPlace(nn.Module):
     """On a text of zeros the loss of the token after `seen` others is `losses[seen]`, whatever they were."""
 
-    causal, limit, state_grows = True, None, False
+    causal, limit, state_grows, pointer = True, None, False, None
 
     def __init__(self, losses):
         super().__init__()
@@ -68,6 +69,9 @@ class ByPlace(nn.Module):
         places = seen[:, None] + torch.arange(tokens.shape[1])
         new = tokens.shape[1] if lengths is None else lengths
         return self.losses[places.clamp(max=len(self.losses) - 1)][..., None], ModelState(seen + new, ())
+
+    def token_losses(self, x, targets, state):
+        return token_losses(x, self.head, targets)
 
 
 class TwoWords(nn.Module):

@@ -1,4 +1,4 @@
-"""Partial shuffling and n-gram embeddings in a run: exact resume, scores of a loaded run, refusals."""
+"""Partial shuffling, n-gram embeddings and a pointer in a run: exact resume, scores of a loaded run, refusals."""
 
 import json
 
@@ -7,6 +7,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.lm.protocol import Protocol
 from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment
 from anaphor.training.load import load_run
@@ -22,6 +23,7 @@ OPTIONS = {
     "partial shuffling": {"partial_shuffle": True},
     "n-grams": {"ngram_embedding": True},
     "n-grams, average, not tied": {"ngram_embedding": True, "average": "ema", "tied": False},
+    "pointer": {"pointer_memory": 8, "pointer_eval_memory": 20, "pointer_eval_bias": 0.5},
 }
 
 pytestmark = pytest.mark.usefixtures("text")
@@ -91,8 +93,36 @@ def test_tokens_without_common_ngrams_are_refused(capsys):
     assert "no character n-gram is shared by 2 to 400 of the" in capsys.readouterr().err
 
 
+def test_the_signature_names_the_pointer_as_it_is_in_evaluation():
+    options = {"pointer_memory": 8, "pointer_eval_memory": 20}
+    signatures = [
+        build_experiment(LanguageRunSpec(**SPEC | more)).evaluate("valid").signature
+        for more in ({}, {"pointer_memory": 8}, options, options | {"pointer_eval_bias": 0.5})
+    ]
+    assert [signature.partition("pointer:")[2].split("|")[0] for signature in signatures] == ["", "8", "20", "20,+0.5"]
+
+
+def test_memory_and_bias_of_the_evaluation_change_no_training():
+    def loss_of(**more):
+        experiment = build_experiment(LanguageRunSpec(**SPEC, pointer_memory=8, **more))
+        torch.manual_seed(0)
+        loss, _ = experiment.loss(experiment.batches(0)[0], None)
+        return loss.total.item(), experiment.evaluate("valid").total.loss
+
+    plain, other = loss_of(), loss_of(pointer_eval_memory=20, pointer_eval_bias=0.5)
+    assert plain[0] == other[0]
+    assert plain[1] != other[1]
+
+
+def test_the_pointer_is_scored_the_same_in_any_segments():
+    experiment = build_experiment(LanguageRunSpec(**SPEC, pointer_memory=8))
+    losses = [experiment.evaluate_with("valid", Protocol(2, bptt, carry=True)).total.loss for bptt in (3, 7, 1000)]
+    assert losses == pytest.approx([losses[-1]] * 3, rel=1e-9)
+
+
 def test_options_that_are_off_leave_no_setting(tmp_path):
     """So that runs from before these options can be resumed."""
     torch.set_default_dtype(torch.float32)
     execute(LanguageRunSpec(**{**SPEC, "steps": 1}), tmp_path / "run", test=False)
-    assert RunFolder(tmp_path / "run").read_settings().keys() & {"partial_shuffle", "ngram_embedding", "words"} == set()
+    settings = RunFolder(tmp_path / "run").read_settings()
+    assert not [name for name in settings if name.startswith(("partial", "ngram", "words", "pointer"))]

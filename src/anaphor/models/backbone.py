@@ -186,7 +186,7 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Blocks on top of each other, and after the last one a norm, a projection and dropout where wanted.
+    """Blocks on top of each other, and after the last one a norm and a projection where wanted.
 
     Vectors and a state in, features and a state out: `y, state = backbone(x, state, span)`. No state means a fresh one,
     and no span whole sequences without padding. The state is a tuple with the private state of each block.
@@ -199,8 +199,6 @@ class Backbone(nn.Module):
         *,
         norm: bool = False,
         width_out: int | None = None,
-        dropout: float = 0.0,
-        dropout_kind: str = "each",
     ) -> None:
         """`width_in` is the width of the input and `width_out` that of the features, where they are not the blocks'."""
         super().__init__()
@@ -213,7 +211,6 @@ class Backbone(nn.Module):
         self.norm = nn.LayerNorm(width_in) if norm else None
         self.out_proj = nn.Linear(width_in, width_out, bias=False) if width_out not in (None, width_in) else None
         self.width_out = width_in if width_out is None else width_out
-        self.dropout, self.drop = dropout, DROPOUTS[dropout_kind]
         limits = [spec.mixer.limit for spec in blocks]
         self.limit = min((limit for limit in limits if limit is not None), default=None)
         """Maximum number of positions; None means unbounded."""
@@ -277,6 +274,4 @@ class Backbone(nn.Module):
             x = self.norm(x)
         if self.out_proj is not None:
             x = self.out_proj(x)
-        if self.training and self.dropout:
-            x = self.drop(x, self.dropout)
         return x, tuple(after)

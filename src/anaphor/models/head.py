@@ -54,14 +54,23 @@ class Head(nn.Module):
 
 def full_cross_entropy(features: Tensor, head: Head, targets: Tensor) -> Tensor:
     """Sum of the losses of all tokens, from all logits at once. [B, T, D], [B, T] -> []"""
-    logits = _wide(head(features)).flatten(0, -2)
+    logits = widen(head(features)).flatten(0, -2)
     return F.cross_entropy(logits, targets.flatten(), reduction="sum", ignore_index=IGNORE_INDEX)
 
 
-def cross_entropy(features: Tensor, head: Head, targets: Tensor, logits_per_chunk: int | None = None) -> Tensor:
-    """The same sum in chunks. Its gradients are computed in the forward pass, so it can be differentiated once."""
+def cross_entropy(
+    features: Tensor,
+    head: Head,
+    targets: Tensor,
+    logits_per_chunk: int | None = None,
+    token_losses: Tensor | None = None,
+) -> Tensor:
+    """The same sum in chunks. Its gradients are computed in the forward pass, so it can be differentiated once.
+
+    The losses of the tokens are written to `token_losses` [B · T] where it is given, without gradient.
+    """
     rows = _chunk_size(features, head, logits_per_chunk)
-    inputs = (features.flatten(0, -2), head.weight, head.bias, targets.flatten(), rows)
+    inputs = (features.flatten(0, -2), head.weight, head.bias, targets.flatten(), rows, token_losses)
     total: Tensor = _ChunkedCrossEntropy.apply(*inputs)  # type: ignore[no-untyped-call]
     return total
 
@@ -79,7 +88,7 @@ def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_
     target, mean = (features * head.weight[index]).sum(-1), features @ head.weight.mean(0)
     if head.bias is not None:
         target, mean = target + head.bias[index], mean + head.bias.mean()
-    return total + label_smoothing * (_wide(target - mean) * valid).sum()
+    return total + label_smoothing * (widen(target - mean) * valid).sum()
 
 
 @torch.no_grad()
@@ -87,7 +96,7 @@ def token_losses(features: Tensor, head: Head, targets: Tensor, logits_per_chunk
     """The loss of each token, zero where there is no target. [B, T, D], [B, T] -> [B, T]"""
     rows = _chunk_size(features, head, logits_per_chunk)
     chunks = [
-        F.cross_entropy(_wide(head(x)), target, reduction="none", ignore_index=IGNORE_INDEX)
+        F.cross_entropy(widen(head(x)), target, reduction="none", ignore_index=IGNORE_INDEX)
         for x, target in zip(features.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
     ]
     return torch.cat(chunks).view(targets.shape)
@@ -106,7 +115,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        rows: int,
+        token_losses: Tensor | None,
+    ) -> Tensor:
         device = features.device.type
         # Autocast does not reach into a custom function, so its type is applied here.
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
@@ -118,19 +135,23 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_bias = None if bias is None else bias.new_zeros(len(matrix), dtype=sum_dtype)
         valid = targets != IGNORE_INDEX
         targets = targets.where(valid, 0)
-        total = _wide(features.new_zeros(()))
+        total = widen(features.new_zeros(()))
         # One buffer for the logits, probabilities and gradients of all chunks: fresh memory is slow to touch.
         rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
         buffer = matrix.new_empty(min(rows, len(features)), len(matrix), dtype=_buffer_dtype(matrix))
         with torch.autocast(device, enabled=False):
-            for x, target, mask, grad_x in zip(
-                features.split(rows), targets.split(rows), valid.split(rows), grad_features.split(rows), strict=True
+            for number, (x, target, mask, grad_x) in enumerate(
+                zip(
+                    features.split(rows), targets.split(rows), valid.split(rows), grad_features.split(rows), strict=True
+                )
             ):
                 x = x.to(dtype)
                 logits = _compute_logits(x, matrix, constant, buffer[: len(x)])
                 logits[:, vocabulary:] = -torch.inf  # rows added for alignment are no tokens
                 losses, grad_logits = _losses_and_gradient(logits, target[:, None])
                 total = total + (losses * mask).sum()
+                if token_losses is not None:
+                    token_losses[number * rows : number * rows + len(losses)] = losses
                 grad_logits, x = grad_logits.to(dtype), x * mask[:, None]
                 grad_x.copy_((grad_logits @ matrix) * mask[:, None])
                 grad_weight = _add_product(grad_weight, grad_logits.t(), x, sum_dtype)
@@ -148,15 +169,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # In place: a second copy of a whole output matrix would be slow to make.
         scaled = [None if saved is None else saved.mul_(gradient) for saved in ctx.saved_tensors]
-        return (*scaled, None, None)
+        return (*scaled, None, None, None)
 
 
 def _losses_and_gradient(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Each token's loss, and the gradient of the logits, written over them. [N, V], [N, 1] -> [N], [N, V]"""
-    peak, target_logit = _wide(logits.amax(-1, keepdim=True)), _wide(logits.gather(-1, target))
+    peak, target_logit = widen(logits.amax(-1, keepdim=True)), widen(logits.gather(-1, target))
     p = torch.softmax(logits, -1, out=logits)
     # The largest probability is never tiny, so the normalizer follows from it without loss of precision.
-    log_normalizer = peak - _wide(p.amax(-1, keepdim=True)).log()
+    log_normalizer = peak - widen(p.amax(-1, keepdim=True)).log()
     missing = _missing_probability(p, target)
     # In a narrow type a probability near one is rounded to one, but what is missing to it keeps its digits.
     losses = torch.where(missing < 0.5, -torch.log1p(-missing), log_normalizer - target_logit)
@@ -200,6 +221,6 @@ def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype)
     return product if total is None else total.add_(product)
 
 
-def _wide(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
     """At least in single precision, which a sum of exponentials needs."""
     return x if x.dtype == torch.float64 else x.float()

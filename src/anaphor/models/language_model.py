@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.base import Span
+from anaphor.mixers.base import DROPOUTS, Span
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
-from anaphor.models.head import Head
+from anaphor.models.head import Head, cross_entropy, token_losses
 from anaphor.models.initialize import INIT_SCHEMES
 from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
+
+if TYPE_CHECKING:
+    from anaphor.models.pointer import Pointer
 
 
 class ModelState(NamedTuple):
@@ -26,6 +29,8 @@ class ModelState(NamedTuple):
     """[B]: number of tokens so far."""
     layers: tuple[Any, ...]
     """The private state of each block."""
+    past: Any = ()
+    """State of the pointer; () without one."""
 
 
 class TokenModel(nn.Module):
@@ -42,9 +47,9 @@ class TokenModel(nn.Module):
             spec.width_in,
             norm=spec.norm == "before",
             width_out=spec.width_in if spec.tied else None,
-            dropout=spec.output_dropout,
-            dropout_kind=spec.dropout_kind,
         )
+        self.dropout, self.drop = spec.output_dropout, DROPOUTS[spec.dropout_kind]
+        self.pointer: Pointer | None = None
         limits = [limit for limit in (self.embedder.limit, self.layers.limit) if limit is not None]
         self.limit = min(limits, default=None)
         """Maximum number of positions; None means unbounded."""
@@ -78,7 +83,8 @@ class TokenModel(nn.Module):
 
     def state_bytes(self, tokens: int, source_tokens: int = 0) -> int:
         """Bytes of one row's state after so many tokens, with a source of so many."""
-        return torch.long.itemsize + self.layers.state_bytes(tokens, source_tokens)
+        own = torch.long.itemsize if self.pointer is None else torch.long.itemsize + self.pointer.state_bytes()
+        return own + self.layers.state_bytes(tokens, source_tokens)
 
     def count_parameters(self) -> int:
         """Number of parameters; tied ones count once."""
@@ -90,7 +96,8 @@ class TokenModel(nn.Module):
         """State before the first token. `source` [B, S, D] is for layers that attend to one."""
         like = self.embed.weight.new_zeros(rows, 0, self.embed.embedding_dim)
         layers = self.layers.initial_state(like, source, source_lengths)
-        return ModelState(torch.zeros(rows, dtype=torch.long, device=like.device), layers)
+        past = () if self.pointer is None else self.pointer.initial_state(rows)
+        return ModelState(torch.zeros(rows, dtype=torch.long, device=like.device), layers, past)
 
     def features(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
@@ -107,7 +114,10 @@ class TokenModel(nn.Module):
         span = Span.after(state.seen, tokens.shape[1], lengths)
         self.embedder.check_positions(span, fresh)
         x, layers = self.layers(self.embedder(tokens, span), state.layers, span)
-        return x, ModelState(state.seen + span.lengths, layers)
+        past = () if self.pointer is None else self.pointer.extend(state.past, x, tokens, span)
+        if self.training and self.dropout:
+            x = self.drop(x, self.dropout)
+        return x, ModelState(state.seen + span.lengths, layers, past)
 
 
 class LanguageModel(TokenModel):
@@ -118,6 +128,30 @@ class LanguageModel(TokenModel):
         width = spec.widths_by_layer[-1]
         self.head = Head(width, spec.vocabulary, spec.head_bias, self.embed if spec.tied else None)
         INIT_SCHEMES[spec.init_scheme](self)
+        if spec.pointer_memory is not None:  # after the others, whose random numbers are those of a model without it
+            self.pointer = build_pointer(spec)
+
+    def predict(self, x: Tensor, state: ModelState) -> Tensor:
+        """Logits of the next token from the features of the newest tokens and the state after them; with a pointer
+        log-probabilities. [B, T, D] -> [B, T, V]"""
+        logits: Tensor = self.head(x)
+        return logits if self.pointer is None else self.pointer.mix(logits, state.past)
+
+    def predict_next(self, x: Tensor, state: ModelState) -> Tensor:
+        """The same after the last token only. [B, D] -> [B, V]"""
+        logits: Tensor = self.head(x)
+        return logits if self.pointer is None else self.pointer.mix(logits[:, None], state.past)[:, -1]
+
+    def cross_entropy(self, x: Tensor, targets: Tensor, state: ModelState) -> Tensor:
+        """Sum of the losses of the newest tokens, from their features and the state after them."""
+        if self.pointer is None:
+            return cross_entropy(x, self.head, targets)
+        return self.pointer.cross_entropy(x, self.head, targets, state.past)
+
+    def token_losses(self, x: Tensor, targets: Tensor, state: ModelState) -> Tensor:
+        """The loss of each of the newest tokens, zero where there is no target. [B, T, D], [B, T] -> [B, T]"""
+        losses = token_losses(x, self.head, targets)
+        return losses if self.pointer is None else self.pointer.mix_losses(losses, targets, state.past).detach()
 
     def share_embeddings(self) -> AbstractContextManager[None]:
         """Inside the block embeddings with n-grams are computed once, for embedder and head."""
@@ -135,7 +169,15 @@ class LanguageModel(TokenModel):
     ) -> tuple[Tensor, ModelState]:
         """[B, T] -> logits of the next token [B, T, V]. `lengths` [B] are those of rows with padding."""
         x, state = self.features(tokens, state, lengths)
-        return self.head(x), state
+        return self.predict(x, state), state
+
+
+def build_pointer(spec: LanguageModelSpec) -> Pointer:
+    from anaphor.models.pointer import Pointer
+
+    width = spec.width_in if spec.tied else spec.widths_by_layer[-1]
+    assert spec.pointer_memory is not None, "there is a pointer"
+    return Pointer(width, spec.pointer_memory, spec.pointer_eval_memory, spec.pointer_eval_bias)
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,10 @@ class Seq2Seq(nn.Module):
             raise ConfigError("an encoder-decoder starts from a source: use the state that encode(source_ids, …) gives")
         return self.decoder.features(tokens, state, lengths)
 
+    def predict_next(self, x: Tensor, state: ModelState) -> Tensor:
+        """Logits of the next token after the last one. [B, D] -> [B, V]"""
+        return self.decoder.predict_next(x, state)
+
     def forward(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:

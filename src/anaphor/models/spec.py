@@ -252,6 +252,12 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
 
     tied: bool = True
     """Tie the weights of the head to the embeddings."""
+    pointer_memory: int | None = None
+    """Number of past tokens that a pointer beside the head can copy from; None means no pointer."""
+    pointer_eval_memory: int | None = None
+    """The same in evaluation; None means as in training."""
+    pointer_eval_bias: float = 0.0
+    """Added to the scores of past tokens in evaluation, but not to that of the vocabulary."""
     ngram_embedding: bool = False
     """Add embeddings of character n-grams to those of the words, in a tied head, too."""
     words: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
@@ -259,6 +265,11 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
 
     def _check_input(self) -> None:
         check_at_least(1, vocabulary=self.vocabulary, embedding=self.embedding)
+        check_at_least(1, pointer_memory=self.pointer_memory, pointer_eval_memory=self.pointer_eval_memory)
+        if self.pointer_memory is None and (self.pointer_eval_memory or self.pointer_eval_bias):
+            raise ConfigError("pointer_eval_memory and pointer_eval_bias need a pointer: set pointer_memory")
+        if self.pointer_memory is not None and not self.causal:
+            raise ConfigError("a pointer copies from the past: pointer_memory needs causal=True")
         if self.words is not None and len(self.words) != self.vocabulary:
             raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")
         for name in ("input_dropout", "output_dropout", "word_dropout"):
@@ -279,6 +290,8 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
 
     def _derived(self) -> dict[str, Any]:
         own: dict[str, Any] = {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
+        if self.pointer_memory is None:
+            own |= {"pointer_eval_bias": None}
         if not self.ngram_embedding:
             own |= {"ngram_embedding": None, "words": None}
         return super()._derived() | own | ({"width": None} if self.layer_widths else {})

@@ -359,4 +359,9 @@ def check_layer_lr(layer_lr: Sequence[float], layers: int) -> None:
 def _lr_factors(layer_lr: Sequence[float], model: nn.Module) -> dict[nn.Parameter, float]:
     layers = getattr(model, "blocks", [])
     check_layer_lr(layer_lr, len(layers))
-    return {weight: factor for layer, factor in zip(layers, layer_lr, strict=False) for weight in layer.parameters()}
+    factors = {weight: factor for layer, factor in zip(layers, layer_lr, strict=False) for weight in layer.parameters()}
+    for part in model.modules():
+        factor: float | None = getattr(part, "lr_factor", None)
+        if factor is not None:
+            factors |= dict.fromkeys(part.parameters(), factor)
+    return factors

@@ -21,7 +21,7 @@ from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import eval_mode
 from anaphor.metrics.result import LossResult, Tally
 from anaphor.mixers.base import detach
-from anaphor.models.head import IGNORE_INDEX, cross_entropy, token_losses
+from anaphor.models.head import IGNORE_INDEX
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol
@@ -122,7 +122,7 @@ def _cached_losses(
             x, state = model.features(batch.input_ids, state, batch.lengths)
             if memory is None or batch.restarts:
                 memory = Memory.empty(x, window)
-            losses = token_losses(x, model.head, batch.targets)
+            losses = model.token_losses(x, batch.targets, state)
             memory, mixed = mix_losses(memory, x, batch.targets, losses, caches)
         yield batch, mixed
 
@@ -299,10 +299,10 @@ def _losses_and_gradients(
     """The losses of a segment [B, T], the gradient of their mean by each weight, and the next state."""
     with _without_dropout(model), torch.enable_grad():
         x, state = model.features(batch.input_ids, state, batch.lengths)
-        mean = cross_entropy(x, model.head, batch.targets) / batch.count
+        mean = model.cross_entropy(x, batch.targets, state) / batch.count
         # Not `backward`, which would add to gradients that the caller may have.
         gradients = torch.autograd.grad(mean, list(weights), materialize_grads=True)
-        return token_losses(x, model.head, batch.targets).detach(), list(gradients), detach(state)
+        return model.token_losses(x, batch.targets, state).detach(), list(gradients), detach(state)
 
 
 @contextmanager

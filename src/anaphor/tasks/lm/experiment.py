@@ -35,7 +35,7 @@ from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
-from anaphor.models.head import IGNORE_INDEX, cross_entropy
+from anaphor.models.head import IGNORE_INDEX
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.tasks import resolve_options
 from anaphor.tasks.lm import STREAM_CHOICES, STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
@@ -204,7 +204,7 @@ class LanguageModelExperiment(Experiment):
         with self.model.share_embeddings():
             x, state = self.model.features(batch.input_ids, state, batch.lengths)
             penalty = self.regularization.penalty(x, batch.targets)
-            return Loss(cross_entropy(x, self.model.head, batch.targets), penalty), state
+            return Loss(self.model.cross_entropy(x, batch.targets, state), penalty), state
 
     def prepare_for_inference(self) -> None:
         super().prepare_for_inference()
@@ -212,7 +212,8 @@ class LanguageModelExperiment(Experiment):
 
     def common_facts(self, tokens: int, unknowns: int) -> dict[str, Any]:
         """Part of every signature."""
-        sight = {} if self.model.causal else {"causal": "no"}
+        pointer = {} if self.model.pointer is None else {"pointer": self.model.pointer.describe()}
+        sight = pointer if self.model.causal else {"causal": "no"}
         unknown = "none" if not unknowns else "kept"
         vocabulary = {"tokenizer": self.tokenizer.kind, "vocab": len(self.tokenizer), "unk": unknown}
         return {"tokens": tokens, **vocabulary, **sight}

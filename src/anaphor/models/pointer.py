@@ -1,0 +1,165 @@
+"""Pointer beside the head: copies words of the recent past (pointer sentinel mixture model, Merity et al., 2017).
+
+Attention over the features of earlier tokens gives its weights to the tokens that followed them. A sentinel takes part
+in the softmax; its weight is the share of the softmax over the vocabulary. Nothing is trained while a text is scored.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anaphor.mixers.base import KVBuffer, Span, count_bytes
+from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, widen
+
+EMPTY = -1
+MASKED = -1e9  # a score, not minus infinity: where nothing is visible, a gradient must still be a number
+
+
+class Past(NamedTuple):
+    """State of the pointer: earlier tokens and then those of the newest call."""
+
+    kept_features: KVBuffer
+    """[B, S, D]: features of each token, before output dropout."""
+    kept_tokens: KVBuffer
+    """[B, S]: EMPTY where there is none."""
+    has_padding: bool
+    """Whether rows may end with empty entries."""
+
+    @staticmethod
+    def of(features: Tensor, tokens: Tensor, has_padding: bool = False) -> Past:
+        return Past(KVBuffer(features, 1), KVBuffer(tokens, 1), has_padding)
+
+    @property
+    def features(self) -> Tensor:
+        return self.kept_features.data
+
+    @property
+    def tokens(self) -> Tensor:
+        return self.kept_tokens.data
+
+
+class PointerLogProbs(NamedTuple):
+    """The two ways to predict each target."""
+
+    vocabulary: Tensor
+    """[B, T]: log of the share of the softmax over the vocabulary."""
+    target: Tensor
+    """[B, T]: log-probability that the pointer gives to the target."""
+
+    def mix(self, losses: Tensor) -> Tensor:
+        """From losses of the vocabulary alone to those of both. [B, T] -> [B, T]"""
+        return -torch.logaddexp(self.vocabulary - losses, self.target)
+
+
+class Pointer(nn.Module):
+    """Scores are products of projected features, plus a bias for each power of two of the distance."""
+
+    lr_factor = 0.1
+    """Factor of the learning rate of its weights: as other attention, it needs a lower one than recurrent layers."""
+
+    def __init__(self, width: int, memory: int, eval_memory: int | None = None, eval_bias: float = 0.0) -> None:
+        """`memory` tokens back is how far it looks in training, and in evaluation unless `eval_memory` is given;
+        `eval_bias` is added to all scores but the sentinel's in evaluation."""
+        super().__init__()
+        self.train_memory, self.eval_memory, self.eval_bias = memory, eval_memory or memory, eval_bias
+        inner = min(width, 256)
+        self.query = nn.Linear(width, inner, bias=False)
+        self.key = nn.Linear(width, inner, bias=False)
+        self.sentinel = nn.Linear(width, 1)
+        self.distance_bias = nn.Parameter(torch.zeros(1 + math.ceil(math.log2(memory))))
+        nn.init.normal_(self.query.weight, std=width**-0.5)
+        with torch.no_grad():
+            self.key.weight.copy_(self.query.weight)  # similar contexts match from the first step on
+            self.sentinel.weight.zero_()
+            # The sum over all of an untrained memory leaves most of the probability to the vocabulary.
+            self.sentinel.bias.fill_(math.log(memory) + 3)
+
+    @property
+    def memory(self) -> int:
+        """Number of past tokens that it sees."""
+        return self.train_memory if self.training else self.eval_memory
+
+    def state_bytes(self) -> int:
+        """Bytes of one row's state."""
+        return count_bytes(self.initial_state(1))
+
+    def describe(self) -> str:
+        """Memory and bias in evaluation, for the signature of a score."""
+        return f"{self.eval_memory}" + (f",{self.eval_bias:+g}" if self.eval_bias else "")
+
+    def initial_state(self, rows: int) -> Past:
+        """Of full size from the first token on, so that all segments have one shape and share a CUDA graph."""
+        weight = self.query.weight
+        tokens = torch.full((rows, self.memory), EMPTY, device=weight.device)
+        return Past.of(weight.new_zeros(rows, self.memory, weight.shape[1]), tokens)
+
+    def extend(self, past: Past, features: Tensor, tokens: Tensor, span: Span) -> Past:
+        """The past with new tokens [B, T] and features [B, T, D] at its end, and no entries older than `memory`."""
+        if past.has_padding:
+            past = _right_aligned(past)
+        if span.has_padding:
+            tokens = tokens.masked_fill(~span.valid, EMPTY)
+        older, read = past.features[:, -self.memory :].to(features.dtype), past.tokens[:, -self.memory :]
+        return Past.of(torch.cat((older, features), 1), torch.cat((read, tokens), 1), has_padding=span.has_padding)
+
+    def cross_entropy(self, features: Tensor, head: Head, targets: Tensor, past: Past) -> Tensor:
+        """Sum of the losses of the mixture, and its gradient for the pointer. The logits get the gradient of a model
+        without a pointer: else they would not learn words that the pointer finds, which is ahead early in training."""
+        losses = widen(features.new_empty(targets.numel()))
+        plain = cross_entropy(features, head, targets, token_losses=losses)
+        mixed = self.mix_losses(losses.view(targets.shape), targets, past).sum()
+        return mixed + (plain - plain.detach())
+
+    def mix_losses(self, losses: Tensor, targets: Tensor, past: Past) -> Tensor:
+        """Losses of the mixture from those of the head, zero where there is no target. [B, T] -> [B, T]"""
+        return self.log_probs(past, targets).mix(losses).masked_fill(targets == IGNORE_INDEX, 0)
+
+    def log_probs(self, past: Past, targets: Tensor) -> PointerLogProbs:
+        """For the newest tokens of a past and what follows each [B, T]."""
+        scores, sentinel, total = self._scores(past, targets.shape[1])
+        matches = past.tokens[:, None, 1:] == targets[:, :, None]
+        found = torch.logsumexp(scores.masked_fill(~matches, MASKED), -1)
+        return PointerLogProbs(sentinel - total, found - total)
+
+    def mix(self, logits: Tensor, past: Past) -> Tensor:
+        """Log-probabilities of all words behind the newest tokens. [B, T, V] -> [B, T, V]"""
+        scores, sentinel, total = self._scores(past, logits.shape[1])
+        weights = torch.exp(scores - total[..., None])
+        following = past.tokens[:, None, 1:].clamp(min=0).expand(scores.shape)
+        pointed = torch.zeros_like(logits, dtype=weights.dtype).scatter_add(-1, following, weights)
+        kept = torch.log_softmax(widen(logits), -1) + (sentinel - total)[..., None]
+        return torch.logaddexp(kept, pointed.clamp(min=torch.finfo(pointed.dtype).tiny).log())
+
+    def _scores(self, past: Past, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of every entry but the last for each of the newest `count` [B, T, S - 1], of the sentinel [B, T], and the log
+        of the sum of all exponentials [B, T]."""
+        entries = past.tokens.shape[1]
+        newest = past.features[:, entries - count :]
+        places = torch.arange(entries, device=newest.device)
+        distance = places[entries - count :, None] - places[None, :-1]  # 1: the token that follows is the one just read
+        bucket = distance.clamp(1, self.train_memory).float().log2().round().long()
+        bias = F.embedding(bucket, self.distance_bias[:, None]).squeeze(-1)
+        scores = widen(self.query(newest) @ self.key(past.features[:, :-1]).mT) + bias
+        is_real = past.tokens != EMPTY
+        visible = (distance >= 1) & (distance <= self.memory) & (is_real[:, :-1] & is_real[:, 1:])[:, None]
+        if not self.training:
+            scores = scores + self.eval_bias
+        scores = scores.masked_fill(~visible, MASKED)
+        sentinel = widen(self.sentinel(newest)).squeeze(-1)
+        return scores, sentinel, torch.logaddexp(torch.logsumexp(scores, -1), sentinel)
+
+
+def _right_aligned(past: Past) -> Past:
+    """Every row moved so that it ends with its last real token."""
+    entries = past.tokens.shape[1]
+    places = torch.arange(entries, device=past.tokens.device)
+    last = torch.where(past.tokens != EMPTY, places, -1).amax(1, keepdim=True)  # [B, 1]
+    source = places - (entries - 1 - last)
+    tokens = past.tokens.gather(1, source.clamp(min=0)).masked_fill(source < 0, EMPTY)
+    features = past.features.gather(1, source.clamp(min=0)[..., None].expand(past.features.shape))
+    return Past.of(features, tokens)
