@@ -1,6 +1,7 @@
 """Every test starts from the same seed, in double precision, on one thread: two workers share two cores."""
 
 import os
+import signal
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from anaphor import registry
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# The tests may run where a lost connection is ignored (`nohup`); those of that signal need its default.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A busy machine is no mistake of the code: what has a time limit says so itself.
 settings.register_profile("patient", deadline=None)

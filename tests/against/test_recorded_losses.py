@@ -31,7 +31,18 @@ class Losses(NullCallback):
         self.values.append(loss)
 
 
-@pytest.mark.parametrize(("task", "name"), [(task, name) for task in DATA for name in RECORDED[task]])
+# Recorded at one small size, these are the same model as another preset.
+TWINS = ("gpt-mini", "gopher-44m", "gpt2-medium", "gpt2-large", "gpt2-xl")
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        pytest.param(task, name, marks=[pytest.mark.slow] if name in TWINS else [])
+        for task in DATA
+        for name in RECORDED[task]
+    ],
+)
 def test_ten_steps_of_every_preset_have_the_recorded_losses(tmp_path, task, name):
     torch.set_default_dtype(torch.float32)
     losses, recorded = Losses(), RECORDED[task][name]
