@@ -42,8 +42,7 @@ def train(
     Every flag of `anaphor train TASK` is a keyword: `train("lm", data="grammar", model="lstm", epochs=2)`.
     `progress` shows a bar on stderr; `callback` is called at every step and validation instead.
     """
-    for file in imports:
-        import_file(file)
+    files = [import_file(path) for path in imports]
     definition: TaskDefinition = look_up(TASKS, task, "task")
     check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
     spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
@@ -55,7 +54,7 @@ def train(
             callback = bar
         result, _ = execute(
             spec, folder, callback or NullCallback(), resume=resume, force=force, overwrite=overwrite,
-            test=not no_test, tensorboard=tensorboard, save_minutes=save_minutes,
+            test=not no_test, tensorboard=tensorboard, save_minutes=save_minutes, imports=files,
         )  # fmt: skip
     if result["status"] == "stopped":
         raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")

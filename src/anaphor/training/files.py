@@ -88,7 +88,7 @@ def replace_file(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-_LONGEST_HOLDER = 300  # bytes that are read from a lock file, whoever wrote it
+_LONGEST_HOLDER = 300  # bytes read from a lock file, which another program may have written
 
 
 @contextmanager
