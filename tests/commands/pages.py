@@ -2,8 +2,9 @@
 
 `python tests/commands/pages.py docs/*.md` writes the real outputs into the pages, for when one has changed on purpose.
 
-Python blocks of a page share one namespace; a bash block holds one `anaphor` command. The `text` block right after
-either is its output. A block with a title is a file of that name.
+Python blocks of a page share one namespace; a bash block holds `anaphor` commands, one on a line, each of which may
+write to a file by `> FILE`. The `text` block right after either is its output, in which `…` stands for whatever is left
+out: part of a line, or a line of its own for lines. A block with a title is a file of that name.
 """
 
 import contextlib
@@ -29,14 +30,33 @@ def printed(language: str, code: str, namespace: dict) -> str:
         if language == "python":
             exec(compile(code, "<page>", "exec"), namespace)
         else:
-            program, *words = shlex.split(code)
-            assert program == "anaphor", code
-            main(words)
+            for line in code.replace("\\\n", " ").splitlines():
+                run_command(line)
     return stripped(written.getvalue())
+
+
+def run_command(line: str) -> None:
+    program, *words = shlex.split(line, comments=True)
+    assert program == "anaphor", line
+    if ">" not in words:
+        main(words)
+        return
+    *words, _, name = words
+    with open(name, "w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+        main(words)
 
 
 def stripped(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+
+def agrees(shown: str, text: str) -> bool:
+    """Whether a snippet printed what the page shows, which may leave out parts."""
+    patterns = [
+        r"(?:.*\n)?" if line == "…" else r"[^\n]*".join(map(re.escape, line.split("…"))) + r"\n"
+        for line in stripped(shown).splitlines()
+    ]
+    return re.fullmatch("".join(patterns), f"{text}\n", flags=re.DOTALL) is not None
 
 
 def outputs(page: str) -> list[tuple[int, int, str, str]]:
@@ -66,7 +86,9 @@ def fill(path: Path) -> None:
         os.chdir(folder)
         found = outputs(page)
         os.chdir(home)
-    for start, end, _, text in reversed(found):
+    for start, end, shown, text in reversed(found):
+        if agrees(shown, text):
+            continue
         page = f"{page[:start]}{text}\n{page[end:]}"
     path.write_text(page, encoding="utf-8")
 
