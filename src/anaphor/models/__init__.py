@@ -5,10 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anaphor.models.backbone import Backbone, Block, BlockSpec
-    from anaphor.models.embedder import TokenEmbedder
-    from anaphor.models.head import Head
+    from anaphor.models.embedder import PatchEmbedder, TokenEmbedder
+    from anaphor.models.head import ClassHead, Head
+    from anaphor.models.image_model import ImageClassifier
+    from anaphor.models.image_spec import ImageModelSpec
     from anaphor.models.language_model import LanguageModel, ModelState, Summary, summarize
-    from anaphor.models.presets import PRESETS, SEQ2SEQ_PRESETS, build, build_seq2seq, preset, seq2seq_preset
+    from anaphor.models.presets import (
+        IMAGE_PRESETS,
+        PRESETS,
+        SEQ2SEQ_PRESETS,
+        build,
+        build_image_classifier,
+        build_seq2seq,
+        image_preset,
+        preset,
+        seq2seq_preset,
+    )
     from anaphor.models.seq2seq import Seq2Seq
     from anaphor.models.seq2seq_spec import Seq2SeqSpec
     from anaphor.models.spec import BackboneSpec, LanguageModelSpec
@@ -23,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FFN",
+    "IMAGE_PRESETS",
     "PRESETS",
     "SEQ2SEQ_PRESETS",
     "AttentionHead",
@@ -32,18 +45,24 @@ __all__ = [
     "BilinearAttention",
     "Block",
     "BlockSpec",
+    "ClassHead",
     "Head",
+    "ImageClassifier",
+    "ImageModelSpec",
     "LanguageModel",
     "LanguageModelSpec",
     "ModelState",
     "MultiHeadedAttention",
+    "PatchEmbedder",
     "Seq2Seq",
     "Seq2SeqSpec",
     "Summary",
     "TokenEmbedder",
     "Transformer",
     "build",
+    "build_image_classifier",
     "build_seq2seq",
+    "image_preset",
     "preset",
     "seq2seq_preset",
     "summarize",
@@ -51,10 +70,16 @@ __all__ = [
 # Imported on first use, so that specs and presets are there without torch.
 _MODULES = {
     "backbone": ("Backbone", "Block", "BlockSpec"),
-    "embedder": ("TokenEmbedder",),
-    "head": ("Head",),
+    "embedder": ("PatchEmbedder", "TokenEmbedder"),
+    "head": ("ClassHead", "Head"),
+    "image_model": ("ImageClassifier",),
+    "image_spec": ("ImageModelSpec",),
     "language_model": ("LanguageModel", "ModelState", "Summary", "summarize"),
-    "presets": ("PRESETS", "SEQ2SEQ_PRESETS", "build", "build_seq2seq", "preset", "seq2seq_preset"),
+    "presets": (
+        *("PRESETS", "build", "preset"),
+        *("SEQ2SEQ_PRESETS", "build_seq2seq", "seq2seq_preset"),
+        *("IMAGE_PRESETS", "build_image_classifier", "image_preset"),
+    ),
     "seq2seq": ("Seq2Seq",),
     "seq2seq_spec": ("Seq2SeqSpec",),
     "spec": ("BackboneSpec", "LanguageModelSpec"),

@@ -48,6 +48,12 @@ class BlockSpec:
     """Dropout probability of the outputs."""
     dropout_kind: str = "each"
     """What dropout zeroes: each value independently (each), or the same features of all tokens (locked)."""
+    drop_path: float = 0.0
+    """Stochastic depth: probability that a row skips a sublayer in training."""
+    layer_scale: float | None = None
+    """LayerScale: initial value of a learned factor for each feature of a sublayer's output; None means none."""
+    norm_eps: float = 1e-5
+    """Added to the variance in layer norm."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -56,7 +62,9 @@ class BlockSpec:
         if self.feedforward is not None and self.feedforward < 1:
             raise ConfigError(f"feedforward={self.feedforward}: the hidden width must be at least 1")
         look_up(DROPOUTS, self.dropout_kind, "kind of dropout")
-        check_probability(dropout=self.dropout)
+        check_probability(dropout=self.dropout, drop_path=self.drop_path)
+        if self.drop_path and not self.residual:
+            raise ConfigError("drop_path skips a layer, which needs residual=True")
         if self.residual and self.mixer.width != self.mixer.out:
             raise ConfigError(
                 f"a residual connection adds input and output, but the mixer maps width {self.mixer.width} to "
@@ -77,8 +85,11 @@ class Sublayer(nn.Module):
     def __init__(self, spec: BlockSpec, width_in: int, width_out: int) -> None:
         super().__init__()
         self.is_pre_norm = spec.norm == "before"
-        self.norm = None if spec.norm == "none" else nn.LayerNorm(width_in if self.is_pre_norm else width_out)
+        width_norm = width_in if self.is_pre_norm else width_out
+        self.norm = None if spec.norm == "none" else nn.LayerNorm(width_norm, eps=spec.norm_eps)
         self.dropout, self.drop = spec.dropout, DROPOUTS[spec.dropout_kind]
+        self.drop_path = spec.drop_path
+        self.scale = None if spec.layer_scale is None else nn.Parameter(torch.full((width_out,), spec.layer_scale))
         self.residual = spec.residual
 
     def pre(self, x: Tensor) -> Tensor:
@@ -89,8 +100,18 @@ class Sublayer(nn.Module):
         """The sublayer's output, given its input x and the layer's output y."""
         if self.training and self.dropout:
             y = self.drop(y, self.dropout)
+        if self.scale is not None:
+            y = y * self.scale
+        if self.training and self.drop_path:
+            y = drop_rows(y, self.drop_path)
         y = x + y if self.residual else y
         return self.norm(y) if self.norm is not None and not self.is_pre_norm else y
+
+
+def drop_rows(y: Tensor, p: float) -> Tensor:
+    """Stochastic depth (Huang et al., 2016): zero whole rows, and scale the others to keep the mean. [B, T, D]"""
+    kept = torch.rand(len(y), 1, 1, device=y.device) >= p
+    return y * (kept / (1 - p)).to(y.dtype)
 
 
 class FeedForward(nn.Module):

@@ -1,4 +1,4 @@
-"""Embedder: from token ids to the vectors that enter a backbone."""
+"""Embedders: from token ids, or from images, to the vectors that enter a backbone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.position import POSITIONS, check_limit
+from anaphor.mixers.attention.position import POSITIONS, check_limit, inverse_frequencies, sinusoids
 from anaphor.mixers.base import DROPOUTS, Span
 from anaphor.mixers.spec import Sizes
+from anaphor.models.image_spec import ImageModelSpec, check_divides
 from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
 
@@ -75,6 +77,76 @@ class TokenEmbedder(nn.Module):
             check_limit(span.count, self.limit)
         elif span.seen.device.type == "cpu" and len(span.seen) and not torch.compiler.is_compiling():
             check_limit(int((span.seen + span.lengths).max()), self.limit)
+
+
+class PatchEmbedder(nn.Module):
+    """Patches of an image, each by the same linear map, with position encoding, class token, registers and dropout.
+    [B, C, H, W] -> [B, T, D]"""
+
+    def __init__(self, spec: ImageModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        width, patch = spec.width_in, spec.patch
+        self.patches = nn.Conv2d(spec.channels, width, patch, stride=patch)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if spec.pooled == "class" else None
+        self.registers = nn.Parameter(torch.zeros(1, spec.registers, width)) if spec.registers else None
+        for token in (self.class_token, self.registers):
+            if token is not None:
+                nn.init.normal_(token, std=0.02)
+        # As in ViT the class token has a position of its own, the first one.
+        learned = spec.position == "learned"
+        self.position = nn.Embedding(spec.grid**2 + (self.class_token is not None), width) if learned else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.check_images(images)
+        x = self.patches(images)  # [B, D, rows, columns]
+        rows, columns = x.shape[-2:]
+        x = x.flatten(2).mT
+        first = self.class_token
+        if self.position is not None:
+            if first is not None:
+                first = first + self.position.weight[0]
+            x = x + self.learned_positions(rows, columns).to(x.dtype)
+        elif self.spec.position == "sinusoidal":
+            x = x + self.sinusoidal_positions(rows, columns).to(x.dtype)
+        extra = [token.to(x.dtype).expand(len(x), -1, -1) for token in (first, self.registers) if token is not None]
+        x = torch.cat([*extra, x], dim=1) if extra else x
+        p = self.spec.dropout
+        return DROPOUTS[self.spec.dropout_kind](x, p) if self.training and p else x
+
+    def learned_positions(self, rows: int, columns: int) -> Tensor:
+        """Those of the patches, interpolated (bicubic) for another grid than that of training. [rows · columns, D]"""
+        assert self.position is not None, "positions are learned"
+        grid, table = self.spec.grid, self.position.weight[-(self.spec.grid**2) :]
+        if (rows, columns) == (grid, grid):
+            return table
+        picture = table.mT.view(1, -1, grid, grid)
+        return F.interpolate(picture, (rows, columns), mode="bicubic", align_corners=False).flatten(2)[0].mT
+
+    def sinusoidal_positions(self, rows: int, columns: int) -> Tensor:
+        """Half of the features encode the row and half the column, in units of the grid of training.
+        [rows · columns, D]"""
+        half, device = self.spec.width_in // 2, self.patches.weight.device
+        inv_freq = inverse_frequencies(torch.arange(half, device=device, dtype=torch.float64) // 2 * 2 / half)
+        along = [
+            sinusoids(
+                (torch.arange(count, device=device, dtype=torch.float64) + 0.5) * self.spec.grid / count, inv_freq
+            )
+            for count in (rows, columns)
+        ]
+        by_row, by_column = along[0][:, None].expand(-1, columns, -1), along[1][None].expand(rows, -1, -1)
+        return torch.cat((by_row, by_column), dim=-1).flatten(0, 1)
+
+    def check_images(self, images: Tensor) -> None:
+        """Raise an error for what are no images that the patches tile."""
+        spec = self.spec
+        if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != spec.channels:
+            given = list(images.shape) if isinstance(images, Tensor) else type(images).__name__
+            raise ConfigError(f"images must be a tensor [rows, {spec.channels}, height, width], but they are {given}")
+        if not images.is_floating_point():
+            raise ConfigError(f"images must be floating point, normalized as in training, but they are {images.dtype}")
+        for side in images.shape[2:]:
+            check_divides(spec.patch, side)
 
 
 def build_embedding(spec: LanguageModelSpec) -> nn.Embedding:

@@ -1,4 +1,5 @@
-"""Head over the vocabulary, and the cross-entropy of its logits, which are never all in memory.
+"""Heads over a vocabulary and over classes, and the cross-entropy of their logits. Those of a vocabulary are never all
+in memory.
 
 With a large vocabulary the logits are by far the largest tensor of a model, and most of the time of the loss is spent
 on reading and writing them. Here they are computed for a chunk of tokens at a time, in memory that the next chunk uses
@@ -50,6 +51,31 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
+
+
+class ClassHead(Head):
+    """Pooled features, layer norm and logits of classes. [B, T, D] -> [B, C]"""
+
+    def __init__(self, width: int, classes: int, pooling: str, extra_tokens: int, norm_eps: float | None) -> None:
+        """The first `extra_tokens` are no patches; with pooling "class" the first of all is read. No `norm_eps`: no
+        norm."""
+        super().__init__(width, classes, bias=True, tied_to=None)
+        self.pooling, self.extra_tokens = pooling, extra_tokens
+        self.norm = None if norm_eps is None else nn.LayerNorm(width, eps=norm_eps)
+
+    def pool(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, D]"""
+        return x[:, 0] if self.pooling == "class" else x[:, self.extra_tokens :].mean(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = self.pool(x)
+        return super().forward(pooled if self.norm is None else self.norm(pooled))
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum of the losses of all rows against probabilities of the classes. [B, C], [B, C] -> []"""
+    log_p = widen(logits).log_softmax(-1)
+    return -(targets.to(log_p.dtype) * log_p).sum()
 
 
 def full_cross_entropy(features: Tensor, head: Head, targets: Tensor) -> Tensor:

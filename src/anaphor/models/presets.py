@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anaphor.config import check_fields, look_up
 from anaphor.mixers.spec import LayerOptions, options_of
+from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
 from anaphor.models.spec import LanguageModelSpec, option_names
 from anaphor.registry import MIXERS, Registry
 
 if TYPE_CHECKING:
+    from anaphor.models.image_model import ImageClassifier
     from anaphor.models.language_model import LanguageModel
     from anaphor.models.seq2seq import Seq2Seq
 
-Spec = TypeVar("Spec", LanguageModelSpec, Seq2SeqSpec)
+Spec = TypeVar("Spec", LanguageModelSpec, Seq2SeqSpec, ImageModelSpec)
 
 # Layers without norm, residual connection and feed-forward network, as textbooks have them.
 _PLAIN = {
@@ -139,3 +141,40 @@ def seq2seq_preset(name: str, *, source_vocabulary: int, vocabulary: int, **over
 def build_seq2seq(name: str, *, source_vocabulary: int, vocabulary: int, **overrides: Any) -> Seq2Seq:
     """A new encoder-decoder by name: `build_seq2seq("luong", source_vocabulary=8_000, vocabulary=6_000)`."""
     return seq2seq_preset(name, source_vocabulary=source_vocabulary, vocabulary=vocabulary, **overrides).build()
+
+
+_VIT = {"mixers": ("attention",), "mask": "everything", "position": "learned", "activation": "gelu"}
+
+
+def _vit(layers: int, heads: int, width: int, **more: Any) -> dict[str, Any]:
+    return {**_VIT, "layers": layers, "heads": heads, "width": width, **more}
+
+
+IMAGE_PRESETS = Registry(
+    "model",
+    {
+        # For images of 32 pixels and minutes on a CPU.
+        "vit-nano": _vit(4, 4, 64),
+        # Sizes as published with DeiT (Touvron et al., 2021) and in timm.
+        "vit-tiny": _vit(12, 3, 192),
+        "vit-small": _vit(12, 6, 384),
+        "vit-base": _vit(12, 12, 768),
+    },
+)
+
+
+def image_preset(name: str, *, classes: int, image_size: int, channels: int = 3, **overrides: Any) -> ImageModelSpec:
+    """The spec of that name, with some settings changed."""
+    settings = {**look_up(IMAGE_PRESETS, name, "model"), **overrides}
+    settings |= {"classes": classes, "image_size": image_size, "channels": channels}
+    check_fields(ImageModelSpec, settings)
+    if "mixers" in overrides and "layers" not in overrides:
+        settings["layers"] = None  # one for each mixer named
+    return _drop_inapplicable(ImageModelSpec, settings, overrides)
+
+
+def build_image_classifier(
+    name: str, *, classes: int, image_size: int, channels: int = 3, **overrides: Any
+) -> ImageClassifier:
+    """A new image classifier by name: `build_image_classifier("vit-tiny", classes=10, image_size=32)`."""
+    return image_preset(name, classes=classes, image_size=image_size, channels=channels, **overrides).build()
