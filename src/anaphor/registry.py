@@ -134,6 +134,7 @@ DATASETS = Registry(
         "reverse": "anaphor.data.datasets:REVERSE",
         "dates": "anaphor.data.datasets:DATES",
         "multi30k": "anaphor.data.datasets:MULTI30K",
+        "shapes": "anaphor.data.datasets:SHAPES",
     },
 )
 OPTIMIZERS = Registry(

@@ -29,6 +29,8 @@ from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
+from anaphor.data.images import IMAGE_COLUMNS, ImageDataset
+from anaphor.data.shapes import Shapes
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.registry import DATASETS
 
@@ -99,6 +101,7 @@ ECHO = _embedded(Echo, "sentences of python-reference; the target is the source"
 ECHO_FIT = _embedded(EchoFit, "echo with the train sentences in every split: measures how well a model fits", "PSF-2.0")
 REVERSE = _embedded(Reverse, "random letters; the target is the source reversed")
 DATES = _embedded(Dates, "dates in many spellings, to be written like 2026-11-15; for characters or bpe")
+SHAPES = _embedded(Shapes, "one of six shapes on a cluttered background, 32 × 32 pixels; the label is the shape")
 
 
 def find_dataset(name: str) -> NamedDataset:
@@ -149,6 +152,17 @@ def open_dataset(
         ways = paths.get(wanted or TEXT_COLUMNS, "")
         raise ConfigError(f"unknown data set {name!r}{nearest(name, names)} (known: {', '.join(sorted(names))}{ways})")
     return dataset
+
+
+def load_images(name: str, image_size: int | None = None) -> ImageDataset:
+    """Open a data set of images by its name or path. Nothing is decoded yet.
+
+    With `image_size` the central square of each image is resized to that many pixels a side.
+    """
+    dataset = open_dataset(name, IMAGE_COLUMNS)
+    if not isinstance(dataset, ImageDataset):
+        raise ConfigError(f"data set {name!r} is a {type(dataset).__name__}: data sets of images are an ImageDataset")
+    return dataset if image_size is None else dataset.resize(image_size)
 
 
 def _names(columns: tuple[str, ...] | None) -> list[str]:
