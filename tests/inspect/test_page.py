@@ -243,6 +243,14 @@ def test_colours_follow_the_reader_from_light_to_dark(tab, tmp_path):
     light = colour("backgroundColor", "#tokens .token[aria-selected=true]")
     tab.emulate_media(color_scheme="dark")
     assert colour("backgroundColor", "body") < 128 < 512 < colour("color", "body")
+    # The style sheet answers at once, the script only when the browser has told it of the change.
+    tab.wait_for_function(
+        """light => {
+            const found = getComputedStyle(document.querySelector("#tokens .token[aria-selected=true]")).backgroundColor;
+            return found.match(/[0-9]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) !== light;
+        }""",
+        arg=light,
+    )
     assert colour("backgroundColor", "#tokens .token[aria-selected=true]") != light
     undisturbed(tab, address)
 
