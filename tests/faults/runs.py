@@ -4,12 +4,12 @@ import contextlib
 import io
 import os
 import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
 import torch
 
+import forked
 from anaphor.cli.main import main
 from command_line import override
 
@@ -27,17 +27,7 @@ def text_file(folder: Path) -> Path:
 
 
 def command(folder: Path, out: Path, *more: str) -> list[str]:
-    words = [
-        sys.executable,
-        "-m",
-        "anaphor.cli.main",
-        "train",
-        "lm",
-        "--data",
-        str(text_file(folder)),
-        "--out",
-        str(out),
-    ]
+    words = ["train", "lm", "--data", str(text_file(folder)), "--out", str(out)]
     return [*override([*words, *SETTINGS], *more), "--json"]
 
 
@@ -46,14 +36,18 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def run(folder: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(folder, out, *more), capture_output=True, text=True, check=False, env=environment(folder), timeout=120
+    return forked.run(command(folder, out, *more), environment(folder))
+
+
+def begin(folder: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    return forked.start(
+        command(folder, out, *more), environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 
 def here(folder: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """The same in this process, which needs no seconds to begin: for what ends by itself."""
-    words, told, complained = command(folder, out, *more)[3:], io.StringIO(), io.StringIO()
+    words, told, complained = command(folder, out, *more), io.StringIO(), io.StringIO()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     torch.set_num_threads(1)

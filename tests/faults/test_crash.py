@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from anaphor.training.checkpoint import newest
-from faults.runs import command, environment, hashes, here, run
+from faults.runs import begin, hashes, here, run
 
 SHORT = ("--steps", "8")
 
@@ -42,14 +42,12 @@ def comparable(found):
 
 
 def killed_after(folder: Path, out: Path, wait: float, *more: str) -> None:
-    process = subprocess.Popen(
-        command(folder, out, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(folder)
-    )
+    process = begin(folder, out, *more)
     try:
-        process.wait(timeout=wait)
+        process.communicate(timeout=wait)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.communicate()
 
 
 def resumed_to_the_end(folder: Path, out: Path):
@@ -112,10 +110,7 @@ def test_a_damaged_checkpoint_is_left_out_with_one_warning(tmp_path, reference):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_training_after_the_step_and_keeps_the_best(tmp_path, number, code):
     out = tmp_path / "run"
-    process = subprocess.Popen(
-        command(tmp_path, out, "--steps", "1000000"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path),
-    )  # fmt: skip
+    process = begin(tmp_path, out, "--steps", "1000000")
     for line in process.stderr:
         if line.startswith("epoch"):  # the first validation is over
             break
@@ -130,10 +125,7 @@ def test_a_signal_ends_training_after_the_step_and_keeps_the_best(tmp_path, numb
 
 def test_a_second_process_on_the_same_run_is_refused_at_once(tmp_path):
     out = tmp_path / "run"
-    holder = subprocess.Popen(
-        command(tmp_path, out, "--steps", "1000000"),
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(tmp_path),
-    )  # fmt: skip
+    holder = begin(tmp_path, out, "--steps", "1000000")
     try:
         for line in holder.stderr:
             if line.startswith("epoch"):

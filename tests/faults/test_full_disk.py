@@ -47,7 +47,7 @@ def here(tmp_path, monkeypatch, capsys):
     torch.set_default_dtype(torch.float32)
 
     def trained(out, *more):
-        code = main(command(tmp_path, out, *STEPS, *more)[3:])
+        code = main(command(tmp_path, out, *STEPS, *more))
         return code, capsys.readouterr().err
 
     return trained
@@ -164,7 +164,7 @@ CALL = "from anaphor.cli.main import main; sys.exit(main(sys.argv[1:]))"
 def test_files_that_may_not_grow_are_like_a_full_disk(tmp_path):
     """No rights are needed for this: each file of the process is limited, the weights exceed it."""
     out = tmp_path / "run"
-    words = command(tmp_path, out, *STEPS)[3:]
+    words = command(tmp_path, out, *STEPS)
     limited = [sys.executable, "-c", LIMITED.format(30_000) + CALL, *words]
     done = subprocess.run(
         limited, capture_output=True, text=True, check=False, env=environment(tmp_path), timeout=120

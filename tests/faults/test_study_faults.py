@@ -6,12 +6,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+import forked
 
 STUDY = """
 base: {data: %(text)s, layers: 1, batch_size: 2, bptt: 8, steps: %(steps)d, eval_every: 10, device: cpu}
@@ -36,15 +37,8 @@ def write_study(room, *, widths, seeds, steps):
 
 
 def begin(room, out, *words):
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "anaphor.cli.main", "study", str(room / "study.yaml")),
-            *("--out", str(out), "--device", "cpu", "--json", *words),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ["study", str(room / "study.yaml"), "--out", str(out), "--device", "cpu", "--json", *words]
+    return forked.start(command, {}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def end(process):
