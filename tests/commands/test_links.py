@@ -1,0 +1,41 @@
+"""Every link from page to page leads somewhere: to a file, and to a heading in it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "results").glob("*.md"))]
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def anchors(page: str) -> set[str]:
+    """Anchors of all headings, as Python-Markdown makes them; one that is given as `{ #name }` replaces it."""
+    headings = re.findall(r"^#+ (.*?)(?: \{ #(\S+) \})?$", re.sub(r"^```.*?^```", "", page, flags=re.M | re.S), re.M)
+    return {given or re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower()) for text, given in headings}
+
+
+def broken(path: Path) -> list[str]:
+    """Links of a page whose file or heading does not exist. Addresses of the web are not looked up."""
+    found = []
+    for name, anchor in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
+        if re.match(r"\w+:", name):
+            continue
+        target = path.parent / name if name else path
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+            found.append(f"{name}#{anchor}" if anchor else name)
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(path):
+    assert broken(path) == []
+
+
+def test_a_wrong_file_or_heading_is_found(tmp_path):
+    (tmp_path / "other.md").write_text("# One: two (three)\n\n## Named { #name }\n")
+    page = tmp_path / "page.md"
+    page.write_text("[a](other.md#one-two-three) [b](other.md#name) [c](other.md#named) [d](no.md) `[e](f)` [g](#h)")
+    assert broken(page) == ["other.md#named", "no.md", "#h"]
