@@ -89,15 +89,16 @@ def check_at_least_one(**settings: int) -> None:
             raise ConfigError(f"{name}={value}: it must be at least 1")
 
 
-_NAME = re.compile(r"\w[\w .,+=@()-]{0,59}")
+MAX_NAME = 60  # characters
+_NAME = re.compile(rf"\w[\w .,+=@()-]{{0,{MAX_NAME - 1}}}")
 
 
 def check_name(name: str, what: str) -> None:
     """Raise for a name that cannot be the name of one file or folder on every system."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{what}={name[:80]!r}: a name begins with a letter or a digit and has at most 60 letters, digits and "
-            f"characters of ' .,+=@()_-'"
+            f"{what}={name[:80]!r}: a name begins with a letter or a digit and has at most {MAX_NAME} letters, digits "
+            f"and characters of ' .,+=@()_-'"
         )
 
 

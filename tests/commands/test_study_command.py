@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.cli.study import Options, build_spec, make_engine
+from anaphor.cli.study import Options, build_spec, default_name, make_engine
 from anaphor.cli.study_table import format_score
+from anaphor.config import check_name
 from anaphor.flags import parse
 from anaphor.studies import worker
 from anaphor.studies.axes import make_axis
@@ -251,6 +252,26 @@ def test_people_get_a_table_and_sentences(file, engine, capsys):
     assert "Best of 2 settings" in printed.out
     assert "study.png" in printed.out
     assert "2 of 2 cells done" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("data", "folder"),
+    [
+        ("wikitext-2", "s-wikitext-2"),
+        ("texts/my book.txt", "s-my-book"),
+        ("a.txt,b.txt", "s-a"),
+        ("Märchen.txt", "s-Märchen"),
+        ("../..", "s"),
+        ("/", "s"),
+        ("¿?.txt", "s"),
+        ("x\x1b[31m\n:*.txt", "s-x-31m"),
+        ("n" * 300, "s-" + "n" * 58),
+    ],
+)
+def test_the_default_folder_of_a_study_has_a_plain_name_whatever_its_data_are_called(data, folder):
+    name = default_name(StudySpec(name="s", base={"data": data}, parameters=(make_axis("width", [8]),)))
+    check_name(name, "folder")
+    assert name == folder
 
 
 def test_a_dry_run_lists_cells_and_time_and_runs_nothing(file, engine, capsys):

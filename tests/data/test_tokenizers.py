@@ -1,17 +1,22 @@
 """Text to numbers and back, for every tokenizer of the table."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import anaphor.data
 from anaphor.data.bpe import BPE
 from anaphor.data.tokenizer import TOKENIZERS, Byte, Character, Word, tokenizer_from_plain
-from anaphor.data.treebank import Treebank, load_word_rules, split_words
+from anaphor.data.treebank import Treebank, split_words
 from anaphor.errors import AnaphorError, ConfigError, DataError
 
 TEXT = "the cat sat on the mat .\nthe dog sat too .\n\nit is the end .\n"
@@ -159,12 +164,18 @@ def test_treebank_keeps_the_stops_of_abbreviations_initials_and_numbers():
     ]  # fmt: skip
 
 
-def test_without_nltk_the_error_says_what_to_type_quotes_included(monkeypatch):
-    """Unquoted, zsh takes the brackets for a pattern."""
-    load_word_rules.cache_clear()
-    monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
-    with pytest.raises(ConfigError, match=r"type pip install 'anaphor\[treebank\]'$"):
-        load_word_rules()
+def test_every_tokenizer_works_after_make_install():
+    """`make install` installs the dependencies of the package and none of its extras."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    installed = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    needed = set()
+    for path in Path(anaphor.data.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            needed |= {name.partition(".")[0] for name in names}
+    assert needed - sys.stdlib_module_names - {"anaphor"} <= installed
+    assert {"nltk", "tokenizers"} <= needed, "the tokenizers are among these"
 
 
 def test_treebank_against_nltk_on_single_sentences():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.config import from_text, look_up, read_mapping
+from anaphor.config import MAX_NAME, check_name, from_text, look_up, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
 from anaphor.registry import import_file
@@ -116,9 +116,10 @@ def run(words: Sequence[str]) -> int:
 def default_name(spec: StudySpec) -> str:
     """Name of the folder of a study: its own and that of its data, unless the data vary."""
     data = spec.base.get("data")
-    if not isinstance(data, str):
-        return spec.name
-    return f"{spec.name}-{re.sub(r'[^A-Za-z0-9._-]+', '-', Path(data.partition(',')[0]).stem).strip('-.')}"
+    part = re.sub(r"[^\w.-]+", "-", Path(data.partition(",")[0]).stem).strip("-.") if isinstance(data, str) else ""
+    name = f"{spec.name}-{part}"[:MAX_NAME].rstrip(" -.")
+    check_name(name, "folder")
+    return name
 
 
 def build_spec(options: Options) -> StudySpec:

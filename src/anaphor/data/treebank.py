@@ -20,7 +20,6 @@ import numpy as np
 
 from anaphor.data.files import split_chunks, split_examples, split_unfinished_examples
 from anaphor.data.tokenizer import UNKNOWN, Ids, ListedTokenizer, most_frequent
-from anaphor.errors import ConfigError
 
 START = "<start>"
 PAD = "<pad>"
@@ -114,8 +113,6 @@ def _is_abbreviation(text: str, start: int, stop: int) -> bool:
 @cache
 def load_word_rules() -> Any:
     """NLTK's word tokenizer, which needs no download."""
-    try:
-        from nltk.tokenize.destructive import NLTKWordTokenizer
-    except ImportError:
-        raise ConfigError("the treebank tokenizer needs nltk: type pip install 'anaphor[treebank]'") from None
+    from nltk.tokenize.destructive import NLTKWordTokenizer  # here, because it takes a while
+
     return NLTKWordTokenizer()
