@@ -6,7 +6,7 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,13 @@ import torch
 from anaphor.cli.main import main
 
 
-def start(words: Sequence[str], environment: dict[str, str], **pipes: Any) -> subprocess.Popen[str]:
-    """Begin `anaphor WORDS`: a real process, to be killed or signaled, with pipes as `subprocess.Popen` makes them."""
+def start(
+    words: Sequence[str], environment: dict[str, str], *, first: Callable[[], object] = bool, **pipes: Any
+) -> subprocess.Popen[str]:
+    """Begin `anaphor WORDS`: a real process, to be killed or signaled, with pipes as `subprocess.Popen` makes them.
+
+    `first` is called in the new process before the command begins.
+    """
     inherited = _open_files()
 
     def become_the_command() -> None:
@@ -25,6 +30,7 @@ def start(words: Sequence[str], environment: dict[str, str], **pipes: Any) -> su
             os.close(number)
         code = 1
         try:
+            first()
             code = _run(words, environment)
         except BaseException:  # noqa: BLE001  # whatever happens, this copy of the tests must end here
             traceback.print_exc()
@@ -36,13 +42,17 @@ def start(words: Sequence[str], environment: dict[str, str], **pipes: Any) -> su
     with warnings.catch_warnings():
         # From Python 3.12 on a fork beside other threads is warned about; the one of the test runner only waits.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return subprocess.Popen([sys.executable], preexec_fn=become_the_command, text=True, **pipes)
+        return subprocess.Popen(
+            [sys.executable], preexec_fn=become_the_command, restore_signals=False, text=True, **pipes
+        )
 
 
-def run(words: Sequence[str], environment: dict[str, str], timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    with start(words, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+def run(
+    words: Sequence[str], environment: dict[str, str], *, first: Callable[[], object] = bool
+) -> subprocess.CompletedProcess[str]:
+    with start(words, environment, first=first, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            output, errors = process.communicate(timeout=120)
         except BaseException:
             process.kill()
             raise

@@ -5,11 +5,11 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
 
+import forked
 from anaphor.cli.main import main
 from anaphor.errors import CheckpointError
 from anaphor.training import checkpoint, files
@@ -157,17 +157,12 @@ def test_a_study_names_the_path(tmp_path, monkeypatch, capsys, text):
     assert "No space left on device; it needs" in last
 
 
-LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0})); "
-CALL = "from anaphor.cli.main import main; sys.exit(main(sys.argv[1:]))"
-
-
 def test_files_that_may_not_grow_are_like_a_full_disk(tmp_path):
     """No rights are needed for this: each file of the process is limited, the weights exceed it."""
     out = tmp_path / "run"
-    words = command(tmp_path, out, *STEPS)
-    limited = [sys.executable, "-c", LIMITED.format(30_000) + CALL, *words]
-    done = subprocess.run(
-        limited, capture_output=True, text=True, check=False, env=environment(tmp_path), timeout=120
+    done = forked.run(
+        command(tmp_path, out, *STEPS), environment(tmp_path),
+        first=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)),
     )  # fmt: skip
     newest, last = assert_disk_full(done.returncode, done.stderr, out)
     assert newest is None

@@ -246,7 +246,8 @@ def test_colours_follow_the_reader_from_light_to_dark(tab, tmp_path):
     # The style sheet answers at once, the script only when the browser has told it of the change.
     tab.wait_for_function(
         """light => {
-            const found = getComputedStyle(document.querySelector("#tokens .token[aria-selected=true]")).backgroundColor;
+            const token = document.querySelector("#tokens .token[aria-selected=true]");
+            const found = getComputedStyle(token).backgroundColor;
             return found.match(/[0-9]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) !== light;
         }""",
         arg=light,
