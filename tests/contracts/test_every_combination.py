@@ -1,20 +1,22 @@
 """The promises for every combination of the parts of attention, and for random shapes, cuts and lengths."""
 
+import contextlib
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphor.mixers import AttentionSpec, contract
-from contracts.cases import combinations, table, whole_sequence_combinations
+from contracts.cases import combinations, every_three, table, whole_sequence_combinations
 
-COMBINATIONS = combinations()
-WHOLE = whole_sequence_combinations()
+COMBINATIONS = combinations(every_three)
+WHOLE = whole_sequence_combinations(every_three)
 
 
-@pytest.mark.parametrize("name", COMBINATIONS)
-def test_the_five_promises(name):
-    mixer = COMBINATIONS[name].build().eval()
+def assert_five_promises(spec):
+    mixer = spec.build().eval()
     # Small steps: cosine's sharpness and the unscaled dot make weights so sharp that nothing would be compared.
     x, more = 0.5 * torch.randn(3, 6, 8), 0.5 * torch.randn(3, 3, 8)
     contract.chunks_equal_whole(mixer, x, [1, 4])
@@ -24,14 +26,55 @@ def test_the_five_promises(name):
     contract.old_state_survives(mixer, x, more)
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_whole_sequence_attention_keeps_padding_and_rows(name):
-    spec = WHOLE[name]
+def assert_promises_of_a_whole_sequence(spec):
     assert not spec.streams
     mixer = spec.build().eval()
     x, more = torch.randn(3, 6, 8), torch.randn(3, 3, 8)
     contract.padding_leaves_no_trace(mixer, x, more, torch.tensor([6, 2, 0]))
     contract.rows_can_be_reordered(mixer, x, more, torch.tensor([2, 0, 0]))
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_the_five_promises(name):
+    assert_five_promises(COMBINATIONS[name])
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_sequence_attention_keeps_padding_and_rows(name):
+    assert_promises_of_a_whole_sequence(WHOLE[name])
+
+
+def test_any_three_parts_meet_in_a_combination():
+    """What is chosen for each run of the tests: `slow` ones take all of them."""
+    whole, chosen = combinations(), [(s.score, s.normalize, s.position, s.merge, s.mask, s.window, s.memory)
+                                     for s in COMBINATIONS.values()]  # fmt: skip
+    everything = [(s.score, s.normalize, s.position, s.merge, s.mask, s.window, s.memory) for s in whole.values()]
+    assert len(chosen) * 5 < len(everything)
+    # A view is a mask, a window and a memory together.
+    parts = [lambda c: c[0], lambda c: c[1], lambda c: c[2], lambda c: c[3], lambda c: c[4:]]
+    for three in itertools.combinations(parts, 3):
+        assert {tuple(part(c) for part in three) for c in chosen} == {
+            tuple(part(c) for part in three) for c in everything
+        }
+
+
+@pytest.mark.slow
+def test_the_promises_of_every_combination():
+    for name, spec in combinations().items():
+        with about(name):
+            assert_five_promises(spec)
+    for name, spec in whole_sequence_combinations().items():
+        with about(name):
+            assert_promises_of_a_whole_sequence(spec)
+
+
+@contextlib.contextmanager
+def about(name):
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"combination: {name}")
+        raise
 
 
 TABLE = {name: spec for name, spec in table().items() if spec.streams and not name.endswith("wider")}

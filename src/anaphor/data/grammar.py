@@ -11,6 +11,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -263,16 +264,13 @@ class GrammarDataset(Dataset):
             raise ConfigError(f"tokens={tokens}: it must be at least 1")
         self.grammar = english()
         self.seed = seed
-        self._texts: dict[str, bytes] = {}
         # Large enough that the standard error of a mean loss on held-out text is below 0.01 nats.
         self.tokens = dict(zip(SPLITS, (tokens, tokens // 5 or 1, tokens // 5 or 1), strict=True))
 
     def read(self, split: str, column: str | None = None) -> bytes:
         self.column_index(column)
         split = self.check_split(split)
-        if split not in self._texts:
-            self._texts[split] = self._draw(split, self.tokens[split])
-        return self._texts[split]
+        return _draw(f"{self.name}/{split}/{self.seed}", self.tokens[split])
 
     def losses(self, text: str) -> NDArray[np.float64]:
         """Loss of the grammar in nats at every token of the word tokenizer, including `<eos>`."""
@@ -284,13 +282,15 @@ class GrammarDataset(Dataset):
         losses = self.losses(text)
         return float(losses.sum()), len(losses)
 
-    def _draw(self, split: str, tokens: int) -> bytes:
-        # Seeding by a string and drawing doubles is guaranteed to stay the same in every version of Python.
-        generator = random.Random(f"{self.name}/{split}/{self.seed}")
-        lines: list[str] = []
-        count = 0
-        while count < tokens:
-            words = self.grammar.sample(generator)
-            lines.append(" ".join(words))
-            count += len(words) + 1
-        return encode_lines(lines)
+
+@lru_cache(maxsize=6)  # two data sets of three splits: every use of a run reads the text again, and drawing it is slow
+def _draw(seed: str, tokens: int) -> bytes:
+    # Seeding by a string and drawing doubles is guaranteed to stay the same in every version of Python.
+    generator, grammar = random.Random(seed), english()
+    lines: list[str] = []
+    count = 0
+    while count < tokens:
+        words = grammar.sample(generator)
+        lines.append(" ".join(words))
+        count += len(words) + 1
+    return encode_lines(lines)
