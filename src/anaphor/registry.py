@@ -121,7 +121,14 @@ MIXERS = Registry(
         "bidirectional-linear": "anaphor.mixers.noncausal:BIDIRECTIONAL_LINEAR",
     },
 )
-TASKS = Registry("task", {"lm": "anaphor.tasks.lm:TASK", "translate": "anaphor.tasks.translate:TASK"})
+TASKS = Registry(
+    "task",
+    {
+        "lm": "anaphor.tasks.lm:TASK",
+        "translate": "anaphor.tasks.translate:TASK",
+        "images": "anaphor.tasks.images:TASK",
+    },
+)
 DATASETS = Registry(
     "data set",
     {
@@ -142,7 +149,12 @@ OPTIMIZERS = Registry(
     {name: f"anaphor.training.optimizers:{name.upper()}" for name in ("sgd", "adamw", "adagrad", "muon")},
 )
 PRESETS = Registry(
-    "task", {"lm": "anaphor.models.presets:PRESETS", "translate": "anaphor.models.presets:SEQ2SEQ_PRESETS"}
+    "task",
+    {
+        "lm": "anaphor.models.presets:PRESETS",
+        "translate": "anaphor.models.presets:SEQ2SEQ_PRESETS",
+        "images": "anaphor.models.presets:IMAGE_PRESETS",
+    },
 )
 """Model presets of each task, a registry each: overrides of the fields of its model spec."""
 

@@ -49,6 +49,11 @@ class ImageSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def first(self, count: int) -> ImageSplit:
+        """The first images only."""
+        some = {name: value[:count] for name, value in vars(self).items() if hasattr(value, "device")}
+        return replace(self, **some)
+
     def to(self, device: Any) -> ImageSplit:
         """The same split on another device."""
         moved = {name: value.to(device) for name, value in vars(self).items() if hasattr(value, "device")}

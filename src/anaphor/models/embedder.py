@@ -102,7 +102,7 @@ class PatchEmbedder(nn.Module):
         x = self.patches(images)  # [B, D, rows, columns]
         rows, columns = x.shape[-2:]
         x = x.flatten(2).mT
-        first = self.class_token
+        first: Tensor | None = self.class_token
         if self.position is not None:
             if first is not None:
                 first = first + self.position.weight[0]

@@ -89,7 +89,7 @@ class ImageModelSpec(BackboneSpec):
 
     @property
     def pooled(self) -> str:
-        """What the head reads: class (a class token) or mean (of the patches; the default where all layers are causal)."""
+        """What the head reads: class or mean."""
         return self.pooling or ("class" if self.is_noncausal else "mean")
 
     @property

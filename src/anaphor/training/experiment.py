@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -73,6 +74,10 @@ class Experiment(ABC):
     def score_test(self, valid: Result) -> Result:
         """Final result on test, given the one on valid."""
         return self.score("test")
+
+    def draw(self, folder: Path) -> list[Path]:
+        """Draw figures of the final model into the folder, beside the curves, and give their paths."""
+        return []
 
     def sample(self, seed: int) -> str:
         """Something to look at while the model trains, such as generated text; empty for nothing."""

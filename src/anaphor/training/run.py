@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from anaphor.errors import DataError, Diverged
+from anaphor.errors import DataError, Diverged, writing_to
 from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
 from anaphor.registry import ImportedFile, files_used_by
@@ -182,6 +182,8 @@ def _score(
             trainer.average.load_state_dict(saved.parts.get("average"))
     with trainer.averaged_weights():
         valid = experiment.score("valid")
+        with writing_to(folder.folder):
+            figures = [*draw_curves(folder, task), *experiment.draw(folder.folder)]
     return valid, {
         "parameters": sum(weight.numel() for weight in experiment.model.parameters()),
         "notes": experiment.notes(),
@@ -193,7 +195,7 @@ def _score(
         f"{task.counted}_per_second": progress.count / progress.seconds if progress.seconds else None,
         "valid": valid.to_plain(),
         "test": None,
-        "figures": [str(path) for path in draw_curves(folder, task)],
+        "figures": [str(path) for path in figures],
     }
 
 

@@ -157,12 +157,11 @@ class RunFolder:
             replace_file(self.spec, spec.encode())
 
     def _set_aside(self) -> None:
-        figures = [found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")]
         # Of the folder of events only our own files, unless it is a link.
         events: Iterable[Path] = (
             [self.events] if self.events.is_symlink() else self.events.glob("events.out.tfevents.*")
         )
-        files = [self.checkpoints, self.metrics, self.samples, self.result, *events, *figures]
+        files = [self.checkpoints, self.metrics, self.samples, self.result, *events, *self._figures()]
         if self.previous.exists() and not any(self.checkpoints.glob("step-*")):
             # The run here never had a checkpoint, so that the one that it was to replace is still the last good one.
             for path in files[1:]:
@@ -203,9 +202,18 @@ class RunFolder:
             replace_file(self.spec, spec.encode())
 
     def _remove_result(self) -> None:
-        figures = [found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")]
-        for path in (self.result, *figures):
+        for path in (*self._figures(), self.result):
             path.unlink(missing_ok=True)
+
+    def _figures(self) -> set[Path]:
+        """Curves, and the figures that the result names."""
+        curves = {found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")}
+        try:
+            named = self.read_result().get("figures")
+        except DataError:  # there is none yet, or none that can be read
+            named = None
+        names = [Path(name).name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        return curves | {found for name in names if (found := self.folder / name).suffix in (".png", ".svg")}
 
     def log(self, step: int, **values: Any) -> None:
         """Append a line to the metrics."""

@@ -1,0 +1,57 @@
+"""Scores of a classifier from its logits: accuracy, loss, top-5 accuracy, calibration error, confusion matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BINS = 15
+"""Of the calibration error, as Guo et al. (2017) have them."""
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """Scores of one split."""
+
+    accuracy: float
+    """Share of examples whose most probable class is right."""
+    loss: float
+    """Mean cross-entropy in nats."""
+    top5: float | None
+    """Share of examples whose class is among the five most probable; None for five classes or fewer."""
+    calibration_error: float
+    """Expected calibration error: mean distance of confidence and accuracy over 15 bins of confidence."""
+    confusion: Tensor
+    """int64 [C, C]: number of examples by true class (row) and predicted class (column)."""
+
+    @property
+    def accuracy_by_class(self) -> list[float | None]:
+        """Accuracy of each class; None for a class without examples."""
+        counts = self.confusion.sum(1).tolist()
+        right = self.confusion.diagonal().tolist()
+        return [one / count if count else None for one, count in zip(right, counts, strict=True)]
+
+
+def score_classes(logits: Tensor, labels: Tensor) -> ClassScores:
+    """[N, C], [N] -> scores. Values are read on the host once."""
+    log_p = logits.double().log_softmax(-1)
+    classes = log_p.shape[1]
+    confidence, predicted = log_p.max(-1)
+    right = predicted == labels
+    top5 = (log_p.topk(5).indices == labels[:, None]).any(1).double().mean() if classes > 5 else right.double().mean()
+    values = torch.stack(
+        [right.double().mean(), F.nll_loss(log_p, labels), top5, calibration_error(confidence.exp(), right)]
+    ).tolist()
+    counts = torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes)
+    return ClassScores(values[0], values[1], values[2] if classes > 5 else None, values[3], counts.cpu())
+
+
+def calibration_error(confidence: Tensor, right: Tensor, bins: int = BINS) -> Tensor:
+    """Σ over bins of |accuracy - mean confidence| · share of examples. Bins have equal width; [N], [N] -> []"""
+    place = (confidence * bins).ceil().long().clamp(1, bins) - 1  # a bin contains its upper end
+    gaps = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
+    gaps.index_add_(0, place, right.double() - confidence.double())
+    return gaps.abs().sum() / len(confidence)

@@ -1,0 +1,157 @@
+"""Image classification: predict the class of an image. Settings and definition of the task; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from anaphor.config import optional_section
+from anaphor.data.augment_spec import AugmentationSpec
+from anaphor.errors import ConfigError
+from anaphor.metrics.result import Metric, find_metric, format_values
+from anaphor.models.image_spec import ImageModelSpec
+from anaphor.models.spec import reject_unused_by_model
+from anaphor.tasks import drop_implied_options
+from anaphor.training.spec import (
+    DataSection,
+    EvaluationSection,
+    ModelSection,
+    RunSpec,
+    TaskDefinition,
+    TrainingSection,
+    at_least_one,
+)
+
+ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0)
+LOSS = Metric("loss", "min", "loss", "nats per image", digits=4, minimum=0.0)
+TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0)
+CALIBRATION = Metric("calibration_error", "min", "calibration error", digits=4, derived_from="loss", minimum=0.0)
+METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)
+WORST = 5  # classes that `describe` names
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData(DataSection):
+    """Images and their size."""
+
+    data: str = "shapes"
+    """Data set: a name, a folder CLASS/ or train|valid|test/CLASS/ of image files, or a .npz file."""
+    image_size: int | None = None
+    """Height and width in pixels that images are cropped and resized to (that of the data if not given)."""
+
+
+ImageModelOptions: Any = optional_section(
+    ImageModelSpec,
+    "ImageModelOptions",
+    "model",
+    exclude=["classes", "channels", "image_size", "causal", "max_positions"],
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageModelSection(ImageModelOptions, ModelSection):  # type: ignore[misc] # made at run time
+    """Model preset and its options."""
+
+    model: str = "vit-nano"
+    """Model preset: vit-nano, vit-tiny, vit-small or vit-base."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTraining(AugmentationSpec, TrainingSection):
+    """Batches, regularization and augmentation."""
+
+    batch_size: int = 64
+    """Images per batch."""
+    warmup: float = 0.1
+    """Fraction of the budget with linear warmup."""
+    weight_decay: float = 0.05
+    """Weight decay of matrices; biases and norms have none."""
+    label_smoothing: float = 0.0
+    """Label smoothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEvaluation(EvaluationSection):
+    """How a split is scored."""
+
+    flips: bool = False
+    """Test-time flips: average the probabilities of each image and its mirror image. Part of the signature."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRunSpec(ImageEvaluation, ImageTraining, ImageModelSection, ImageData, RunSpec):
+    """Train an image classifier."""
+
+    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
+        "width": ("layer_widths",),
+        "norm": ("layer_norms",),
+        "residual": ("layer_residuals",),
+        "dropout": ("layer_dropouts",),
+    }
+
+    def __post_init__(self) -> None:
+        RunSpec.__post_init__(self)
+        AugmentationSpec.__post_init__(self)
+        at_least_one(self, "image_size")
+        find_metric(METRICS, self.select)
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
+
+    def reject_unused_flags(self, flags: Collection[str]) -> None:
+        for name, needed in (("magnitude", ("random_ops",)), ("mix_prob", ("mixup", "cutmix"))):
+            if name in flags and not any(getattr(self, other) for other in needed):
+                wanted = " or ".join(f"--{other.replace('_', '-')}" for other in needed)
+                raise ConfigError(f"{name}={getattr(self, name)} has no effect: set {wanted}")
+        names = set(flags) - {"max_positions"}
+        reject_unused_by_model(self, names, lambda: self.model_spec(classes=2, image_size=self.nominal_size))
+
+    @property
+    def nominal_size(self) -> int:
+        """An image size for checks of the model where that of the data is not known."""
+        return self.image_size or 8 * (self.patch_size or 4)
+
+    def model_spec(self, classes: int, image_size: int, channels: int = 3) -> ImageModelSpec:
+        """The model's own spec: the preset with the options that were given."""
+        from anaphor.models.presets import image_preset
+
+        return image_preset(
+            self.model, classes=classes, image_size=image_size, channels=channels, **self.model_options()
+        )
+
+    @classmethod
+    def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        def resolve(kept: dict[str, Any]) -> dict[str, Any]:
+            spec = cls(**kept)
+            return spec.model_spec(classes=2, image_size=spec.image_size or spec.nominal_size).resolved()
+
+        return drop_implied_options(super().drop_implied(settings), ImageModelOptions, resolve)
+
+
+def describe(result: Mapping[str, Any]) -> list[str]:
+    """A result for people: metrics and signature, and the classes with the lowest accuracy."""
+    shown = [metric for metric in METRICS if result.get(metric.name) is not None]
+    lines = [f"{format_values(shown, result)} ({result['signature']})"]
+    by_class = {name: value for name, value in (result.get("accuracy_by_class") or {}).items() if value is not None}
+    if by_class:
+        worst = sorted(by_class, key=lambda name: by_class[name])[:WORST]
+        few = "" if len(by_class) <= WORST else f" (lowest {WORST} of {len(by_class)})"
+        lines.append(f"accuracy by class{few}: {', '.join(f'{name} {by_class[name]:.4f}' for name in worst)}")
+    return lines
+
+
+TASK = TaskDefinition(
+    name="images",
+    spec=ImageRunSpec,
+    metrics=METRICS,
+    columns=("image", "label"),
+    counted="images",
+    build="anaphor.tasks.images.experiment:build_experiment",
+    describe=describe,
+    evaluate="anaphor.tasks.images.verbs:EvaluateOptions",
+    study="anaphor.tasks.images.study:STUDY",
+    models="anaphor.tasks.images.verbs:describe_model",
+    recipes=Path(__file__).parent / "recipes",
+)

@@ -1,0 +1,258 @@
+"""Image classification: a model with its images; batches, augmentation, loss and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anaphor.data.augment import Augmentation
+from anaphor.data.augment_spec import AugmentationSpec
+from anaphor.data.datasets import load_images
+from anaphor.data.images import ImageDataset, ImageSplit
+from anaphor.evaluation import eval_mode, report_progress
+from anaphor.metrics.accuracy import ClassScores, score_classes
+from anaphor.metrics.result import Result
+from anaphor.models import ImageClassifier
+from anaphor.models.head import soft_cross_entropy
+from anaphor.tasks import resolve_options
+from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
+from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.run_folder import resolve_data_path
+
+EVAL_ROWS = 500
+"""Images that are scored at once."""
+MAX_CONFUSION = 200
+"""Classes up to which a result holds the confusion matrix."""
+SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What the model must know of its images. A run keeps it, so that it can be used without its data."""
+
+    classes: tuple[str, ...]
+    """Class names, in the order of the labels."""
+    channels: int
+    image_size: int
+    """Height and width in pixels."""
+    mean: tuple[float, ...]
+    """Mean of each channel in training, of values from 0 to 1."""
+    std: tuple[float, ...]
+    """Standard deviation of each channel."""
+
+    @classmethod
+    def of(cls, split: ImageSplit) -> ImageFacts:
+        channels, size = split.images.shape[1:3]
+        return cls(split.classes, channels, size, *split.mean_and_std())
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> ImageFacts:
+        values: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in plain.items()}
+        return cls(**values)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images by their numbers in the training split: pixels stay where they are."""
+
+    index: Tensor
+    """int64 [B]."""
+    epoch: Tensor
+    """int64 []."""
+
+    @property
+    def count(self) -> int:
+        return len(self.index)
+
+    amount = count
+
+
+class EpochBatches(Sequence[ImageBatch]):
+    """The batches of one epoch, in an order that depends on seed and epoch."""
+
+    def __init__(self, images: int, batch_size: int, seed: int, epoch: int, device: torch.device) -> None:
+        order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(images)).to(device)
+        self.parts = order.split(batch_size)
+        self.epoch = torch.tensor(epoch, device=device)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, number: Any) -> Any:
+        return ImageBatch(self.parts[number], self.epoch)
+
+
+class ImageExperiment(Experiment):
+    """An image classifier with its images."""
+
+    spec: ImageRunSpec
+    model: ImageClassifier
+
+    def __init__(
+        self,
+        spec: ImageRunSpec,
+        model: ImageClassifier,
+        facts: ImageFacts,
+        open_images: Callable[[], ImageDataset],
+        *,
+        device: torch.device | str = "cpu",
+        known: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`open_images` is called when a split is first read, so that a run can be used without its data."""
+        self.spec, self.model, self.facts = spec, model, facts
+        self.device, self.known = torch.device(device), known or {}
+        self._open_images = open_images
+        options = {field.name: getattr(spec, field.name) for field in fields(AugmentationSpec)}
+        self.augment = Augmentation(
+            AugmentationSpec(**options), facts.mean, facts.std, len(facts.classes), spec.seed, self.device
+        )
+        self.split = cache(self.load_split)
+        """Loads a split when it is first asked for, so that test is not read before it is scored."""
+
+    @property
+    def source(self) -> ImageDataset:
+        return self._open_images()
+
+    def load_split(self, name: str) -> ImageSplit:
+        split = self.source.load(name)
+        if name == "train" and self.spec.max_examples is not None:
+            split = split.first(self.spec.max_examples)
+        return split.to(self.device)
+
+    def batches(self, epoch: int) -> EpochBatches:
+        spec = self.spec
+        return EpochBatches(len(self.split("train")), spec.batch_size, spec.seed, epoch, self.device)
+
+    def loss(self, batch: ImageBatch, carry: None) -> tuple[Loss, None]:
+        train, smoothing = self.split("train"), self.spec.label_smoothing
+        # Pixels keep their precision; the model's own operations are those that autocast is for.
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            images, targets = self.augment(
+                train.images[batch.index], train.labels[batch.index], batch.index, batch.epoch
+            )
+            if smoothing:
+                targets = targets * (1 - smoothing) + smoothing / targets.shape[1]
+        return Loss(soft_cross_entropy(self.model(images), targets)), None
+
+    def predict(self, images: Tensor, *, flips: bool | None = None) -> Tensor:
+        """Logits of uint8 images [N, C, H, W] on the CPU or the device; with flips log-probabilities. [N, classes]"""
+        flips = self.spec.flips if flips is None else flips
+        parts, rows = [], images.split(EVAL_ROWS)
+        with eval_mode(self.model), torch.inference_mode():
+            for number, part in enumerate(rows, 1):
+                x = self.augment.normalize(part.to(self.device))
+                logits = self.model(x)
+                if flips:
+                    both = torch.stack((logits, self.model(x.flip(-1)))).double().softmax(-1)
+                    logits = both.mean(0).clamp(min=1e-300).log()
+                parts.append(logits)
+                report_progress("scoring", number, len(rows))
+        return torch.cat(parts)
+
+    def measure(self, split: str) -> ClassScores:
+        loaded = self.split(split)
+        return score_classes(self.predict(loaded.images), loaded.labels)
+
+    def evaluate(self, split: str) -> Result:
+        return self._result(split, self.measure(split))
+
+    def score(self, split: str) -> Result:
+        """All metrics, with accuracy by class and the confusion matrix."""
+        scores, names = self.measure(split), self.facts.classes
+        details: dict[str, Any] = {
+            "images": len(self.split(split)),
+            "accuracy_by_class": dict(zip(names, scores.accuracy_by_class, strict=True)),
+        }
+        if len(names) <= MAX_CONFUSION:
+            details["confusion"] = {"classes": list(names), "counts": scores.confusion.tolist()}
+        return self._result(split, scores, details)
+
+    def _result(self, split: str, scores: ClassScores, details: Mapping[str, Any] | None = None) -> Result:
+        values = {
+            "accuracy": scores.accuracy,
+            "loss": scores.loss,
+            "top5": scores.top5,
+            "calibration_error": scores.calibration_error,
+        }
+        return Result(values, self.signature_facts(split), details or {})
+
+    def signature_facts(self, split: str) -> dict[str, Any]:
+        flips = {"flips": "averaged"} if self.spec.flips else {}
+        limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
+        return {
+            "images": len(self.split(split)),
+            "classes": len(self.facts.classes),
+            "size": self.facts.image_size,
+            **self.source.facts,
+            **limit,
+            **flips,
+        }
+
+    def draw(self, folder: Path) -> list[Path]:
+        """The confusion matrix and a gallery of mistakes of validation."""
+        from anaphor.tasks.images.figures import draw_confusion, draw_mistakes
+
+        valid, logits = self.split("valid"), self.predict(self.split("valid").images)
+        scores = score_classes(logits, valid.labels)
+        figures = draw_confusion(scores.confusion, self.facts.classes, folder / "confusion")
+        return figures + draw_mistakes(valid, logits, folder / "mistakes")
+
+    def sample(self, seed: int) -> str:
+        """Predictions for the first images of valid."""
+        valid = self.split("valid")
+        probabilities = self.predict(valid.images[:SAMPLES]).softmax(-1).cpu()
+        names = self.facts.classes
+        return "\n".join(
+            f"{names[label]}: {names[int(p.argmax())]} {float(p.max()):.3f}"
+            for label, p in zip(valid.labels[:SAMPLES].tolist(), probabilities, strict=True)
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        digests = {split: self.source.digest(split) for split in ("train", "valid")}
+        return {"images": self.facts.to_plain(), "data": digests}
+
+    def validate(self, test: bool) -> None:
+        require_splits(self.source, test)
+        for split in ("train", "valid"):
+            self.split(split)
+
+    def resolved_settings(self) -> dict[str, Any]:
+        own = resolve_options(ImageModelOptions, self.model.spec.resolved())
+        unused = {} if self.spec.random_ops else {"magnitude": None}
+        unused |= {} if self.spec.mixup or self.spec.cutmix else {"mix_prob": None}
+        return own | {"image_size": self.facts.image_size} | unused
+
+    def statistics(self) -> dict[str, Any]:
+        return {"classes": len(self.facts.classes), "image_size": self.facts.image_size}
+
+
+def build_experiment(
+    spec: ImageRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
+) -> ImageExperiment:
+    """Build the model for its images. A run that exists brings its `known` fingerprint with what the model must know of
+    them, and the `data_path` where they were; they are not opened before a split is read."""
+    device = choose_device(spec.device)
+
+    @cache
+    def open_images() -> ImageDataset:
+        exists = known is not None or data_path is not None
+        data = load_images(resolve_data_path(spec.data, data_path) if exists else spec.data, spec.image_size)
+        if spec.image_size is not None:
+            return data
+        height, width = data.arrays("train").images.shape[2:]
+        return data if height == width else data.resize(min(height, width))
+
+    facts = ImageFacts.from_plain(known["images"]) if known is not None else ImageFacts.of(open_images().load("train"))
+    with seeded(spec.seed, keep_state=known is not None):
+        model = spec.model_spec(len(facts.classes), facts.image_size, facts.channels).build()
+    return ImageExperiment(spec, model.to(device), facts, open_images, device=device, known=known)

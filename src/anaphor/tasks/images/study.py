@@ -1,0 +1,36 @@
+"""How studies compare image classifiers. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anaphor.config import look_up
+from anaphor.metrics.result import Metric
+from anaphor.training.spec import StudySupport
+
+
+class ImageStudy(StudySupport):
+    """Comparison of image classifiers: the same images, whatever their size."""
+
+    def data_key(self, spec: Any) -> Any:
+        return spec.data
+
+    def digests(self, spec: Any) -> Mapping[str, str]:
+        from anaphor.data.datasets import load_images
+
+        images = load_images(spec.data)
+        return {split: images.digest(split) for split in ("train", "valid")}
+
+    def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
+        from anaphor.models.presets import IMAGE_PRESETS
+
+        look_up(IMAGE_PRESETS, spec.model, "model")
+        if not names_only:
+            from anaphor.training.optimizers import check_layer_lr
+
+            blocks = spec.model_spec(classes=2, image_size=spec.nominal_size).blocks()
+            check_layer_lr(spec.layer_lr, len(blocks))
+
+
+STUDY = ImageStudy()

@@ -1,0 +1,242 @@
+"""`train images`: results, scores, augmentation and exact resume, on few small images."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from anaphor import load_run, register_dataset
+from anaphor.cli.main import main
+from anaphor.data import InMemoryImages
+from anaphor.errors import ConfigError
+from anaphor.metrics.accuracy import calibration_error, score_classes
+from anaphor.tasks.images import ImageRunSpec
+from anaphor.tasks.images.experiment import build_experiment
+from anaphor.training.build import build_step
+from anaphor.training.run import execute
+from anaphor.training.trainer import NullCallback
+
+SMALL = {"data": "bars", "width": 16, "layers": 1, "batch_size": 16, "device": "cpu", "dtype": "float32"}
+EVERYTHING = {
+    "crop_padding": 1, "flip": True, "color_jitter": 0.2, "random_ops": 1, "mixup": 0.4, "cutmix": 1.0,
+    "label_smoothing": 0.1, "drop_path": 0.2, "dropout": 0.1, "average": "ema",
+}  # fmt: skip
+
+
+def bars(height=8, width=8):
+    """Horizontal and vertical bars, and both."""
+    random = np.random.default_rng(0)
+    splits = {}
+    for split, count in (("train", 60), ("valid", 21), ("test", 12)):
+        labels = np.arange(count) % 3
+        images = random.integers(0, 60, (count, 3, height, width), dtype=np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            place = random.integers(0, 8)
+            image[:, place if label != 1 else slice(0), :] = 255
+            image[:, :, place if label != 0 else slice(0)] = 255
+        splits[split] = (images, labels)
+    return InMemoryImages("bars", splits, ["across", "down", "cross"])
+
+
+@pytest.fixture(autouse=True)
+def _data(monkeypatch, tmp_path):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.chdir(tmp_path)
+    register_dataset("bars", bars)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on bars with two augmentations, and its result."""
+    from anaphor import registry
+
+    torch.set_default_dtype(torch.float32)
+    entries = dict(registry.DATASETS._entries)
+    registry.DATASETS._entries["bars"] = bars
+    out = tmp_path_factory.mktemp("images") / "run"
+    spec = ImageRunSpec(**SMALL, steps=160, lr=0.01, crop_padding=1, eval_every=80)
+    result, code = execute(spec, out)
+    registry.DATASETS._entries = entries
+    assert code == 0
+    return out, result
+
+
+def test_a_small_model_learns_and_its_result_has_all_scores(trained):
+    out, result = trained
+    valid = result["valid"]
+    assert result["run"] == str(out)
+    assert result["images_per_second"] > 0
+    assert valid["accuracy"] > 0.9
+    assert 0 <= result["test"]["accuracy"] <= 1
+    assert valid["loss"] < 0.5
+    assert valid["top5"] is None  # of three classes
+    assert valid["signature"] == "images:21|classes:3|size:8"
+    assert list(valid["accuracy_by_class"]) == valid["confusion"]["classes"] == ["across", "down", "cross"]
+    counts = np.array(valid["confusion"]["counts"])
+    assert counts.sum() == 21
+    assert counts.trace() / 21 == pytest.approx(valid["accuracy"])
+
+
+def test_figures_are_drawn_into_the_run(trained):
+    out, result = trained
+    names = {path.rpartition("/")[2] for path in result["figures"]}
+    assert {"curves.png", "curves-loss.png", "confusion.png", "confusion.svg"} <= names
+    assert all((out / name).stat().st_size > 1000 for name in names)
+
+
+def test_a_run_is_used_without_its_training_images(trained, monkeypatch):
+    out, result = trained
+    run = load_run(out, device="cpu")
+    assert run.evaluate("valid")["accuracy"] == result["valid"]["accuracy"]
+    assert run.experiment.facts.classes == ("across", "down", "cross")
+
+
+def test_flips_are_averaged_only_when_asked_for_and_in_the_signature(trained, capsys):
+    out, result = trained
+    assert main(["evaluate", str(out), "--device", "cpu", "--json"]) == 0
+    (plain,) = json.loads(capsys.readouterr().out)
+    assert {name: plain[name] for name in ("accuracy", "loss", "signature")} == {
+        name: result["valid"][name] for name in ("accuracy", "loss", "signature")
+    }
+    assert main(["evaluate", str(out), "--device", "cpu", "--flips", "--json"]) == 0
+    (flipped,) = json.loads(capsys.readouterr().out)
+    assert flipped["signature"] == f"{plain['signature']}|flips:averaged"
+    assert flipped["loss"] != plain["loss"]
+
+
+def test_people_get_accuracy_by_class_and_the_figures(trained, capsys):
+    out, _ = trained
+    assert main(["evaluate", str(out), "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("valid: accuracy ")
+    assert "accuracy by class: " in text
+
+
+class Crash(NullCallback):
+    """Ends a run at a step, as a kill would: nothing is saved."""
+
+    def __init__(self, step):
+        self.left = step
+
+    def on_step(self, progress, loss, count):
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("killed")
+
+
+def digests(out):
+    (last,) = (out / "checkpoints").glob("step-15")
+    files = json.loads((last / "manifest.json").read_text())["files"]
+    return {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
+
+
+def test_resume_is_exact_with_augmentation_mixup_and_ema(tmp_path):
+    spec = ImageRunSpec(**SMALL, **EVERYTHING, steps=15, eval_every=5)
+    whole, _ = execute(spec, tmp_path / "whole", test=False)
+    with pytest.raises(RuntimeError, match="killed"):
+        execute(spec, tmp_path / "killed", Crash(8), test=False)
+    resumed, _ = execute(spec, tmp_path / "killed", resume=True, test=False)
+    assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
+    assert resumed["valid"] == whole["valid"]
+    assert "average.safetensors" in digests(tmp_path / "whole")
+
+
+def test_order_and_augmentation_depend_on_seed_and_epoch():
+    losses = {}
+    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
+        experiment = build_experiment(ImageRunSpec(**SMALL, crop_padding=2, seed=seed))
+        first, again = (experiment.batches(epoch)[0] for _ in range(2))
+        assert torch.equal(first.index, again.index)
+        losses[seed, epoch] = first.index.tolist()
+        assert sorted(index for batch in experiment.batches(epoch) for index in batch.index.tolist()) == list(range(60))
+    assert len({tuple(order) for order in losses.values()}) == 3
+
+
+def test_the_loss_is_that_of_soft_targets():
+    experiment = build_experiment(ImageRunSpec(**SMALL, label_smoothing=0.3))
+    batch, train = experiment.batches(0)[0], experiment.split("train")
+    total = experiment.loss(batch, None)[0].total
+    logits = experiment.model(experiment.augment.normalize(train.images[batch.index]))
+    expected = torch.nn.functional.cross_entropy(
+        logits, train.labels[batch.index], reduction="sum", label_smoothing=0.3
+    )
+    torch.testing.assert_close(total, expected)
+
+
+@pytest.mark.parametrize(
+    "mixers", [("lstm",), ("bidirectional-lstm",), ("attention",), ("lstm", "attention"), ("bidirectional-linear",)]
+)
+def test_recurrent_and_hybrid_models_train(mixers):
+    spec = ImageRunSpec(**{**SMALL, "layers": None}, mixers=mixers, lr=0.01)
+    experiment = build_experiment(spec)
+    step, batch = build_step(experiment), experiment.batches(0)[0]
+    losses = [step([batch], None)[0].read().loss for _ in range(12)]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_run_has_all_settings_in_its_spec_and_repeats_from_it(trained, capsys):
+    out, result = trained
+    settings = (out / "spec.yaml").read_text()
+    for line in ("patch_size: 4", "image_size: 8", "pooling: class", "position: learned", "crop_padding: 1"):
+        assert line in settings
+    assert "magnitude" not in settings  # has no effect without random_ops
+    assert main(["train", "images", "--config", str(out / "spec.yaml"), "--out", "again", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["valid"] == result["valid"]
+
+
+def test_images_that_are_not_square_are_cropped():
+    register_dataset("wide", lambda: bars(8, 12))
+    experiment = build_experiment(ImageRunSpec(**{**SMALL, "data": "wide"}))
+    assert experiment.split("valid").images.shape == (21, 3, 8, 8)
+
+
+def test_another_image_size_resizes_the_data():
+    experiment = build_experiment(ImageRunSpec(**SMALL, image_size=12))
+    assert experiment.model.spec.grid == 3
+    assert "size:12" in experiment.evaluate("valid").signature
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--patch-size", "5"], "patch_size=5 does not divide image_size=8; sizes that do: 1, 2, 4, 8"),
+        (["--pooling", "clas"], "unknown pooling 'clas'; did you mean 'class'?"),
+        (["--model", "vit-nan"], "unknown model 'vit-nan'; did you mean 'vit-nano'?"),
+        (["--magnitude", "0.3"], "magnitude=0.3 has no effect: set --random-ops"),
+        (["--mix-prob", "0.3"], "mix_prob=0.3 has no effect: set --mixup or --cutmix"),
+        (["--label-smoothing", "1"], "label_smoothing=1.0: it must be at least 0 and below 1"),
+        (["--mixup", "-1"], "mixup=-1.0"),
+        (["--select", "accurracy"], "unknown metric 'accurracy'; did you mean 'accuracy'?"),
+    ],
+)
+def test_bad_settings_are_one_line(flags, message, capsys):
+    assert main(["train", "images", "--data", "bars", "--steps", "1", "--out", "run", *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"anaphor: {message}")
+    assert error.count("\n") == 1
+
+
+def test_label_smoothing_is_checked_in_python_too():
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        ImageRunSpec(label_smoothing=-0.1)
+
+
+def test_scores_against_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    logits, labels = torch.randn(200, 8), torch.randint(0, 8, (200,))
+    scores, p = score_classes(logits, labels), logits.double().softmax(-1)
+    assert scores.accuracy == pytest.approx(metrics.accuracy_score(labels, p.argmax(-1)))
+    assert scores.loss == pytest.approx(metrics.log_loss(labels, p))
+    assert scores.top5 == pytest.approx(metrics.top_k_accuracy_score(labels, p, k=5))
+    assert scores.confusion.tolist() == metrics.confusion_matrix(labels, p.argmax(-1)).tolist()
+    assert scores.accuracy_by_class == pytest.approx(metrics.recall_score(labels, p.argmax(-1), average=None))
+
+
+def test_calibration_error_of_known_cases():
+    right = torch.tensor([True, True, False, True])
+    assert calibration_error(torch.full((4,), 0.75), right) == pytest.approx(0.0)
+    assert calibration_error(torch.full((4,), 1.0), right) == pytest.approx(0.25)
+    # Two bins: half of the images at confidence 0.5, all wrong; half at 1.0, all right.
+    halves = torch.tensor([0.5, 1.0, 0.5, 1.0])
+    assert calibration_error(halves, torch.tensor([False, True, False, True])) == pytest.approx(0.25)
