@@ -128,12 +128,13 @@ def score_sentences(model: LanguageModel, tokenizer: Tokenizer, sentences: Seque
 
 def score_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> ScoredText:
     """Score every token of a text, ends of lines included, after the tokenizer's boundary."""
-    ids = tokenizer.encode_sentence(text).tolist()
+    row = tokenizer.encode_prompt(text)
+    ids = row[1:]
     if not ids:
         raise DataError(f"{text!r} has no tokens to score")
     check_length(model, len(ids), repr(text if len(text) <= QUOTED else f"{text[: QUOTED - 1]}…"))
-    row = torch.tensor([[tokenizer.boundary, *ids]], device=model.device)
-    ((_, (losses,)),) = losses_by_batch(model, [Batch(row[:, :-1], row[:, 1:])], carry=False)
+    read = torch.tensor([row], device=model.device)
+    ((_, (losses,)),) = losses_by_batch(model, [Batch(read[:, :-1], read[:, 1:])], carry=False)
     return ScoredText(
         text,
         tuple(tokenizer.tokens[token] for token in ids),

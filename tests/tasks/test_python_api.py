@@ -1,11 +1,13 @@
 """Experiments in Python: train, read the history, generate, look inside, load again."""
 
 import inspect
+import json
 
 import pytest
 import torch
 
 import anaphor
+from anaphor.cli.main import main
 from anaphor.training.load import Run
 
 TINY = {"model": "lstm", "width": 16, "layers": 1, "steps": 4, "eval_every": 2, "bptt": 8, "batch_size": 2}
@@ -43,8 +45,6 @@ def test_a_run_has_its_model_tokenizer_history_and_result(run):
 
 
 def test_it_generates_as_the_command_does(run, capsys):
-    from anaphor.cli.main import main
-
     assert main(["generate", "run", "--prompt", "the", "--tokens", "6", "--seed", "3", "--device", "cpu"]) == 0
     assert capsys.readouterr().out == run.generate("the", tokens=6, seed=3) + "\n"
     assert run.generate("the", tokens=5, temperature=0) == run.generate("the", tokens=5, temperature=0, seed=9)
@@ -60,6 +60,35 @@ def test_it_looks_inside_and_writes_the_page_on_request(run, tmp_path):
     run.look("the cat sat", layers=[0], out=tmp_path / "look")
     assert "<html" in (tmp_path / "look" / "attention.html").read_text()
     assert (tmp_path / "look" / "states.png").is_file()
+
+
+PADDED = {"tokenizer": "treebank", "batching": "padded", "bptt": None}
+
+
+@pytest.mark.parametrize("choice", [PADDED, {"model": "hybrid", "layers": 2}])
+def test_hidden_states_of_a_text_are_those_that_score_sees(choice, text, capsys):
+    """The head on them gives the losses that `anaphor score` prints, which depend on the start token."""
+    settings = {name: value for name, value in {**TINY, **choice}.items() if value is not None}
+    run = anaphor.train("lm", data="text", out="run", no_test=True, device="cpu", progress=False, **settings)
+    states = run.hidden_states("the cat sat")
+    tokens = run.encode("the cat sat")
+    assert tokens[0, 0] == run.tokenizer.boundary
+    assert [run.tokenizer.tokens[token] for token in tokens[0]] == list(run.look("the cat sat").tokens)
+    assert [state.shape for state in states] == [(1, 4, 16)] * (1 + len(run.model.blocks))
+    assert torch.equal(run.model.predict(states[-1], run.model(tokens)[1]), run.model(tokens)[0])
+    losses = torch.nn.functional.cross_entropy(run.model.head(states[-1])[0, :-1], tokens[0, 1:], reduction="none")
+    assert main(["score", "run", "the cat sat", "--json", "--device", "cpu"]) == 0
+    (scored,) = json.loads(capsys.readouterr().out)
+    assert losses.tolist() == pytest.approx([token["loss"] for token in scored["tokens"]], abs=1e-5)
+
+
+def test_hidden_states_are_embeddings_and_the_output_of_every_layer(run):
+    tokens = run.encode("the cat sat")
+    embedded, output = run.hidden_states("the cat sat")
+    assert torch.equal(embedded, run.model.embed(tokens))
+    assert torch.equal(output, run.model.features(tokens)[0])
+    assert not output.requires_grad
+    assert not any(module._forward_hooks for module in run.model.modules())
 
 
 def test_it_warns_of_unknown_words(run, capsys):

@@ -62,7 +62,7 @@ def run(words: Sequence[str]) -> int:
     choice = Sampler(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
     experiment = load_experiment(options, task="lm")
     model, tokenizer = experiment.model, experiment.tokenizer
-    prompt = [tokenizer.boundary, *tokenizer.encode_sentence(options.prompt).tolist()]
+    prompt = tokenizer.encode_prompt(options.prompt)
     for line in describe_unknown(prompt.count(tokenizer.unknown), len(prompt) - 1, "prompt"):
         warn(line)
     if options.beam is not None:

@@ -64,6 +64,10 @@ class Tokenizer(ABC):
         """A text that follows a boundary and may be continued: no boundary is added before or after it; newlines are
         encoded as in `encode`."""
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """The boundary and a text that follows it: what a model reads to score, continue or show a text."""
+        return [self.boundary, *self.encode_sentence(text).tolist()]
+
     def find_unknown(self, text: str) -> list[str]:
         """Words or characters of a text that are not in the vocabulary, without duplicates."""
         if self.unknown is None:

@@ -15,10 +15,11 @@ from anaphor.inspect.maps import (
     summarize_heads,
     unit_maps,
 )
-from anaphor.inspect.record import Recording, recorded, recorded_calls, recorded_gradients
+from anaphor.inspect.record import Recording, hidden_states, recorded, recorded_calls, recorded_gradients
 
 __all__ = [
     "Edge", "Graph", "HeadSummary", "Look", "Node", "Recording", "TextLook", "Traced", "UnitMap", "attention_maps",
-    "compare_losses", "head_average", "look_at", "look_inside", "rank_heads", "recorded", "recorded_calls",
-    "recorded_gradients", "rollout", "select_maps", "select_units", "summarize_heads", "trace", "unit_maps",
+    "compare_losses", "head_average", "hidden_states", "look_at", "look_inside", "rank_heads", "recorded",
+    "recorded_calls", "recorded_gradients", "rollout", "select_maps", "select_units", "summarize_heads", "trace",
+    "unit_maps",
 ]  # fmt: skip

@@ -117,7 +117,7 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
 
 def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Sequence[int] = ()) -> TextLook:
     """Run a text through a language model, after the tokenizer's boundary and without a past, with its losses."""
-    ids = [tokenizer.boundary, *tokenizer.encode_sentence(text).tolist()]
+    ids = tokenizer.encode_prompt(text)
     check_length(model, len(ids), "the text with its boundary")
     tokens = [tokenizer.tokens[number] for number in ids]
     look = look_inside(model, torch.tensor([ids], device=model.device), tokens=tokens, layers=layers)

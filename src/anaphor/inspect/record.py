@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from anaphor.config import nearest
 from anaphor.errors import ConfigError
+from anaphor.models.language_model import TokenModel
 from anaphor.taps import Tap, taps_of
 
 Parts = Sequence[tuple[Tensor, ...]]
@@ -33,6 +34,22 @@ def recorded(model: nn.Module, wanted: str = "*") -> Iterator[dict[str, Tensor]]
 
     with _hooks(model, wanted, keep):
         yield tensors
+
+
+def hidden_states(model: TokenModel, tokens: Tensor) -> tuple[Tensor, ...]:
+    """The embeddings and the output of every layer, first to last, [B, T, D] each, as transformers has them.
+
+    The last one is the input of the head: after the final norm and projection where the model has them.
+    """
+    states: list[Tensor] = []
+    with ExitStack() as stack, torch.no_grad():
+        embedded = model.embedder.register_forward_hook(lambda module, inputs, output: states.append(output))
+        stack.callback(embedded.remove)
+        for block in model.blocks:
+            handle = block.register_forward_hook(lambda module, inputs, output: states.append(output[0]))
+            stack.callback(handle.remove)
+        last, _ = model.features(tokens)
+    return (*states[:-1], last)
 
 
 @contextmanager

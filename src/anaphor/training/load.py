@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anaphor.errors import CheckpointError, ConfigError, DataError
 from anaphor.flags import from_yaml
@@ -75,6 +75,16 @@ class Run:
         """
         text: str = self._offered("generate", "text to generate")(prompt, tokens=tokens, **options)
         return text
+
+    def encode(self, text: str) -> Tensor:
+        """Ids of a text for the model, [1, T]. The start token is prepended, as `score`, `look` and `generate` do."""
+        ids: Tensor = self._offered("encode", "text to encode")(text)
+        return ids
+
+    def hidden_states(self, text: str) -> tuple[Tensor, ...]:
+        """Embeddings and output of every layer on a text after the start token, [1, T, D] each; see `encode`."""
+        states: tuple[Tensor, ...] = self._offered("hidden_states", "hidden states of a text")(text)
+        return states
 
     def look(self, *arguments: Any, **options: Any) -> Any:
         """What happens inside the model on an input, as `anaphor look` shows it: attention, states, losses.

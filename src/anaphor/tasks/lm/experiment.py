@@ -15,15 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anaphor.data.batches import (
-    Batch,
-    PaddedBatches,
-    Stream,
-    batch_examples,
-    batchify,
-    epoch_offset,
-    max_offset,
-)
+from anaphor.data.batches import Batch, PaddedBatches, Stream, batch_examples, batchify, epoch_offset, max_offset
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEXT_COLUMNS, Dataset, count_overlap
 from anaphor.data.datasets import open_dataset
@@ -177,11 +169,20 @@ class LanguageModelExperiment(Experiment):
         seed: int = 0,
     ) -> str:
         """Text that continues a prompt, as `anaphor generate` gives it."""
-        ids = [self.tokenizer.boundary, *self.tokenizer.encode_sentence(prompt).tolist()]
+        ids = self.tokenizer.encode_prompt(prompt)
         if beam is not None:
             return self.tokenizer.decode(beam_search(self.model, ids, tokens, beam)[0].tokens)
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p)
         return self.tokenizer.decode(list(generate(self.model, ids, tokens, sampler, seed=seed)))
+
+    def encode(self, text: str) -> Tensor:
+        """Ids of a text after the start token, as `score`, `look` and `generate` read it. [1, T]"""
+        return torch.tensor([self.tokenizer.encode_prompt(text)], device=self.model.device)
+
+    def hidden_states(self, text: str) -> tuple[Tensor, ...]:
+        from anaphor.inspect.record import hidden_states
+
+        return hidden_states(self.model, self.encode(text))
 
     def look(self, text: str, *, layers: Sequence[int] = (), out: Path | str | None = None) -> TextLook:
         """Attention maps, states and losses of a text; of all layers, or of those given.
