@@ -73,6 +73,29 @@ def test_sinusoidal_positions_tell_rows_from_columns():
 
 
 @pytest.mark.parametrize(
+    "options",
+    [{}, {"norm": "after"}, {"merge": "reweight-matrix"}, {"mask": "band(3, 3)"}, {"position": "rotary"},
+     {"bias": False}, {"mixers": ("attention", "bidirectional-lstm")}, {"layer_scale": 0.5, "registers": 2}, {"layer_widths": (16, 24)}],
+    ids=str,
+)  # fmt: skip
+def test_the_last_layer_computes_the_class_token_alone_with_the_same_result(options):
+    model, images = build(**options), torch.randn(2, 3, 16, 16)
+    whole = model.head(model.features(images))
+    torch.testing.assert_close(model(images), whole)
+    grads = [torch.autograd.grad(y.square().sum(), model.embedder.patches.weight)[0] for y in (model(images), whole)]
+    torch.testing.assert_close(*grads)
+
+
+def test_recorded_attention_of_the_last_layer_is_whole():
+    from anaphor import recorded
+
+    model = build()
+    with recorded(model) as record:
+        model(torch.randn(2, 3, 16, 16))
+    assert record["layers.1.mixer.weights"].shape == (2, 4, 17, 17)
+
+
+@pytest.mark.parametrize(
     ("mixers", "pooling"),
     [(("lstm",), "mean"), (("linear",), "mean"), (("bidirectional-lstm",), "class"), (("attention",), "class"),
      (("lstm", "attention"), "class"), (("low-rank",), "class")],

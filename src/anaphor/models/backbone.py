@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.layer import CrossAttention, CrossAttentionSpec, Source
+from anaphor.mixers.attention.layer import Attention, CrossAttention, CrossAttentionSpec, Source
 from anaphor.mixers.base import DROPOUTS, Mixer, Span
 from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.mixers.spec import MixerSpec, check_probability
@@ -201,9 +201,24 @@ class Block(nn.Module):
             context, source = self.cross(self.cross_sublayer.pre(x), source, span)
             x = self.cross_sublayer.post(x, context)
             state = CrossState(state, source)
-        if self.feedforward is not None:
-            x = self.feedforward_sublayer.post(x, self.feedforward(self.feedforward_sublayer.pre(x)))
-        return x, state
+        return self._feed_forward(x), state
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        if self.feedforward is None:
+            return x
+        return self.feedforward_sublayer.post(x, self.feedforward(self.feedforward_sublayer.pre(x)))
+
+    def forward_first(self, x: Tensor, count: int) -> Tensor:
+        """Outputs of the first tokens of whole sequences, without the work for the others where the mixer is
+        attention. [B, T, D] -> [B, count, D]"""
+        mixer = self.mixer
+        if not isinstance(mixer, Attention) or self.cross is not None or not mixer.can_mix_first(x.shape[1]):
+            y: Tensor = self(x, self.initial_state(x), Span.whole(x))[0]
+            return y[:, :count]
+        if self.in_proj is not None:
+            x = self.in_proj(x)
+        mixed = mixer.mix_first(self.mixer_sublayer.pre(x), count)
+        return self._feed_forward(self.mixer_sublayer.post(x[:, :count], mixed))
 
 
 class Backbone(nn.Module):
@@ -291,8 +306,18 @@ class Backbone(nn.Module):
         for block, before in zip(self.blocks, state, strict=True):
             x, following = block(x, before, span)
             after.append(following)
+        return self._finish(x), tuple(after)
+
+    def _finish(self, x: Tensor) -> Tensor:
         if self.norm is not None:
             x = self.norm(x)
-        if self.out_proj is not None:
-            x = self.out_proj(x)
-        return x, tuple(after)
+        return x if self.out_proj is None else self.out_proj(x)
+
+    def forward_first(self, x: Tensor, count: int) -> Tensor:
+        """Features of the first tokens of whole sequences: the last block does not compute those of the others, which
+        nothing reads. [B, T, D] -> [B, count, D]"""
+        span = Span.whole(x)
+        *others, last = self.blocks
+        for block in others:
+            x, _ = block(x, block.initial_state(x), span)
+        return self._finish(last.forward_first(x, count))

@@ -48,5 +48,9 @@ class ImageClassifier(nn.Module):
         return x
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.features(images))
+        if self.spec.pooled == "class":  # the others are not read
+            x = self.layers.forward_first(self.embedder(images), 1)
+        else:
+            x = self.features(images)
+        logits: Tensor = self.head(x)
         return logits

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
@@ -140,6 +141,20 @@ class Attention(MultiHead):
             rotated_k = self.position.rotate(k, _key_positions(cache, span))
         context = self.attend(rotated_q, rotated_k, v, self._visibility(span, cache), bias)
         return self.project_out(context, q, span), self._trim(cache, span) if self.streams else ()
+
+    def can_mix_first(self, count: int) -> bool:
+        """Whether `mix_first` gives what `mix` gives for whole sequences of so many tokens."""
+        plain = self.mask.full_up_to >= count and self.position.method is None and self.merge.is_causal
+        return plain and not self.weights.is_recorded
+
+    def mix_first(self, x: Tensor, count: int) -> Tensor:
+        """Outputs of the first tokens of whole sequences alone, which is less work. [B, T, D] -> [B, count, D]"""
+        weight, bias, inner = self.project.weight, self.project.bias, self.inner_width
+        q = F.linear(x[:, :count], weight[:inner], None if bias is None else bias[:inner])
+        keys_values = F.linear(x, weight[inner:], None if bias is None else bias[inner:])
+        k, v = keys_values.view(*x.shape[:2], 2, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
+        q = self.split_heads(q)
+        return self.project_out(self.attend(q, k, v, Visibility()), q, Span.whole(q[:, 0]))
 
     def _visibility(self, span: Span, cache: KVCache) -> Visibility:
         new, kept, mask = span.count, len(cache.keys_values), self.mask
