@@ -142,6 +142,7 @@ DATASETS = Registry(
         "dates": "anaphor.data.datasets:DATES",
         "multi30k": "anaphor.data.datasets:MULTI30K",
         "shapes": "anaphor.data.datasets:SHAPES",
+        "cifar-10": "anaphor.data.datasets:CIFAR_10",
     },
 )
 OPTIMIZERS = Registry(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import look_up, nearest, user_path
+from anaphor.data.cifar import Cifar10, find_cifar
 from anaphor.data.dataset import (
     PAIR_COLUMNS,
     SOURCE,
@@ -29,6 +30,7 @@ from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
+from anaphor.data.image_files import ImageArchive, ImageFolder
 from anaphor.data.images import IMAGE_COLUMNS, ImageDataset
 from anaphor.data.shapes import Shapes
 from anaphor.errors import AnaphorError, ConfigError, DataError
@@ -53,17 +55,33 @@ class NamedDataset:
     columns: tuple[str, ...] = TEXT_COLUMNS
     upstream: str | None = None
     """Name in the table of files that are downloaded; None where there are none."""
+    stored_as: str | None = None
+    """Name in that table of another form of the same data, which is read where all its files are on disk."""
     open: Callable[[], Dataset]
     """Opens it; nothing is read or downloaded yet."""
 
     @property
     def files(self) -> tuple[NamedFile, ...]:
         """Files on disk; none where the data are generated."""
-        return () if self.upstream is None else tuple(load_upstream()[self.upstream].values())
+        return () if self.upstream is None else tuple(_find_files(self.upstream, self.stored_as).values())
 
 
-def _on_disk(name: str, open_files: Callable[[dict[str, NamedFile]], Dataset], **facts: Any) -> NamedDataset:
-    return NamedDataset(upstream=name, open=lambda: open_files(load_upstream()[name]), **facts)
+def _find_files(name: str, stored_as: str | None) -> dict[str, NamedFile]:
+    files = load_upstream()[name]
+    other = {} if stored_as is None else load_upstream()[stored_as]
+    is_other = other and not all(map(NamedFile.find, files.values())) and all(map(NamedFile.find, other.values()))
+    return other if is_other else files
+
+
+def _on_disk(
+    name: str,
+    open_files: Callable[[dict[str, NamedFile]], Dataset],
+    stored_as: str | None = None,
+    **facts: Any,
+) -> NamedDataset:
+    return NamedDataset(
+        upstream=name, stored_as=stored_as, open=lambda: open_files(_find_files(name, stored_as)), **facts
+    )
 
 
 def _embedded(dataset: type[Dataset], about: str, license: str = "none needed") -> NamedDataset:  # noqa: A002
@@ -101,6 +119,14 @@ ECHO = _embedded(Echo, "sentences of python-reference; the target is the source"
 ECHO_FIT = _embedded(EchoFit, "echo with the train sentences in every split: measures how well a model fits", "PSF-2.0")
 REVERSE = _embedded(Reverse, "random letters; the target is the source reversed")
 DATES = _embedded(Dates, "dates in many spellings, to be written like 2026-11-15; for characters or bpe")
+CIFAR_10 = _on_disk(
+    "cifar-10",
+    lambda files: Cifar10("cifar-10", files),
+    stored_as="cifar10",
+    about="photographs of 32 × 32 pixels in ten classes; the last 5,000 of train are valid (Krizhevsky 2009)",
+    license="none stated",
+    columns=IMAGE_COLUMNS,
+)
 SHAPES = _embedded(Shapes, "one of six shapes on a cluttered background, 32 × 32 pixels; the label is the shape")
 
 
@@ -128,8 +154,9 @@ def open_dataset(
     """Open a data set by its name or path and check that it has the wanted columns.
 
     A path is a folder with a file for each split (and language), one text file, split 90/5/5 by position, or two
-    aligned files `A,B`. Names come first: write `./name` for a folder that is called like a data set. `source` and
-    `target` are the languages of sentence pairs; one of them is enough where there are two languages.
+    aligned files `A,B`; for images a folder of class folders or a `.npz` file. Names come first: write `./name` for a
+    folder that is called like a data set. `source` and `target` are the languages of sentence pairs; one of them is
+    enough where there are two languages.
     """
     wanted = None if columns is None else tuple(columns)
     if name in DATASETS:
@@ -146,9 +173,15 @@ def open_dataset(
         dataset = _open_pair_path(name, source, target, optional=wanted is None)
     if dataset is None and wanted in (None, TEXT_COLUMNS):
         dataset = _open_text_path(name)
+    if wanted == IMAGE_COLUMNS:
+        dataset = _open_image_path(name)
     if dataset is None:
         names = _names(wanted)
-        paths = {PAIR_COLUMNS: "; or a folder, or two files A,B", TEXT_COLUMNS: "; or a folder, or a text file"}
+        paths = {
+            PAIR_COLUMNS: "; or a folder, or two files A,B",
+            TEXT_COLUMNS: "; or a folder, or a text file",
+            IMAGE_COLUMNS: "; or a folder of class folders, or a .npz file",
+        }
         ways = paths.get(wanted or TEXT_COLUMNS, "")
         raise ConfigError(f"unknown data set {name!r}{nearest(name, names)} (known: {', '.join(sorted(names))}{ways})")
     return dataset
@@ -174,6 +207,15 @@ def _open_text_path(name: str) -> Dataset | None:
     if path.is_file():
         return OneFile(name, StoredFile(path))
     return _text_folder(name, path) if path.is_dir() else None
+
+
+def _open_image_path(name: str) -> Dataset | None:
+    path = user_path(name)
+    if path.is_dir():
+        return find_cifar(name, path) or ImageFolder(name, path)
+    if path.is_file() and path.suffix.lower() != ".npz":
+        raise DataError(f"{path} is not a .npz file: images come from such a file or from a folder of class folders")
+    return ImageArchive(name, path) if path.is_file() else None
 
 
 def _text_folder(name: str, path: Path) -> Dataset:

@@ -99,7 +99,7 @@ class StoredFile:
     """A file on disk, read whole."""
 
     path: Path
-    """A name that ends in .gz is decompressed."""
+    """A name that ends in .gz is decompressed, but .tar.gz is not."""
 
     def read(self) -> bytes:
         return b"".join(self._decompress(self._read()))
@@ -111,7 +111,7 @@ class StoredFile:
         """
         stored = self._read()
         outer = hashlib.sha256(stored).hexdigest()
-        if self.path.suffix != ".gz":
+        if not self._is_compressed:
             return outer
         note = cache_folder() / "digests" / outer
         try:
@@ -129,6 +129,10 @@ class StoredFile:
     def __str__(self) -> str:
         return str(self.path)
 
+    @property
+    def _is_compressed(self) -> bool:
+        return self.path.suffix == ".gz" and not self.path.name.endswith(".tar.gz")
+
     def _read(self) -> bytes:
         try:
             return self.path.read_bytes()
@@ -137,7 +141,7 @@ class StoredFile:
 
     def _decompress(self, stored: bytes) -> Iterator[bytes]:
         """The content in pieces. A few megabytes may hold gigabytes, so that their number is bounded."""
-        if self.path.suffix != ".gz":
+        if not self._is_compressed:
             yield stored
             return
         limit, total = max_file_bytes(), 0

@@ -22,13 +22,13 @@ from anaphor.data.dataset import SPLITS, TRAIN, Dataset, Rows, encode_lines
 from anaphor.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 IMAGE_COLUMNS = ("image", "label")
 CHANNELS = (1, 3)  # grayscale and RGB
 MAX_BYTES = 8 << 30  # of the pixels of one split
 MAX_IMAGE_SIZE = 4096
-SPLIT_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class ImageDataset(Dataset):
             raise ConfigError(f"image_size={image_size}: it must be from 1 to {MAX_IMAGE_SIZE}")
         other = copy(self)
         other.image_size = image_size
-        other.__dict__.pop("_cache", None)
+        for cache in ("_cache", "_digests"):
+            other.__dict__.pop(cache, None)
         return other
 
     def arrays(self, split: str) -> Arrays:
@@ -138,11 +139,16 @@ class ImageDataset(Dataset):
         return encode_lines(self.classes[label] for label in arrays.labels)
 
     def digest(self, split: str) -> str:
-        arrays = self.arrays(split)
+        split = self.check_split(split)
+        if split not in self._digests:
+            self._digests[split] = self._compute_digest(self.arrays(split))
+        return self._digests[split]
+
+    def _compute_digest(self, arrays: Arrays) -> str:
         facts = {"shape": arrays.images.shape, "classes": self.classes}
         digest = hashlib.sha256(json.dumps(facts).encode())
-        digest.update(np.ascontiguousarray(arrays.images))
-        digest.update(arrays.labels.astype("<i8"))
+        digest.update(np.ascontiguousarray(arrays.images).data)
+        digest.update(arrays.labels.astype("<i8").data)
         return digest.hexdigest()
 
     def rows(self, split: str) -> Rows:
@@ -156,6 +162,10 @@ class ImageDataset(Dataset):
 
     @cached_property
     def _cache(self) -> dict[str, Arrays]:
+        return {}
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
         return {}
 
 
@@ -194,13 +204,20 @@ def resize_all(images: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]
     """[N, C, H, W] as squares: the central square of each image, resized with bicubic interpolation."""
     if size is None or images.shape[2:] == (size, size):
         return np.ascontiguousarray(images)
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     check_bytes(len(images), images.shape[1], size, size)
     resized = np.empty((*images.shape[:2], size, size), np.uint8)
     for image, target in zip(images.reshape(-1, *images.shape[2:]), resized.reshape(-1, size, size), strict=True):
-        target[:] = ImageOps.fit(Image.fromarray(image), (size, size), Image.Resampling.BICUBIC)
+        target[:] = resize_square(Image.fromarray(image), size)
     return resized
+
+
+def resize_square(image: Image.Image, size: int) -> Image.Image:
+    """The central square of an image at another size. Pixels outside it have no influence."""
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return image.crop((left, top, left + side, top + side)).resize((size, size), resample=3)  # bicubic
 
 
 def check_bytes(count: int, channels: int, height: int, width: int) -> None:
@@ -213,22 +230,22 @@ def check_bytes(count: int, channels: int, height: int, width: int) -> None:
 
 
 def hold_out(
-    labels: NDArray[np.int64], shares: Mapping[str, int], where: str, seed: int = SPLIT_SEED
-) -> dict[str, Any]:
+    labels: NDArray[np.int64], classes: Sequence[str], shares: Mapping[str, int], where: str
+) -> dict[str, NDArray[np.int64]]:
     """Indices of each split of images that come without splits, in ascending order: train and those in `shares`.
 
-    `shares` are percentages, taken of each class at random by the seed, one image at least.
+    `shares` are percentages, taken of each class at random with seed 0, one image at least.
     """
     parts: dict[str, list[NDArray[np.int64]]] = {split: [] for split in (TRAIN, *shares)}
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         if len(members) <= len(shares):
             raise DataError(
-                f"{where} has {len(members)} images of class {label}, too few to be split into "
+                f"{where} has {len(members)} images of class {classes[label]}, too few to be split into "
                 f"{', '.join(parts)}: give at least {len(shares) + 1}"
             )
         # The raw stream of PCG64 is the same in every version of NumPy, that of `permutation` is not.
-        order = members[np.argsort(np.random.PCG64([seed, int(label)]).random_raw(len(members)), kind="stable")]
+        order = members[np.argsort(np.random.PCG64([0, int(label)]).random_raw(len(members)), kind="stable")]
         for split, percent in shares.items():
             count = max(1, len(members) * percent // 100)
             parts[split].append(order[:count])

@@ -69,7 +69,9 @@ class Shapes(ImageDataset):
         return Arrays(images, labels, boxes)
 
 
-def draw(stream: np.random.PCG64, count: int, size: int) -> tuple[NDArray[np.uint8], ...]:
+def draw(
+    stream: np.random.PCG64, count: int, size: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """Images [N, 3, H, W], labels [N] and boxes [N, 4]."""
 
     def uniform(*shape: int) -> Floats:
@@ -100,17 +102,23 @@ def draw(stream: np.random.PCG64, count: int, size: int) -> tuple[NDArray[np.uin
     cover = np.empty((count, size, size), np.float32)
     for label, outline in enumerate(OUTLINES.values()):
         chosen = labels == label
-        distance = outline(x[chosen], y[chosen]) * half[chosen][:, None, None]
-        cover[chosen] = np.clip(np.float32(0.5) - distance, 0, 1)
+        cover[chosen] = cover_pixels(outline, x[chosen], y[chosen], half[chosen][:, None, None])
     images += cover[:, None] * (color[:, :, None, None] - images)
     images += (uniform(3, size, size) - np.float32(0.5)) * np.float32(NOISE)
     boxes = np.stack([left, top, left + side, top + side], axis=1).astype(np.int64)
     return np.floor(np.clip(images, 0, 1) * 255 + np.float32(0.5)).astype(np.uint8), labels, boxes
 
 
+def cover_pixels(outline: Callable[[Floats, Floats], Floats], x: Floats, y: Floats, half: Floats) -> Floats:
+    """Share of each pixel that a shape covers, none outside its box; `half` is half the side of the box in pixels."""
+    box = np.maximum(np.abs(x), np.abs(y)) - 1
+    return np.clip(np.float32(0.5) - np.maximum(outline(x, y), box) * half, 0, 1)
+
+
 def _contrasting(first: Floats, second: Floats) -> tuple[Floats, Floats]:
     """Two colors of each image, the second pushed away from the first where they are too close."""
-    distance = np.abs(first - second).mean(axis=1, keepdims=True)
+    red, green, blue = np.abs(first - second).T
+    distance = ((red + green + blue) / 3)[:, None]
     opposite = np.where(first < 0.5, first + np.float32(0.5), first - np.float32(0.5))
     return first, np.where(distance < MIN_CONTRAST, opposite, second)
 
