@@ -1,5 +1,6 @@
 """What the documentation shows is what happens: every snippet of every page is run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,29 @@ def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
     assert found, "a page shows something that runs"
     for _, _, shown, printed in found:
         assert agrees(shown, printed), f"the page shows\n{shown}\nbut this is printed:\n{printed}"
+
+
+def test_the_start_page_begins_with_two_commands_a_picture_and_what_one_does_most():
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    first = re.search(r"^```\w+\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert [line.split("#")[0].strip() for line in first[1].splitlines()] == ["make demo", "make test"]
+    assert page.index("make test") < page.index("![") < page.index("\n## ")
+    assert re.findall(r"^## (.*)$", page, flags=re.MULTILINE)[:4] == ["Train", "Compare", "Look", "Ask a study"]
+
+
+def test_the_study_of_the_start_page_is_the_one_that_the_page_on_studies_runs():
+    page, studies = ((DOCS / name).read_text(encoding="utf-8") for name in ("index.md", "studies.md"))
+    command, output = re.search(
+        r"^```\{ \.console \.wrap \}\n\$ (.*?)\n(.*?)^```", page, re.MULTILINE | re.DOTALL
+    ).groups()
+    file = re.search(r'^```\{ \.yaml title="gates.yaml" \}\n.*?^```', page, re.MULTILINE | re.DOTALL)[0]
+    assert file in studies
+    assert f"```bash\n{command}\n```\n\n```{{ .text .wrap }}\n{output}```" in studies
+
+
+@pytest.mark.parametrize("path", [*PAGES, DOCS.parent / "README.md"], ids=lambda path: path.name)
+def test_pages_call_the_command_as_a_user_types_it(path):
+    assert "anaphor.cli" not in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
