@@ -54,19 +54,21 @@ class Augmentation:
     ) -> None:
         """`mean` and `std` of each channel are those of the training images, of values from 0 to 1."""
         self.spec, self.classes = spec, classes
-        self.mean = torch.tensor(mean, device=device).view(1, -1, 1, 1)
-        self.std = torch.tensor(std, device=device).view(1, -1, 1, 1)
-        gray = GRAY if len(mean) == 3 else (1 / len(mean),) * len(mean)
-        self.gray = torch.tensor(gray, device=device).view(1, -1, 1, 1)
+        # In float32 whatever torch's default is.
+        self.mean, self.std, self.gray = (
+            torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)
+            for values in (mean, std, GRAY if len(mean) == 3 else (1 / len(mean),) * len(mean))
+        )
         self.seed = torch.tensor(seed, device=device)
         self.streams = torch.arange(RANDOM_OPS + 2 * spec.random_ops, device=device)
+        self.numbers = torch.arange(max(classes, len(OPERATIONS)), device=device)
         self.mixup, self.cutmix = (
             beta_quantiles(alpha).to(device) if alpha else None for alpha in (spec.mixup, spec.cutmix)
         )
 
     def normalize(self, images: Tensor) -> Tensor:
         """Images uint8 [B, C, H, W] as the model gets them, not transformed: float32, each channel by mean and std."""
-        return (images / 255 - self.mean) / self.std
+        return (images.float() / 255 - self.mean) / self.std
 
     def __call__(self, images: Tensor, labels: Tensor, index: Tensor, epoch: Tensor) -> tuple[Tensor, Tensor]:
         """Images uint8 [B, C, H, W] and labels [B] -> normalized float32 images and target probabilities [B, classes].
@@ -75,7 +77,7 @@ class Augmentation:
         """
         draws = uniforms(self.seed, epoch, index, self.streams)
         values = self._operations(draws)
-        x = images / 255
+        x = images.float() / 255
         if self.spec.moves:
             matrix, shift = self._geometry(draws, values, images.shape[-1], images.shape[-2])
             # What comes in from outside has the mean color.
@@ -83,7 +85,7 @@ class Augmentation:
         x = (self._recolor(x, draws, values) - self.mean) / self.std
         if self.spec.cutout:
             x = x.masked_fill(self._cutout(draws, x.shape[-1], x.shape[-2]), 0)
-        targets = F.one_hot(labels, self.classes).float()
+        targets = (labels[:, None] == self.numbers[: self.classes]).float()
         if self.mixup is None and self.cutmix is None:
             return x, targets
         keep = self._mixing(draws, x.shape[-1], x.shape[-2])
@@ -97,7 +99,7 @@ class Augmentation:
         chosen, magnitude = draws[:, RANDOM_OPS::2], draws[:, RANDOM_OPS + 1 :: 2]
         kind = (chosen * len(OPERATIONS)).floor()
         magnitude = (2 * magnitude - 1) * self.spec.magnitude
-        kinds = self.streams[: len(OPERATIONS), None, None]
+        kinds = self.numbers[: len(OPERATIONS), None, None]
         values = (magnitude * (kind == kinds)).sum(dim=2)  # [operation, B]; an operation drawn twice adds up
         return {name: values[number] * LIMITS[name] for number, name in enumerate(OPERATIONS) if name in LIMITS}
 
@@ -109,7 +111,7 @@ class Augmentation:
         shear_x = signed[:, SHEAR_X] * spec.shear + values.get("shear-x", zero)
         shear_y = signed[:, SHEAR_Y] * spec.shear + values.get("shear-y", zero)
         zoom = 1 / (1 + signed[:, SCALE] * spec.zoom)
-        flip = torch.where(draws[:, FLIP] < 0.5, -1.0, 1.0) if spec.flip else zero + 1
+        flip = 1 - 2 * (draws[:, FLIP] < 0.5).float() if spec.flip else zero + 1
         cos, sin = angle.cos() * zoom, angle.sin() * zoom
         # Rotation times [[1, shear_x], [shear_y, 1]], then the flip of the target's x.
         matrix = torch.stack(
@@ -159,7 +161,7 @@ class Augmentation:
     def _mixing(self, draws: Tensor, width: int, height: int) -> Tensor:
         """Weight [B, 1, H, W] of each image against its partner."""
         place = (draws[:, MIX_LAMBDA] * QUANTILES).long()
-        keep = torch.ones(len(draws), 1, height, width, device=draws.device)
+        keep = draws.new_ones(len(draws), 1, height, width)
         if self.mixup is not None:
             keep = keep * self.mixup[place][:, None, None, None]
         if self.cutmix is not None:
@@ -169,14 +171,14 @@ class Augmentation:
             pasted = inside(x - half_width, y - half_height, x + half_width, y + half_height, width, height)
             is_mixup = (draws[:, MIX_KIND] < 0.5)[:, None, None, None] & (self.mixup is not None)
             keep = torch.where(is_mixup, keep, (~pasted).float())
-        is_mixed = (draws[:, MIX] < self.spec.mix_prob)[:, None, None, None]
-        return torch.where(is_mixed, keep, 1.0)
+        is_whole = (draws[:, MIX] >= self.spec.mix_prob)[:, None, None, None]
+        return keep.masked_fill(is_whole, 1)
 
 
 def uniforms(seed: Tensor, epoch: Tensor, index: Tensor, streams: Tensor) -> Tensor:
     """Numbers [B, S] in [0, 1), a function of (seed, epoch, index, stream) alone; all arguments are int64."""
     image = hash32(index + hash32(epoch + hash32(seed)))
-    return (hash32(image[:, None] + streams * 0x9E3779B9) >> 8) * 2.0**-24
+    return (hash32(image[:, None] + streams * 0x9E3779B9) >> 8).float() * 2.0**-24
 
 
 def hash32(x: Tensor) -> Tensor:
@@ -191,8 +193,8 @@ def hash32(x: Tensor) -> Tensor:
 def transform(x: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
     """Pixels [B, C, H, W] at matrix @ target + shift, bilinear; 0 outside the image."""
     height, width = x.shape[-2:]
-    column = torch.arange(width, device=x.device) - (width - 1) / 2
-    row = (torch.arange(height, device=x.device) - (height - 1) / 2)[:, None]
+    column = torch.arange(width, dtype=x.dtype, device=x.device) - (width - 1) / 2
+    row = (torch.arange(height, dtype=x.dtype, device=x.device) - (height - 1) / 2)[:, None]
     # Not affine_grid: its matrix product may be in TF32, which moves pixels.
     entry = matrix[..., None, None]
     source_x = entry[:, 0, 0] * column + entry[:, 0, 1] * row + shift[:, 0, None, None]
