@@ -7,7 +7,7 @@ BIN := .venv/bin
 install: .venv/.anaphor
 
 test: lint .venv/.test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: .venv/.test .venv/.ray
 	$(BIN)/pytest -m slow

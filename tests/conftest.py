@@ -43,6 +43,13 @@ def _own_registry(monkeypatch):
     registry.IMPORTED.update(imported)
 
 
+@pytest.fixture(autouse=True)
+def _no_curves(request, monkeypatch):
+    """A run of a few steps draws no curves, a third of its time, unless the test is marked `curves`."""
+    if request.node.get_closest_marker("curves") is None:
+        monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+
+
 @pytest.fixture
 def text(tmp_path, monkeypatch):
     """A folder with train and valid, where commands are given."""

@@ -7,17 +7,21 @@ import pytest
 import torch
 
 from commands.pages import agrees, outputs
+from studies.here import Here
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 
+@pytest.mark.curves
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
 def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the numbers are those of a CPU, in processes of studies as well
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    # Cells of a study in this process: a worker would import torch for each.
+    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here(slots=2))
     torch.set_default_dtype(torch.float32)
     found = outputs(path.read_text(encoding="utf-8"))
     assert found, "a page shows something that runs"

@@ -3,31 +3,19 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
+import forked
 from anaphor.cli.main import main
+from anaphor.training.trainer import Trainer
 
-SMALL = [
-    "train",
-    "lm",
-    "--data",
-    "grammar",
-    "--model",
-    "lstm",
-    "--width",
-    "8",
-    "--no-test",
-    "--json",
-    "--device",
-    "cpu",
-]
+SMALL = ["train", "lm", "--data", "text", "--model", "lstm", "--width", "8", "--batch-size", "2", "--bptt", "8",
+         "--no-test", "--json", "--device", "cpu"]  # fmt: skip
 
 
 @pytest.fixture
-def run(tmp_path, capsys):
+def run(text, tmp_path, capsys):
     out = tmp_path / "run"
     assert main([*SMALL, "--steps", "3", "--out", str(out)]) == 0
     capsys.readouterr()
@@ -62,13 +50,11 @@ def test_the_old_run_survives_two_failures(run, capsys):
 
 
 def test_a_kill_before_the_first_checkpoint_leaves_the_old_run(run):
-    script = (
-        "import os, signal, sys\nfrom anaphor.training.trainer import Trainer\n"
-        "Trainer.save = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "from anaphor.cli.main import main\nmain(sys.argv[1:])"
-    )
+    def die_when_saving():
+        Trainer.save = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+
     words = [*SMALL, "--steps", "5", "--overwrite", "--out", str(run)]
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, check=False, env=os.environ)
+    done = forked.run(words, {}, first=die_when_saving)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (run / "previous" / "spec.yaml").is_file()
     assert (run / "previous" / "checkpoints" / "step-3").is_dir()

@@ -9,8 +9,9 @@ import pytest
 import anaphor.evaluation
 from anaphor.cli.main import main
 
-SMALL = ["train", "lm", "--data", "grammar", "--model", "lstm", "--width", "8", "--steps", "12", "--eval-every", "4",
-         "--device", "cpu", "--no-test", "--schedule", "plateau", "--json"]  # fmt: skip
+SMALL = ["train", "lm", "--data", "text", "--model", "lstm", "--width", "8", "--batch-size", "2", "--bptt", "4",
+         "--steps", "12", "--eval-every", "4", "--eval-batch-size", "2", "--device", "cpu", "--no-test",
+         "--schedule", "plateau", "--json"]  # fmt: skip
 
 
 def lines_of(out):
@@ -25,7 +26,9 @@ def weights_of(out):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_signal_while_validating_stops_at_once_and_resuming_is_exact(tmp_path, monkeypatch, capsys, number, code):
+def test_a_signal_while_validating_stops_at_once_and_resuming_is_exact(
+    text, tmp_path, monkeypatch, capsys, number, code
+):
     assert main([*SMALL, "--out", str(tmp_path / "whole")]) == 0
     calls = []
     report = anaphor.evaluation.report_progress

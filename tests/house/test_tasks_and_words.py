@@ -77,6 +77,9 @@ def profile(frame, event, argument):
     is_function = code.co_flags & 1 and not code.co_name.startswith("<")  # not the body of a class or a module
     if event == "call" and is_function and code.co_filename.startswith(source):
         ran.add(code.co_filename)
+from anaphor.data.grammar import GrammarDataset
+for split in ("train", "valid", "test"):
+    GrammarDataset().read(split)  # drawn once for the whole process, and tedious to watch
 sys.setprofile(profile)
 threading.setprofile(profile)
 from anaphor.cli.main import main

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 from anaphor.studies import worker
 from anaphor.studies.cell import JOB
-from anaphor.studies.engines import JobResult
+from anaphor.studies.engines import Engine, JobResult
 
 
 class Silent:
@@ -19,13 +19,16 @@ class Silent:
         pass
 
 
-class Here:
+class Here(Engine):
     """Runs each job at once, in this process. `instead` may end some of them in another way."""
 
     slots = 1
 
-    def __init__(self, instead=lambda job, done: None):
-        self.jobs, self.instead = [], instead
+    def __init__(self, instead=lambda job, done: None, slots=1):
+        self.jobs, self.instead, self.slots = [], instead, slots
+
+    def close(self):
+        pass
 
     def submit(self, job):
         self.jobs.append((job.action, job.folder.name))

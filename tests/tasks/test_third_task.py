@@ -3,16 +3,17 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import anaphor
+import forked
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
+from anaphor.training.run_folder import RunFolder
+from studies.here import Here
 
 FILE = Path(__file__).parents[2] / "examples" / "digit_sum.py"
 SMALL = ["--import", str(FILE), "--steps", "24", "--eval-every", "6", "--lr", "0.02"]
@@ -32,6 +33,7 @@ def last_checkpoint(out):
     return folder.name, json.loads((folder / "manifest.json").read_bytes())["files"]
 
 
+@pytest.mark.curves
 def test_it_trains_and_reports_its_own_metrics(tmp_path, capsys):
     assert train(tmp_path / "run") == 0
     result = json.loads(capsys.readouterr().out)
@@ -49,17 +51,13 @@ def test_it_trains_and_reports_its_own_metrics(tmp_path, capsys):
 
 def test_it_resumes_bit_identically_after_a_kill(tmp_path):
     assert train(tmp_path / "whole") == 0
-    command = [
-        sys.executable, "-c",
-        "import os, signal, sys, torch; torch.set_num_threads(1)\n"
-        "from anaphor.training.run_folder import RunFolder\n"
-        "def log(self, step, **values):\n"
-        "    if step == 12: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "RunFolder.log = log\n"
-        "from anaphor.cli.main import main; main(sys.argv[1:])",
-        "train", "digit-sum", *SMALL, "--out", str(tmp_path / "killed"), "--json", "--save-minutes", "1e-9",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, check=False, env=os.environ)
+
+    def log(self, step, **values):
+        if step == 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    words = ["train", "digit-sum", *SMALL, "--out", str(tmp_path / "killed"), "--json", "--save-minutes", "1e-9"]
+    done = forked.run(words, {}, first=lambda: setattr(RunFolder, "log", log))
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert last_checkpoint(tmp_path / "killed")[0] == "step-11"
     words = ["train", "digit-sum", "--resume", "--import", str(FILE), "--out", str(tmp_path / "killed"), "--json"]
@@ -79,12 +77,13 @@ def test_it_is_evaluated(tmp_path, capsys):
     assert row["mse"] == trained["test"]["mse"]
 
 
-def test_it_runs_in_a_study(tmp_path, capsys):
+def test_it_runs_in_a_study(tmp_path, capsys, monkeypatch):
     study = tmp_path / "study.yaml"
     study.write_text(
         "task: digit-sum\nbase: {steps: 20, lr: 0.02}\nparameters: {model: {values: [gru, rnn]}}\nseeds: 2\n"
     )
     words = ["study", str(study), "--import", str(FILE), "--out", str(tmp_path / "out"), "--json"]
+    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here())
     assert main(words) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["cells"]) == 4
@@ -128,18 +127,16 @@ def test_a_metric_that_is_missing_from_a_result_is_refused_in_one_line(tmp_path,
     assert "the result on valid has no metric 'mse' to select by (it has: other)" in error
 
 
-def test_a_run_names_the_file_it_needs_and_refuses_another(tmp_path, capsys):
+def test_a_run_names_the_file_it_needs_and_refuses_another(tmp_path):
     parts = tmp_path / "parts.py"
     parts.write_text(FILE.read_text().replace('"digit-sum"', '"digit-sum-3"'))
     words = ["train", "digit-sum-3", "--import", str(parts), "--steps", "2", "--out", str(tmp_path / "run"), "--json"]
-    assert main(words) == 0
-    capsys.readouterr()
 
     def in_another_process(*words):
-        done = subprocess.run(
-            [sys.executable, "-m", "anaphor.cli.main", *words], capture_output=True, text=True, check=False
-        )
+        done = forked.run(words, {})
         return done.returncode, done.stderr.strip()
+
+    assert in_another_process(*words)[0] == 0
 
     code, error = in_another_process("evaluate", str(tmp_path / "run"))
     assert code == 2

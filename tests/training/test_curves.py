@@ -103,6 +103,7 @@ def test_a_checkpoint_between_validations_has_the_loss_since_the_last_one(text, 
     assert timeless(lines_of(out)) == timeless(whole[0])
 
 
+@pytest.mark.curves
 def test_the_command_writes_the_figures_and_names_them(text, tmp_path, capsys):
     out = tmp_path / "run"
     words = ["train", "lm", "--data", str(text), "--width", "8", "--layers", "1", "--steps", "2", "--device", "cpu"]
