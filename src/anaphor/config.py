@@ -16,12 +16,13 @@ import os
 import re
 import textwrap
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, DataError
 
 Spec = TypeVar("Spec")
 Value = TypeVar("Value")
@@ -339,3 +340,19 @@ def _check_nodes(root: Any) -> None:
                 raise ConfigError(f"gives {key.value!r} twice, the second time in line {line}")
             names.add(str(key.value) if isinstance(key.value, str) else "")
             waiting += part
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Create a folder of the user's and turn errors of writing into one line."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise DataError(f"out={folder} cannot be written to: {error.strerror or error}") from None
+
+
+def create_folder(folder: Path) -> None:
+    """Create a folder of the user's before a long computation, so that an error comes before it."""
+    with writing_to(folder):
+        pass

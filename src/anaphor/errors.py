@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 LONGEST_MESSAGE = 2000  # characters
 
 
@@ -36,19 +32,3 @@ class Diverged(AnaphorError):
     """Training reached a loss or a gradient that is not a finite number."""
 
     exit_code = 3
-
-
-@contextmanager
-def writing_to(folder: Path) -> Iterator[None]:
-    """Create a folder of the user's and turn errors of writing into one line."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise DataError(f"out={folder} cannot be written to: {error.strerror or error}") from None
-
-
-def create_folder(folder: Path) -> None:
-    """Create a folder of the user's before a long computation, so that an error comes before it."""
-    with writing_to(folder):
-        pass

@@ -36,7 +36,8 @@ def test_look_shows_its_losses_and_says_that_it_has_no_taps(run, tmp_path, capsy
 
 def test_a_study_compares_it_with_another(text, tmp_path, capsys):
     (tmp_path / "study.yaml").write_text(
-        "base: {data: text, width: 8, steps: 3, bptt: 8, batch_size: 2}\nparameters: {model: {values: [leaky, lstm]}}\nseeds: 1\ntest: none\n"
+        "base: {data: text, width: 8, steps: 3, bptt: 8, batch_size: 2}\n"
+        "parameters: {model: {values: [leaky, lstm]}}\nseeds: 1\ntest: none\n"
     )
     words = ["study", str(tmp_path / "study.yaml"), "--import", FILE, "--out", str(tmp_path / "out"), "--json"]
     assert main(words) == 0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from anaphor.bench import DEFAULT_PARTS, PARTS, count_ticks, measure
 from anaphor.cli.table import print_table
-from anaphor.config import look_up
-from anaphor.errors import ConfigError, create_folder, writing_to
+from anaphor.config import create_folder, look_up, writing_to
+from anaphor.errors import ConfigError
 from anaphor.flags import parse
 
 

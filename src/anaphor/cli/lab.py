@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from anaphor.cli.table import print_table
-from anaphor.config import look_up
-from anaphor.errors import create_folder
+from anaphor.config import create_folder, look_up
 from anaphor.flags import parse
 from anaphor.labs.lab import CURVES, LABS, Check, Outcome
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.errors import ConfigError, writing_to
+from anaphor.config import writing_to
+from anaphor.errors import ConfigError
 from anaphor.flags import parse
 
 if TYPE_CHECKING:

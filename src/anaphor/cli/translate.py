@@ -14,7 +14,8 @@ import tyro
 from anaphor.cli.lines import read_lines
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
 from anaphor.cli.table import for_terminal
-from anaphor.errors import ConfigError, DataError, create_folder
+from anaphor.config import create_folder
+from anaphor.errors import ConfigError, DataError
 from anaphor.tasks import count_noun
 from anaphor.tasks.translate.verbs import align, plain_alignment, write_alignment
 

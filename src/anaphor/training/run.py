@@ -12,7 +12,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from anaphor.errors import DataError, Diverged, writing_to
+from anaphor.config import writing_to
+from anaphor.errors import DataError, Diverged
 from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
 from anaphor.registry import ImportedFile, files_used_by

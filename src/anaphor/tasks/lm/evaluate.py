@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anaphor.config import look_up
-from anaphor.errors import ConfigError, create_folder, writing_to
+from anaphor.config import create_folder, look_up, writing_to
+from anaphor.errors import ConfigError
 from anaphor.tasks import align_columns, count_noun, describe_overlap
 from anaphor.tasks.lm import PROTOCOLS, describe, describe_source_loss
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.errors import ConfigError, writing_to
+from anaphor.config import writing_to
+from anaphor.errors import ConfigError
 from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.translate import describe
 from anaphor.training.spec import ModelRow
