@@ -173,3 +173,30 @@ def test_help_shows_both_sides_of_a_switch_and_no_double_negation(capsys):
 def test_look_up_says_what_there_is():
     with pytest.raises(ConfigError, match=r"unknown colour 'gren'; did you mean 'green'\? \(known: blue, green\)"):
         look_up({"green": 1, "blue": 2}, "gren", "colour")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "", "--width 12 --lr 1e-3 --model gru", "--mixers lstm attention --layer-widths 8 16", "--tied --no-carry",
+        "--no-tied --carry", "--dropout 0 --seed 3 --memory None", "--layer_dropouts 0.1 0.2 --data=text --epochs=2",
+        "--import a.py --import b.py --no-test --json", "--layer-widths --bptt 5", "--normalize softmax --out ~/runs",
+    ],
+)  # fmt: skip
+def test_words_are_read_as_tyro_reads_them(words):
+    import dataclasses
+
+    import tyro
+
+    from anaphor import flags
+    from anaphor.cli.train import options_of
+    from anaphor.registry import TASKS
+
+    kind = options_of(TASKS["lm"])
+    view = flags._view(kind, flags.flags_of(kind), None)
+    read = vars(tyro.cli(view, args=words.split(), config=(tyro.conf.OmitArgPrefixes,)))
+    nested = [vars(value) if name.startswith("section_") else {name: value} for name, value in read.items()]
+    expected = {name: value for values in nested for name, value in values.items()}
+    expected["out"] = expected["out"] and expected["out"].expanduser()
+    found = flags.parse(kind, words.split(), program="anaphor train lm")
+    assert {field.name: getattr(found, field.name) for field in dataclasses.fields(found)} == expected
