@@ -86,7 +86,8 @@ from anaphor.cli.main import main
 code = main(["train", "lm", "--data", "grammar", "--steps", "2", "--out", sys.argv[2], "--json"])
 sys.setprofile(None)
 imported = [name for name in sys.modules if name.split(".")[0] == "anaphor"]
-print(json.dumps({"code": code, "ran": sorted(ran), "imported": sorted(imported)}))
+compiler = "torch._dynamo" in sys.modules
+print(json.dumps({"code": code, "ran": sorted(ran), "imported": sorted(imported), "compiler": compiler}))
 """
 
 
@@ -102,6 +103,7 @@ def test_the_way_through_the_code_is_short(tmp_path):
     assert found["code"] == 0
     assert len(found["ran"]) <= 45, found["ran"]
     assert len(found["imported"]) <= 80, found["imported"]
+    assert not found["compiler"], "to import torch's compiler takes as long as to import torch"
 
 
 def test_the_package_has_few_modules():

@@ -371,3 +371,22 @@ def test_state_that_cannot_be_saved_is_refused():
     learn(model, optimizer, 1)
     with pytest.raises(ConfigError, match="Odd keeps a list as 'history', which cannot be saved"):
         optimizer.state_dict()
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "adagrad", "muon"])
+def test_a_step_is_that_of_torch(name):
+    """Ours leaves out what torch wraps around it for its compiler."""
+
+    def trained(step):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+        optimizer = build_optimizer(OptimizerSpec(name, lr=0.1), model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).square().sum().backward()
+            step(optimizer)
+        return torch.nn.utils.parameters_to_vector(model.parameters())
+
+    ours = trained(lambda optimizer: optimizer.step())
+    assert torch.equal(ours, trained(lambda optimizer: [part.step() for part in optimizer.parts]))
+    assert not torch.equal(ours, trained(lambda optimizer: None))

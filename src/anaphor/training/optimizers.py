@@ -6,6 +6,8 @@ of it: they come from the spec, and the learning rate from the schedule.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -263,7 +265,7 @@ class Optimizer:
 
     def step(self) -> None:
         for part in self.parts:
-            part.step()
+            _step(part)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts:
@@ -326,6 +328,23 @@ class Optimizer:
                     yield part, group, weight
 
 
+def _step(part: TorchOptimizer) -> None:
+    """`part.step()`. Torch's own optimizers would import its compiler first, used or not, which takes as long as to
+    import torch."""
+    if type(part) not in _STATE:
+        part.step()
+        return
+    with torch.no_grad():
+        inspect.unwrap(type(part).step)(part)
+
+
+def _import_no_compiler() -> None:
+    """For the methods of torch's optimizers that are excluded from compilation: outside of it they are what they wrap."""
+    for name in ("add_param_group", "zero_grad"):
+        method = inspect.unwrap(getattr(TorchOptimizer, name))
+        vars(method).setdefault("__dynamo_disable", method)  # where torch keeps the compiler's version of it
+
+
 def _restore(value: Tensor, name: str, field: str, group: Mapping[str, Any], weight: nn.Parameter) -> Any:
     if name.endswith("@number"):
         return value.item()
@@ -346,6 +365,8 @@ def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = F
     if not any(weights):
         raise ConfigError(f"{type(model).__name__} has no parameters to train")
     captured = captured and rule.capturable
+    if "torch._dynamo" not in sys.modules:
+        _import_no_compiler()
     parts = rule.make(Request(spec, weights, _lr_factors(spec.layer_lr, model), captured))
     return Optimizer(parts, {weight: name for name, weight in model.named_parameters()}, spec.peak_lr, captured)
 
