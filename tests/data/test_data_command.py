@@ -5,8 +5,9 @@ import json
 import pytest
 
 from anaphor.cli.data import run
+from anaphor.data.cifar import ARRAY_FILES
 from anaphor.data.datasets import find_dataset
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, DataError
 from anaphor.registry import DATASETS
 
 PAIRS = ["echo", "echo-fit", "reverse", "dates", "multi30k"]
@@ -38,6 +39,23 @@ def test_where_says_what_is_here_and_what_would_be_downloaded(capsys, real_data,
     output = capsys.readouterr().out
     assert f"put it at {tmp_path / 'wikitext-2' / 'train.txt'}" in output
     assert "https://raw.githubusercontent.com/pytorch/examples/" in output
+
+
+def test_where_shows_the_form_of_the_data_that_is_on_disk(capsys, tmp_path, monkeypatch):
+    """CIFAR-10 is an archive upstream; its other form counts where all files of it are there."""
+    monkeypatch.setenv("ANAPHOR_DATA", str(tmp_path))
+    assert run(["where", "cifar-10"]) == 0
+    assert f"put it at {tmp_path / 'cifar-10' / 'cifar-10-binary.tar.gz'}" in capsys.readouterr().out
+    (tmp_path / "cifar10").mkdir()
+    for name in ARRAY_FILES:
+        (tmp_path / "cifar10" / name).write_bytes(b"")
+    assert run(["where", "cifar-10", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["ready"], row["task"], {file["url"] for file in row["files"]}) == (True, "images", {None})
+    assert run(["where", "cifar-10"]) == 0
+    assert "10,128 bytes, another form of what is upstream" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"is not cifar10's test_images\.npy\.xz: its SHA-256 is"):
+        run(["get", "cifar-10"])
 
 
 def test_get_downloads_nothing_that_is_here(capsys, real_data, cache):

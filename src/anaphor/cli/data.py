@@ -83,7 +83,7 @@ def describe(name: str, dataset: NamedDataset) -> dict[str, Any]:
                 "file": file.upstream.file,
                 "path": None if found is None else str(found),
                 "put_at": str(file.candidates()[0]),
-                "url": file.upstream.url,
+                "url": file.upstream.url or None,
                 "sha256": file.upstream.sha256,
                 "bytes": file.upstream.bytes,
                 "download": file.upstream.transfer.bytes,
@@ -131,5 +131,6 @@ def print_one(row: dict[str, Any]) -> None:
             file["path"] or f"not on disk; `anaphor data get {row['name']}` downloads it, or put it at {file['put_at']}"
         )
         print(f"{file['file']}: {path}")
-        print(f"  {file['bytes']:,} bytes from {file['url']}")
+        origin = f" from {file['url']}" if file["url"] else ", another form of what is upstream"
+        print(f"  {file['bytes']:,} bytes{origin}")
         print(f"  SHA-256 {file['sha256']}")

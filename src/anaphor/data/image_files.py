@@ -169,8 +169,8 @@ class ImageFolder(ImageDataset):
         def fill(index: int) -> None:
             image = _decode(files[index][0], 3, self.image_size)
             if image.shape != first.shape:
-                sizes = [f"{name} has {height} × {width}" for name, (_, height, width) in
-                         ((files[0][0], first.shape), (files[index][0], image.shape))]  # fmt: skip
+                found = [(files[0][0], first), (files[index][0], image)]
+                sizes = [f"{file} has {shown.shape[2]} × {shown.shape[1]}" for file, shown in found]
                 raise DataError(f"{' pixels and '.join(sizes)}: give --image-size to resize all images")
             images[index] = image
 
