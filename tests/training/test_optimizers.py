@@ -380,7 +380,7 @@ def test_a_step_is_that_of_torch(name):
     def trained(step):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
-        optimizer = build_optimizer(OptimizerSpec(name, lr=0.1), model)
+        optimizer = build_optimizer(OptimizerSpec(optimizer=name, lr=0.1), model)
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.randn(5, 4)).square().sum().backward()

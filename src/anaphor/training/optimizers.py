@@ -339,7 +339,7 @@ def _step(part: TorchOptimizer) -> None:
 
 
 def _import_no_compiler() -> None:
-    """For the methods of torch's optimizers that are excluded from compilation: outside of it they are what they wrap."""
+    """For methods of torch's optimizers that are excluded from compilation: outside of it they are what they wrap."""
     for name in ("add_param_group", "zero_grad"):
         method = inspect.unwrap(getattr(TorchOptimizer, name))
         vars(method).setdefault("__dynamo_disable", method)  # where torch keeps the compiler's version of it
