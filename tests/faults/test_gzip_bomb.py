@@ -40,6 +40,20 @@ def test_the_command_ends_in_one_line(bomb, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("words", [["--max-file-bytes", "100000000"], ["--max-file-bytes=100000000"]])
+def test_a_flag_raises_the_bound(bomb, tmp_path, words, monkeypatch):
+    seen = []
+    monkeypatch.setattr("anaphor.cli.data.run", lambda rest: seen.append((rest, max_file_bytes())) or 0)
+    assert main(["data", "list", *words, "--json"]) == 0
+    assert seen == [(["list", "--json"], 100_000_000)]
+    assert max_file_bytes() == 8 * MEGABYTE, "the flag is for one command"
+
+
+def test_a_bound_that_is_no_number_is_refused(bomb, capsys):
+    assert main(["train", "lm", "--data", str(bomb), "--max-file-bytes", "much"]) == 2
+    assert "it must be a number of bytes" in capsys.readouterr().err
+
+
 def test_the_bound_can_be_raised(bomb, monkeypatch):
     monkeypatch.setenv("ANAPHOR_MAX_FILE_BYTES", str(100 * MEGABYTE))
     assert len(StoredFile(bomb).read()) == 64 * MEGABYTE // 19 * 19

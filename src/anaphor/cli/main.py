@@ -7,13 +7,14 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from anaphor import __version__
 from anaphor.cli.table import for_terminal
 from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.flags import value_of
 
 VERBS = {
     "train": "train a model, keep the best checkpoint, evaluate it",
@@ -32,6 +33,7 @@ VERBS = {
     "bench": "measure speed against the corresponding modules of torch",
 }
 
+SIZE_FLAG, SIZE_VARIABLE = "--max-file-bytes", "ANAPHOR_MAX_FILE_BYTES"
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -103,11 +105,31 @@ def dispatch(words: list[str]) -> int:
     look_up(VERBS, verb, "verb")
     module = import_module(f"anaphor.cli.{verb.replace('-', '_')}")
     try:
-        return int(module.run(rest))
+        with file_size_limit(rest) as rest:
+            return int(module.run(rest))
     except SystemExit as done:  # --help has been printed
         if isinstance(done.__context__, BrokenPipeError):  # which rich makes an exit code of its own
             raise done.__context__ from None
         return int(done.code or 0)
+
+
+@contextlib.contextmanager
+def file_size_limit(words: list[str]) -> Iterator[list[str]]:
+    """The words without `--max-file-bytes N`, which holds for the command and, by the environment, for its workers."""
+    given = value_of(SIZE_FLAG, words)
+    if given is None:
+        yield words
+        return
+    place = next(number for number, word in enumerate(words) if word.partition("=")[0] == SIZE_FLAG)
+    length = 1 if "=" in words[place] else 2
+    before = os.environ.get(SIZE_VARIABLE)
+    os.environ[SIZE_VARIABLE] = given
+    try:
+        yield words[:place] + words[place + length :]
+    finally:
+        os.environ.pop(SIZE_VARIABLE)
+        if before is not None:
+            os.environ[SIZE_VARIABLE] = before
 
 
 def overview() -> str:
@@ -117,9 +139,10 @@ def overview() -> str:
         "usage: anaphor VERB [OPTIONS]\n\n"
         "Train, compare and look inside recurrent, attention and hybrid sequence models.\n\n"
         f"{verbs}\n\n"
-        "`anaphor VERB --help` explains a verb. Every verb takes --json.\n"
+        "`anaphor VERB --help` explains a verb. Every verb takes --json, and\n"
+        "--max-file-bytes N (largest size of a compressed file, decompressed; default 1 GiB).\n"
         "Environment: ANAPHOR_DATA (folder of data sets), ANAPHOR_CACHE (folder of caches),\n"
-        "ANAPHOR_MAX_FILE_BYTES (size of a compressed file, decompressed; default 1 GiB)."
+        "ANAPHOR_MAX_FILE_BYTES (as the flag)."
     )
 
 

@@ -58,6 +58,13 @@ def max_file_bytes() -> int:
     return int(given)
 
 
+def too_large(path: Path, limit: int) -> DataError:
+    return DataError(
+        f"{path} has more than {limit:,} bytes, decompressed: if you trust it, pass --max-file-bytes N with a larger "
+        f"number, or set {SIZE_VARIABLE}"
+    )
+
+
 def write_cache(path: Path, content: bytes | memoryview) -> bool:
     """Write a file of the cache atomically; True on success.
 
@@ -150,10 +157,7 @@ class StoredFile:
                 while piece := file.read(PIECE):
                     total += len(piece)
                     if total > limit:
-                        raise DataError(
-                            f"{self.path} has more than {limit:,} bytes, decompressed: if you trust it, set "
-                            f"{SIZE_VARIABLE} to a larger number"
-                        )
+                        raise too_large(self.path, limit)
                     yield piece
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{self.path} is not a complete gzip file: {error}") from None

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anaphor.data.dataset import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALID
-from anaphor.data.files import SIZE_VARIABLE, max_file_bytes
+from anaphor.data.files import max_file_bytes, too_large
 from anaphor.data.images import Arrays, ImageDataset, check_bytes, check_labels, hold_out, resize_all, resize_square
 from anaphor.errors import AnaphorError, DataError
 
@@ -278,10 +278,7 @@ class ImageArchive(ImageDataset):
             with zipfile.ZipFile(self.path) as archive:
                 packed = [item.file_size for item in archive.infolist() if item.compress_type != zipfile.ZIP_STORED]
             if sum(packed) > max_file_bytes():
-                raise DataError(
-                    f"{self.path} has more than {max_file_bytes():,} bytes, decompressed: if you trust it, set "
-                    f"{SIZE_VARIABLE} to a larger number"
-                )
+                raise too_large(self.path, max_file_bytes())
             with np.load(self.path, allow_pickle=False) as arrays:
                 yield arrays
         except AnaphorError:
