@@ -74,10 +74,18 @@ def test_sinusoidal_positions_tell_rows_from_columns():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"norm": "after"}, {"merge": "reweight-matrix"}, {"mask": "band(3, 3)"}, {"position": "rotary"},
-     {"bias": False}, {"mixers": ("attention", "bidirectional-lstm")}, {"layer_scale": 0.5, "registers": 2}, {"layer_widths": (16, 24)}],
+    [
+        {},
+        {"norm": "after"},
+        {"merge": "reweight-matrix"},
+        {"mask": "band(3, 3)"},
+        {"position": "rotary"},
+        {"bias": False},
+        {"mixers": ("attention", "bidirectional-lstm")},
+        {"layer_scale": 0.5, "registers": 2},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_the_last_layer_computes_the_class_token_alone_with_the_same_result(options):
     model, images = build(**options), torch.randn(2, 3, 16, 16)
     whole = model.head(model.features(images))

@@ -15,6 +15,7 @@ PARTS = {
     "generation": "generation with carried state",
     "recording": "cost of taps and of recording",
     "training": "the recipes against a plain loop",
+    "images": "an image classifier against a plain loop",
     "feeding": "a translation model with input feeding against a loop over cells",
     "bleu": "BLEU against sacreBLEU",
     "packing": "several runs of a study on one device",
@@ -24,10 +25,11 @@ DEFAULT_PARTS = tuple(part for part in PARTS if part != "packing")
 
 def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
     """How often `measure` calls `tick`."""
-    from anaphor.bench import generation, packing, training
+    from anaphor.bench import generation, images, packing, training
 
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
     sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs}
+    sizes |= {"images": images.count_comparisons() * pairs}
     sizes |= {"packing": packing.count_ticks(device)}
     return sum(sizes[part] for part in parts)
 
@@ -36,12 +38,13 @@ def measure(
     parts: Sequence[str], pairs: int, device: torch.device, tick: Callable[[str], None]
 ) -> tuple[list[Finding], dict[str, list[float]]]:
     """The findings of the parts, and the times per token of generation where it is among them."""
-    from anaphor.bench import bleu, feeding, generation, overhead, packing, training
+    from anaphor.bench import bleu, feeding, generation, images, overhead, packing, training
 
     measures: dict[str, Callable[[], list[Finding]]] = {
         "overhead": lambda: overhead.measure(pairs, tick),
         "recording": lambda: overhead.measure_recording(pairs, tick),
         "training": lambda: training.measure(pairs, device, tick),
+        "images": lambda: images.measure(pairs, device, tick),
         "feeding": lambda: feeding.measure(pairs, device, tick),
         "bleu": lambda: bleu.measure(pairs, tick),
         "packing": lambda: packing.measure(device, tick),
