@@ -9,7 +9,9 @@ from anaphor.bench import images
 @pytest.mark.parametrize("peer", images.peers())
 def test_both_loops_train_models_of_the_same_size(peer, monkeypatch):
     torch.set_default_dtype(torch.float32)
-    monkeypatch.setitem(images.SETTINGS, "cpu", {"model": "vit-nano", "width": 16, "layers": 2, "batch_size": 8})
+    monkeypatch.setitem(
+        images.SETTINGS, "cpu", {"model": "vit-nano", "width": 16, "layers": 2, "batch_size": 8, "position": "learned"}
+    )
     monkeypatch.setattr(images, "IMAGES", 32)
     ours, theirs, _ = images.build_loops(peer, torch.device("cpu"))
     sizes = [sum(weight.numel() for weight in model.parameters())

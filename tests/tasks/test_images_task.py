@@ -178,7 +178,7 @@ def test_recurrent_and_hybrid_models_train(mixers):
 def test_a_run_has_all_settings_in_its_spec_and_repeats_from_it(trained, capsys):
     out, result = trained
     settings = (out / "spec.yaml").read_text()
-    for line in ("patch_size: 4", "image_size: 8", "pooling: class", "position: learned", "crop_padding: 1"):
+    for line in ("patch_size: 4", "image_size: 8", "pooling: class", "position: sinusoidal", "crop_padding: 1"):
         assert line in settings
     assert "magnitude" not in settings  # has no effect without random_ops
     assert main(["train", "images", "--config", str(out / "spec.yaml"), "--out", "again", "--json"]) == 0
@@ -240,3 +240,18 @@ def test_calibration_error_of_known_cases():
     # Two bins: half of the images at confidence 0.5, all wrong; half at 1.0, all right.
     halves = torch.tensor([0.5, 1.0, 0.5, 1.0])
     assert calibration_error(halves, torch.tensor([False, True, False, True])) == pytest.approx(0.25)
+
+
+@pytest.mark.slow
+def test_train_images_without_any_flag_reaches_97_percent(capsys):
+    """In two minutes on two cores: the time is that of the processor, which does not depend on what else runs."""
+    import time
+
+    torch.set_num_threads(1)
+    start = time.process_time()
+    assert main(["train", "images", "--out", "run", "--device", "cpu", "--json"]) == 0
+    seconds = time.process_time() - start
+    result = json.loads(capsys.readouterr().out)
+    assert result["valid"]["accuracy"] >= 0.97
+    assert result["test"]["accuracy"] >= 0.95
+    assert seconds < 150, "one thread; two need two thirds of it"

@@ -29,7 +29,7 @@ STEPS = {"cpu": 2, "cuda": 50}
 PADDING = 4
 IMAGES, SIZE, CLASSES = 2048, 32, 10
 SETTINGS: dict[str, dict[str, Any]] = {
-    "cpu": {"model": "vit-nano", "batch_size": 64, "activation": "gelu"},
+    "cpu": {"model": "vit-nano", "batch_size": 64, "activation": "gelu", "position": "learned"},
     "cuda": {"model": "vit-small", "layers": 8, "batch_size": 512},
 }
 WORKERS = {"cpu": 0, "cuda": 8}

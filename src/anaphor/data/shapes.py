@@ -23,7 +23,7 @@ MIN_SIZE = 16
 MIN_SHARE, MAX_SHARE = 0.25, 0.375  # of the image's side; a box is at most 14.1 % of the area
 LINES = 4
 LINE_WIDTH = 0.8  # pixels of an image of the default size
-MIN_CONTRAST = 0.35  # mean difference of the channels between shape and background
+DARK, BRIGHT = 0.4, 0.6  # every channel of the background is at most the first, of the shape at least the second
 NOISE = 0.12
 CHUNK = 256  # images that are drawn at once
 
@@ -87,7 +87,8 @@ def draw(
     labels = integers(0, len(OUTLINES) - 1).astype(np.int64)
     side = integers(int(np.ceil(MIN_SHARE * size)), int(MAX_SHARE * size))
     left, top = integers(0, size - side), integers(0, size - side)
-    background, color = _contrasting(uniform(3), uniform(3))
+    # Any colors, but the shape is the brighter one: a small model learns that in a minute, and either order in many.
+    background, color = uniform(3) * np.float32(DARK), BRIGHT + uniform(3) * np.float32(1 - BRIGHT)
     # A gradient in a random direction, the same for all channels.
     slope = (uniform(2) - np.float32(0.5)) * np.float32(0.3 / size)
     light = slope[:, :1, None] * (column - size / 2) + slope[:, 1:, None] * (row - size / 2)
@@ -114,14 +115,6 @@ def cover_pixels(outline: Callable[[Floats, Floats], Floats], x: Floats, y: Floa
     box = np.maximum(np.abs(x), np.abs(y)) - 1
     distance: Floats = np.maximum(outline(x, y), box) * half
     return np.clip(np.float32(0.5) - distance, 0, 1)
-
-
-def _contrasting(first: Floats, second: Floats) -> tuple[Floats, Floats]:
-    """Two colors of each image, the second pushed away from the first where they are too close."""
-    red, green, blue = np.abs(first - second).T
-    distance = ((red + green + blue) / 3)[:, None]
-    opposite = np.where(first < 0.5, first + np.float32(0.5), first - np.float32(0.5))
-    return first, np.where(distance < MIN_CONTRAST, opposite, second)
 
 
 def _line(column: Floats, row: Floats, ends: Floats, width: float) -> Floats:

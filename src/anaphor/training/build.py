@@ -14,7 +14,7 @@ from anaphor.training.cuda_graph import CUDAGraphStep
 from anaphor.training.experiment import Experiment, autocast_of, describe_environment
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.schedule import DEFAULT_EPOCHS, ScheduleSpec, build_schedule, make_budget
+from anaphor.training.schedule import ScheduleSpec, build_schedule, make_budget
 from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition
 from anaphor.training.step import Step
 from anaphor.training.trainer import Callback, LoopSettings, Trainer
@@ -66,7 +66,9 @@ def build_trainer(
         experiment=experiment,
         step=build_step(experiment),
         schedule=build_schedule(ScheduleSpec.of(spec)),
-        budget=make_budget(epochs=spec.epochs, steps=spec.steps, minutes=spec.minutes, steps_per_epoch=steps_per_epoch),
+        budget=make_budget(
+            epochs=_epochs(spec), steps=spec.steps, minutes=spec.minutes, steps_per_epoch=steps_per_epoch
+        ),
         settings=LoopSettings(
             lr=OptimizerSpec.of(spec).peak_lr,
             metric=find_metric(task.metrics, spec.select),
@@ -98,11 +100,15 @@ def resolve_settings(experiment: Experiment) -> dict[str, Any]:
     values: dict[str, Any] = dict(vars(spec))
     values |= dict.fromkeys(("betas", "momentum", "min_lr_ratio", "plateau_factor"))
     values |= OptimizerSpec.of(spec).resolved() | ScheduleSpec.of(spec).resolved()
-    if all(values[name] is None for name in BUDGETS):
-        values["epochs"] = DEFAULT_EPOCHS
+    values["epochs"] = _epochs(spec)
     values["select"] = find_metric(task_of(spec).metrics, spec.select).name
     values |= experiment.resolved_settings()
     return {name: plain_value(value) for name, value in values.items() if value not in (None, ())}
+
+
+def _epochs(spec: RunSpec) -> float | None:
+    """The budget in epochs, the default one where there is no other."""
+    return spec.default_epochs if all(getattr(spec, name) is None for name in BUDGETS) else spec.epochs
 
 
 def describe_imports(imports: Iterable[ImportedFile]) -> list[dict[str, str]]:

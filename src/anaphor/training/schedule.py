@@ -176,7 +176,7 @@ class Budget:
         return seconds / self.seconds
 
 
-DEFAULT_EPOCHS = 3.0
+DEFAULT_EPOCHS = RunSpec.default_epochs
 
 
 def make_budget(*, epochs: float | None, steps: int | None, minutes: float | None, steps_per_epoch: int) -> Budget:

@@ -54,6 +54,8 @@ class TrainingSection:
     """Budget, optimizer, schedule and device."""
 
     section: ClassVar[str] = "training"
+    default_epochs: ClassVar[float] = 3.0
+    """Budget where none is given."""
 
     epochs: float | None = None
     """Passes over the training data (3 unless --steps or --minutes is given)."""

@@ -62,7 +62,11 @@ class ImageModelSection(ImageModelOptions, ModelSection):  # type: ignore[misc] 
 class ImageTraining(AugmentationSpec, TrainingSection):
     """Batches, regularization and augmentation."""
 
-    batch_size: int = 64
+    default_epochs: ClassVar[float] = 10.0
+
+    epochs: float | None = None
+    """Passes over the training data (10 unless --steps or --minutes is given)."""
+    batch_size: int = 32
     """Images per batch."""
     warmup: float = 0.1
     """Fraction of the budget with linear warmup."""
