@@ -43,7 +43,8 @@ def draw(index, stream, epoch=EPOCH, seed=SEED):
         x = ((x ^ (x >> 15)) * 0x846CA68B) % (1 << 32)
         return x ^ (x >> 16)
 
-    return (mix(mix(index + mix(epoch + mix(seed))) + stream * 0x9E3779B9) >> 8) / (1 << 24)
+    image = mix(index + epoch * 0x9E3779B1 + mix(seed))
+    return (mix(image + stream * 0x9E3779B9) >> 8) / (1 << 24)
 
 
 def signed(index, stream):
@@ -100,7 +101,7 @@ def slide(image, index, share):
 
 
 def magnify(image, index, share):
-    factor = 1 + signed(index, augment.SCALE) * share
+    factor = 1 + signed(index, augment.ZOOM) * share
     return move(image, lambda x, y: (x / factor, y / factor))
 
 
@@ -302,13 +303,14 @@ def test_an_option_does_not_change_the_draws_of_another(batch):
 
 
 def test_draws_are_uniform_and_uncorrelated():
-    numbers = uniforms(torch.tensor(0), torch.tensor(1), torch.arange(20_000), torch.arange(24)).double()
+    numbers, later = (
+        uniforms(torch.tensor(0), torch.tensor(epoch), torch.arange(20_000), torch.arange(24) * 0x9E3779B9).double()
+        for epoch in (1, 2)
+    )
     assert (numbers >= 0).all()
     assert (numbers < 1).all()
     assert (numbers.mean(0) - 0.5).abs().max() < 5 * (1 / 12 / 20_000) ** 0.5
-    together = torch.cat(
-        [numbers, uniforms(torch.tensor(0), torch.tensor(2), torch.arange(20_000), torch.arange(24))], 1
-    )
+    together = torch.cat([numbers, later], 1)
     correlation = torch.corrcoef(together.T).fill_diagonal_(0)
     assert correlation.abs().max() < 5 / 20_000**0.5
     assert (torch.corrcoef(torch.stack([numbers[1:, 0], numbers[:-1, 0]]))[0, 1]).abs() < 5 / 20_000**0.5
@@ -317,7 +319,8 @@ def test_draws_are_uniform_and_uncorrelated():
 def test_the_hash_is_that_of_plain_integers_for_all_arguments():
     indices, streams = torch.tensor([0, 1, 49_999, 2**31, 2**40]), torch.arange(30)
     for seed, epoch in ((0, 0), (2**31 + 5, 7), (12345678901, 999)):
-        found = uniforms(torch.tensor(seed), torch.tensor(epoch), indices, streams)
+        key = hash32(torch.tensor(seed))
+        found = uniforms(key, torch.tensor(epoch), indices, streams * 0x9E3779B9)
         expected = [[draw(int(index), int(stream), epoch, seed) for stream in streams] for index in indices]
         assert found.tolist() == expected
     values = torch.arange(100_000)

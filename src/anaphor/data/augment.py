@@ -2,14 +2,14 @@
 
 All draws of an image come from a hash of (seed, epoch, index of the image), whatever else is in its batch; only the
 partner of mixup and cutmix is its neighbor in the batch. There is no random state and nothing is read on the host, so
-that a CUDA graph can hold all of it. All changes of geometry are one affine map and one interpolation.
+that a CUDA graph can hold all of it. All changes of geometry are one affine map and one interpolation, and values of
+all options are computed together, because on a GPU a step of small operations takes as long as there are of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import count
 
 import torch
 import torch.nn.functional as F
@@ -18,23 +18,22 @@ from torch import Tensor
 from anaphor.data.augment_spec import AugmentationSpec
 
 # Draws of an image, by number: turning one option on does not change the draws of another.
-_number = count()
-CROP_X, CROP_Y, FLIP, BRIGHTNESS, CONTRAST, SATURATION = (next(_number) for _ in range(6))
-ROTATE, TRANSLATE_X, TRANSLATE_Y, SCALE, SHEAR_X, SHEAR_Y = (next(_number) for _ in range(6))
-CUTOUT_X, CUTOUT_Y, MIX, MIX_KIND, MIX_LAMBDA, MIX_X, MIX_Y = (next(_number) for _ in range(7))
-RANDOM_OPS = next(_number)
+CROP_X, CROP_Y, FLIP = range(3)
+ZOOM, BRIGHTNESS, CONTRAST, SATURATION, ROTATE, TRANSLATE_X, TRANSLATE_Y, SHEAR_X, SHEAR_Y = range(3, 12)
+CUTOUT_X, CUTOUT_Y, MIX, MIX_KIND, MIX_LAMBDA, MIX_X, MIX_Y = range(12, 19)
+RANDOM_OPS = 19
 """From here on two draws for each random operation: which one, and its magnitude."""
+AMOUNTS = slice(ZOOM, SHEAR_Y + 1)
+"""Draws of what is done by more or less, to either side."""
 
-OPERATIONS = (
-    *("identity", "brightness", "contrast", "saturation", "sharpness", "posterize", "solarize", "autocontrast"),
-    *("rotate", "translate-x", "translate-y", "shear-x", "shear-y"),
-)
-"""Those of RandAugment and TrivialAugment, but equalize."""
 LIMITS = {
-    "brightness": 0.9, "contrast": 0.9, "saturation": 0.9, "sharpness": 0.9, "posterize": 4.0, "solarize": 1.0,
-    "autocontrast": 1.0, "rotate": 30.0, "translate-x": 0.45, "translate-y": 0.45, "shear-x": 0.3, "shear-y": 0.3,
+    "identity": 0.0, "brightness": 0.9, "contrast": 0.9, "saturation": 0.9, "rotate": 30.0, "translate-x": 0.45,
+    "translate-y": 0.45, "shear-x": 0.3, "shear-y": 0.3,
+    "sharpness": 0.9, "posterize": 4.0, "solarize": 1.0, "autocontrast": 1.0,
 }  # fmt: skip
-"""Values at magnitude 1, those of RandAugment: factors minus 1, bits, degrees, shares of the side."""
+"""Random operations, those of RandAugment and TrivialAugment but equalize, with RandAugment's values at magnitude 1:
+factors minus 1, degrees, shares of the side, bits. The first ones add to the draws in AMOUNTS, in this order."""
+OPERATIONS = tuple(LIMITS)
 
 GRAY = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow
 QUANTILES = 1024
@@ -53,132 +52,146 @@ class Augmentation:
         device: torch.device | str = "cpu",
     ) -> None:
         """`mean` and `std` of each channel are those of the training images, of values from 0 to 1."""
-        self.spec, self.classes = spec, classes
-        # In float32 whatever torch's default is.
-        self.mean, self.std, self.gray = (
-            torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)
-            for values in (mean, std, GRAY if len(mean) == 3 else (1 / len(mean),) * len(mean))
-        )
-        self.seed = torch.tensor(seed, device=device)
-        self.streams = torch.arange(RANDOM_OPS + 2 * spec.random_ops, device=device)
-        self.numbers = torch.arange(max(classes, len(OPERATIONS)), device=device)
+        self.spec, self.device = spec, torch.device(device)
+        gray = GRAY if len(mean) == 3 else (1 / len(mean),) * len(mean)
+        self.mean, self.std, self.gray = (self._floats(values).view(1, -1, 1, 1) for values in (mean, std, gray))
+        self.scale, self.bias = 1 / (255 * self.std), -self.mean / self.std
+        jitter, turn = spec.color_jitter, math.radians(spec.rotation)
+        move, shear = spec.translation, spec.shear
+        self.amounts = self._floats([spec.zoom, jitter, jitter, jitter, turn, move, move, shear, shear])
+        limits = [math.radians(value) if name == "rotate" else value for name, value in LIMITS.items()]
+        self.limits = self._floats(limits) * spec.magnitude
+        self.operations = torch.arange(len(OPERATIONS), device=device)
+        self.classes = torch.arange(classes, device=device)
+        self.seed = hash32(torch.tensor(seed)).to(device)
+        self.streams = torch.arange(RANDOM_OPS + 2 * spec.random_ops, device=device) * 0x9E3779B9
         self.mixup, self.cutmix = (
             beta_quantiles(alpha).to(device) if alpha else None for alpha in (spec.mixup, spec.cutmix)
         )
+        self._places: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def _floats(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self.device)
 
     def normalize(self, images: Tensor) -> Tensor:
         """Images uint8 [B, C, H, W] as the model gets them, not transformed: float32, each channel by mean and std."""
-        return (images.float() / 255 - self.mean) / self.std
+        return torch.addcmul(self.bias, images.float(), self.scale)
 
     def __call__(self, images: Tensor, labels: Tensor, index: Tensor, epoch: Tensor) -> tuple[Tensor, Tensor]:
         """Images uint8 [B, C, H, W] and labels [B] -> normalized float32 images and target probabilities [B, classes].
 
         `index` int64 [B]: number of each image in its split. `epoch`: int64 [].
         """
+        spec, size = self.spec, (images.shape[-2], images.shape[-1])
         draws = uniforms(self.seed, epoch, index, self.streams)
-        values = self._operations(draws)
-        x = images.float() / 255
-        if self.spec.moves:
-            matrix, shift = self._geometry(draws, values, images.shape[-1], images.shape[-2])
-            # What comes in from outside has the mean color.
-            x = transform(x - self.mean, matrix, shift) + self.mean
-        x = (self._recolor(x, draws, values) - self.mean) / self.std
-        if self.spec.cutout:
-            x = x.masked_fill(self._cutout(draws, x.shape[-1], x.shape[-2]), 0)
-        targets = (labels[:, None] == self.numbers[: self.classes]).float()
+        amounts = torch.addcmul(-self.amounts, draws[:, AMOUNTS], 2 * self.amounts)
+        operations = self._draw_operations(draws) if spec.random_ops else None
+        if operations is not None:
+            amounts = amounts + operations[:, : len(self.amounts)]
+        x = self.normalize(images)
+        if spec.moves:
+            x = self._move(x, draws, amounts)
+        if spec.color_jitter or operations is not None:
+            x = self._recolor(torch.addcmul(self.mean, x, self.std), amounts, operations)
+            x = torch.addcmul(self.bias, x, 1 / self.std)
+        if spec.cutout:
+            x = x.masked_fill(self._cutout(draws, size), 0)
+        targets = (labels[:, None] == self.classes).float()
         if self.mixup is None and self.cutmix is None:
             return x, targets
-        keep = self._mixing(draws, x.shape[-1], x.shape[-2])
+        keep = self._mixing(draws, size)
         share = keep.mean(dim=(1, 2, 3))[:, None]
         return torch.lerp(x.roll(1, 0), x, keep), torch.lerp(targets.roll(1, 0), targets, share)
 
-    def _operations(self, draws: Tensor) -> dict[str, Tensor]:
-        """Value [B] of each random operation, 0 where an image does not get it."""
-        if not self.spec.random_ops:
-            return {}
-        chosen, magnitude = draws[:, RANDOM_OPS::2], draws[:, RANDOM_OPS + 1 :: 2]
-        kind = (chosen * len(OPERATIONS)).floor()
-        magnitude = (2 * magnitude - 1) * self.spec.magnitude
-        kinds = self.numbers[: len(OPERATIONS), None, None]
-        values = (magnitude * (kind == kinds)).sum(dim=2)  # [operation, B]; an operation drawn twice adds up
-        return {name: values[number] * LIMITS[name] for number, name in enumerate(OPERATIONS) if name in LIMITS}
+    def _draw_operations(self, draws: Tensor) -> Tensor:
+        """Value [B, operations] of each random operation, 0 where an image does not get it."""
+        kind = (draws[:, RANDOM_OPS::2] * len(OPERATIONS)).long()
+        magnitude = 2 * draws[:, RANDOM_OPS + 1 :: 2] - 1
+        chosen = kind[:, :, None] == self.operations
+        return (chosen * magnitude[:, :, None]).sum(1) * self.limits  # an operation drawn twice adds up
 
-    def _geometry(self, draws: Tensor, values: dict[str, Tensor], width: int, height: int) -> tuple[Tensor, Tensor]:
-        """Matrix [B, 2, 2] and shift [B, 2] in pixels: source = matrix @ target + shift, measured from the center."""
-        spec, signed = self.spec, 2 * draws - 1
-        zero = draws[:, 0] * 0
-        angle = signed[:, ROTATE] * math.radians(spec.rotation) + values.get("rotate", zero) * (math.pi / 180)
-        shear_x = signed[:, SHEAR_X] * spec.shear + values.get("shear-x", zero)
-        shear_y = signed[:, SHEAR_Y] * spec.shear + values.get("shear-y", zero)
-        zoom = 1 / (1 + signed[:, SCALE] * spec.zoom)
-        flip = 1 - 2 * (draws[:, FLIP] < 0.5).float() if spec.flip else zero + 1
-        cos, sin = angle.cos() * zoom, angle.sin() * zoom
+    def _move(self, x: Tensor, draws: Tensor, amounts: Tensor) -> Tensor:
+        """Crop, flip, rotate, shear, zoom and translate; 0, the mean color, comes in from outside."""
+        spec, (height, width) = self.spec, x.shape[-2:]
+        by_name = dict(zip(OPERATIONS, amounts.unbind(1), strict=False))
+        shift_x, shift_y = by_name["translate-x"] * width, by_name["translate-y"] * height
+        if spec.crop_padding:
+            crops = (draws[:, : CROP_Y + 1] * (2 * spec.crop_padding + 1)).floor() - spec.crop_padding
+            shift_x, shift_y = shift_x + crops[:, CROP_X], shift_y + crops[:, CROP_Y]
+        zoom = 1 / (1 + by_name["identity"])  # the place of zoom, which no random operation changes
+        turn, shear_x, shear_y = by_name["rotate"], by_name["shear-x"], by_name["shear-y"]
+        cos, sin = turn.cos() * zoom, turn.sin() * zoom
+        flip = 1 - 2 * (draws[:, FLIP] < 0.5).float() if spec.flip else 1.0
         # Rotation times [[1, shear_x], [shear_y, 1]], then the flip of the target's x.
-        matrix = torch.stack(
-            [
-                torch.stack([(cos - sin * shear_y) * flip, cos * shear_x - sin], dim=1),
-                torch.stack([(sin + cos * shear_y) * flip, sin * shear_x + cos], dim=1),
-            ],
-            dim=1,
-        )
-        crops = (draws[:, CROP_X : CROP_Y + 1] * (2 * spec.crop_padding + 1)).floor() - spec.crop_padding
-        share_x = signed[:, TRANSLATE_X] * spec.translation + values.get("translate-x", zero)
-        share_y = signed[:, TRANSLATE_Y] * spec.translation + values.get("translate-y", zero)
-        return matrix, crops + torch.stack([share_x * width, share_y * height], dim=1)
+        to_x = torch.stack([(cos - sin * shear_y) * flip, cos * shear_x - sin, shift_x], dim=1)
+        to_y = torch.stack([(sin + cos * shear_y) * flip, sin * shear_x + cos, shift_y], dim=1)
+        matrix = torch.stack([to_x, to_y], dim=1)
+        return transform(x, matrix, *self._centered((height, width)))
 
-    def _recolor(self, x: Tensor, draws: Tensor, values: dict[str, Tensor]) -> Tensor:
+    def _recolor(self, x: Tensor, amounts: Tensor, operations: Tensor | None) -> Tensor:
         """Sharpness, brightness, contrast, saturation, then autocontrast, solarize and posterize."""
-        if not self.spec.color_jitter and not values:
-            return x
-        if values:
-            sharp = values["sharpness"][:, None, None, None]
-            x = x + sharp * (x - blur(x))
-        jitter = 1 + (2 * draws[:, BRIGHTNESS : SATURATION + 1] - 1) * self.spec.color_jitter
-        if values:
-            jitter = jitter * (1 + torch.stack([values[name] for name in OPERATIONS[1:4]], dim=1))
-        brightness, contrast, saturation = jitter[:, :, None, None, None].unbind(1)
+        if operations is not None:
+            sharp, posterize, solarize, autocontrast = operations[:, -4:, None, None, None].unbind(1)
+            x = torch.addcmul(x, sharp, x - blur(x))
+        brightness, contrast, saturation = (1 + amounts[:, 1:4, None, None, None]).unbind(1)
         gray = (x * self.gray).sum(1, keepdim=True)
         # All three are linear in the pixel and in its gray value, so they are one step.
-        rest = (1 - saturation) * contrast * gray + (1 - contrast) * gray.mean((2, 3), keepdim=True)
-        x = (brightness * (saturation * contrast * x + rest)).clamp(0, 1)
-        if not values:
+        bright = brightness * contrast
+        rest = (brightness - bright) * gray.mean((2, 3), keepdim=True)
+        x = torch.addcmul(torch.addcmul(rest, bright * (1 - saturation), gray), bright * saturation, x).clamp(0, 1)
+        if operations is None:
             return x
         low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
-        stretch = (values["autocontrast"][:, None, None, None] != 0) & (high > low)
+        stretch = (autocontrast != 0) & (high > low)
         x = torch.where(stretch, (x - low) / (high - low).clamp(min=1e-6), x)
-        threshold = 1 - values["solarize"].abs()[:, None, None, None]
-        x = torch.where(x > threshold, 1 - x, x)
-        step = torch.exp2(values["posterize"].abs().round().clamp(max=7))[:, None, None, None] / 255
+        x = torch.where(x > 1 - solarize.abs(), 1 - x, x)
+        step = torch.exp2(posterize.abs().round().clamp(max=7)) / 255
         return torch.where(step > 1.5 / 255, (x / step + 1e-4).floor() * step, x)
 
-    def _cutout(self, draws: Tensor, width: int, height: int) -> Tensor:
+    def _cutout(self, draws: Tensor, size: tuple[int, int]) -> Tensor:
         """Where [B, 1, H, W] pixels are erased."""
         side = self.spec.cutout
-        left = (draws[:, CUTOUT_X] * width).floor() - side // 2
-        top = (draws[:, CUTOUT_Y] * height).floor() - side // 2
-        return inside(left, top, left + side, top + side, width, height)
+        corner = draws[:, CUTOUT_X : CUTOUT_Y + 1, None, None, None]
+        left, top = (corner[:, 0] * size[1]).floor() - side // 2, (corner[:, 1] * size[0]).floor() - side // 2
+        return self._inside(left, top, left + side, top + side, size)
 
-    def _mixing(self, draws: Tensor, width: int, height: int) -> Tensor:
+    def _mixing(self, draws: Tensor, size: tuple[int, int]) -> Tensor:
         """Weight [B, 1, H, W] of each image against its partner."""
         place = (draws[:, MIX_LAMBDA] * QUANTILES).long()
-        keep = draws.new_ones(len(draws), 1, height, width)
+        keep = draws.new_ones(len(draws), 1, *size)
         if self.mixup is not None:
             keep = keep * self.mixup[place][:, None, None, None]
         if self.cutmix is not None:
-            share = (1 - self.cutmix[place]).sqrt()
-            half_width, half_height = (share * (width / 2)).floor(), (share * (height / 2)).floor()
-            x, y = (draws[:, MIX_X] * width).floor(), (draws[:, MIX_Y] * height).floor()
-            pasted = inside(x - half_width, y - half_height, x + half_width, y + half_height, width, height)
-            is_mixup = (draws[:, MIX_KIND] < 0.5)[:, None, None, None] & (self.mixup is not None)
-            keep = torch.where(is_mixup, keep, (~pasted).float())
+            height, width = size
+            share = (1 - self.cutmix[place]).sqrt()[:, None, None, None]
+            center = draws[:, MIX_X : MIX_Y + 1, None, None, None]
+            x, y = (center[:, 0] * width).floor(), (center[:, 1] * height).floor()
+            across, down = (share * (width / 2)).floor(), (share * (height / 2)).floor()
+            pasted = self._inside(x - across, y - down, x + across, y + down, size)
+            is_mixup = (draws[:, MIX_KIND] < 0.5)[:, None, None, None]
+            keep = (~pasted).float() if self.mixup is None else torch.where(is_mixup, keep, (~pasted).float())
         is_whole = (draws[:, MIX] >= self.spec.mix_prob)[:, None, None, None]
         return keep.masked_fill(is_whole, 1)
 
+    def _inside(self, left: Tensor, top: Tensor, right: Tensor, bottom: Tensor, size: tuple[int, int]) -> Tensor:
+        """Mask [B, 1, H, W] of rectangles given by their edges [B, 1, 1, 1] in pixels, right and bottom exclusive."""
+        column, row = (place + (count - 1) / 2 for place, count in zip(self._centered(size), size[::-1], strict=True))
+        return ((column >= left) & (column < right)) & ((row >= top) & (row < bottom))
+
+    def _centered(self, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Columns [W] and rows [H, 1] of the pixels, from the center."""
+        if size not in self._places:
+            height, width = size
+            column = torch.arange(width, dtype=torch.float32, device=self.device) - (width - 1) / 2
+            row = torch.arange(height, dtype=torch.float32, device=self.device)[:, None] - (height - 1) / 2
+            self._places[size] = column, row
+        return self._places[size]
+
 
 def uniforms(seed: Tensor, epoch: Tensor, index: Tensor, streams: Tensor) -> Tensor:
-    """Numbers [B, S] in [0, 1), a function of (seed, epoch, index, stream) alone; all arguments are int64."""
-    image = hash32(index + hash32(epoch + hash32(seed)))
-    return (hash32(image[:, None] + streams * 0x9E3779B9) >> 8).float() * 2.0**-24
+    """Numbers [B, S] in [0, 1), a function of the arguments alone. All are int64; seed and streams are hashed before."""
+    image = hash32(index + epoch * 0x9E3779B1 + seed)
+    return (hash32(image[:, None] + streams) >> 8).float() * 2.0**-24
 
 
 def hash32(x: Tensor) -> Tensor:
@@ -190,30 +203,19 @@ def hash32(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def transform(x: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
-    """Pixels [B, C, H, W] at matrix @ target + shift, bilinear; 0 outside the image."""
+def transform(x: Tensor, matrix: Tensor, column: Tensor, row: Tensor) -> Tensor:
+    """Pixels [B, C, H, W] at matrix [B, 2, 3] times (column, row, 1), from the center; bilinear, 0 outside."""
     height, width = x.shape[-2:]
-    column = torch.arange(width, dtype=x.dtype, device=x.device) - (width - 1) / 2
-    row = (torch.arange(height, dtype=x.dtype, device=x.device) - (height - 1) / 2)[:, None]
     # Not affine_grid: its matrix product may be in TF32, which moves pixels.
     entry = matrix[..., None, None]
-    source_x = entry[:, 0, 0] * column + entry[:, 0, 1] * row + shift[:, 0, None, None]
-    source_y = entry[:, 1, 0] * column + entry[:, 1, 1] * row + shift[:, 1, None, None]
-    grid = torch.stack([source_x * (2 / width), source_y * (2 / height)], dim=-1)
+    source = torch.addcmul(torch.addcmul(entry[:, :, 2], entry[:, :, 0], column), entry[:, :, 1], row)  # [B, 2, H, W]
+    grid = torch.stack([source[:, 0] * (2 / width), source[:, 1] * (2 / height)], dim=-1)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
 def blur(x: Tensor) -> Tensor:
     """Pillow's SMOOTH filter; at the border the mean is over the pixels there are."""
-    return (9 * F.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False) + 4 * x) / 13
-
-
-def inside(left: Tensor, top: Tensor, right: Tensor, bottom: Tensor, width: int, height: int) -> Tensor:
-    """Mask [B, 1, H, W] of rectangles given by their edges [B] in pixels, right and bottom exclusive."""
-    column = torch.arange(width, device=left.device)
-    row = torch.arange(height, device=left.device)[:, None]
-    left, top, right, bottom = (edge[:, None, None, None] for edge in (left, top, right, bottom))
-    return (column >= left) & (column < right) & (row >= top) & (row < bottom)
+    return torch.lerp(x, F.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False), 9 / 13)
 
 
 def beta_quantiles(alpha: float) -> Tensor:

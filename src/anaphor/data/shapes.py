@@ -113,8 +113,8 @@ def draw(
 def cover_pixels(outline: Callable[[Floats, Floats], Floats], x: Floats, y: Floats, half: Floats) -> Floats:
     """Share of each pixel that a shape covers, none outside its box; `half` is half the side of the box in pixels."""
     box = np.maximum(np.abs(x), np.abs(y)) - 1
-    distance: Floats = np.maximum(outline(x, y), box) * half
-    return np.clip(np.float32(0.5) - distance, 0, 1)
+    cover: Floats = np.clip(np.float32(0.5) - np.maximum(outline(x, y), box) * half, 0, 1)
+    return cover
 
 
 def _line(column: Floats, row: Floats, ends: Floats, width: float) -> Floats:
