@@ -1,5 +1,6 @@
 """Every test starts from the same seed, in double precision, on one thread: two workers share two cores."""
 
+import importlib.util
 import os
 import signal
 
@@ -12,6 +13,13 @@ from anaphor import registry
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# torchvision, which timm imports, is built for CUDA on PyPI. Beside a torch for CPUs its operators cannot be loaded, and
+# to import it fails unless these two, which are never called, have been declared.
+if importlib.util.find_spec("torchvision") and torch.version.cuda is None:
+    DECLARED = torch.library.Library("torchvision", "DEF")
+    for operator in ("nms", "qnms"):
+        DECLARED.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 # The tests may run where a lost connection is ignored (`nohup`); those of that signal need its default.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
