@@ -14,8 +14,8 @@ from anaphor import registry
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# torchvision, which timm imports, is built for CUDA on PyPI. Beside a torch for CPUs its operators cannot be loaded, and
-# to import it fails unless these two, which are never called, have been declared.
+# torchvision, which timm imports, is built for CUDA on PyPI. Beside a torch for CPUs its operators cannot be loaded,
+# and importing it fails unless these two, which are never called, have been declared.
 if importlib.util.find_spec("torchvision") and torch.version.cuda is None:
     DECLARED = torch.library.Library("torchvision", "DEF")
     for operator in ("nms", "qnms"):
