@@ -4,6 +4,7 @@ import importlib.util
 import os
 import signal
 
+import anaphor  # noqa: F401  # isort: skip  (before torch: it bounds the spinning of threads)
 import pytest
 import torch
 from hypothesis import settings

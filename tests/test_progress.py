@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
+from anaphor.cli.progress import Bar, SecondBar
 from anaphor.evaluation import progress_listener
+from anaphor.metrics.result import Result
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import TranslationExperiment
@@ -137,4 +139,51 @@ def test_the_command_prints_the_progress_of_long_translations_without_a_terminal
     twice(tmp_path)
     words = "train translate --source en --target de --width 8 --layers 1 --steps 1 --batch-size 1 --no-test"
     assert main([*words.split(), "--data", str(tmp_path), "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
-    assert "translating: 50%" in capsys.readouterr().err
+    assert "translating: 50%, " in capsys.readouterr().err
+
+
+class Time:
+    """A clock for the bar; each look at it takes a hundredth of a second."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        for name in ("monotonic", "perf_counter"):
+            monkeypatch.setattr(f"anaphor.cli.progress.time.{name}", self.look)
+
+    def look(self):
+        self.now += 0.01
+        return self.now
+
+
+def valid(loss):
+    return Result({"loss": loss}, "signature")
+
+
+def test_without_a_terminal_there_is_one_line_in_ten_seconds(monkeypatch, capsys):
+    clock = Time(monkeypatch)
+    with Bar("training") as bar:
+        listen = SecondBar(bar)
+        for number in range(60):  # a validation each second, whose scoring reports ten times
+            bar.on_step(number / 60, 2.0, number)
+            for part in range(1, 11):
+                clock.now += 0.1
+                listen("scoring", part / 10)
+            bar.on_evaluation(number, 2.0, valid(float(number)), is_best=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert 6 <= len(lines) <= 9
+    assert lines[0].startswith("epoch 0: ")
+    assert lines[-1].startswith("epoch 59: "), "the last validation is printed"
+
+
+def test_long_scoring_has_an_estimate_of_its_own(monkeypatch, capsys):
+    clock = Time(monkeypatch)
+    with Bar("training") as bar:
+        listen = SecondBar(bar)
+        for part in range(1, 101):
+            clock.now += 1
+            listen("scoring", part / 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) <= 10
+    left = [line.partition(", ")[2].removesuffix(" left") for line in lines]
+    assert left[0] == "1 min 30 s"
+    assert lines[-1].startswith("scoring: 9")

@@ -1,5 +1,6 @@
 """A workbench for sequence models: train, compare and look inside recurrent, attention and hybrid models."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,12 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.training.spec import TaskDefinition as TaskDefinition
 
 __version__ = "0.1.0"
+
+# Threads that wait for each other spin before they sleep. With the 300,000 rounds of libgomp a process beside another
+# busy one hardly advances; with none it has half its speed on a quiet machine. libgomp reads the number when torch
+# is loaded. docs/training.md has the measurement.
+if "OMP_WAIT_POLICY" not in os.environ:  # the user's own choice; a spin count would override it
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # Looked up on first use, so that `anaphor --help` need not wait for torch.
 _PACKAGES = ("config", "draw", "errors", "inspect", "mixers", "models", "taps")

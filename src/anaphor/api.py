@@ -33,6 +33,7 @@ def train(
     no_test: bool = False,
     tensorboard: bool = False,
     save_minutes: float = SAVE_MINUTES,
+    threads: int | None = None,
     progress: bool = True,
     callback: Callback | None = None,
     **settings: Any,
@@ -42,6 +43,7 @@ def train(
     Every flag of `anaphor train TASK` is a keyword: `train("lm", data="grammar", model="lstm", epochs=2)`.
     `progress` shows a bar on stderr; `callback` is called at every step and validation instead.
     """
+    start = time.monotonic()
     files = [import_file(path) for path in imports]
     definition: TaskDefinition = look_up(TASKS, task, "task")
     check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
@@ -54,7 +56,8 @@ def train(
             callback = bar
         result, _ = execute(
             spec, folder, callback or NullCallback(), resume=resume, force=force, overwrite=overwrite,
-            test=not no_test, tensorboard=tensorboard, save_minutes=save_minutes, imports=files,
+            test=not no_test, tensorboard=tensorboard, save_minutes=save_minutes, threads=threads,
+            start=start, imports=files,
         )  # fmt: skip
     if result["status"] == "stopped":
         raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")

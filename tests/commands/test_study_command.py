@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import pytest
 import torch
@@ -279,8 +280,19 @@ def test_a_dry_run_lists_cells_and_time_and_runs_nothing(file, engine, capsys):
     assert code == 0
     assert len(listed["cells"]) == 4
     assert {cell["status"] for cell in listed["cells"]} == {"new"}
-    assert listed["seconds_left"] > 0
+    low, high = listed["seconds_left_range"]
+    assert 0 < low <= listed["seconds_left"] <= high
+    assert all(0 < cell["seconds_range"][0] <= cell["seconds_range"][1] for cell in listed["cells"])
     assert engine.jobs == []
+
+
+def test_the_estimate_of_a_busy_machine_is_a_range_from_processor_time_to_wall_time(file, engine, capsys, monkeypatch):
+    """As if this process had a fifth of its core."""
+    monkeypatch.setattr("time.process_time", lambda: time.perf_counter() / 5)
+    _, listed = told(capsys, file, "--dry-run", "--set", "steps=100000")
+    for cell in listed["cells"]:
+        low, high = cell["seconds_range"]
+        assert 4 * low < high
 
 
 def test_flags_lie_over_the_file(file, engine, capsys):

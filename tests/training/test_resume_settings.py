@@ -76,11 +76,24 @@ def test_another_device_is_refused_and_accepted_by_force(run, capsys):
     assert warnings_of(capsys, RESUME) == []
 
 
-def test_another_number_of_threads_is_refused_and_accepted_by_force(run, capsys, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    assert error_of(capsys, RESUME) == refused("threads was 1 and is 7")
-    assert warnings_of(capsys, [*RESUME, "--force"]) == ["anaphor: resuming run with changes: threads was 1 and is 7"]
-    assert run.read_environment()["threads"] == 7
+def test_another_number_of_threads_is_refused_and_accepted_by_force(run, capsys):
+    others = [*RESUME, "--threads", "3"]
+    assert error_of(capsys, others) == refused("threads was 1 and is 3")
+    assert warnings_of(capsys, [*others, "--force"]) == ["anaphor: resuming run with changes: threads was 1 and is 3"]
+    assert run.read_environment()["threads"] == 3
+    assert torch.get_num_threads() == 1, "the process has its own number back"
+
+
+def test_a_resumed_run_has_the_threads_that_it_had(run, capsys):
+    """Whatever number the process would use for a new run."""
+    torch.set_num_threads(2)
+    try:
+        assert warnings_of(capsys, RESUME) == []
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert run.read_environment()["threads"] == 1
+    assert checkpoint.read(run.checkpoints / "step-4").facts["environment"]["threads"] == 1
 
 
 def test_the_number_of_threads_does_not_matter_on_a_gpu():

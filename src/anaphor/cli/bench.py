@@ -25,8 +25,8 @@ class Options:
     """Benchmarks (all but packing if not given)."""
     device: str = "cpu"
     """Device of training, feeding and packing: auto, cpu or cuda. The other parts use the CPU."""
-    threads: int = 0
-    """CPU threads; 0 for torch's default."""
+    threads: int | None = None
+    """CPU threads (all cores if not given)."""
     out: Path | None = None
     """Folder for speed.md, speed.json and the figure of time per token."""
     json: bool = False
@@ -37,24 +37,20 @@ class Options:
             raise ConfigError(f"pairs={self.pairs}: an interval needs at least 2")
         for part in self.parts:
             look_up(PARTS, part, "part")
-        if self.threads < 0:
-            raise ConfigError(f"threads={self.threads}: it must be at least 1, or 0 for torch's default")
 
 
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor bench")
 
-    import torch
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
     from anaphor.bench.timing import describe_machine, render_page
     from anaphor.draw import curves
-    from anaphor.training.experiment import choose_device
+    from anaphor.training.experiment import choose_device, set_threads
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    set_threads(options.threads)
     device = choose_device(options.device)
     if options.out is not None:
         create_folder(options.out)

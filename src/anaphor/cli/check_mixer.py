@@ -25,6 +25,8 @@ class Options:
     """Name of the mixer."""
     imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
     """Python file that registers parts of your own; may be given several times."""
+    threads: int | None = None
+    """CPU threads (all cores if not given)."""
     json: bool = False
     """Print one JSON value: mixer, holds, promises and failures."""
 
@@ -34,7 +36,9 @@ def run(words: Sequence[str]) -> int:
     for path in options.imports:
         import_file(path)
     from anaphor.mixers.contract import PROMISES, check_mixer
+    from anaphor.training.experiment import set_threads
 
+    set_threads(options.threads)
     report = check_mixer(options.mixer)
     if options.json:
         print(json.dumps(report.to_plain()))

@@ -46,6 +46,14 @@ class Common:
     """Print one JSON value: lab, claim, holds, timing and numbers."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """For labs that have no setting of their own for it."""
+
+    threads: int | None = None
+    """CPU threads (all cores if not given)."""
+
+
 def run(words: Sequence[str]) -> int:
     words = list(words)
     if not words or words[0].startswith("-"):  # --help, a missing name, or options before the name
@@ -56,13 +64,19 @@ def run(words: Sequence[str]) -> int:
         return print_labs(parse(Options, words, program="anaphor lab"))
     lab = look_up(LABS, name, "lab")
     about = f"{lab.spec.__doc__}\n\nClaim: {lab.claim}."
+    own = {field.name for field in dataclasses.fields(lab.spec)}
+    bases = (Common, lab.spec) if "threads" in own else (Common, Threads, lab.spec)
     kind = dataclasses.make_dataclass(
-        "Inputs", [], bases=(Common, lab.spec), namespace={"__doc__": about}, frozen=True, kw_only=True
+        "Inputs", [], bases=bases, namespace={"__doc__": about}, frozen=True, kw_only=True
     )
     options: Any = parse(kind, rest, program=f"anaphor lab {name}")
-    inputs = {field.name: getattr(options, field.name) for field in dataclasses.fields(lab.spec)}
+    inputs = {name: getattr(options, name) for name in own}
     if options.out is not None:
         create_folder(options.out)  # fail before the lab runs, not after
+    if "threads" not in own:
+        from anaphor.training.experiment import set_threads
+
+        set_threads(options.threads)
     with show_status(f"running {name}"):
         outcome = lab.run(lab.spec(**inputs))
     written = [] if options.out is None else lab.draw(outcome, options.out)

@@ -78,6 +78,8 @@ class Bar:
         self.task = task
         self.pace: Pace | None = None
         self.mean: float | None = None
+        self.last_line: float | None = None
+        self.withheld: str | None = None
 
     def __enter__(self) -> Bar:
         self.progress.start()
@@ -87,6 +89,19 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.progress.stop()
+        if self.withheld is not None:
+            print(self.withheld, file=sys.stderr)
+
+    def print_line(self, line: str, is_result: bool = False) -> None:
+        """A line where there is no terminal: one in ten seconds at most. A result that is withheld is printed at the
+        end, unless a later one was printed."""
+        now = time.monotonic()
+        if self.last_line is not None and now - self.last_line < LINE_SECONDS:
+            self.withheld = line if is_result else self.withheld
+            return
+        self.last_line = now
+        self.withheld = None if is_result else self.withheld
+        print(line, file=sys.stderr)
 
     def on_step(self, progress: float, loss: float, count: int) -> None:
         self.mean = loss if self.mean is None else 0.95 * self.mean + 0.05 * loss
@@ -108,7 +123,7 @@ class Bar:
         if self.console.is_terminal:
             self.console.print(line)
         else:
-            print("; ".join([line, *self._remaining()]), file=sys.stderr)
+            self.print_line("; ".join([line, *self._remaining()]), is_result=True)
 
     def _speed(self, pace: Pace) -> str:
         return f"{pace.speed:,.0f} {'items' if self.task is None else self.task.counted}/s"
@@ -128,17 +143,17 @@ class SecondBar:
         bar.progress.update(bar.line, visible=not alone)
         self.bar = bar
         self.line: tuple[str, Any] | None = None
-        self.last_line = time.monotonic()
+        self.start, self.first = time.monotonic(), 0.0
 
     def __call__(self, what: str, share: float) -> None:
         if self.line is None or self.line[0] != what:
             self._clear()
             self.line = what, self.bar.progress.add_task(what, total=1.0, note="")
-            self.last_line = time.monotonic()
+            self.start, self.first = time.monotonic(), share
         self.bar.progress.update(self.line[1], completed=share)
-        if not self.bar.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
-            print(f"{what}: {share:.0%}", file=sys.stderr)
-            self.last_line = time.monotonic()
+        spent = time.monotonic() - self.start
+        if not self.bar.console.is_terminal and spent > LINE_SECONDS and self.first < share < 1:
+            self.bar.print_line(f"{what}: {share:.0%}, {duration(spent * (1 - share) / (share - self.first))} left")
         if share == 1:
             self._clear()
 

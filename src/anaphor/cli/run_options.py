@@ -33,6 +33,8 @@ class RunOptions:
     """Run folder."""
     device: str = "auto"
     """Device: auto, cpu or cuda."""
+    threads: int | None = None
+    """CPU threads (all cores if not given)."""
     imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
     """Python file that registers mixers, tasks or data sets of your own; may be given several times."""
     force: bool = False
@@ -96,4 +98,4 @@ def load_experiment(options: RunOptions, folder: Path | None = None, task: str |
 
     from anaphor.training.load import load_run
 
-    return load_run(folder, device=options.device, force=options.force, warn=warn).experiment
+    return load_run(folder, device=options.device, threads=options.threads, force=options.force, warn=warn).experiment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -229,7 +230,7 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     from anaphor.studies.axes import format_setting
     from anaphor.studies.cell import make_cell
     from anaphor.studies.study import FINAL, validate_sealed
-    from anaphor.studies.validation import estimate_seconds, validate_study
+    from anaphor.studies.validation import estimate_range, validate_study
 
     settings = spec.settings()
     validate_study(spec, settings)
@@ -241,23 +242,32 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     with make_engine(options, spec.base["device"]) as engine:
         slots = engine.slots
     rows: list[dict[str, Any]] = []
-    left = 0.0
+    least = most = 0.0
     for setting in settings:
-        seconds = estimate_seconds(setting.run)
+        low, high = estimate_range(setting.run, options.threads)
         for seed in spec.seeds:
             cell = make_cell(setting, seed, folder / "cells", spec.task, options.threads)
             status = cell.status(spec)
-            left += 0 if status in FINAL else seconds
-            rows.append(
-                {"parameters": setting.parameters, "seed": seed, "status": status, "seconds": round(seconds, 1)}
-            )
+            if status not in FINAL:
+                least, most = least + low, most + high
+            rows.append({
+                "parameters": setting.parameters, "seed": seed, "status": status, "seconds": round((low + high) / 2, 1),
+                "seconds_range": [round(low, 1), round(high, 1)],
+            })  # fmt: skip
+    # More processes than cores take turns.
+    share = max(1.0, slots * options.threads / len(os.sched_getaffinity(0))) if slots > 1 else 1.0
+    least, most = least / slots, most * share / slots
     if options.json:
-        print(json.dumps({"cells": rows, "workers": slots, "seconds_left": round(left / slots, 1)}))
+        left = {"seconds_left": round((least + most) / 2, 1), "seconds_left_range": [round(least, 1), round(most, 1)]}
+        print(json.dumps({"cells": rows, "workers": slots, **left}))
         return 0
     for row in rows:
-        name, time = format_setting(row["parameters"]), duration(row["seconds"])
-        print(f"{name}, seed {row['seed']}: {row['status']}, about {time}")
-    print(f"{len(rows)} cells, {slots} at a time: about {duration(left / slots)}, estimated from two steps of each")
+        times = " to ".join(map(duration, row["seconds_range"]))
+        print(f"{format_setting(row['parameters'])}, seed {row['seed']}: {row['status']}, {times}")
+    print(
+        f"{len(rows)} cells, {slots} at a time: {duration(least)} to {duration(most)}, estimated from a few steps of "
+        f"each (the least on a machine with nothing else to do, the most on one as busy as now)"
+    )
     return 0
 
 

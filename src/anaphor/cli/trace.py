@@ -41,6 +41,8 @@ class Options:
     """Compare the gradients with finite differences in double precision."""
     out: Path | None = None
     """Folder for graph.svg, graph.png and graph.html (interactive page)."""
+    threads: int | None = None
+    """CPU threads (all cores if not given)."""
     json: bool = False
     """Print one JSON value: nodes with id, name, op, inputs, value and gradient, and the id of the output."""
 
@@ -55,6 +57,9 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor trace")
 
     from anaphor.inspect.graph.inputs import trace_file
+    from anaphor.training.experiment import set_threads
+
+    set_threads(options.threads)
 
     file, function = options.target.rsplit("::", 1)
     graph = trace_file(Path(file), function, level=options.level, output=options.output)

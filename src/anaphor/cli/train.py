@@ -40,6 +40,8 @@ class Handling:
     """Replace the run in --out; it is deleted."""
     save_minutes: float = 5.0
     """Minutes between checkpoints, beside those of validations."""
+    threads: int | None = None
+    """CPU threads (all cores, or those of the resumed run, if not given)."""
     no_test: bool = False
     """Do not read the test split."""
     tensorboard: bool = False
@@ -66,6 +68,7 @@ def options_of(task: TaskDefinition) -> Any:
 
 
 def run(words: Sequence[str]) -> int:
+    start = time.monotonic()
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: anaphor train {'|'.join(TASKS)} [OPTIONS]\n\n`anaphor train TASK --help` lists the options.")
         return 0
@@ -96,7 +99,7 @@ def run(words: Sequence[str]) -> int:
         result, code = execute(
             spec, out, bar, resume=options.resume, force=options.force, overwrite=options.overwrite,
             test=not options.no_test, tensorboard=options.tensorboard, save_minutes=options.save_minutes,
-            imports=imports, warn=warn,
+            threads=options.threads, start=start, imports=imports, warn=warn,
         )  # fmt: skip
     show(result, task, options)
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 import warnings
@@ -338,5 +339,7 @@ def _save(figure: Any, path: Path, dpi: int = DPI) -> Path:
     with warnings.catch_warnings():
         # Characters missing from the font are drawn as boxes, which the reader sees.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        figure.savefig(path, dpi=dpi)
+        drawn = io.BytesIO()  # a signal while it is drawn leaves no half of a file
+        figure.savefig(drawn, dpi=dpi, format=path.suffix[1:])
+    path.write_bytes(drawn.getvalue())
     return path

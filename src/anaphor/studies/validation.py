@@ -11,7 +11,9 @@ from anaphor.studies.axes import Axis
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.training.spec import RunSpec
 
-STARTUP = 4.0  # seconds until a new process has loaded torch and its data
+STARTUP = (2.0, 6.0)  # seconds, least and most, until a new process has loaded torch and its data
+PROBE_STEPS = 8
+PROBE_SECONDS = 0.5  # for the steps, and for the part of a validation
 
 
 def validate_study(spec: StudySpec, settings: Sequence[Setting] | None) -> None:
@@ -52,27 +54,46 @@ def validate_run(run: RunSpec, *, names_only: bool) -> None:
         check_settings(run)
 
 
-def estimate_seconds(run: RunSpec) -> float:
-    """Time that one cell would take here, without its final evaluation: two steps are run and the second is timed."""
+def estimate_range(run: RunSpec, threads: int) -> tuple[float, float]:
+    """Least and most time that one cell would take here: training, its validations and its final score.
+
+    Some steps are run, and the first part of a validation. The least is by the processor time they took, as on a
+    machine with nothing else to do; the most by the wall time of the slowest, as on one that stays as busy as it is.
+    """
     import torch
 
     from anaphor.training.build import build_experiment, build_step
+    from anaphor.training.experiment import thread_count
     from anaphor.training.schedule import make_budget
+    from anaphor.training.time_limit import estimate_duration
 
     if run.minutes is not None:
-        return STARTUP + 60 * run.minutes
-    experiment = build_experiment(run)
-    step = build_step(experiment)
-    batches = experiment.batches(0)
-    carry, seconds = None, 0.0
-    for index in range(2):
-        start = time.perf_counter()
-        metrics, carry = step([batches[index % len(batches)]], carry)
-        metrics.read()
-        if experiment.device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - start
+        return STARTUP[0] + 60 * run.minutes, STARTUP[1] + 60 * run.minutes
+    with thread_count(threads):
+        experiment = build_experiment(run)
+        step = build_step(experiment)
+        batches = experiment.batches(0)
+        carry, wall, processor = None, list[float](), list[float]()
+        begin = time.perf_counter()
+        while len(wall) < 2 or (len(wall) < PROBE_STEPS and time.perf_counter() - begin < PROBE_SECONDS):
+            start, cpu = time.perf_counter(), time.process_time()
+            metrics, carry = step([batches[len(wall) % len(batches)]], carry)
+            metrics.read()
+            if experiment.device.type == "cuda":
+                torch.cuda.synchronize()
+            wall.append(time.perf_counter() - start)
+            processor.append(time.process_time() - cpu)
+        start, cpu = time.perf_counter(), time.process_time()
+        validating = estimate_duration(lambda: experiment.evaluate("valid"), PROBE_SECONDS)
+        busy = min((time.process_time() - cpu) / threads / (time.perf_counter() - start), 1.0)
     steps_per_epoch = -(-len(batches) // run.accumulate)
     budget = make_budget(epochs=run.epochs, steps=run.steps, minutes=None, steps_per_epoch=steps_per_epoch)
     assert budget.steps is not None, "epochs have become steps"
-    return STARTUP + budget.steps * run.accumulate * seconds
+    validations = 2 + budget.steps // (run.eval_every or steps_per_epoch)  # with the final score
+    on_gpu = experiment.device.type == "cuda"  # which works while the processor waits
+    fastest = min(wall[1:]) if on_gpu else min(min(wall[1:]), min(processor[1:]) / threads)
+    steps = budget.steps * run.accumulate
+    return (
+        STARTUP[0] + steps * fastest + validations * validating * (1.0 if on_gpu else busy),
+        STARTUP[1] + steps * max(wall[1:]) + validations * validating,
+    )

@@ -51,7 +51,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     run_folder = RunFolder(folder)
     wait_for_lock(run_folder)
     if read_json(run_folder.result).get("status") != "finished":  # missing, interrupted or damaged
-        _, code = execute(spec, folder, resume=run_folder.exists, test=False)
+        _, code = execute(spec, folder, resume=run_folder.exists, threads=job["threads"], test=False)
         if code:
             return code
     experiment = load_run(folder, device=spec.device).experiment

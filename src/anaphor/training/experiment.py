@@ -21,6 +21,8 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import Result
 from anaphor.training.spec import DEVICES, RunSpec
 
+MAX_THREADS = 1024
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -162,6 +164,30 @@ def autocast_of(name: str, device: torch.device) -> Callable[[], AbstractContext
     if choose_dtype(name, device) is torch.bfloat16:
         return partial(torch.autocast, device.type, torch.bfloat16)
     return nullcontext
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that torch cannot have; None leaves it as it is."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"threads={threads}: it must be from 1 to {MAX_THREADS}")
+
+
+def set_threads(threads: int | None) -> None:
+    """Use so many CPU threads in this process; None leaves the number as it is."""
+    check_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def thread_count(threads: int | None) -> Iterator[None]:
+    """So many CPU threads inside the block, as before afterwards; None leaves the number as it is."""
+    before = torch.get_num_threads()
+    set_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def describe_environment(device: torch.device, dtype: str) -> dict[str, Any]:

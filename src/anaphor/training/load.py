@@ -15,7 +15,7 @@ from anaphor.flags import from_yaml
 from anaphor.training import checkpoint
 from anaphor.training.averaging import build_average
 from anaphor.training.build import build_experiment, task_of
-from anaphor.training.experiment import Experiment
+from anaphor.training.experiment import Experiment, set_threads
 from anaphor.training.resume import setting_differences
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import RunFolder, draw_curves
@@ -109,11 +109,20 @@ def read_spec(folder: Path | str) -> RunSpec:
     return from_yaml(run_folder.read_task().spec, run_folder.spec)
 
 
-def load_run(folder: Path | str, *, device: str = "auto", force: bool = False, warn: Warn = print_warning) -> Run:
+def load_run(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    force: bool = False,
+    warn: Warn = print_warning,
+) -> Run:
     """A run with the best weights that can be read. The global random state is left alone.
 
-    `force` accepts an imported file that was edited since the run was trained.
+    `force` accepts an imported file that was edited since the run was trained. `threads` is the number of CPU threads
+    of this process from now on; without it the number stays as it is.
     """
+    set_threads(threads)
     run_folder = RunFolder(Path(folder))
     run_folder.require()
     run_folder.check_imports(force=force, warn=warn)

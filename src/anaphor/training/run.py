@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -18,9 +19,10 @@ from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
 from anaphor.registry import ImportedFile, files_used_by
 from anaphor.training.build import build_experiment, build_trainer, spec_document, task_of
-from anaphor.training.experiment import Experiment
+from anaphor.training.experiment import MAX_THREADS, Experiment, check_threads, thread_count
 from anaphor.training.run_folder import RunFolder, absolute_path, draw_curves, resolve_data_path
 from anaphor.training.spec import RunSpec
+from anaphor.training.time_limit import TimeIsUp, limited, reserve_time
 from anaphor.training.trainer import Callback, NullCallback, Trainer
 
 NO_CALLBACK = NullCallback()
@@ -43,20 +45,31 @@ def execute(
     test: bool = True,
     tensorboard: bool = False,
     save_minutes: float = SAVE_MINUTES,
+    threads: int | None = None,
+    start: float | None = None,
     imports: Iterable[ImportedFile] = (),
     warn: Callable[[str], None] = print_warning,
 ) -> tuple[dict[str, Any], int]:
     """Train, keep the best checkpoint, score it. Gives the result and an exit code: 0, or 128 + N after signal N.
 
     A run that is in the folder is resumed with `resume` (`force`: although settings differ), or replaced with
-    `overwrite`.
+    `overwrite`. `threads`: number of CPU threads; if not given, that of the run that is resumed, or torch's own for a
+    new one. It never follows the load of the machine, because sums are rounded by it. `start`: when the command
+    started, by `time.monotonic`; a budget in minutes counts from there.
     """
     if tensorboard:
         from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 
         require_tensorboard()
+    start = time.monotonic() if start is None else start
+    check_threads(threads)
     folder = RunFolder(Path(out))
-    with folder.lock(), _divergence_recorded(folder), Interruption() as interruption:
+    with (
+        folder.lock(),
+        _divergence_recorded(folder),
+        thread_count(recorded_threads(folder) if threads is None and resume else threads),
+        Interruption() as interruption,
+    ):
         if resume:
             folder.require()
             folder.check_imports(force=force, warn=warn)
@@ -68,6 +81,7 @@ def execute(
         trainer = build_trainer(
             experiment, folder, callback, interruption.is_requested, save_minutes=save_minutes, imports=files.values()
         )
+        trainer.start = start
         earlier_test = read_test_result(folder) if resume else None
         changes = _resume(folder, trainer, force=force, warn=warn) if resume else None
         if changes is not None:
@@ -91,6 +105,8 @@ def execute(
             trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
         try:
             with progress_listener(_cancel_on_signal(interruption)):
+                if trainer.budget.seconds is not None and not trainer.is_over():
+                    warn(reserve_time(trainer, splits=1 + test))
                 trainer.fit()
         except Cancelled:  # while validating: the step is saved, and a resumed run validates it first
             trainer.save()
@@ -103,14 +119,17 @@ def execute(
         status = "finished" if trainer.is_over() else "interrupted"
         try:
             with progress_listener(_cancel_on_signal(interruption)):
-                valid, result = _score(experiment, trainer, folder, warn)
+                valid, result = _score(experiment, trainer, folder, interruption, warn)
                 result = {"status": status, "run": str(out), **result}
                 if trainer.progress.step == first_step:
                     result["test"] = earlier_test  # of the same weights
                 if test:
                     folder.write_result(result)  # in case that test cannot be scored
-                    with trainer.averaged_weights():
+                    is_new = trainer.progress.step > first_step
+                    with trainer.averaged_weights(), limited(trainer) if is_new else nullcontext():
                         result["test"] = experiment.score_test(valid).to_plain()
+        except TimeIsUp:
+            warn(f"test is not scored within --minutes {spec.minutes:g}: use `anaphor evaluate {out} --split test`")
         except Cancelled:
             return _stopped(out, interruption)
         folder.write_result(result)
@@ -136,6 +155,12 @@ def _resume(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Callable[
 def _stopped(out: Path | str, interruption: Interruption) -> tuple[dict[str, Any], int]:
     assert interruption.signal is not None, "only a signal stops it"
     return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
+
+
+def recorded_threads(folder: RunFolder) -> int | None:
+    """The number of CPU threads that a run was trained with; None where it does not say."""
+    threads = folder.read_environment().get("threads") if folder.exists else None
+    return threads if type(threads) is int and 1 <= threads <= MAX_THREADS else None
 
 
 def kept_data_path(folder: RunFolder, spec: RunSpec) -> str | None:
@@ -172,7 +197,11 @@ def _cancel_on_signal(interruption: Interruption) -> ProgressListener:
 
 
 def _score(
-    experiment: Experiment, trainer: Trainer, folder: RunFolder, warn: Callable[[str], None]
+    experiment: Experiment,
+    trainer: Trainer,
+    folder: RunFolder,
+    interruption: Interruption,
+    warn: Callable[[str], None],
 ) -> tuple[Result, dict[str, Any]]:
     """Load the best weights and score them on valid. Gives the result, and all but the test split of `result.json`."""
     progress, task = trainer.progress, task_of(experiment.spec)
@@ -183,7 +212,7 @@ def _score(
             trainer.average.load_state_dict(saved.parts.get("average"))
     with trainer.averaged_weights():
         valid = experiment.score("valid")
-        with writing_to(folder.folder):
+        with interruption.cancelling(), writing_to(folder.folder):
             figures = [*draw_curves(folder, task), *experiment.draw(folder.folder)]
     return valid, {
         "parameters": sum(weight.numel() for weight in experiment.model.parameters()),
@@ -193,6 +222,7 @@ def _score(
         "stopped_early": trainer.stopped_early(),
         "best_step": progress.best_step,
         "seconds": progress.seconds,
+        **({} if trainer.budget.seconds is None else {"reserved_seconds": round(progress.reserve, 1)}),
         f"{task.counted}_per_second": progress.count / progress.seconds if progress.seconds else None,
         "valid": valid.to_plain(),
         "test": None,
@@ -210,6 +240,18 @@ class Interruption:
         self.signal: int | None = None
         self._handlers: dict[int, Any] = {}
         self._terminals: list[int] = []
+        self._cancels = False
+
+    @contextmanager
+    def cancelling(self) -> Iterator[None]:
+        """Inside the block, for work that does not ask for signals itself, a signal raises `Cancelled` at once."""
+        before, self._cancels = self.signal, True
+        try:
+            yield
+        finally:
+            self._cancels = False
+        if self.signal != before:  # a library may have caught the exception
+            raise Cancelled
 
     def is_requested(self) -> bool:
         return self.signal is not None
@@ -236,3 +278,5 @@ class Interruption:
             with open(os.devnull, "wb") as nowhere:
                 for stream in self._terminals:
                     os.dup2(nowhere.fileno(), stream)
+        if self._cancels:
+            raise Cancelled

@@ -168,15 +168,24 @@ class Budget:
     steps: int | None
     seconds: float | None
 
-    def spent(self, steps: int, seconds: float) -> float:
-        """Fraction spent after so many steps and seconds; at 1 training is over."""
+    def spent(self, steps: int, seconds: float, other: float = 0.0, reserve: float = 0.0) -> float:
+        """Fraction spent after so many steps and seconds of training; at 1 training is over. Minutes are those of the
+        whole command: `other` seconds were spent on other work, and `reserve` are for what comes after training."""
         if self.steps is not None:
             return steps / self.steps
+        if not steps:
+            return 0.0  # one step at least
+        available = self.available(other, reserve)
+        return seconds / available if available > 0 else 1.0
+
+    def available(self, other: float, reserve: float) -> float:
+        """Seconds that can be trained, in all. The reserve takes nine tenths of the budget at most."""
         assert self.seconds is not None, "a budget has steps or seconds"
-        return seconds / self.seconds
+        return max(self.seconds - reserve, MIN_TRAINING * self.seconds) - other
 
 
 DEFAULT_EPOCHS = RunSpec.default_epochs
+MIN_TRAINING = 0.1  # part of the minutes that is never reserved
 
 
 def make_budget(*, epochs: float | None, steps: int | None, minutes: float | None, steps_per_epoch: int) -> Budget:
@@ -202,6 +211,10 @@ class Progress:
     """Items trained on, of the kind that the task counts."""
     seconds: float = 0.0
     """Time spent training, without evaluation."""
+    elapsed: float = 0.0
+    """Time of the whole command so far, and of those that it resumed."""
+    reserve: float = 0.0
+    """Seconds reserved for what comes after the last step, where the budget is in minutes."""
     best_value: float | None = None
     """Best validation value of the selecting metric."""
     best_step: int | None = None

@@ -62,7 +62,7 @@ class TrainingSection:
     steps: int | None = None
     """Number of optimizer steps."""
     minutes: float | None = None
-    """Training time in minutes; the schedule follows it."""
+    """Minutes for the whole command: training, validation, scoring and figures."""
     batch_size: int = 20
     """Examples (rows) per batch."""
     lr: float | None = None

@@ -104,11 +104,16 @@ class Trainer:
     pending: deque[PendingStep] = field(default_factory=deque)
     batches_per_epoch: int = 1
     last_save: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=time.monotonic)
+    """When the command started; earlier by the time of those that it resumes."""
+    reserve: Callable[[float], float] = lambda validating: 0.0
+    """From the seconds of a validation to those of all that comes after the last step."""
 
     def fit(self) -> None:
         """Train to the end of the budget. The last state is saved, whatever ends it but a kill."""
         self.experiment.model.train()
         self.last_save = time.monotonic()
+        self.measure_time()
         groups = self._groups()
         if self._validation_is_missing():
             self._validate()
@@ -117,6 +122,7 @@ class Trainer:
             self._train_on(next(groups))
             self._flush(keep=self.step.lag)
             self.progress.add_time(time.perf_counter() - start)
+            self.measure_time()
             if self._is_due() or self.is_over():
                 self._validate()
             elif time.monotonic() - self.last_save >= self.settings.save_seconds:
@@ -140,8 +146,18 @@ class Trainer:
         fraction = round(self.progress.batch / self.batches_per_epoch, 4) if self.progress.batch else 0
         return self.progress.epoch + fraction
 
-    def _spent(self) -> float:
-        return self.budget.spent(self.progress.step, self.progress.seconds)
+    def measure_time(self) -> float:
+        """Seconds of the whole command so far."""
+        self.progress.elapsed = time.monotonic() - self.start
+        return self.progress.elapsed
+
+    def training_time(self) -> float:
+        """Seconds of training that a budget in minutes leaves, in all."""
+        return max(self.budget.available(self.progress.elapsed - self.progress.seconds, self.progress.reserve), 0.0)
+
+    def _spent(self, more: int = 0) -> float:
+        done = self.progress
+        return self.budget.spent(done.step + more, done.seconds, done.elapsed - done.seconds, done.reserve)
 
     def is_over(self) -> bool:
         """Whether the budget is spent, or training stopped early."""
@@ -178,8 +194,7 @@ class Trainer:
 
     def _train_on(self, group: list[Any]) -> None:
         # The fraction at the end of the step: with a warmup from zero the first step would otherwise be wasted.
-        spent = self.budget.spent(self.progress.step + 1, self.progress.seconds)
-        lr = self.settings.lr * self.schedule.factor(spent)
+        lr = self.settings.lr * self.schedule.factor(self._spent(more=1))
         self.step.optimizer.set_lr(lr)
         report, self.carry = self.step(group, self.carry)
         count = sum(batch.count for batch in group)
@@ -234,6 +249,7 @@ class Trainer:
 
     def _validate(self) -> None:
         self._flush()
+        start = time.perf_counter()
         metric, progress = self.settings.metric, self.progress
         with self.averaged_weights():
             result = self.experiment.evaluate("valid")
@@ -256,7 +272,9 @@ class Trainer:
         # Before the checkpoint, so that a run that is resumed from it does not log this again.
         if self.events is not None:
             self.events.add(progress.step, line, sample)
+        progress.reserve = self.reserve(time.perf_counter() - start)
         self.save()
+        self.measure_time()
         self.callback.on_evaluation(self._epochs(), recent["train_loss"], result, is_best)
 
     def save(self) -> None:
@@ -269,6 +287,7 @@ class Trainer:
             parts["average"] = self.average.state_dict()
         if self.carry is not None:
             parts["carry"] = flatten(self.carry)
+        self.measure_time()
         facts = {**self.facts, "progress": asdict(self.progress), "schedule": self.schedule.state_dict()}
         checkpoint.write(self.folder.checkpoints, self.progress.step, parts, facts)
         best = [] if self.progress.best_step is None else [self.progress.best_step]
@@ -279,6 +298,7 @@ class Trainer:
     def load(self, saved: checkpoint.Checkpoint) -> None:
         """Restore a checkpoint. The random generators come last, so that nothing draws from them in between."""
         self.progress = saved.validate_for_resume()
+        self.start -= self.progress.elapsed
         saved.load_into(self.experiment.model)
         self.step.optimizer.load_state_dict(saved.parts["optimizer"])
         self.schedule.load_state_dict(saved.facts["schedule"])

@@ -1,0 +1,167 @@
+"""`--minutes` limits the whole command: time for validation and scoring is estimated and reserved."""
+
+import json
+import signal
+import time
+
+import pytest
+import torch
+
+import anaphor.evaluation
+from anaphor.evaluation import Cancelled, progress_listener, report_progress
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.training.run import execute
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.schedule import Budget
+from anaphor.training.time_limit import estimate_duration
+from anaphor.training.trainer import NullCallback
+
+
+class Clock:
+    """A clock that stands still unless it is moved."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def counting(clock, seconds, parts, name="scoring"):
+    """A computation in parts; the first takes five times as long, as it does when memory is allocated."""
+
+    def call():
+        for number in range(parts):
+            clock.now += seconds * (5 if number == 0 else 1)
+            report_progress(name, number + 1, parts)
+
+    return call
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    return clock
+
+
+def test_a_short_computation_is_measured_to_its_end(clock):
+    assert estimate_duration(counting(clock, 0.01, 10), 1.0) == pytest.approx(0.14)
+
+
+def test_a_long_computation_is_extrapolated_from_its_first_parts(clock):
+    assert estimate_duration(counting(clock, 0.5, 100), 4.0) == pytest.approx(52.0)
+    assert clock.now < 106, "it was cancelled"
+
+
+def test_a_second_kind_of_work_is_extrapolated_on_its_own(clock):
+
+    def both():
+        counting(clock, 0.1, 10)()
+        counting(clock, 1.0, 50, "translating")()
+
+    assert estimate_duration(both, 8.0) == pytest.approx(1.4 + 54)
+
+
+def test_a_signal_while_estimating_is_not_taken_for_the_end_of_it(clock):
+    def cancel(name, fraction):
+        raise Cancelled
+
+    with progress_listener(cancel), pytest.raises(Cancelled):
+        estimate_duration(counting(clock, 1.0, 5), 1.0)
+
+
+def test_estimating_leaves_the_random_state_alone():
+    before = torch.get_rng_state()
+    estimate_duration(lambda: torch.rand(3), 1.0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_minutes_are_those_of_the_whole_command():
+    budget = Budget(None, 60.0)
+    assert budget.spent(9, 30.0) == 0.5
+    assert budget.spent(9, 24.0, other=16.0, reserve=20.0) == 1
+    assert budget.spent(9, 3.0, reserve=1e9) == 0.5, "a tenth is never reserved"
+    assert budget.spent(9, 3.0, other=1e9) == 1
+    assert budget.spent(0, 0.0, other=1e9) == 0, "there is one step at least"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text("the cat sat on the mat\nthe dog sat on the log\n" * 200)
+    return str(path)
+
+
+def spec_of(text, seconds):
+    return LanguageRunSpec(
+        data=text, model="lstm", width=8, layers=1, batch_size=4, bptt=6, minutes=seconds / 60, device="cpu"
+    )
+
+
+@pytest.fixture
+def passing(monkeypatch):
+    """Time passes only while a batch is evaluated (`validating` seconds in all) and at each look at the clock."""
+    clock, report = Clock(), anaphor.evaluation.report_progress
+    cost = {"seconds": 0.0}
+
+    def listen(name, done, total):
+        clock.now += cost["seconds"] / total
+        report(name, done, total)
+
+    def look():
+        clock.now += 0.02
+        return clock.now
+
+    monkeypatch.setattr(anaphor.evaluation, "report_progress", listen)
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, look)
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    torch.set_default_dtype(torch.float32)
+    return clock, cost
+
+
+def test_validation_and_scoring_fit_into_the_minutes(text, tmp_path, passing):
+    clock, cost = passing
+    cost["seconds"], start, warnings = 2.0, clock.now, []
+    result, code = execute(spec_of(text, 30), tmp_path / "run", warn=warnings.append)
+    assert (code, result["status"]) == (0, "finished")
+    assert 20 <= clock.now - start <= 30, "the time is used, and not exceeded"
+    assert result["test"] is not None
+    assert result["reserved_seconds"] >= 3 * cost["seconds"]
+    assert len(RunFolder(tmp_path / "run").read_metrics()) == 2
+    assert [line for line in warnings if line.startswith("--minutes 0.5: ")]
+    steps = result["steps"]
+    result, code = execute(spec_of(text, 30), tmp_path / "run", resume=True, warn=warnings.append)
+    assert (code, result["status"], result["steps"]) == (0, "finished", steps), "a finished run stays finished"
+
+
+def test_minutes_that_one_validation_exceeds_are_said_to_be_too_short(text, tmp_path, passing):
+    clock, cost = passing
+    cost["seconds"], start, warnings = 100.0, clock.now, []
+    result, code = execute(spec_of(text, 30), tmp_path / "run", warn=warnings.append)
+    assert (code, result["status"]) == (0, "finished")
+    assert [line for line in warnings if line.startswith("--minutes 0.5 is too short: validation, scoring and figures")]
+    assert result["steps"] > 0
+    assert result["test"] is None
+    assert warnings[-1].startswith("test is not scored within --minutes 0.5: use `anaphor evaluate ")
+    assert clock.now - start < 310, "an estimate, one validation, one score of valid, and the first batches of test"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["test"] is None
+
+
+def test_a_stopped_run_has_the_rest_of_its_minutes_when_it_is_resumed(text, tmp_path, passing):
+    clock, _ = passing
+
+    class Stop(NullCallback):
+        def on_step(self, progress, loss, count):
+            if progress > 0.5:
+                signal.raise_signal(signal.SIGTERM)
+
+    start = clock.now
+    result, _ = execute(spec_of(text, 3), tmp_path / "run", Stop(), test=False, warn=lambda line: None)
+    assert result["status"] == "stopped"
+    clock.now += 1000
+    between = clock.now
+    result, _ = execute(spec_of(text, 3), tmp_path / "run", resume=True, test=False, warn=lambda line: None)
+    assert result["status"] == "finished"
+    assert clock.now - between + (between - 1000 - start) <= 3.5
