@@ -11,7 +11,7 @@ from anaphor.cli.main import main
 from faults.runs import text_file
 
 SMALL = ["train", "lm", "--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "4", "--bptt", "6",
-         "--steps", "2", "--device", "cpu", "--json"]  # fmt: skip
+         "--steps", "4", "--eval-every", "2", "--device", "cpu", "--json"]  # fmt: skip
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_signal_while_curves_are_drawn_stops_training_unscored(
     send(number, caught=caught)
     assert main([*SMALL, "--data", str(text_file(tmp_path)), "--out", str(out)]) == code
     assert json.loads(capsys.readouterr().out) == {"status": "stopped", "run": str(out)}
-    assert (out / "checkpoints" / "step-2").is_dir()
+    assert (out / "checkpoints" / "step-4").is_dir()
     assert not (out / "result.json").exists()
     monkeypatch.undo()
     assert main(["train", "lm", "--resume", "--out", str(out), "--json"]) == 0
