@@ -37,6 +37,7 @@ def send(monkeypatch):
     return patch
 
 
+@pytest.mark.curves
 @pytest.mark.parametrize("caught", [False, True])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_while_curves_are_drawn_stops_training_unscored(

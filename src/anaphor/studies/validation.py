@@ -87,7 +87,8 @@ def estimate_range(run: RunSpec, threads: int) -> tuple[float, float]:
         validating = estimate_duration(lambda: experiment.evaluate("valid"), PROBE_SECONDS)
         busy = min((time.process_time() - cpu) / threads / (time.perf_counter() - start), 1.0)
     steps_per_epoch = -(-len(batches) // run.accumulate)
-    budget = make_budget(epochs=run.epochs, steps=run.steps, minutes=None, steps_per_epoch=steps_per_epoch)
+    epochs = run.epochs if run.epochs or run.steps else run.default_epochs
+    budget = make_budget(epochs=epochs, steps=run.steps, minutes=None, steps_per_epoch=steps_per_epoch)
     assert budget.steps is not None, "epochs have become steps"
     validations = 2 + budget.steps // (run.eval_every or steps_per_epoch)  # with the final score
     on_gpu = experiment.device.type == "cuda"  # which works while the processor waits
