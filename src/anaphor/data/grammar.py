@@ -45,8 +45,14 @@ class Grammar:
                 raise ConfigError(f"the probabilities of {symbol!r} must be positive and sum to 1, not to {total}")
         if start not in self.rules:
             raise ConfigError(f"the grammar has no rule for its start {start!r}")
-        self._bounds = {
-            symbol: list(accumulate(rule.probability for rule in choices)) for symbol, choices in self.rules.items()
+        # For each symbol upper bounds of a number in [0, 1) and what it becomes, as a stack has it. The last bound,
+        # which may be below one by a rounding error, is left out: whatever exceeds all others is the last choice.
+        self._expansions = {
+            symbol: (
+                list(accumulate(rule.probability for rule in choices))[:-1],
+                [tuple(reversed(rule.symbols)) for rule in choices],
+            )
+            for symbol, choices in self.rules.items()
         }
         self._table = self._predictions()
         self.entropy, self.length = self._moments()
@@ -65,16 +71,15 @@ class Grammar:
     def sample(self, generator: random.Random) -> list[str]:
         """Draw one line."""
         words: list[str] = []
-        stack = [self.start]
+        stack, expansions, draw = [self.start], self._expansions, generator.random
         while stack:
             symbol = stack.pop()
-            if symbol not in self.rules:
+            found = expansions.get(symbol)
+            if found is None:
                 words.append(symbol)
-                continue
-            bounds = self._bounds[symbol]
-            # The last bound may be below one by a rounding error.
-            chosen = min(bisect_right(bounds, generator.random()), len(bounds) - 1)
-            stack.extend(reversed(self.rules[symbol][chosen].symbols))
+            else:
+                bounds, choices = found
+                stack.extend(choices[bisect_right(bounds, draw())])
         return words
 
     def losses(self, line: Sequence[str]) -> list[float]:
