@@ -135,8 +135,8 @@ def build_loops(peer: str, device: torch.device) -> tuple[OurLoop, PlainLoop, Im
     facts = ImageFacts.of(split)
     shape = spec.model_spec(CLASSES, SIZE)
     experiment = ImageExperiment(spec, shape.build().to(device).train(), facts, no_dataset, device=device)
-    experiment.split = lambda name: on_device  # type: ignore[assignment]
     on_device = split.to(device)
+    experiment.split = lambda name: on_device  # type: ignore[assignment]
     batches = [batch for batch in experiment.batches(0) if batch.count == spec.batch_size]
     loader = DataLoader(
         Augmented(split, facts), spec.batch_size, shuffle=True, drop_last=True, num_workers=WORKERS[device.type],
