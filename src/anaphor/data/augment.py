@@ -189,7 +189,7 @@ class Augmentation:
 
 
 def uniforms(seed: Tensor, epoch: Tensor, index: Tensor, streams: Tensor) -> Tensor:
-    """Numbers [B, S] in [0, 1), a function of the arguments alone. All are int64; seed and streams are hashed before."""
+    """Numbers [B, S] in [0, 1), a function of the arguments alone, all int64; seed and streams are spread before."""
     image = hash32(index + epoch * 0x9E3779B1 + seed)
     return (hash32(image[:, None] + streams) >> 8).float() * 2.0**-24
 
