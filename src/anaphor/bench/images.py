@@ -71,11 +71,11 @@ def timm_vit(spec: ImageModelSpec) -> nn.Module:
 
 
 def peers() -> dict[str, Callable[[ImageModelSpec], nn.Module]]:
-    """Models of the same shape, by name; timm's where it is installed."""
+    """Models of the same shape, by name; timm's where it can be imported."""
     found: dict[str, Callable[[ImageModelSpec], nn.Module]] = {"nn.TransformerEncoder": PlainViT}
     try:
         import timm  # noqa: F401
-    except ImportError:
+    except (ImportError, RuntimeError):  # also where the torchvision that it needs is built for another torch
         return found
     return {"timm's ViT": timm_vit, **found}
 
