@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import look_up, nearest, user_path
-from anaphor.data.cifar import Cifar10, find_cifar
 from anaphor.data.dataset import (
     PAIR_COLUMNS,
     SOURCE,
@@ -30,11 +29,9 @@ from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
-from anaphor.data.image_files import ImageArchive, ImageFolder
 from anaphor.data.images import IMAGE_COLUMNS, ImageDataset
-from anaphor.data.shapes import Shapes
 from anaphor.errors import AnaphorError, ConfigError, DataError
-from anaphor.registry import DATASETS
+from anaphor.registry import DATASETS, resolve
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
 _BY_LANGUAGE = re.compile(r"[^.]+\.(?P<language>[^.]+)(?:\.txt)?(?:\.gz)?")
@@ -121,13 +118,18 @@ REVERSE = _embedded(Reverse, "random letters; the target is the source reversed"
 DATES = _embedded(Dates, "dates in many spellings, to be written like 2026-11-15; for characters or bpe")
 CIFAR_10 = _on_disk(
     "cifar-10",
-    lambda files: Cifar10("cifar-10", files),
+    lambda files: resolve("anaphor.data.cifar:Cifar10")("cifar-10", files),
     stored_as="cifar10",
     about="photographs of 32 × 32 pixels in ten classes; the last 5,000 of train are valid (Krizhevsky 2009)",
     license="none stated",
     columns=IMAGE_COLUMNS,
 )
-SHAPES = _embedded(Shapes, "one of six shapes on a cluttered background, 32 × 32 pixels; the label is the shape")
+SHAPES = NamedDataset(
+    about="one of six shapes on a cluttered background, 32 × 32 pixels; the label is the shape",
+    license="none needed",
+    columns=IMAGE_COLUMNS,
+    open=lambda: resolve("anaphor.data.shapes:Shapes")(),
+)
 
 
 def find_dataset(name: str) -> NamedDataset:
@@ -210,6 +212,10 @@ def _open_text_path(name: str) -> Dataset | None:
 
 
 def _open_image_path(name: str) -> Dataset | None:
+    # Imported here, because most runs have no images.
+    from anaphor.data.cifar import find_cifar
+    from anaphor.data.image_files import ImageArchive, ImageFolder
+
     path = user_path(name)
     if path.is_dir():
         return find_cifar(name, path) or ImageFolder(name, path)
