@@ -41,7 +41,7 @@ __version__ = "0.1.0"
 # busy one hardly advances; with none it has half its speed on a quiet machine. libgomp reads the number when torch
 # is loaded. docs/training.md has the measurement.
 if "OMP_WAIT_POLICY" not in os.environ:  # the user's own choice; a spin count would override it
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "500")
 
 # Looked up on first use, so that `anaphor --help` need not wait for torch.
 _PACKAGES = ("config", "draw", "errors", "inspect", "mixers", "models", "taps")
