@@ -12,7 +12,8 @@ from anaphor.data import InMemoryImages
 from anaphor.errors import ConfigError
 from anaphor.metrics.accuracy import calibration_error, score_classes
 from anaphor.tasks.images import ImageRunSpec
-from anaphor.tasks.images.experiment import build_experiment
+from anaphor.tasks.images.experiment import ImageExperiment, build_experiment
+from anaphor.training import run
 from anaphor.training.build import build_step
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
@@ -131,7 +132,9 @@ def digests(out):
     return {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
 
 
-def test_resume_is_exact_with_augmentation_mixup_and_ema(tmp_path):
+def test_resume_is_exact_with_augmentation_mixup_and_ema(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "draw_curves", lambda folder, task: [])  # figures take longer than the steps
+    monkeypatch.setattr(ImageExperiment, "draw", lambda self, folder: [])
     spec = ImageRunSpec(**SMALL, **EVERYTHING, steps=15, eval_every=5)
     whole, _ = execute(spec, tmp_path / "whole", test=False)
     with pytest.raises(RuntimeError, match="killed"):

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import math
+from typing import ClassVar
 
 import pytest
 import torch
 
 from anaphor.errors import Diverged
+from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.run import execute
@@ -60,6 +62,41 @@ def test_a_captured_step_on_padded_pairs_learns_the_same(name, tmp_path):
     captured = losses(spec, tmp_path / "captured")
     assert captured == pytest.approx(plain, rel=5e-3)
     assert captured[-1] < captured[0]
+
+
+AUGMENTED = {
+    "none": {},
+    "all": {"crop_padding": 4, "flip": True, "color_jitter": 0.2, "random_ops": 2, "cutout": 8, "mixup": 0.8,
+            "cutmix": 1.0, "label_smoothing": 0.1, "average": "ema", "optimizer": "muon"},
+    "lstm": {"mixers": ("bidirectional-lstm", "attention"), "width": 32, "flip": True},
+}  # fmt: skip
+
+
+@on_gpu
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_a_captured_step_on_augmented_images_learns_the_same(name, tmp_path):
+    spec = ImageRunSpec(steps=240, eval_every=80, dtype="float32", max_examples=1000, **AUGMENTED[name])
+    plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
+    captured = losses(spec, tmp_path / "captured")
+    assert captured == pytest.approx(plain, rel=2e-2)
+    assert captured[-1] < captured[0]
+
+
+@on_gpu
+def test_images_are_augmented_anew_in_every_epoch_of_a_captured_step(tmp_path):
+    """The epoch is a tensor that is copied to where the graph reads it."""
+    spec = ImageRunSpec(
+        max_examples=64, batch_size=64, steps=8, eval_every=8, translation=0.4, dtype="float32", lr=1e-9
+    )
+    execute(spec, tmp_path / "run", Losses(), test=False)
+    assert len({round(loss, 6) for loss in Losses.seen[4:]}) == len(Losses.seen[4:])
+
+
+class Losses(NullCallback):
+    seen: ClassVar[list[float]] = []
+
+    def on_step(self, progress, loss, count):
+        self.seen.append(loss)
 
 
 @on_gpu
