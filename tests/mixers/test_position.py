@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
 from anaphor.mixers import AttentionSpec
-from anaphor.mixers.attention.position import Alibi, Relative, Rotary, Sinusoidal, SinusoidalUnpaired
+from anaphor.mixers.attention.position import Alibi, Relative, RelativeBuckets, Rotary, Sinusoidal, SinusoidalUnpaired
 from anaphor.mixers.spec import Sizes
 
 
@@ -99,3 +99,25 @@ def test_learned_positions_end_where_the_table_ends():
     mixer(x[:, :6], mixer.initial_state(x), Span.whole(x[:, :6]))
     with pytest.raises(ConfigError, match="7 tokens are more than the 6 learned positions"):
         mixer(x, mixer.initial_state(x), Span.whole(x))
+
+
+def test_relative_buckets_are_exact_near_by_and_logarithmic_far_away():
+    """T5's formula with 32 buckets for distances up to 128, in both directions."""
+    for distance in range(-600, 601):
+        bucket = int(RelativeBuckets.bucket(torch.tensor(distance)))
+        side, far = (16 if distance < 0 else 0), abs(distance)
+        if far >= 8:
+            # An integer form of 8 + ⌊8 · log(far / 8) / log(16)⌋: the largest n with (far / 8)² ≥ 2^n.
+            far = 8 + max(n for n in range(8) if far * far >= 2**n * 64)
+        assert bucket == side + far, distance
+
+
+def test_relative_buckets_add_one_learned_number_for_each_head_and_bucket():
+    position = RelativeBuckets(sizes())
+    q, k = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 7, 4)
+    bias = position.bias(q, k, torch.arange(4, 7)[None], torch.arange(7)[None])
+    for head in range(2):
+        for i in range(3):
+            for j in range(7):
+                bucket = position.bucket(torch.tensor(4 + i - j))
+                assert bias[0, head, i, j] == position.table.weight[bucket, head]

@@ -64,7 +64,7 @@ class PositionOptions:
     """Options of everything that may encode positions."""
 
     position: str = "none"
-    """Position encoding: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi or relative."""
+    """Positions: none, learned, sinusoidal, sinusoidal-unpaired, rotary, alibi, relative or relative-buckets."""
     max_positions: int = 1024
     """Number of learned positions."""
 

@@ -14,16 +14,21 @@ if TYPE_CHECKING:
         IMAGE_PRESETS,
         PRESETS,
         SEQ2SEQ_PRESETS,
+        TEXT_PRESETS,
         build,
         build_image_classifier,
         build_seq2seq,
+        build_text_encoder,
         image_preset,
         preset,
         seq2seq_preset,
+        text_preset,
     )
     from anaphor.models.seq2seq import Seq2Seq
     from anaphor.models.seq2seq_spec import Seq2SeqSpec
     from anaphor.models.spec import BackboneSpec, LanguageModelSpec
+    from anaphor.models.text_encoder import TextEncoder
+    from anaphor.models.text_spec import TextEncoderSpec
     from anaphor.models.textbook import (
         FFN,
         AttentionHead,
@@ -38,6 +43,7 @@ __all__ = [
     "IMAGE_PRESETS",
     "PRESETS",
     "SEQ2SEQ_PRESETS",
+    "TEXT_PRESETS",
     "AttentionHead",
     "AttentionResidual",
     "Backbone",
@@ -57,15 +63,19 @@ __all__ = [
     "Seq2Seq",
     "Seq2SeqSpec",
     "Summary",
+    "TextEncoder",
+    "TextEncoderSpec",
     "TokenEmbedder",
     "Transformer",
     "build",
     "build_image_classifier",
     "build_seq2seq",
+    "build_text_encoder",
     "image_preset",
     "preset",
     "seq2seq_preset",
     "summarize",
+    "text_preset",
 ]
 # Imported on first use, so that specs and presets are there without torch.
 _MODULES = {
@@ -79,9 +89,12 @@ _MODULES = {
         *("PRESETS", "build", "preset"),
         *("SEQ2SEQ_PRESETS", "build_seq2seq", "seq2seq_preset"),
         *("IMAGE_PRESETS", "build_image_classifier", "image_preset"),
+        *("TEXT_PRESETS", "build_text_encoder", "text_preset"),
     ),
     "seq2seq": ("Seq2Seq",),
     "seq2seq_spec": ("Seq2SeqSpec",),
+    "text_encoder": ("TextEncoder",),
+    "text_spec": ("TextEncoderSpec",),
     "spec": ("BackboneSpec", "LanguageModelSpec"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

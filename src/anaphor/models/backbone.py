@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.layer import Attention, CrossAttention, CrossAttentionSpec, Source
+from anaphor.mixers.attention.position import RelativeBuckets
 from anaphor.mixers.base import DROPOUTS, Mixer, Span
 from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.mixers.spec import MixerSpec, check_probability
@@ -221,6 +222,14 @@ class Block(nn.Module):
         return self._feed_forward(self.mixer_sublayer.post(x[:, :count], mixed))
 
 
+def share_buckets(mixers: Sequence[Mixer]) -> None:
+    """One table of relative positions for all layers: that of the first one that has it."""
+    found = [mixer.position for mixer in mixers if isinstance(mixer, Attention)]
+    tables = [position for position in found if isinstance(position, RelativeBuckets)]
+    for position in tables[1:]:
+        position.share(tables[0])
+
+
 class Backbone(nn.Module):
     """Blocks on top of each other, and after the last one a norm and a projection where wanted.
 
@@ -244,7 +253,8 @@ class Backbone(nn.Module):
             self.add_module(str(number), block)
             width_in = block.width_out
         assert width_in is not None, "a backbone has at least one block"
-        self.norm = nn.LayerNorm(width_in) if norm else None
+        share_buckets(self.mixers)
+        self.norm = nn.LayerNorm(width_in, eps=blocks[-1].norm_eps) if norm else None
         self.out_proj = nn.Linear(width_in, width_out, bias=False) if width_out not in (None, width_in) else None
         self.width_out = width_in if width_out is None else width_out
         limits = [spec.mixer.limit for spec in blocks]

@@ -15,12 +15,13 @@ from anaphor.mixers.spec import Sizes
 from anaphor.models.image_spec import ImageModelSpec, check_divides
 from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
+from anaphor.models.text_spec import TextEncoderSpec
 
 
 class TokenEmbedder(nn.Module):
     """Embeddings, scaled, with position encoding, word dropout and dropout. [B, T] -> [B, T, D]"""
 
-    def __init__(self, spec: LanguageModelSpec, shared: nn.Embedding | None = None) -> None:
+    def __init__(self, spec: LanguageModelSpec | TextEncoderSpec, shared: nn.Embedding | None = None) -> None:
         """`shared` are the embeddings of another model, to be used here too."""
         super().__init__()
         self.spec = spec
@@ -31,8 +32,9 @@ class TokenEmbedder(nn.Module):
         else:
             self.__dict__["embedding"] = shared  # not registered: it exists once, in every copy, file and device
         self.dropped_word = nn.Embedding(1, width) if spec.word_dropout else None
-        scheme = POSITIONS[spec.position if spec.adds_position else "none"]
-        self.position = scheme(Sizes(width, heads=1, head_width=width, max_positions=spec.max_positions))
+        scheme = POSITIONS[spec.embedder_position]
+        rows = spec.max_positions + spec.position_offset
+        self.position = scheme(Sizes(width, heads=1, head_width=width, max_positions=rows))
         # A fixed encoding has values of size 1; embeddings are initialized small and scaled up to that.
         self.scale = math.sqrt(width) if self.position.scales_embedding else 1.0
         self.limit = spec.max_positions if self.position.has_limit else None
@@ -44,13 +46,19 @@ class TokenEmbedder(nn.Module):
         return "embedding" in self._modules
 
     def forward(self, tokens: Tensor, span: Span) -> Tensor:
+        return self.drop(self.embed(tokens, span))
+
+    def embed(self, tokens: Tensor, span: Span) -> Tensor:
+        """Embeddings with position encoding and word dropout. [B, T] -> [B, T, D]"""
         x: Tensor = self.embedding(tokens)
         if self.training and self.dropped_word is not None:
             x = drop_words(x, tokens, self.spec.word_dropout, self.spec.vocabulary, self.dropped_word.weight[0])
         x = self.scale * x
-        encoding = self.position.embed(span.positions)
-        if encoding is not None:
-            x = x + encoding.to(x.dtype)
+        encoding = self.position.embed(span.positions + self.spec.position_offset)
+        return x if encoding is None else x + encoding.to(x.dtype)
+
+    def drop(self, x: Tensor) -> Tensor:
+        """Dropout of the embeddings, in training."""
         p = self.spec.embedding_dropout
         return DROPOUTS[self.spec.dropout_kind](x, p) if self.training and p else x
 
@@ -77,6 +85,27 @@ class TokenEmbedder(nn.Module):
             check_limit(span.count, self.limit)
         elif span.seen.device.type == "cpu" and len(span.seen) and not torch.compiler.is_compiling():
             check_limit(int((span.seen + span.lengths).max()), self.limit)
+
+
+class TextEmbedder(TokenEmbedder):
+    """The same with token types and layer norm where wanted. [B, T] -> [B, T, D]"""
+
+    spec: TextEncoderSpec
+
+    def __init__(self, spec: TextEncoderSpec) -> None:
+        super().__init__(spec)
+        width = spec.width_in
+        self.token_types = nn.Embedding(spec.token_types, width) if spec.token_types else None
+        self.norm = nn.LayerNorm(width, eps=spec.norm_eps) if spec.embedding_norm else None
+
+    def forward(self, tokens: Tensor, span: Span, token_types: Tensor | None = None) -> Tensor:
+        """`token_types` [B, T]; None means that all are of the first type."""
+        x = self.embed(tokens, span)
+        if self.token_types is not None:
+            x = x + (self.token_types.weight[0] if token_types is None else self.token_types(token_types))
+        elif token_types is not None:
+            raise ConfigError("the model has no token types: do not give any, or set the option token_types")
+        return self.drop(x if self.norm is None else self.norm(x))
 
 
 class PatchEmbedder(nn.Module):
@@ -149,9 +178,9 @@ class PatchEmbedder(nn.Module):
             check_divides(spec.patch, side)
 
 
-def build_embedding(spec: LanguageModelSpec) -> nn.Embedding:
+def build_embedding(spec: LanguageModelSpec | TextEncoderSpec) -> nn.Embedding:
     """A table for all tokens, with n-grams where wanted."""
-    if not spec.ngram_embedding:
+    if isinstance(spec, TextEncoderSpec) or not spec.ngram_embedding:
         return nn.Embedding(spec.vocabulary, spec.width_in)
     if spec.words is None:
         raise ConfigError("ngram_embedding needs the words of the vocabulary: give words=tokenizer.tokens")

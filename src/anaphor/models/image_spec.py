@@ -52,8 +52,6 @@ class ImageModelSpec(BackboneSpec):
         check_at_least(0, registers=self.registers)
         check_probability(drop_path=self.drop_path)
         check_divides(self.patch, self.image_size)
-        if not 0 < self.norm_eps < 1:
-            raise ConfigError(f"norm_eps={self.norm_eps}: it must be above 0 and below 1")
         if self.position == "sinusoidal-unpaired":
             raise ConfigError(f"position={self.position!r} has no form in two dimensions: use sinusoidal")
         if self.position == "sinusoidal" and self.width_in % 4:
@@ -101,9 +99,7 @@ class ImageModelSpec(BackboneSpec):
         blocks = super().blocks()
         last = max(len(blocks) - 1, 1)
         return [
-            replace(
-                block, drop_path=self.drop_path * number / last, layer_scale=self.layer_scale, norm_eps=self.norm_eps
-            )
+            replace(block, drop_path=self.drop_path * number / last, layer_scale=self.layer_scale)
             for number, block in enumerate(blocks)
         ]
 

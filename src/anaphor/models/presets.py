@@ -9,14 +9,16 @@ from anaphor.mixers.spec import LayerOptions, options_of
 from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
 from anaphor.models.spec import LanguageModelSpec, option_names
+from anaphor.models.text_spec import TextEncoderSpec
 from anaphor.registry import MIXERS, Registry
 
 if TYPE_CHECKING:
     from anaphor.models.image_model import ImageClassifier
     from anaphor.models.language_model import LanguageModel
     from anaphor.models.seq2seq import Seq2Seq
+    from anaphor.models.text_encoder import TextEncoder
 
-Spec = TypeVar("Spec", LanguageModelSpec, Seq2SeqSpec, ImageModelSpec)
+Spec = TypeVar("Spec", LanguageModelSpec, Seq2SeqSpec, ImageModelSpec, TextEncoderSpec)
 
 # Layers without norm, residual connection and feed-forward network, as textbooks have them.
 _PLAIN = {
@@ -179,3 +181,54 @@ def build_image_classifier(
 ) -> ImageClassifier:
     """A new image classifier by name: `build_image_classifier("vit-tiny", classes=10, image_size=32)`."""
     return image_preset(name, classes=classes, image_size=image_size, channels=channels, **overrides).build()
+
+
+_PLAIN_TEXT = {name: value for name, value in _PLAIN.items() if name not in ("tied", "head_bias")}
+_BERT = {
+    "mixers": ("attention",),
+    "mask": "everything",
+    "position": "learned",
+    "max_positions": 512,
+    "norm": "after",
+    "norm_eps": 1e-12,
+    "embedding_norm": True,
+    "token_types": 2,
+    "pooling": "cls",
+    "pooler": "tanh",
+}
+
+
+def _bert(layers: int, heads: int, width: int) -> dict[str, Any]:
+    return {**_BERT, "layers": layers, "heads": heads, "width": width}
+
+
+TEXT_PRESETS = Registry(
+    "model",
+    {
+        "lstm": {**_PLAIN_TEXT, "mixers": ("lstm",), "layers": 1},
+        "bidirectional-lstm": {**_PLAIN_TEXT, "mixers": ("bidirectional-lstm",), "layers": 1},
+        "transformer": {"mixers": ("attention",), "layers": 2, "mask": "everything", "position": "sinusoidal"},
+        # The recurrent layer encodes positions for the attention above it.
+        "hybrid": {"mixers": ("bidirectional-lstm", "attention"), "mask": "everything"},
+        # Sizes as published with BERT (Devlin et al., 2019) and its small versions (Turc et al., 2019).
+        "bert-tiny": _bert(2, 2, 128),
+        "bert-mini": _bert(4, 4, 256),
+        "bert-small": _bert(4, 8, 512),
+        "bert-base": _bert(12, 12, 768),
+        "bert-large": _bert(24, 16, 1024),
+    },
+)
+
+
+def text_preset(name: str, *, vocabulary: int, classes: int | None = None, **overrides: Any) -> TextEncoderSpec:
+    """The spec of that name, with some settings changed."""
+    settings = {**look_up(TEXT_PRESETS, name, "model"), **overrides, "vocabulary": vocabulary, "classes": classes}
+    check_fields(TextEncoderSpec, settings)
+    if "mixers" in overrides and "layers" not in overrides:
+        settings["layers"] = None  # one for each mixer named
+    return _drop_inapplicable(TextEncoderSpec, settings, overrides)
+
+
+def build_text_encoder(name: str, *, vocabulary: int, classes: int | None = None, **overrides: Any) -> TextEncoder:
+    """A new text encoder by name: `build_text_encoder("lstm", vocabulary=10_000, classes=2)`."""
+    return text_preset(name, vocabulary=vocabulary, classes=classes, **overrides).build()

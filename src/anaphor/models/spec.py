@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from anaphor.models.backbone import Backbone, BlockSpec
     from anaphor.models.language_model import LanguageModel
 
-SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind")
+SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind", "norm_eps")
 """Options that every model accepts and not every model uses."""
 PER_LAYER = ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts")
 
@@ -44,6 +44,8 @@ class StackOptions:
     """Activation of the feed-forward networks: relu, gelu or gelu-tanh."""
     norm: str = "before"
     """Layer norm: before (pre-norm, and one after the last layer), after (post-norm) or none."""
+    norm_eps: float = 1e-5
+    """Added to the variance in layer norm."""
     residual: bool = True
     """Residual connection around each layer."""
     dropout: float = 0.0
@@ -101,6 +103,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         for name in PER_LAYER:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_at_least(1, width=self.width, max_positions=self.max_positions)
+        if not 0 < self.norm_eps < 1:
+            raise ConfigError(f"norm_eps={self.norm_eps}: it must be above 0 and below 1")
         look_up(INIT_SCHEMES, self.init_scheme, "init scheme")
         look_up(POSITIONS, self.position, "position")
         if self.layers is not None and self.layers < len(self.mixers):
@@ -181,6 +185,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             activation=self.activation,
             dropout=dropout,
             dropout_kind=self.dropout_kind,
+            norm_eps=self.norm_eps,
         )
 
     @property
@@ -209,6 +214,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             unused["activation"] = "applies to the feed-forward network only, and the model has none: set --feedforward"
         if not any(self._dropouts()):
             unused["dropout_kind"] = "has no effect without dropout: set --dropout or another dropout rate"
+        if {self.norm, *self._by_layer("norm")} == {"none"}:
+            unused["norm_eps"] = "applies to layer norm only, and the model has none: set --norm"
         return {name: unused[name] for name in names if name in unused}
 
     def _dropouts(self) -> Sequence[float]:
@@ -274,6 +281,16 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
             raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")
         for name in ("input_dropout", "output_dropout", "word_dropout"):
             check_probability(**{name: getattr(self, name)})
+
+    @property
+    def position_offset(self) -> int:
+        """Row of the table of learned positions that the first token has."""
+        return 0
+
+    @property
+    def embedder_position(self) -> str:
+        """Position encoding that is added to the embeddings."""
+        return self.position if self.adds_position else "none"
 
     @property
     def width_in(self) -> int:

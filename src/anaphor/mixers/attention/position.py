@@ -154,6 +154,39 @@ class Relative(Position):
         return bias
 
 
+class RelativeBuckets(Position):
+    """A learned bias for each head and range of distances: 16 ranges before and 16 behind a token, of one distance each
+    up to 8, then wider and wider up to 128 (Raffel et al., 2020). One table serves all layers of a stack."""
+
+    method = "bias"
+    buckets: ClassVar[int] = 32
+    max_distance: ClassVar[int] = 128
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.table: nn.Embedding = nn.Embedding(self.buckets, sizes.heads)
+
+    def share(self, owner: RelativeBuckets) -> None:
+        """Use the table of another layer instead of its own."""
+        del self.table
+        self.__dict__["table"] = owner.table  # not registered: it exists once, in every copy, file and device
+
+    @classmethod
+    def bucket(cls, distance: Tensor) -> Tensor:
+        """Number of the range of a distance; positive ones are of keys before the query."""
+        side = cls.buckets // 2
+        exact = side // 2
+        far = distance.abs()
+        # In single precision, as in the libraries that trained such tables: some distances are at a border.
+        ratio = torch.log(far.clamp(min=1).float() / exact) / math.log(cls.max_distance / exact)
+        wide = (exact + (ratio * (side - exact)).long()).clamp(max=side - 1)
+        return torch.where(far < exact, far, wide) + side * (distance < 0)
+
+    def bias(self, q: Tensor, k: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        distance = query_positions[:, :, None] - key_positions[:, None, :]  # [B, T, S]
+        return self.table(self.bucket(distance)).permute(0, 3, 1, 2).to(q.dtype)
+
+
 def check_limit(tokens: int, limit: int) -> None:
     """Refuse a sequence that is longer than the table of learned positions."""
     if tokens > limit:
@@ -188,4 +221,5 @@ POSITIONS: dict[str, type[Position]] = {
     "rotary": Rotary,
     "alibi": Alibi,
     "relative": Relative,
+    "relative-buckets": RelativeBuckets,
 }
