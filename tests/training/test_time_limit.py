@@ -1,6 +1,5 @@
 """`--minutes` limits the whole command: time for validation and scoring is estimated and reserved."""
 
-import json
 import signal
 import time
 
@@ -95,8 +94,9 @@ def text(tmp_path_factory):
 
 def spec_of(text, seconds):
     return LanguageRunSpec(
-        data=text, model="lstm", width=8, layers=1, batch_size=4, bptt=6, minutes=seconds / 60, device="cpu"
-    )
+        data=text, model="lstm", width=8, layers=1, batch_size=4, bptt=6, minutes=seconds / 60, device="cpu",
+        eval_batch_size=1,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -136,17 +136,22 @@ def test_validation_and_scoring_fit_into_the_minutes(text, tmp_path, passing):
     assert (code, result["status"], result["steps"]) == (0, "finished", steps), "a finished run stays finished"
 
 
-def test_minutes_that_one_validation_exceeds_are_said_to_be_too_short(text, tmp_path, passing):
+def test_minutes_that_one_validation_exceeds_end_unscored_and_resuming_scores(text, tmp_path, passing):
     clock, cost = passing
     cost["seconds"], start, warnings = 100.0, clock.now, []
     result, code = execute(spec_of(text, 30), tmp_path / "run", warn=warnings.append)
-    assert (code, result["status"]) == (0, "finished")
-    assert [line for line in warnings if line.startswith("--minutes 0.5 is too short: validation, scoring and figures")]
-    assert result["steps"] > 0
-    assert result["test"] is None
-    assert warnings[-1].startswith("test is not scored within --minutes 0.5: use `anaphor evaluate ")
-    assert clock.now - start < 310, "an estimate, one validation, one score of valid, and the first batches of test"
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["test"] is None
+    assert (code, result) == (0, {"status": "stopped", "run": str(tmp_path / "run"), "valid": None, "test": None})
+    assert clock.now - start < 1.2 * 30
+    assert [line for line in warnings if line.startswith("--minutes 0.5 is too short to score the model: ")]
+    assert (
+        warnings[-1] == "saved, but not scored within --minutes 0.5: `--resume` scores the run, however long it takes"
+    )
+    assert not (tmp_path / "run" / "result.json").exists()
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    result, code = execute(spec_of(text, 30), tmp_path / "run", resume=True, warn=warnings.append)
+    assert (code, result["status"], f"step-{result['steps']}") == (0, "finished", saved.name)
+    assert result["valid"]["loss"] > 0
+    assert result["test"]["loss"] > 0
 
 
 def test_a_stopped_run_has_the_rest_of_its_minutes_when_it_is_resumed(text, tmp_path, passing):

@@ -103,11 +103,18 @@ def execute(
         if tensorboard:
             metrics = [metric.name for metric in task_of(spec).metrics]
             trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
+        # A run whose budget is spent is resumed to be scored, however long that takes.
+        is_over = trainer.is_over()
+        late = f"within --minutes {spec.minutes:g}" if spec.minutes is not None else ""
         try:
             with progress_listener(_cancel_on_signal(interruption)):
-                if trainer.budget.seconds is not None and not trainer.is_over():
+                if trainer.budget.seconds is not None and not is_over:
                     warn(reserve_time(trainer, splits=1 + test))
-                trainer.fit()
+                with nullcontext() if is_over else limited(trainer):
+                    trainer.fit()
+        except TimeIsUp:
+            trainer.save()
+            return _unscored(out, warn, late)
         except Cancelled:  # while validating: the step is saved, and a resumed run validates it first
             trainer.save()
             return _stopped(out, interruption)
@@ -117,19 +124,21 @@ def execute(
         if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
             return _stopped(out, interruption)
         status = "finished" if trainer.is_over() else "interrupted"
+        result: dict[str, Any] | None = None
         try:
-            with progress_listener(_cancel_on_signal(interruption)):
-                valid, result = _score(experiment, trainer, folder, interruption, warn)
-                result = {"status": status, "run": str(out), **result}
+            with progress_listener(_cancel_on_signal(interruption)), nullcontext() if is_over else limited(trainer):
+                valid, scores = _score(experiment, trainer, folder, interruption, warn)
+                result = {"status": status, "run": str(out), **scores}
                 if trainer.progress.step == first_step:
                     result["test"] = earlier_test  # of the same weights
                 if test:
                     folder.write_result(result)  # in case that test cannot be scored
-                    is_new = trainer.progress.step > first_step
-                    with trainer.averaged_weights(), limited(trainer) if is_new else nullcontext():
+                    with trainer.averaged_weights():
                         result["test"] = experiment.score_test(valid).to_plain()
         except TimeIsUp:
-            warn(f"test is not scored within --minutes {spec.minutes:g}: use `anaphor evaluate {out} --split test`")
+            if result is None:
+                return _unscored(out, warn, late)
+            warn(f"test is not scored {late}: use `anaphor evaluate {out} --split test`")
         except Cancelled:
             return _stopped(out, interruption)
         folder.write_result(result)
@@ -155,6 +164,11 @@ def _resume(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Callable[
 def _stopped(out: Path | str, interruption: Interruption) -> tuple[dict[str, Any], int]:
     assert interruption.signal is not None, "only a signal stops it"
     return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
+
+
+def _unscored(out: Path | str, warn: Callable[[str], None], late: str) -> tuple[dict[str, Any], int]:
+    warn(f"saved, but not scored {late}: `--resume` scores the run, however long it takes")
+    return {"status": "stopped", "run": str(out), "valid": None, "test": None}, 0
 
 
 def recorded_threads(folder: RunFolder) -> int | None:

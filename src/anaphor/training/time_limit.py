@@ -15,7 +15,7 @@ from anaphor.training.trainer import Trainer
 
 DRAWING = 2.0  # seconds for the figures
 SAFETY = 1.2  # an estimate is rarely exact, and the limit should hold
-TOLERANCE = 1.1  # of the limit: scoring that takes longer is given up
+TOLERANCE = 1.1  # of the limit: validation and scoring that take longer are given up
 
 
 class _Enough(Cancelled):
@@ -69,9 +69,11 @@ def reserve_time(trainer: Trainer, splits: int) -> str:
     given = f"--minutes {total / 60:g}"
     left, reserved = trainer.training_time(), trainer.progress.reserve
     if reserved > (1 - MIN_TRAINING) * total:
+        trainer.reserve = lambda seconds: DRAWING
+        trainer.progress.reserve = DRAWING
         return (
-            f"{given} is too short: validation, scoring and figures alone take about {reserved:.0f} s; training gets "
-            f"{left:.0f} s"
+            f"{given} is too short to score the model: validation, scoring and figures alone take about "
+            f"{reserved:.0f} s; it is trained and saved"
         )
     return f"{given}: {left:.0f} s for training, {reserved:.0f} s reserved for validation, scoring and figures"
 
