@@ -187,3 +187,17 @@ def test_long_scoring_has_an_estimate_of_its_own(monkeypatch, capsys):
     left = [line.partition(", ")[2].removesuffix(" left") for line in lines]
     assert left[0] == "1 min 30 s"
     assert lines[-1].startswith("scoring: 9")
+
+
+def test_scoring_that_begins_anew_is_estimated_anew(monkeypatch, capsys):
+    clock = Time(monkeypatch)
+    with Bar("training") as bar:
+        listen = SecondBar(bar)
+        listen("scoring", 0.01)
+        listen("scoring", 0.02)  # and there it was given up
+        clock.now += 1000  # of training
+        for part in range(1, 21):
+            listen("scoring", part / 200)
+            clock.now += 1
+    line = capsys.readouterr().err.splitlines()[0]
+    assert line.startswith("scoring: 6%, 3 min "), "not the hours that the first attempt would suggest"

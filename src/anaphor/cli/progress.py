@@ -143,13 +143,14 @@ class SecondBar:
         bar.progress.update(bar.line, visible=not alone)
         self.bar = bar
         self.line: tuple[str, Any] | None = None
-        self.start, self.first = time.monotonic(), 0.0
+        self.start, self.first, self.share = time.monotonic(), 0.0, 0.0
 
     def __call__(self, what: str, share: float) -> None:
-        if self.line is None or self.line[0] != what:
+        if self.line is None or self.line[0] != what or share < self.share:  # less than before: it begins anew
             self._clear()
             self.line = what, self.bar.progress.add_task(what, total=1.0, note="")
             self.start, self.first = time.monotonic(), share
+        self.share = share
         self.bar.progress.update(self.line[1], completed=share)
         spent = time.monotonic() - self.start
         if not self.bar.console.is_terminal and spent > LINE_SECONDS and self.first < share < 1:
