@@ -1,11 +1,15 @@
 """`train images`: results, scores, augmentation and exact resume, on few small images."""
 
 import json
+import os
+import signal
+import subprocess
 
 import numpy as np
 import pytest
 import torch
 
+import forked
 from anaphor import load_run, register_dataset
 from anaphor.cli.main import main
 from anaphor.data import InMemoryImages
@@ -143,6 +147,35 @@ def test_resume_is_exact_with_augmentation_mixup_and_ema(tmp_path, monkeypatch):
     assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
     assert resumed["valid"] == whole["valid"]
     assert "average.safetensors" in digests(tmp_path / "whole")
+
+
+def kill_at_step_8():
+    from anaphor.cli.progress import Bar
+
+    left = iter(range(7))
+
+    def on_step(self, progress, loss, count):
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Bar.on_step = on_step
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_resumed_to_the_same_bits(tmp_path):
+    splits = {f"{split}_{what}": part for split, parts in bars()._given.items()
+              for what, part in zip(("images", "labels"), parts, strict=True)}  # fmt: skip
+    np.savez(tmp_path / "bars.npz", **splits)
+    settings = {**SMALL, **EVERYTHING, "data": tmp_path / "bars.npz", "steps": 15, "eval_every": 5, "flip": ""}
+    flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value)) if word]
+    words, threads = ["train", "images", *flags, "--no-test", "--json", "--out"], os.environ | {"OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forked.start([*words, str(tmp_path / "killed")], threads, first=kill_at_step_8, **pipes) as process:
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert forked.run([*words, str(tmp_path / "killed"), "--resume"], threads).returncode == 0
+    assert forked.run([*words, str(tmp_path / "whole")], threads).returncode == 0
+    assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
 
 
 def test_order_and_augmentation_depend_on_seed_and_epoch():
