@@ -143,6 +143,8 @@ DATASETS = Registry(
         "multi30k": "anaphor.data.datasets:MULTI30K",
         "shapes": "anaphor.data.datasets:SHAPES",
         "cifar-10": "anaphor.data.datasets:CIFAR_10",
+        "negation": "anaphor.data.datasets:NEGATION",
+        "sst2": "anaphor.data.datasets:SST2",
     },
 )
 OPTIMIZERS = Registry(

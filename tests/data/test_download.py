@@ -196,7 +196,17 @@ def test_an_edited_copy_does_not_pass_for_the_named_data_set(tmp_path, monkeypat
 def test_every_named_file_has_a_pinned_address_and_a_checksum():
     for named_source in DATASETS.values():
         for file in named_source.files:
+            assert len(bytes.fromhex(file.upstream.sha256)) == 32
+            if file.data == "sst2":  # published in another form only
+                assert not file.upstream.url
+                continue
             host, *path = file.upstream.url.removeprefix("https://").split("/")
             assert host in ("raw.githubusercontent.com", "www.cs.toronto.edu")
             assert host != "raw.githubusercontent.com" or len(path[2]) == 40, "a commit, not a branch"
-            assert len(bytes.fromhex(file.upstream.sha256)) == 32
+
+
+def test_a_file_without_address_says_where_to_put_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_DATA", str(tmp_path))
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=rf"sst2's train.tsv cannot be downloaded: put that file at {tmp_path}/sst2/"):
+        DATASETS["sst2"].open().rows("train")

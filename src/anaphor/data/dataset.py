@@ -1,7 +1,7 @@
 """Data sets: splits with named columns, read one split and column at a time, each split with a digest of its content.
 
-Columns say what a data set is: ("text",) is a running text, ("source", "target") are sentence pairs. Several columns
-are aligned line by line.
+Columns say what a data set is: ("text",) is a running text, ("source", "target") are sentence pairs, ("text", "label")
+are labeled texts. Several columns are aligned line by line.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
 SOURCE, TARGET = PAIR_COLUMNS = ("source", "target")
 TEXT_COLUMNS = ("text",)
+LABELED_COLUMNS = ("text", "label")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from anaphor.config import look_up, nearest, user_path
 from anaphor.data.dataset import (
+    LABELED_COLUMNS,
     PAIR_COLUMNS,
     SOURCE,
     SPLIT_NAMES,
@@ -130,6 +131,19 @@ SHAPES = NamedDataset(
     columns=IMAGE_COLUMNS,
     open=lambda: resolve("anaphor.data.shapes:Shapes")(),
 )
+NEGATION = NamedDataset(
+    about="sentences with nested negation, labeled by what they say; counts of words do not help",
+    license="none needed",
+    columns=LABELED_COLUMNS,
+    open=lambda: resolve("anaphor.data.negation:Negation")(),
+)
+SST2 = _on_disk(
+    "sst2",
+    lambda files: resolve("anaphor.data.labeled_text:open_files")("sst2", files),
+    about="sentences of film reviews, 1 for positive and 0 for negative (Socher et al. 2013)",
+    license="none stated; research use",
+    columns=LABELED_COLUMNS,
+)
 
 
 def find_dataset(name: str) -> NamedDataset:
@@ -177,12 +191,15 @@ def open_dataset(
         dataset = _open_text_path(name)
     if wanted == IMAGE_COLUMNS:
         dataset = _open_image_path(name)
+    if wanted == LABELED_COLUMNS:
+        dataset = resolve("anaphor.data.labeled_text:open_labeled_path")(name)
     if dataset is None:
         names = _names(wanted)
         paths = {
             PAIR_COLUMNS: "; or a folder, or two files A,B",
             TEXT_COLUMNS: "; or a folder, or a text file",
             IMAGE_COLUMNS: "; or a folder of class folders, or a .npz file",
+            LABELED_COLUMNS: "; or a TSV, CSV, JSONL or Parquet file, or a folder",
         }
         ways = paths.get(wanted or TEXT_COLUMNS, "")
         raise ConfigError(f"unknown data set {name!r}{nearest(name, names)} (known: {', '.join(sorted(names))}{ways})")

@@ -126,6 +126,8 @@ def load_upstream() -> dict[str, dict[str, NamedFile]]:
 
 def download(file: NamedFile) -> Path:
     """Download to the user's cache. An interrupted download is resumed."""
+    if not file.upstream.url:
+        raise DataError(f"{file.data}'s {file.upstream.file} cannot be downloaded: {_where_to_put(file)}")
     import pooch
 
     pooch.get_logger().setLevel("WARNING")  # we have a progress bar
@@ -146,13 +148,17 @@ def download(file: NamedFile) -> Path:
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = str(error) if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
-        paths = " or ".join(str(path) for path in file.candidates())
-        hint = "" if os.environ.get(VARIABLE) else f" (${VARIABLE} names a folder that is searched first)"
         raise DataError(
             f"cannot download {file.data}'s {upstream.file} from {upstream.url} ({reason}); "
-            f"without a network put that file at {paths}{hint}"
+            f"without a network {_where_to_put(file)}"
         ) from None
     return target
+
+
+def _where_to_put(file: NamedFile) -> str:
+    paths = " or ".join(str(path) for path in file.candidates())
+    hint = "" if os.environ.get(VARIABLE) else f" (${VARIABLE} names a folder that is searched first)"
+    return f"put that file at {paths}{hint}"
 
 
 @contextmanager

@@ -230,22 +230,28 @@ def check_bytes(count: int, channels: int, height: int, width: int) -> None:
 
 
 def hold_out(
-    labels: NDArray[np.int64], classes: Sequence[str], shares: Mapping[str, int], where: str
+    labels: NDArray[np.int64],
+    classes: Sequence[str],
+    shares: Mapping[str, int],
+    where: str,
+    *,
+    seed: int = 0,
+    unit: str = "images",
 ) -> dict[str, NDArray[np.int64]]:
-    """Indices of each split of images that come without splits, in ascending order: train and those in `shares`.
+    """Indices of each split of examples that come without splits, in ascending order: train and those in `shares`.
 
-    `shares` are percentages, taken of each class at random with seed 0, one image at least.
+    `shares` are percentages, taken of each class at random, one example at least. `unit` is what examples are called.
     """
     parts: dict[str, list[NDArray[np.int64]]] = {split: [] for split in (TRAIN, *shares)}
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         if len(members) <= len(shares):
             raise DataError(
-                f"{where} has {len(members)} images of class {classes[label]}, too few to be split into "
+                f"{where} has {len(members)} {unit} of class {classes[label]}, too few to be split into "
                 f"{', '.join(parts)}: give at least {len(shares) + 1}"
             )
         # The raw stream of PCG64 is the same in every version of NumPy, that of `permutation` is not.
-        order = members[np.argsort(np.random.PCG64([0, int(label)]).random_raw(len(members)), kind="stable")]
+        order = members[np.argsort(np.random.PCG64([seed, int(label)]).random_raw(len(members)), kind="stable")]
         for split, percent in shares.items():
             count = max(1, len(members) * percent // 100)
             parts[split].append(order[:count])

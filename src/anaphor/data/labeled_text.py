@@ -1,0 +1,345 @@
+"""Labeled texts: columns "text" and "label", from TSV, CSV, JSON Lines and Parquet files and from class folders."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from anaphor.config import nearest, user_path
+from anaphor.data.dataset import (
+    LABELED_COLUMNS,
+    SPLIT_NAMES,
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALID,
+    Dataset,
+    Rows,
+    encode_lines,
+)
+from anaphor.data.datasets import open_dataset
+from anaphor.data.files import ADVICE_FOR_TEXT, File, StoredFile, decode_text, split_lines
+from anaphor.errors import ConfigError, DataError
+from anaphor.registry import DATASETS
+
+TEXT_NAMES, LABEL_NAMES = ("text", "sentence"), ("label",)
+PERCENT = 10
+"""Share of valid, and of test, of data that come without them."""
+TABLE_ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet", ".tsv.gz", ".csv.gz", ".jsonl.gz")
+LAYOUT = "a file of labeled texts, a folder with train, valid and test files, or a folder of class folders"
+
+
+class Example(NamedTuple):
+    """A text with its label."""
+
+    text: str
+    label: str
+    row: int
+    """Row of its file, from 1, the header included."""
+
+
+class Source(Protocol):
+    """Examples of one file or folder."""
+
+    def read(self) -> list[Example]: ...
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Names of the columns of a file; None: the usual ones."""
+
+    text: str | None = None
+    label: str | None = None
+
+    @property
+    def is_given(self) -> bool:
+        return self.text is not None or self.label is not None
+
+    def find(self, names: Sequence[str], where: str) -> tuple[str, str]:
+        """The names of both columns among those of a file, or an error that lists them."""
+        return (
+            _find_column(names, self.text, TEXT_NAMES, "text", where),
+            _find_column(names, self.label, LABEL_NAMES, "label", where),
+        )
+
+
+def _find_column(names: Sequence[str], given: str | None, usual: Sequence[str], flag: str, where: str) -> str:
+    for name in (given,) if given is not None else usual:
+        if name in names:
+            return name
+    hint = nearest(given, names) if given is not None else ""
+    wanted = given if given is not None else " or ".join(usual)
+    raise DataError(
+        f"{where} has no column {wanted!r}{hint} (it has: {', '.join(names)}); name the column with --{flag}-column"
+    )
+
+
+USUAL = Columns()
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A TSV, CSV, JSON Lines or Parquet file."""
+
+    file: File
+    columns: Columns = USUAL
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    def read(self) -> list[Example]:
+        where, kind = str(self), Path(str(self).removesuffix(".gz")).suffix
+        if kind == ".parquet":
+            return list(self._from_records(enumerate(_read_parquet(Path(where)), 1)))
+        text = decode_text(self.file.read(), where, advice=ADVICE_FOR_TEXT)
+        if kind == ".jsonl":
+            return list(self._from_records(_json_lines(text, where)))
+        return list(self._from_cells(list(_csv_rows(text, where) if kind == ".csv" else _tsv_rows(text))))
+
+    def _from_cells(self, rows: list[tuple[int, list[str]]]) -> Iterator[Example]:
+        if not rows:
+            return
+        where, (_, first) = str(self), rows[0]
+        has_header = self.columns.is_given or any(name in first for name in TEXT_NAMES)
+        if has_header:
+            names = self.columns.find(first, where)
+            text, label, width = first.index(names[0]), first.index(names[1]), len(first)
+        else:
+            text, label, width = 0, 1, 2
+            _check_first_row(rows, where)
+        for number, cells in rows[has_header:]:
+            if len(cells) != width:
+                raise DataError(
+                    f"row {number} of {where} has {len(cells)} field{'' if len(cells) == 1 else 's'}, not {width}"
+                )
+            yield make_example(cells[text], cells[label], number, where)
+
+    def _from_records(self, records: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Example]:
+        names, where = None, str(self)
+        for number, record in records:
+            if names is None or not set(names) <= set(record):
+                names = self.columns.find(list(record), where if names is None else f"row {number} of {where}")
+            text, label = record[names[0]], record[names[1]]
+            if not isinstance(text, str):
+                raise DataError(f"row {number} of {where} has {json.dumps(text)[:40]} as text: it must be a string")
+            if label is None or isinstance(label, list | dict):
+                raise DataError(f"row {number} of {where} has {json.dumps(label)[:40]} as label")
+            yield make_example(text, label if isinstance(label, str) else json.dumps(label), number, where)
+
+
+def make_example(text: str, label: str, row: int, where: str) -> Example:
+    """An example without white space around text and label, neither of them empty."""
+    text, label = text.strip(), label.strip()
+    for name, value in (("text", text), ("label", label)):
+        if not value:
+            raise DataError(f"row {row} of {where} has an empty {name}")
+    return Example(text, label, row)
+
+
+def _check_first_row(rows: list[tuple[int, list[str]]], where: str) -> None:
+    """Refuse what cannot be text and label without a header."""
+    number, first = rows[0]
+    if len(first) != 2:
+        raise DataError(
+            f"row {number} of {where} has {len(first)} field{'' if len(first) == 1 else 's'} and is no header with "
+            f"text (or sentence) and label: name the columns with --text-column and --label-column"
+        )
+    if len(rows) > 2 and Counter(cells[-1] for _, cells in rows)[first[1]] == 1:
+        raise DataError(
+            f"row {number} of {where} may be a header, because no other row has the label {first[1]!r}: name the "
+            f"columns with --text-column and --label-column, or rename them to text and label"
+        )
+
+
+def _tsv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Lines with tabs between the fields; quotes are part of the text, as in GLUE."""
+    for number, line in enumerate(split_lines(text), 1):
+        if line.strip():
+            yield number, line.split("\t")
+
+
+@contextmanager
+def _unlimited_fields() -> Iterator[None]:
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _csv_rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a CSV file; a field in quotes may contain commas, quotes and newlines."""
+    number = 0
+    with _unlimited_fields():
+        try:
+            for number, cells in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
+                if any(cells):
+                    yield number, cells
+        except csv.Error as error:
+            raise DataError(f"row {number + 1} of {where} is not CSV: {error}") from None
+
+
+def _json_lines(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(split_lines(text), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"row {number} of {where} is not JSON: {str(error)[:80]}") from None
+        if not isinstance(record, dict):
+            raise DataError(f"row {number} of {where} is not a JSON object with a text and a label")
+        yield number, record
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigError(f"{path}: Parquet files need pyarrow: pip install 'anaphor[parquet]'") from None
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    except Exception as error:  # noqa: BLE001 (a broken file may raise anything)
+        raise DataError(f"{path} is not a Parquet file that pyarrow can read: {str(error)[:80]}") from None
+    return rows
+
+
+@dataclass(frozen=True)
+class ClassFolder:
+    """A folder `CLASS/*.txt`: the label of a text is the name of its folder. Files are in the order of their paths."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read(self) -> list[Example]:
+        files = [(file, folder.name) for folder in subfolders(self.path) for file in sorted(folder.glob("*.txt"))]
+        if not files:
+            raise DataError(f"{self.path} has no CLASS/*.txt files: labeled texts are {LAYOUT}")
+        return [
+            make_example(decode_text(StoredFile(file).read(), str(file), advice=ADVICE_FOR_TEXT), label, row, str(file))
+            for row, (file, label) in enumerate(files, 1)
+        ]
+
+
+def subfolders(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+class LabeledTexts(Dataset):
+    """Texts with one label each. Without valid, a tenth of train is held out for it; one file or folder alone is split
+    80/10/10. Labels have equal shares in all parts of what was split."""
+
+    columns = LABELED_COLUMNS
+
+    def __init__(self, name: str, sources: Mapping[str, Source], *, alone: bool = False, split_seed: int = 0) -> None:
+        """`alone`: train is everything there is, and test is held out as well."""
+        self.name, self.sources, self.split_seed = name, dict(sources), split_seed
+        self.held_out = {split: PERCENT for split in ((VALID, TEST) if alone else (VALID,)) if split not in sources}
+        self.splits = tuple(split for split in SPLITS if split in (*self.sources, *self.held_out))
+        self._rows: dict[str, Rows] = {}
+
+    @cached_property
+    def _parts(self) -> dict[str, list[Example]]:
+        """The examples of train, divided where parts of it are held out."""
+        import numpy as np
+
+        from anaphor.data.images import hold_out
+
+        examples = self.sources[TRAIN].read()
+        if not self.held_out or not examples:
+            return {TRAIN: examples}
+        classes = sorted({example.label for example in examples})
+        labels = np.array([classes.index(example.label) for example in examples], np.int64)
+        indices = hold_out(labels, classes, self.held_out, self.where(TRAIN), seed=self.split_seed, unit="texts")
+        return {split: [examples[index] for index in part] for split, part in indices.items()}
+
+    def rows(self, split: str) -> Rows:
+        split = self.check_split(split)
+        if split not in self._rows:
+            is_part = split == TRAIN or split in self.held_out
+            examples = self._parts[split] if is_part else self.sources[split].read()
+            where = self.where(split)
+            if not examples:
+                raise DataError(f"{where} holds no texts")
+            values = [(example.text, example.label) for example in examples]
+            digest = hashlib.sha256("".join(f"{json.dumps(row)}\n" for row in values).encode()).hexdigest()
+            self._rows[split] = Rows(values, [example.row for example in examples], 0, (where, where), digest)
+        return self._rows[split]
+
+    def digest(self, split: str) -> str:
+        return self.rows(split).digest
+
+    def read(self, split: str, column: str | None = None) -> bytes:
+        """One column, a JSON string per line, because texts may contain newlines."""
+        index = self.column_index(column)
+        return encode_lines(json.dumps(row[index]) for row in self.rows(split).values)
+
+    def where(self, split: str, column: str | None = None) -> str:
+        split = self.check_split(split)
+        return str(self.sources.get(split, self.sources[TRAIN]))
+
+
+def open_files(name: str, files: Mapping[str, File]) -> LabeledTexts:
+    """A named data set whose files are called as a split is."""
+    return LabeledTexts(name, {SPLIT_NAMES[file.partition(".")[0]]: TableFile(files[file]) for file in files})
+
+
+def load_labeled(
+    name: str, text_column: str | None = None, label_column: str | None = None, split_seed: int = 0
+) -> Dataset:
+    """Open a data set of labeled texts by its name or path; the names of columns and the seed of the split are those of
+    a file or folder."""
+    columns = Columns(text=text_column, label=label_column)
+    if name in DATASETS and columns.is_given:
+        raise ConfigError(f"--text-column and --label-column are for files, not for the data set {name!r}")
+    found = None if name in DATASETS else open_labeled_path(name, columns, split_seed)
+    return open_dataset(name, LABELED_COLUMNS) if found is None else found
+
+
+def open_labeled_path(name: str, columns: Columns = USUAL, split_seed: int = 0) -> LabeledTexts | None:
+    """A file, or a folder of files or of class folders; None where nothing of that name exists."""
+    path = user_path(name)
+    if path.is_file():
+        if not path.name.endswith(TABLE_ENDINGS):
+            raise DataError(f"{path}: labeled texts are in files that end in {', '.join(TABLE_ENDINGS[:4])}")
+        return LabeledTexts(name, {TRAIN: TableFile(StoredFile(path), columns)}, alone=True, split_seed=split_seed)
+    if not path.is_dir():
+        return None
+    files = {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_file()}
+    tables = {
+        entry: split
+        for stem, split in SPLIT_NAMES.items()
+        for ending in TABLE_ENDINGS
+        if (entry := files.get(f"{stem}{ending}")) is not None
+    }
+    folders = {folder: split for folder in subfolders(path) if (split := SPLIT_NAMES.get(folder.name.lower()))}
+    found: dict[str, Source] = {}
+    for entry, split in (tables or folders).items():
+        if split in found:
+            raise DataError(f"{path} has two parts for {split}, {Path(str(found[split])).name} and {entry.name}")
+        found[split] = TableFile(StoredFile(entry), columns) if tables else ClassFolder(entry)
+    if found and TRAIN not in found:
+        raise DataError(f"{path} has no train, but {', '.join(entry.name for entry in tables or folders)}")
+    if found:
+        return LabeledTexts(name, found, split_seed=split_seed)
+    single = [file for file in files.values() if file.name.endswith(TABLE_ENDINGS)]
+    if len(single) == 1:
+        source: Source = TableFile(StoredFile(single[0]), columns)
+    elif any(any(folder.glob("*.txt")) for folder in subfolders(path)):
+        source = ClassFolder(path)
+    else:
+        raise DataError(f"{path} has no train.tsv, .csv, .jsonl or .parquet and no CLASS/*.txt: give {LAYOUT}")
+    return LabeledTexts(name, {TRAIN: source}, alone=True, split_seed=split_seed)
