@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -104,13 +105,14 @@ def execute(
             metrics = [metric.name for metric in task_of(spec).metrics]
             trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
         # A run whose budget is spent is resumed to be scored, however long that takes.
-        is_over = trainer.is_over()
+        has_limit = trainer.budget.seconds is not None and not trainer.is_over()
+        bound: Callable[[], AbstractContextManager[None]] = partial(limited, trainer) if has_limit else nullcontext
         late = f"within --minutes {spec.minutes:g}" if spec.minutes is not None else ""
         try:
             with progress_listener(_cancel_on_signal(interruption)):
-                if trainer.budget.seconds is not None and not is_over:
+                if has_limit:
                     warn(reserve_time(trainer, splits=1 + test))
-                with nullcontext() if is_over else limited(trainer):
+                with bound():
                     trainer.fit()
         except TimeIsUp:
             trainer.save()
@@ -126,7 +128,7 @@ def execute(
         status = "finished" if trainer.is_over() else "interrupted"
         result: dict[str, Any] | None = None
         try:
-            with progress_listener(_cancel_on_signal(interruption)), nullcontext() if is_over else limited(trainer):
+            with progress_listener(_cancel_on_signal(interruption)), bound():
                 valid, scores = _score(experiment, trainer, folder, interruption, warn)
                 result = {"status": status, "run": str(out), **scores}
                 if trainer.progress.step == first_step:
