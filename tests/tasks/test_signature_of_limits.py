@@ -15,6 +15,8 @@ def test_a_score_on_training_data_says_so_with_a_limit_too(tmp_path, limit):
     facts = run.result["valid"]["signature"].split("|")
     assert "data:fit" in facts
     assert ("max_examples:8" in facts) == (limit is not None)
+    valid, trained_on = (run.experiment.split(name).pairs.indices.tolist() for name in ("valid", "train"))
+    assert valid == trained_on, "no more than was trained on"
 
 
 def test_the_number_of_examples_of_a_language_model_is_told(tmp_path):

@@ -127,8 +127,9 @@ class TranslationExperiment(Experiment):
 
     def load_split(self, name: str) -> PairSplit:
         spec, pairs = self.spec, encode_pair_split(self.source, name, self.tokenizers)
+        if spec.max_examples is not None and (name == "train" or self.source.facts.get("data") == "fit"):
+            pairs = pairs.first(spec.max_examples)  # where valid repeats train, it repeats no more than was trained on
         if name == "train":
-            pairs = pairs if spec.max_examples is None else pairs.first(spec.max_examples)
             pairs = pairs if spec.max_length is None else pairs.drop_longer(spec.max_length)
         pairs.check_lengths(source=self.model.source_limit, target=self.model.limit)
         batches = batch_pairs(
