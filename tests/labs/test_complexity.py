@@ -16,7 +16,7 @@ SMALL = ComplexitySpec(
 )
 
 
-def test_operations_memory_and_depth_follow_the_formulae():
+def test_operations_memory_and_depth_follow_the_formulas():
     """Seed 002 1 (e) and seed 003 3.1. Times are left out: those of such short texts say nothing."""
     checks = {check.what: check for check in complexity.run(SMALL).checks if not check.timed}
     assert [check for check in checks.values() if not check.kept] == []

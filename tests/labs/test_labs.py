@@ -140,7 +140,7 @@ def test_any_matrix_grows_at_its_spectral_radius():
 def test_truncated_backpropagation_is_seen_to_be_off():
     outcome = bptt.run(specs.BpttSpec(reach=1))
     assert [check.kept for check in outcome.checks] == [True, False, False, False, False]
-    assert 0 < outcome.numbers["∂J/∂W_hh, share that the formulae find"] < 1
+    assert 0 < outcome.numbers["∂J/∂W_hh, share that the formulas find"] < 1
 
 
 def test_backpropagation_through_time_holds_at_other_sizes():

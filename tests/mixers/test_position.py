@@ -1,4 +1,4 @@
-"""Position schemes against their formulae."""
+"""Position schemes against their formulas."""
 
 import math
 

@@ -169,7 +169,7 @@ def run(spec: BpttSpec) -> Outcome:
         "losses": torch.stack(activations.losses).tolist(),
         **(output_gradients if spec.steps <= 5 else {}),
         "∂J/∂W_hh, first line": total[0].tolist(),
-        "∂J/∂W_hh, share that the formulae find": float((total * whole).sum() / whole.square().sum()),
+        "∂J/∂W_hh, share that the formulas find": float((total * whole).sum() / whole.square().sum()),
         CURVES: {
             "sizes": norms.tolist(),
             "off autograd, step by step": errors,
