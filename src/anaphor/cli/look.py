@@ -13,7 +13,6 @@ from typing import Any
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.cli.table import for_terminal
 from anaphor.config import finite
-from anaphor.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +27,7 @@ class Options(RunOptions):
 
 
 def run(words: Sequence[str]) -> int:
-    task, options = parse_task_options("look", words, Options)
-    if not hasattr(options, "look"):
-        raise ConfigError(f"there is nothing to look at in runs of `train {task.name}`")
+    task, options = parse_task_options("look", words, Options, required=True)
     own: Any = options
     own.validate(options.run)
     load = partial(load_experiment, options, task=task.name)

@@ -49,9 +49,11 @@ def parse_options(verb: str, words: Sequence[str], kind: type[Common]) -> Common
     return parse(kind, words, program=f"anaphor {verb}")
 
 
-def parse_task_options(verb: str, words: Sequence[str], common: type[Common]) -> tuple[TaskDefinition, Common]:
-    """Common options and those that the task of the run has for this verb, in one object. Without a run, `--help` lists
-    the options of all tasks."""
+def parse_task_options(
+    verb: str, words: Sequence[str], common: type[Common], *, required: bool = False
+) -> tuple[TaskDefinition, Common]:
+    """Common options and those that the task of the run has for this verb, in one object; `required` refuses a task
+    that has none. Without a run, `--help` lists the options of all tasks."""
     program = f"anaphor {verb}"
     import_given(words)
     folder = next((word for word in words if os.path.isfile(os.path.join(word, "spec.yaml"))), None)
@@ -60,7 +62,11 @@ def parse_task_options(verb: str, words: Sequence[str], common: type[Common]) ->
         folder = str(parse(every, words, program=program).run)
     RunFolder(Path(folder)).check_imports(force="--force" in words, warn=lambda line: None)  # they may hold the task
     task = RunFolder(Path(folder)).read_task()
-    kind = _combine(common, _own_options(verb, task))
+    own = _own_options(verb, task)
+    if own is None and required:
+        able = " or ".join(f"`train {name}`" for name in TASKS if getattr(TASKS[name], verb) is not None)
+        raise ConfigError(f"{folder} is a run of `train {task.name}`, and `{verb}` is for runs of {able}")
+    kind = _combine(common, own)
     known = _flag_names(kind)
     for word in words:
         flag = word[2:].partition("=")[0].removeprefix("no-")

@@ -93,7 +93,7 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
         if layer not in known:
             raise ConfigError(f"there is no layer {layer}: layers are {known[0]} to {known[-1]}")
     chosen = sorted(set(layers)) or known
-    _check_memory(model, chosen, len(tokens))
+    check_memory(model, chosen, len(tokens), "shorten the text, or choose fewer layers")
     wanted = [name for name in taps_of(model) if layer_of(name) in chosen]
     tapped = {layer_of(name) for name in wanted}
     with eval_mode(model), torch.no_grad(), ExitStack() as stack:
@@ -101,7 +101,7 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
         model(*as_batch(inputs))
     values = {name: tensor for recording in taps for name, tensor in recording.items()}
     maps = select_maps(model, values)
-    rollouts, rollout_notes = _rollout(model, maps, known)
+    rollouts, rollout_notes = compute_rollout(model, maps, known)
     untapped = [layer for layer in chosen if layer not in tapped]
     notes = [f"{_format_layers(untapped, 'Layer')}: nothing to show, because there is no tap."] if untapped else []
     return Look(
@@ -149,18 +149,19 @@ def compare_losses(first: ScoredText, second: ScoredText) -> tuple[float, ...]:
     return tuple(other - one for one, other in zip(first.losses, second.losses, strict=True))
 
 
-def _check_memory(model: nn.Module, layers: Sequence[int], tokens: int) -> None:
+def check_memory(model: nn.Module, layers: Sequence[int], tokens: int, advice: str) -> None:
+    """Refuse to record more attention weights than `MAX_WEIGHTS`."""
     names = [name for name in taps_of(model) if name.endswith(".weights") and layer_of(name) in layers]
     specs = [getattr(model.get_submodule(name.rpartition(".")[0]), "spec", None) for name in names]
     heads = sum(getattr(spec, "heads", 1) for spec in specs)
     if heads * tokens**2 > MAX_WEIGHTS:
         raise DataError(
             f"{heads} heads on {tokens:,} tokens have {heads * tokens**2:,} weights, but at most {MAX_WEIGHTS:,} "
-            f"can be shown: shorten the text, or choose fewer layers"
+            f"can be shown: {advice}"
         )
 
 
-def _rollout(
+def compute_rollout(
     model: nn.Module, maps: Mapping[str, Tensor], layers: Sequence[int]
 ) -> tuple[dict[str, Tensor], list[str]]:
     """The rollout, and a note if there is none or if it skips layers."""

@@ -127,7 +127,7 @@ def _estimated(looks: Mapping[str, Look]) -> int:
         characters = 0
         for look in looks.values():
             for maps in look.maps.values():
-                characters += (len(maps) + 1) * len(_packed_weights(maps[0], steps)["cells"])
+                characters += (len(maps) + 1) * len(pack_weights(maps[0], steps)["cells"])
         if characters <= MAX_CHARACTERS:
             break
     return max(index - 1, 0)  # heads differ: finer steps may fit
@@ -144,12 +144,12 @@ def _packed_layer(look: Look, tap: str, steps: int) -> dict[str, Any]:
         "name": tap,
         "place": layer_label(tap),
         "causal": not bool(maps.triu(1).any()),
-        "heads": [_packed_weights(weights, steps) for weights in maps],
-        "rollout": _packed_weights(look.rollouts[tap], steps) if tap in look.rollouts else None,
+        "heads": [pack_weights(weights, steps) for weights in maps],
+        "rollout": pack_weights(look.rollouts[tap], steps) if tap in look.rollouts else None,
     }
 
 
-def _packed_weights(weights: Tensor, steps: int) -> dict[str, Any]:
+def pack_weights(weights: Tensor, steps: int) -> dict[str, Any]:
     """One byte per weight: the square root of its ratio to the row's largest, so that small weights keep digits.
 
     With negative weights, 128 stands for zero.
@@ -164,7 +164,7 @@ def _packed_weights(weights: Tensor, steps: int) -> dict[str, Any]:
         "steps": steps,
         "signed": signed,
         "peaks": [float(f"{peak:.4g}") for peak in peaks.tolist()],
-        "cells": _bytes(128 + root * (steps // 2) if signed else root * steps),
+        "cells": pack_bytes(128 + root * (steps // 2) if signed else root * steps),
     }
 
 
@@ -180,10 +180,11 @@ def _packed_units(one: UnitMap) -> dict[str, Any]:
         "rows": one.values.shape[0],
         "columns": one.values.shape[1],
         "peak": peak,
-        "cells": _bytes(128 + 127 * one.values.float() / peak),
+        "cells": pack_bytes(128 + 127 * one.values.float() / peak),
     }
 
 
-def _bytes(values: Tensor) -> str:
+def pack_bytes(values: Tensor) -> str:
+    """Values from 0 to 255, compressed, as text."""
     raw = values.round().to(torch.uint8).contiguous().numpy().tobytes()
     return base64.b64encode(zlib.compress(raw)).decode()

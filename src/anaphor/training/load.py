@@ -93,6 +93,13 @@ class Run:
         """
         return self._offered("look", "view of its inside")(*arguments, **options)
 
+    def predict(self, *inputs: Any, **options: Any) -> Any:
+        """What the model predicts for inputs of your own, as `anaphor predict --json` has it.
+
+        A classifier of images takes a list of image files.
+        """
+        return self._offered("predict", "labels to predict")(*inputs, **options)
+
     def plot(self) -> list[Path]:
         """Draw the curves of the run into its folder and give their paths."""
         return draw_curves(RunFolder(self.folder), self.task)

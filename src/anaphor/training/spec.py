@@ -314,6 +314,8 @@ class TaskDefinition:
     """Options of its own for `evaluate`, as "module:class"."""
     look: str | None = None
     """Options of `look` and what it shows, as "module:class"."""
+    predict: str | None = None
+    """Inputs and options of `predict`, as "module:class"."""
     models: str | None = None
     """What `models` shows of a preset, as "module:function": `(name, vocabulary, tokens) -> ModelRow`."""
     measure: str | Callable[..., Any] | None = None

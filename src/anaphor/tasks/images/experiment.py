@@ -15,7 +15,9 @@ from torch import Tensor
 from anaphor.data.augment import Augmentation
 from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.data.datasets import load_images
+from anaphor.data.image_files import read_image
 from anaphor.data.images import ImageDataset, ImageSplit
+from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import eval_mode, report_progress
 from anaphor.metrics.accuracy import ClassScores, score_classes
 from anaphor.metrics.result import Result
@@ -24,6 +26,7 @@ from anaphor.models.head import soft_cross_entropy
 from anaphor.tasks import resolve_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
 
 EVAL_ROWS = 500
@@ -144,7 +147,7 @@ class ImageExperiment(Experiment):
                 targets = targets * (1 - smoothing) + smoothing / targets.shape[1]
         return Loss(soft_cross_entropy(self.model(images), targets)), None
 
-    def predict(self, images: Tensor, *, flips: bool | None = None) -> Tensor:
+    def compute_logits(self, images: Tensor, *, flips: bool | None = None) -> Tensor:
         """Logits of uint8 images [N, C, H, W] on the CPU or the device; with flips log-probabilities. [N, classes]"""
         flips = self.spec.flips if flips is None else flips
         parts, rows = [], images.split(EVAL_ROWS)
@@ -159,9 +162,56 @@ class ImageExperiment(Experiment):
                 report_progress("scoring", number, len(rows))
         return torch.cat(parts)
 
+    def read_images(self, paths: Sequence[Path | str], warn: Callable[[str], None] = print_warning) -> Tensor:
+        """Image files as the model sees them, before normalization. Every file that cannot be read is named.
+        uint8 [N, C, H, W]"""
+        images, failures = [], []
+        for path in paths:
+            try:
+                images.append(torch.from_numpy(read_image(path, self.facts.channels, self.facts.image_size)))
+            except DataError as error:
+                failures.append(error)
+        for failure in failures[:-1]:
+            warn(str(failure))
+        if failures:
+            raise failures[-1]
+        if not images:
+            raise ConfigError("no image was given: name at least one file")
+        return torch.stack(images)
+
+    def predict(self, paths: Sequence[Path | str], warn: Callable[[str], None] = print_warning) -> list[dict[str, Any]]:
+        """For each image file its name, the predicted class, and the probabilities by class name."""
+        logits = self.compute_logits(self.read_images(paths, warn))
+        return [
+            {"image": str(path), **self.describe_logits(row)} for path, row in zip(paths, logits.cpu(), strict=True)
+        ]
+
+    def describe_logits(self, logits: Tensor) -> dict[str, Any]:
+        """The predicted class and the probabilities by class name. [classes]"""
+        probabilities = logits.double().softmax(-1)
+        names = self.facts.classes
+        return {
+            "label": names[int(probabilities.argmax())],
+            "probabilities": dict(zip(names, probabilities.tolist(), strict=True)),
+        }
+
+    def look(self, images: Sequence[Path | str] = (), *, examples: int = 0, out: Path | str | None = None) -> Any:
+        """Where the model looks in image files, or in the first `examples` of validation: a list of `ImageLook`.
+
+        With `out`, the page and the figures of `anaphor look` are written into that folder.
+        """
+        from anaphor.tasks.images.look import LookOptions, look_at, write_looks
+
+        options = LookOptions(image=tuple(map(Path, images)), examples=examples or None)
+        options.validate()
+        looks = look_at(self, options.image, options.examples)
+        if out is not None:
+            write_looks(looks, self.spec.model, self.model, Path(out))
+        return looks
+
     def measure(self, split: str) -> ClassScores:
         loaded = self.split(split)
-        return score_classes(self.predict(loaded.images), loaded.labels)
+        return score_classes(self.compute_logits(loaded.images), loaded.labels)
 
     def evaluate(self, split: str) -> Result:
         return self._result(split, self.measure(split))
@@ -202,7 +252,7 @@ class ImageExperiment(Experiment):
         """The confusion matrix and a gallery of mistakes of validation."""
         from anaphor.tasks.images.figures import draw_confusion, draw_mistakes
 
-        valid, logits = self.split("valid"), self.predict(self.split("valid").images)
+        valid, logits = self.split("valid"), self.compute_logits(self.split("valid").images)
         scores = score_classes(logits, valid.labels)
         figures = draw_confusion(scores.confusion, self.facts.classes, folder / "confusion")
         return figures + draw_mistakes(valid, logits, folder / "mistakes")
@@ -210,7 +260,7 @@ class ImageExperiment(Experiment):
     def sample(self, seed: int) -> str:
         """Predictions for the first images of valid."""
         valid = self.split("valid")
-        probabilities = self.predict(valid.images[:SAMPLES]).softmax(-1).cpu()
+        probabilities = self.compute_logits(valid.images[:SAMPLES]).softmax(-1).cpu()
         names = self.facts.classes
         return "\n".join(
             f"{names[label]}: {names[int(p.argmax())]} {float(p.max()):.3f}"

@@ -1,11 +1,13 @@
-"""`anaphor evaluate` and `anaphor models` for images. Imports no torch."""
+"""`anaphor evaluate`, `anaphor predict` and `anaphor models` for images. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
 
 from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.images import describe
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from anaphor.tasks.images.experiment import ImageExperiment
 
 CLASSES = 10
+MOST_LIKELY = 3  # classes of an image in the table
 IMAGE_SIZE = {"vit-nano": 32}
 
 
@@ -33,6 +36,31 @@ class EvaluateOptions:
         result = experiment.score(split).to_plain()
         first, *others = describe(result)
         yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Options for images."""
+
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE…")]
+    """Image files. The central square is resized to the size that the model was trained on."""
+
+    def predict(
+        self, experiment: ImageExperiment, warn: Callable[[str], None]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """A row for each image, and lines for people."""
+        rows = experiment.predict(self.images, warn)
+        return rows, _prediction_table(rows)
+
+
+def _prediction_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each image, with its most likely classes."""
+    lines = [("image", "label", "probabilities")]
+    for row in rows:
+        likely = sorted(row["probabilities"].items(), key=lambda item: -item[1])[:MOST_LIKELY]
+        lines.append((row["image"], row["label"], ", ".join(f"{name} {p:.3f}" for name, p in likely)))
+    wide, narrow = (max(len(line[column]) for line in lines) for column in (0, 1))
+    return [f"{image:<{wide}}  {label:<{narrow}}  {likely}" for image, label, likely in lines]
 
 
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:

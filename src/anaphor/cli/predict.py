@@ -1,0 +1,27 @@
+"""`anaphor predict RUN …`: what a trained model predicts for inputs of one's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
+from anaphor.cli.table import for_terminal
+from anaphor.config import finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RunOptions):
+    """Predict labels with a trained model. The inputs depend on the task of the run."""
+
+
+def run(words: Sequence[str]) -> int:
+    _, options = parse_task_options("predict", words, Options, required=True)
+    own: Any = options
+    rows, lines = own.predict(load_experiment(options), warn)
+    text = json.dumps(finite(rows), allow_nan=False) if options.json else "\n".join(lines)
+    print(for_terminal(text, sys.stdout))
+    return 0

@@ -1,0 +1,74 @@
+"""The page of `anaphor look` for images: one HTML file with images and maps, and a slider for the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anaphor.inspect.image_maps import ImageLook
+from anaphor.inspect.look import layer_label
+from anaphor.inspect.page import STEPS, pack_bytes, pack_weights, render_page
+
+SCRIPTS = ("data.js", "images.js")
+MAX_PIXELS = 384
+"""Side of the images in the page; larger ones are scaled down."""
+
+
+def image_page(looks: Sequence[ImageLook], run: str, model: str) -> str:
+    """The images of one run."""
+    content = {
+        "run": run,
+        "model": model,
+        "notes": looks[0].maps.notes,
+        "layers": [{"place": layer_label(name), "heads": len(maps)} for name, maps in looks[0].maps.attention.items()],
+        "images": [_packed_look(look) for look in looks],
+    }
+    return render_page(content, "images.html", SCRIPTS, ("page.css", "images.css"))
+
+
+def _packed_look(look: ImageLook) -> dict[str, Any]:
+    maps, (_, height, width) = look.maps, look.pixels.shape
+    rows, columns = maps.saliency.shape
+    return {
+        "name": look.name,
+        "label": look.label,
+        "true": look.true,
+        "box": None
+        if look.box is None
+        else [edge / side for edge, side in zip(look.box, (width, height) * 2, strict=True)],
+        "ratios": look.box_ratios(),
+        "probabilities": look.probabilities,
+        "rows": rows,
+        "columns": columns,
+        "pixels": _packed_pixels(look.pixels),
+        "all": {name: _packed_maps([heat]) for name, heat in maps.views().items()},
+        "layers": {
+            "attention": _packed_layers(maps.attention),
+            "rollout": _packed_layers({name: heat[None] for name, heat in maps.rollouts.items()}),
+            "gradient-weighted": _packed_layers(maps.weighted),
+        },
+    }
+
+
+def _packed_layers(maps: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """For each layer the mean over the heads and, where there are several, the heads. [H, rows, columns] each"""
+    return [_packed_maps([heads.mean(0), *(heads if len(heads) > 1 else ())]) for heads in maps.values()]
+
+
+def _packed_maps(maps: Sequence[Tensor]) -> dict[str, Any]:
+    """A row for each map."""
+    return pack_weights(torch.stack([heat.flatten() for heat in maps]), STEPS[0])
+
+
+def _packed_pixels(pixels: Tensor) -> dict[str, Any]:
+    """Red, green and blue of each pixel in turn."""
+    largest = max(pixels.shape[1:])
+    if largest > MAX_PIXELS:
+        height, width = (max(side * MAX_PIXELS // largest, 1) for side in pixels.shape[1:])
+        pixels = F.interpolate(pixels[None].float(), (height, width), mode="area")[0]
+    _, height, width = pixels.shape
+    return {"width": width, "height": height, "cells": pack_bytes(pixels.expand(3, -1, -1).permute(1, 2, 0))}

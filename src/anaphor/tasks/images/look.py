@@ -1,0 +1,167 @@
+"""`anaphor look` for images: heat maps of what a classifier attends to. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anaphor.config import writing_to
+from anaphor.errors import ConfigError
+from anaphor.tasks import align_columns, count_noun, join_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from anaphor.inspect.image_maps import ImageLook
+    from anaphor.models import ImageClassifier
+    from anaphor.tasks.images.experiment import ImageExperiment
+
+EXAMPLES = 10
+MAX_IMAGES = 50
+MAX_VALUES = 4_000_000  # in JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookOptions:
+    """Options for images. Draws what the class token attends to over each image: by layer and head, averaged, rollout,
+    and gradient-weighted."""
+
+    image: tuple[Path, ...] = ()
+    """Image files to look at."""
+    examples: int | None = None
+    """Look at the first images of validation, this many (10 if no image is given)."""
+
+    def validate(self, run: Path | None = None) -> None:
+        """Refuse settings that do not fit together, before the run is loaded."""
+        if self.image and self.examples is not None:
+            raise ConfigError(f"examples={self.examples}: give image files with --image, or --examples, but not both")
+        count = len(self.image) or self.examples
+        if count is not None and not 1 <= count <= MAX_IMAGES:
+            name = "--image has" if self.image else "examples="
+            raise ConfigError(f"{name}{' ' if self.image else ''}{count}: it must be from 1 to {MAX_IMAGES} images")
+
+    def look(
+        self,
+        experiment: ImageExperiment,
+        run: Path,
+        out: Path,
+        load: Callable[[Path], ImageExperiment],
+        warn: Callable[[str], None],
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Write the page and the figures. Gives all values as JSON, and lines for people."""
+        looks = look_at(experiment, self.image, self.examples, warn)
+        written = write_looks(looks, str(run), experiment.model, out)
+        return _plain(looks, run, experiment.model, written), _describe(looks, run, experiment.model, written)
+
+
+def look_at(
+    experiment: ImageExperiment,
+    paths: Sequence[Path],
+    examples: int | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> list[ImageLook]:
+    """The maps of image files, or of the first images of validation."""
+    from anaphor.inspect.image_maps import ImageLook, image_maps
+
+    if paths:
+        images = experiment.read_images(paths, *([] if warn is None else [warn]))
+        names, labels, boxes = [str(path) for path in paths], None, None
+    else:
+        split = experiment.split("valid").first(EXAMPLES if examples is None else examples)
+        images, labels, boxes = split.images, split.labels.tolist(), split.boxes
+        names = [f"valid {number}" for number in range(len(split))]
+    looks = []
+    for number, (name, pixels) in enumerate(zip(names, images, strict=True)):
+        maps = image_maps(experiment.model, experiment.augment.normalize(pixels[None].to(experiment.device))[0])
+        x0, y0, x1, y1 = (0, 0, 0, 0) if boxes is None else boxes[number].tolist()
+        looks.append(
+            ImageLook(
+                name=name,
+                pixels=pixels.cpu(),
+                probabilities=experiment.describe_logits(maps.logits)["probabilities"],
+                true=None if labels is None else experiment.facts.classes[labels[number]],
+                box=None if boxes is None else (x0, y0, x1, y1),
+                maps=maps,
+            )
+        )
+    return looks
+
+
+def write_looks(looks: Sequence[ImageLook], run: str, model: ImageClassifier, out: Path) -> list[Path]:
+    """Write the page and the figures. Gives their paths."""
+    from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
+    from anaphor.inspect.image_page import image_page
+    from anaphor.training.files import replace_file
+
+    page = out / "attention.html"
+    with writing_to(out):
+        replace_file(page, image_page(looks, run, describe_layers(model)).encode())
+        return [page, *draw_views(looks, out), *draw_layers(looks, out), *draw_heads(looks[0], out)]
+
+
+def describe_layers(model: ImageClassifier) -> str:
+    spec = model.spec
+    pooled = "class token" if spec.pooled == "class" else "mean of the patches"
+    return (
+        f"{join_layers(spec.mixers_by_layer)}; {spec.grid} × {spec.grid} patches; {pooled}; "
+        f"{model.count_parameters():,} parameters"
+    )
+
+
+def mean_ratios(looks: Sequence[ImageLook]) -> dict[str, float]:
+    """Share of each map inside the true box divided by the box's share of the area, mean over the images."""
+    found = [ratios for look in looks if (ratios := look.box_ratios())]
+    return {name: sum(ratios[name] for ratios in found) / len(found) for name in (found[0] if found else ())}
+
+
+def _plain(looks: Sequence[ImageLook], run: Path, model: ImageClassifier, written: Sequence[Path]) -> dict[str, Any]:
+    """All values as JSON, as far as they are not too many: then maps of single layers and heads are left out."""
+    count = sum(maps.numel() for look in looks for maps in look.maps.attention.values())
+    return {
+        "run": str(run),
+        "model": describe_layers(model),
+        "images": [_plain_look(look, layers=2 * count <= MAX_VALUES) for look in looks],
+        "box_ratios": mean_ratios(looks),
+        "notes": list(looks[0].maps.notes),
+        "written": [str(path) for path in written],
+    }
+
+
+def _plain_look(look: ImageLook, layers: bool) -> dict[str, Any]:
+    def as_lists(maps: Mapping[str, Tensor]) -> dict[str, Any]:
+        return {name: heat.tolist() for name, heat in maps.items()}
+
+    maps = look.maps
+    plain = {
+        "image": look.name,
+        "label": look.label,
+        "probabilities": look.probabilities,
+        "true": look.true,
+        "box": look.box,
+        "box_ratios": look.box_ratios(),
+        "maps": as_lists(maps.views()),
+    }
+    return plain | {
+        "layers": {
+            "attention": as_lists(maps.attention),
+            "rollout": as_lists(maps.rollouts),
+            "gradient-weighted": as_lists(maps.weighted),
+        }
+        if layers
+        else None
+    }
+
+
+def _describe(looks: Sequence[ImageLook], run: Path, model: ImageClassifier, written: Sequence[Path]) -> list[str]:
+    rows = [["image", "predicted", "probability", *(["true"] if looks[0].true is not None else [])]]
+    for look in looks:
+        true = [] if look.true is None else [look.true]
+        rows.append([look.name, look.label, f"{look.probabilities[look.label]:.3f}", *true])
+    lines = [f"{run}: {describe_layers(model)}", *align_columns(rows), *looks[0].maps.notes]
+    if ratios := mean_ratios(looks):
+        found = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+        images = count_noun(len(looks), "image")
+        lines.append(f"share inside the true box divided by its share of the area, mean of {images}: {found}")
+    return [*lines, *map(str, written)]
