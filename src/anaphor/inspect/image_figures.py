@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from anaphor.draw import new_figure, save_all
 from anaphor.inspect.figures import SUFFIXES
 from anaphor.inspect.image_maps import ImageLook
 from anaphor.inspect.look import layer_label
+
+Item = TypeVar("Item")
 
 COLORS = "magma"
 OPACITY = (0.35, 0.85)
@@ -134,11 +136,10 @@ def _shorten(name: str, most: int = 10) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def _some(items: Any, most: int) -> list[Any]:
+def _some(items: Sequence[Item], most: int) -> list[Item]:
     """All items, or as many, evenly chosen, first and last among them."""
-    items = list(items)
     if len(items) <= most:
-        return items
+        return list(items)
     return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
 
 

@@ -113,7 +113,8 @@ def image_maps(model: ImageClassifier, image: Tensor, label: int | None = None) 
     weighted = {name: product.clamp(min=0) for name, product in select_maps(model, products).items()}
 
     def to_grid(by_token: Tensor) -> Tensor:  # [..., T] -> [..., rows, columns]
-        return by_token[..., extra:].unflatten(-1, (rows, columns))
+        patches = by_token[..., extra:]
+        return patches.reshape(*patches.shape[:-1], rows, columns)
 
     read = pooling_weights(model, tokens)
     rollouts, notes = compute_rollout(model, maps, layers)
