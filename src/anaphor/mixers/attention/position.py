@@ -184,7 +184,8 @@ class RelativeBuckets(Position):
 
     def bias(self, q: Tensor, k: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         distance = query_positions[:, :, None] - key_positions[:, None, :]  # [B, T, S]
-        return self.table(self.bucket(distance)).permute(0, 3, 1, 2).to(q.dtype)
+        values: Tensor = self.table(self.bucket(distance))
+        return values.permute(0, 3, 1, 2).to(q.dtype)
 
 
 def check_limit(tokens: int, limit: int) -> None:
