@@ -73,11 +73,28 @@ def timm_vit(spec: ImageModelSpec) -> nn.Module:
 def peers() -> dict[str, Callable[[ImageModelSpec], nn.Module]]:
     """Models of the same shape, by name; timm's where it can be imported."""
     found: dict[str, Callable[[ImageModelSpec], nn.Module]] = {"nn.TransformerEncoder": PlainViT}
+    declare_operators()
     try:
         import timm  # noqa: F401
     except (ImportError, RuntimeError):  # also where the torchvision that it needs is built for another torch
         return found
     return {"timm's ViT": timm_vit, **found}
+
+
+def declare_operators() -> None:
+    """Make torchvision, which timm imports, importable beside a torch for CPUs.
+
+    It is built for CUDA on PyPI, so that its operators are missing, and it asks for two of them, which nobody calls.
+    """
+    if torch.version.cuda is None and not _DECLARED and not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _DECLARED.append(library)
+
+
+_DECLARED: list[Any] = []
+"""Declarations last as long as their library."""
 
 
 class Augmented(Dataset[tuple[Tensor, Tensor]]):
