@@ -12,6 +12,7 @@ from PIL import Image
 from anaphor import load_run
 from anaphor.cli.main import main
 from anaphor.inspect import image_figures
+from anaphor.models import build_image_classifier
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.look import mean_ratios
 from anaphor.training.run import execute
@@ -97,7 +98,7 @@ def test_every_file_that_cannot_be_read_is_named_in_a_line(run, capsys):
 
 def test_predict_is_refused_without_images_and_for_runs_of_other_tasks(run, tmp_path, capsys):
     assert main(["predict", str(run)]) == 2
-    assert capsys.readouterr().err.startswith("anaphor: `anaphor predict` needs IMAGE…: image files")
+    assert capsys.readouterr().err.startswith("anaphor: `anaphor predict` needs IMAGE: image files")
     (tmp_path / "spec.yaml").write_text("format: 2\ntask: lm\n")
     assert main(["predict", str(tmp_path), "a.png"]) == 2
     assert capsys.readouterr().err == (
@@ -146,6 +147,19 @@ def test_look_tells_people_the_model_the_predictions_and_the_share_in_the_box(ru
     assert lines[1].split() == ["image", "predicted", "probability", "true"]
     assert "mean of 1 image: attention " in lines[3]
     assert lines[4:] == [str(tmp_path / name) for name in ("attention.html", *FIGURES)]
+
+
+def test_a_model_without_attention_is_shown_by_its_saliency(run, tmp_path):
+    experiment = load_run(run, device="cpu").experiment
+    experiment.model = build_image_classifier(
+        "vit-nano", classes=6, image_size=16, width=16, layers=1, mixers=("bidirectional-lstm",)
+    )
+    looks = experiment.look(files(run, "a.png"), out=tmp_path)
+    assert list(looks[0].maps.views()) == ["saliency"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attention.html", "attention.png", "attention.svg"]
+    data = json.loads(re.search(r'id="data">(.*?)</script>', (tmp_path / "attention.html").read_text(), re.S)[1])
+    assert data["layers"] == []
+    assert data["notes"] == ["No layer has attention: the map is saliency, |gradient × input| of the predicted class."]
 
 
 @pytest.mark.parametrize(

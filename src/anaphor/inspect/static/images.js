@@ -37,38 +37,44 @@ async function heatOf(image, { view, layer, head }) {
   };
 }
 
-const read = new Map();
-function pixelsOf(image) {
-  if (!read.has(image)) read.set(image, bytesOf(image.pixels.cells));
-  return read.get(image);
+// An image as a canvas of its own size, in color, or in gray for what is drawn over it.
+const drawn = new Map();
+function canvasOf(image, gray) {
+  const key = gray ? image.pixels : image;
+  if (!drawn.has(key)) drawn.set(key, bytesOf(image.pixels.cells).then((raw) => unpacked(raw, image.pixels, gray)));
+  return drawn.get(key);
+}
+
+function unpacked(raw, { width, height }, gray) {
+  const canvas = document.createElement("canvas"), picture = new ImageData(width, height), { data: cells } = picture;
+  for (let place = 0; place < width * height; place++) {
+    const from = 3 * place, to = 4 * place;
+    const mean = 0.25 * (raw[from] + raw[from + 1] + raw[from + 2]); // darker: a white object is no large value
+    for (let part = 0; part < 3; part++) cells[to + part] = gray ? mean : raw[from + part];
+    cells[to + 3] = 255;
+  }
+  canvas.width = width;
+  canvas.height = height;
+  canvas.getContext("2d").putImageData(picture, 0, 0);
+  return canvas;
 }
 
 // Draw an image at its own size, larger by a whole factor where it is small. With a map it is gray, and the less covered
 // the smaller the value is.
 async function paint(canvas, image, heat, least = 0) {
-  const { width, height } = image.pixels, raw = await pixelsOf(image);
-  const small = document.createElement("canvas");
-  small.width = width;
-  small.height = height;
-  const picture = new ImageData(width, height), opacity = heat ? Number(byId("opacity").value) : 0;
-  for (let y = 0, place = 0; y < height; y++)
-    for (let x = 0; x < width; x++, place++) {
-      const color = [...raw.subarray(3 * place, 3 * place + 3)];
-      if (heat) {
-        const gray = 0.75 * (color[0] + color[1] + color[2]) / 3; // so that a white object is not taken for a large value
-        const patch = Math.floor(y * image.rows / height) * image.columns + Math.floor(x * image.columns / width);
-        const share = Math.min(heat.share(patch), 1), step = 3 * Math.round(255 * share), cover = opacity * (0.4 + 0.6 * share);
-        for (let part = 0; part < 3; part++) color[part] = gray + cover * (ramps.heat[step + part] - gray);
-      }
-      picture.data.set([...color, 255], 4 * place);
-    }
-  small.getContext("2d").putImageData(picture, 0, 0);
-  const factor = Math.max(1, Math.ceil(least / Math.max(width, height)));
-  canvas.width = width * factor;
-  canvas.height = height * factor;
-  const context = canvas.getContext("2d");
+  const base = await canvasOf(image, heat !== null), factor = Math.max(1, Math.ceil(least / Math.max(base.width, base.height)));
+  const wide = canvas.width = base.width * factor, high = canvas.height = base.height * factor;
+  const context = canvas.getContext("2d"), opacity = Number(byId("opacity").value);
   context.imageSmoothingEnabled = false;
-  context.drawImage(small, 0, 0, canvas.width, canvas.height);
+  context.drawImage(base, 0, 0, wide, high);
+  for (let row = 0, place = 0; heat && row < image.rows; row++)
+    for (let column = 0; column < image.columns; column++, place++) {
+      const share = Math.min(heat.share(place), 1), step = 3 * Math.round(255 * share);
+      const left = Math.round(column * wide / image.columns), top = Math.round(row * high / image.rows);
+      const [red, green, blue] = ramps.heat.subarray(step, step + 3);
+      context.fillStyle = `rgb(${red} ${green} ${blue} / ${opacity * (0.4 + 0.6 * share)})`;
+      context.fillRect(left, top, Math.round((column + 1) * wide / image.columns) - left, Math.round((row + 1) * high / image.rows) - top);
+    }
   if (image.box && byId("box").checked) outline(context, image.box, canvas);
 }
 
@@ -203,7 +209,7 @@ byId("gallery").replaceChildren(...data.images.map((image, number) => {
   option.title = image.name;
   option.append(document.createElement("canvas"), make("span", image.label, wrong ? "wrong" : ""));
   if (wrong) option.append(make("span", `true: ${image.true}`));
-  option.append(make("span", `${sure}, ${image.name.split("/").pop()}`, "quiet"));
+  option.append(make("span", sure, "quiet"), make("span", image.name.split("/").pop(), "quiet"));
   option.addEventListener("click", () => pick(number));
   return option;
 }));

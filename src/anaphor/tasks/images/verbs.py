@@ -42,7 +42,7 @@ class EvaluateOptions:
 class PredictOptions:
     """Options for images."""
 
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE…")]
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Image files. The central square is resized to the size that the model was trained on."""
 
     def predict(
