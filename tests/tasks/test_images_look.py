@@ -247,17 +247,3 @@ def test_the_page_shows_each_layer_and_never_runs_a_name(page):
         assert wrong == []
         assert [one for one in asked if not one.startswith("data:")] == [path.as_uri()]
         browser.close()
-
-
-# ---- the promise
-
-
-@pytest.mark.slow
-def test_rollout_of_the_default_model_is_in_the_true_box(tmp_path):
-    _, code = execute(ImageRunSpec(device="cpu"), tmp_path / "run", test=False)
-    assert code == 0
-    looks = load_run(tmp_path / "run", device="cpu").look(examples=50)
-    ratios = mean_ratios(looks)
-    assert max((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in (look.box for look in looks)) <= 0.15 * 32 * 32
-    assert ratios["rollout"] >= 3
-    assert ratios["attention"] >= 3

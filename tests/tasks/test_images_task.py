@@ -17,6 +17,7 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.accuracy import calibration_error, score_classes
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment, build_experiment
+from anaphor.tasks.images.look import mean_ratios
 from anaphor.training import run
 from anaphor.training.build import build_step
 from anaphor.training.run import execute
@@ -279,7 +280,7 @@ def test_calibration_error_of_known_cases():
 
 
 @pytest.mark.slow
-def test_train_images_without_any_flag_reaches_97_percent(capsys):
+def test_train_images_without_any_flag_reaches_97_percent_and_attends_to_the_true_box(capsys):
     """In two minutes on two cores: the time is that of the processor, which does not depend on what else runs."""
     import time
 
@@ -291,3 +292,8 @@ def test_train_images_without_any_flag_reaches_97_percent(capsys):
     assert result["valid"]["accuracy"] >= 0.97
     assert result["test"]["accuracy"] >= 0.95
     assert seconds < 150, "one thread; two need two thirds of it"
+    looks = load_run("run", device="cpu").look(examples=50)
+    assert max((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in (look.box for look in looks)) <= 0.15 * 32 * 32
+    ratios = mean_ratios(looks)
+    assert ratios["rollout"] >= 3, "times the box's share of the area"
+    assert ratios["attention"] >= 3
