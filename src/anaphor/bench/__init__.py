@@ -18,6 +18,7 @@ PARTS = {
     "images": "an image classifier against a plain loop",
     "feeding": "a translation model with input feeding against a loop over cells",
     "bleu": "BLEU against sacreBLEU",
+    "start": "start of the command against `import torch`",
     "packing": "several runs of a study on one device",
 }
 DEFAULT_PARTS = tuple(part for part in PARTS if part != "packing")
@@ -28,7 +29,7 @@ def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
     from anaphor.bench import generation, images, packing, training
 
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
-    sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs}
+    sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs, "start": pairs}
     sizes |= {"images": images.count_comparisons() * pairs}
     sizes |= {"packing": packing.count_ticks(device)}
     return sum(sizes[part] for part in parts)
@@ -38,7 +39,7 @@ def measure(
     parts: Sequence[str], pairs: int, device: torch.device, tick: Callable[[str], None]
 ) -> tuple[list[Finding], dict[str, list[float]]]:
     """The findings of the parts, and the times per token of generation where it is among them."""
-    from anaphor.bench import bleu, feeding, generation, images, overhead, packing, training
+    from anaphor.bench import bleu, feeding, generation, images, overhead, packing, start, training
 
     measures: dict[str, Callable[[], list[Finding]]] = {
         "overhead": lambda: overhead.measure(pairs, tick),
@@ -47,6 +48,7 @@ def measure(
         "images": lambda: images.measure(pairs, device, tick),
         "feeding": lambda: feeding.measure(pairs, device, tick),
         "bleu": lambda: bleu.measure(pairs, tick),
+        "start": lambda: start.measure(pairs, tick),
         "packing": lambda: packing.measure(device, tick),
     }
     findings: list[Finding] = []
