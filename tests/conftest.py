@@ -22,7 +22,9 @@ if importlib.util.find_spec("torchvision") and torch.version.cuda is None:
     for operator in ("nms", "qnms"):
         DECLARED.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-# The tests may run where a lost connection is ignored (`nohup`); those of that signal need its default.
+# The tests may run where a lost connection is ignored (`nohup`), or Ctrl-C (a job in the background of a script); those
+# of these signals need their defaults.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A busy machine is no mistake of the code: what has a time limit says so itself.
