@@ -127,6 +127,7 @@ TASKS = Registry(
         "lm": "anaphor.tasks.lm:TASK",
         "translate": "anaphor.tasks.translate:TASK",
         "images": "anaphor.tasks.images:TASK",
+        "classify": "anaphor.tasks.classify:TASK",
     },
 )
 DATASETS = Registry(
@@ -157,6 +158,7 @@ PRESETS = Registry(
         "lm": "anaphor.models.presets:PRESETS",
         "translate": "anaphor.models.presets:SEQ2SEQ_PRESETS",
         "images": "anaphor.models.presets:IMAGE_PRESETS",
+        "classify": "anaphor.models.presets:TEXT_PRESETS",
     },
 )
 """Model presets of each task, a registry each: overrides of the fields of its model spec."""

@@ -208,7 +208,7 @@ class EvaluationStream(Batches):
 
 
 @dataclass(frozen=True)
-class _Sequences:
+class TokenSequences:
     """Sequences on a device, to be gathered into padded rows."""
 
     tokens: Tensor
@@ -251,8 +251,8 @@ class PaddedBatches(Batches):
 
     def __init__(
         self,
-        inputs: _Sequences,
-        source: _Sequences | None,
+        inputs: TokenSequences,
+        source: TokenSequences | None,
         indices: Indices,
         buckets: Buckets,
         *,
@@ -359,7 +359,7 @@ def batch_examples(
         )
     sizes = lengths - 1  # inputs
     buckets = Buckets(sizes=sizes[:, None], rows=rows, max_tokens=max_tokens, pad_to=pad_to)
-    inputs = _Sequences.build(np.concatenate(examples), np.cumsum(lengths) - lengths, sizes, pad, device)
+    inputs = TokenSequences.build(np.concatenate(examples), np.cumsum(lengths) - lengths, sizes, pad, device)
     return PaddedBatches(inputs, None, np.arange(len(sizes)), buckets, seed=seed, epoch=epoch, text_bytes=text_bytes)
 
 
@@ -384,7 +384,7 @@ def batch_pairs(
     sizes = np.stack([target.sizes + 1, source.sizes], 1)
     buckets = Buckets(sizes=sizes, rows=rows, max_tokens=max_tokens, pad_to=pad_to)
     inputs, sources = (
-        _Sequences.build(tokens, np.cumsum(lengths) - lengths, lengths, pad, device)
+        TokenSequences.build(tokens, np.cumsum(lengths) - lengths, lengths, pad, device)
         for tokens, lengths, pad in (
             (np.append(with_boundaries, boundary), target.sizes + 1, target.tokenizer.pad),
             (source.tokens, source.sizes, source.tokenizer.pad),

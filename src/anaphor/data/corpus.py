@@ -174,6 +174,11 @@ class _Sentences(Dataset):
         return self.name
 
 
+def build_sentence_tokenizer(where: str, sentences: Sequence[str], kind: str, size: int | None = None) -> Tokenizer:
+    """Train a tokenizer on separate texts; `where` names them in errors."""
+    return build_tokenizer(_Sentences(where, [sentence.replace("\n", " ") for sentence in sentences]), kind, size)
+
+
 def build_pair_tokenizers(dataset: Dataset, kind: str, size: int | None = None, *, joint: bool) -> PairTokenizers:
     """Train one joint tokenizer on both columns of train, or one for each, with at most `size` tokens each."""
     rows = dataset.rows(TRAIN)

@@ -68,6 +68,15 @@ class Tokenizer(ABC):
         """The boundary and a text that follows it: what a model reads to score, continue or show a text."""
         return [self.boundary, *self.encode_sentence(text).tolist()]
 
+    def encode_text(self, text: str) -> list[int]:
+        """A whole text of its own, with the special tokens around it: what a text encoder reads. It has one token at
+        least."""
+        return self.encode_prompt(" ".join(text.split("\n")))
+
+    def truncate(self, ids: Ids, length: int) -> Ids:
+        """The first tokens of what `encode_text` gave, special tokens at the end kept."""
+        return ids[:length]
+
     def find_unknown(self, text: str) -> list[str]:
         """Words or characters of a text that are not in the vocabulary, without duplicates."""
         if self.unknown is None:

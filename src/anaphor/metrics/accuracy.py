@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from torch.nn import functional as F
 
 BINS = 15
 """Of the calibration error, as Guo et al. (2017) have them."""
+MAX_CONFUSION = 200
+"""Classes up to which a result holds the confusion matrix."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,18 @@ class ClassScores:
     """Expected calibration error: mean distance of confidence and accuracy over 15 bins of confidence."""
     confusion: Tensor
     """int64 [C, C]: number of examples by true class (row) and predicted class (column)."""
+
+    @property
+    def values(self) -> dict[str, float | None]:
+        """The metrics by name."""
+        return {name: getattr(self, name) for name in ("accuracy", "loss", "top5", "calibration_error")}
+
+    def details(self, classes: Sequence[str]) -> dict[str, Any]:
+        """Accuracy by class, and the confusion matrix where there are not too many classes."""
+        found: dict[str, Any] = {"accuracy_by_class": dict(zip(classes, self.accuracy_by_class, strict=True))}
+        if len(classes) <= MAX_CONFUSION:
+            found["confusion"] = {"classes": list(classes), "counts": self.confusion.tolist()}
+        return found
 
     @property
     def accuracy_by_class(self) -> list[float | None]:

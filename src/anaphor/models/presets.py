@@ -210,6 +210,8 @@ TEXT_PRESETS = Registry(
         "transformer": {"mixers": ("attention",), "layers": 2, "mask": "everything", "position": "sinusoidal"},
         # The recurrent layer encodes positions for the attention above it.
         "hybrid": {"mixers": ("bidirectional-lstm", "attention"), "mask": "everything"},
+        # Linear, without layers: `anaphor.models.bag_of_words`.
+        "bag-of-words": {},
         # Sizes as published with BERT (Devlin et al., 2019) and its small versions (Turc et al., 2019).
         "bert-tiny": _bert(2, 2, 128),
         "bert-mini": _bert(4, 4, 256),

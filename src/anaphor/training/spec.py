@@ -117,6 +117,25 @@ class TrainingSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """Training that starts from pretrained weights, for tasks with models of text."""
+
+    section: ClassVar[str] = "training"
+
+    init: str | None = None
+    """Run whose embeddings and layers are the initial weights; model and tokenizer come with them."""
+    freeze: int | None = None
+    """Freeze the embeddings and so many of the first layers."""
+    lora: int | None = None
+    """LoRA: rank of adapters of all linear maps of the layers; all other weights but the head are frozen."""
+
+    def check_fine_tuning(self) -> None:
+        at_least_one(self, "lora")
+        if self.freeze is not None and self.freeze < 0:
+            raise ConfigError(f"freeze={self.freeze}: it must be at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationSection:
     """When and how the model is evaluated."""
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from anaphor.config import optional_section
 from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.errors import ConfigError
-from anaphor.metrics.result import Metric, find_metric, format_values
+from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.spec import reject_unused_by_model
-from anaphor.tasks import drop_implied_options
+from anaphor.tasks import ACCURACY, CALIBRATION, TOP5, describe_classes, drop_implied_options
 from anaphor.training.spec import (
     DataSection,
     EvaluationSection,
@@ -24,12 +24,8 @@ from anaphor.training.spec import (
     at_least_one,
 )
 
-ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0)
 LOSS = Metric("loss", "min", "loss", "nats per image", digits=4, minimum=0.0)
-TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0)
-CALIBRATION = Metric("calibration_error", "min", "calibration error", digits=4, derived_from="loss", minimum=0.0)
 METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)
-WORST = 5  # classes that `describe` names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +132,7 @@ class ImageRunSpec(ImageEvaluation, ImageTraining, ImageModelSection, ImageData,
 
 def describe(result: Mapping[str, Any]) -> list[str]:
     """A result for people: metrics and signature, and the classes with the lowest accuracy."""
-    shown = [metric for metric in METRICS if result.get(metric.name) is not None]
-    lines = [f"{format_values(shown, result)} ({result['signature']})"]
-    by_class = {name: value for name, value in (result.get("accuracy_by_class") or {}).items() if value is not None}
-    if by_class:
-        worst = sorted(by_class, key=lambda name: by_class[name])[:WORST]
-        few = "" if len(by_class) <= WORST else f" (lowest {WORST} of {len(by_class)})"
-        lines.append(f"accuracy by class{few}: {', '.join(f'{name} {by_class[name]:.4f}' for name in worst)}")
-    return lines
+    return describe_classes(METRICS, result)
 
 
 TASK = TaskDefinition(

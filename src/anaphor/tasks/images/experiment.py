@@ -31,8 +31,6 @@ from anaphor.training.run_folder import resolve_data_path
 
 EVAL_ROWS = 500
 """Images that are scored at once."""
-MAX_CONFUSION = 200
-"""Classes up to which a result holds the confusion matrix."""
 SAMPLES = 8
 
 
@@ -219,22 +217,10 @@ class ImageExperiment(Experiment):
     def score(self, split: str) -> Result:
         """All metrics, with accuracy by class and the confusion matrix."""
         scores, names = self.measure(split), self.facts.classes
-        details: dict[str, Any] = {
-            "images": len(self.split(split)),
-            "accuracy_by_class": dict(zip(names, scores.accuracy_by_class, strict=True)),
-        }
-        if len(names) <= MAX_CONFUSION:
-            details["confusion"] = {"classes": list(names), "counts": scores.confusion.tolist()}
-        return self._result(split, scores, details)
+        return self._result(split, scores, {"images": len(self.split(split)), **scores.details(names)})
 
     def _result(self, split: str, scores: ClassScores, details: Mapping[str, Any] | None = None) -> Result:
-        values = {
-            "accuracy": scores.accuracy,
-            "loss": scores.loss,
-            "top5": scores.top5,
-            "calibration_error": scores.calibration_error,
-        }
-        return Result(values, self.signature_facts(split), details or {})
+        return Result(scores.values, self.signature_facts(split), details or {})
 
     def signature_facts(self, split: str) -> dict[str, Any]:
         flips = {"flips": "averaged"} if self.spec.flips else {}
@@ -250,11 +236,12 @@ class ImageExperiment(Experiment):
 
     def draw(self, folder: Path) -> list[Path]:
         """The confusion matrix and a gallery of mistakes of validation."""
-        from anaphor.tasks.images.figures import draw_confusion, draw_mistakes
+        from anaphor.draw.cells import draw_confusion
+        from anaphor.tasks.images.figures import draw_mistakes
 
         valid, logits = self.split("valid"), self.compute_logits(self.split("valid").images)
         scores = score_classes(logits, valid.labels)
-        figures = draw_confusion(scores.confusion, self.facts.classes, folder / "confusion")
+        figures = draw_confusion(scores.confusion.numpy(), self.facts.classes, folder / "confusion")
         return figures + draw_mistakes(valid, logits, folder / "mistakes")
 
     def sample(self, seed: int) -> str:

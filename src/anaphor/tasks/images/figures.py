@@ -1,42 +1,17 @@
-"""Figures of a classifier: the confusion matrix, and images that were mistaken for another class."""
+"""Figures of an image classifier: images that were mistaken for another class."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from anaphor.data.images import ImageSplit
-from anaphor.draw import Panel, heat_maps, new_figure, save_all
-from anaphor.draw.cells import Annotated, annotated_heat_maps
+from anaphor.draw import new_figure, save_all
+from anaphor.draw.cells import ENDINGS, shorten
 
-MAX_NUMBERS = 20
-"""Classes up to which cells of the confusion matrix have numbers."""
 ACROSS, DOWN = 6, 3
-ENDINGS = (".png", ".svg")
-
-
-def draw_confusion(counts: Tensor, classes: Sequence[str], stem: Path) -> list[Path]:
-    """True class by predicted class, as shares of the true class."""
-    paths = [stem.with_suffix(ending) for ending in ENDINGS]
-    numbers = counts.numpy()
-    shares = numbers / np.maximum(numbers.sum(1, keepdims=True), 1)
-    names = [shorten(name) for name in classes]
-    labels: dict[str, Any] = {
-        "x_label": "predicted class",
-        "y_label": "true class",
-        "label": "share of the true class",
-    }
-    if len(classes) > MAX_NUMBERS:
-        heat_maps([Panel("", shares, 0.0, 1.0)], paths, rows=names, columns=names, across=1, **labels)
-        return paths
-    texts = [[str(count) if count else "" for count in row] for row in numbers.tolist()]
-    panel = Annotated("", shares, 0.0, 1.0, texts)
-    annotated_heat_maps([panel], paths, rows=names, columns=names, **labels)
-    return paths
 
 
 def draw_mistakes(split: ImageSplit, logits: Tensor, stem: Path) -> list[Path]:
@@ -71,7 +46,3 @@ def show_image(axes: Any, image: Tensor) -> None:
     """Draw a uint8 image [C, H, W], pixels not blurred."""
     pixels = image.cpu().permute(1, 2, 0).numpy()
     axes.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=255)
-
-
-def shorten(name: str, most: int = 14) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -1,0 +1,156 @@
+"""Text classification: predict the label of a text. Settings and definition of the task; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from anaphor.config import look_up, optional_section
+from anaphor.errors import ConfigError
+from anaphor.metrics.result import Metric, find_metric
+from anaphor.models.spec import reject_unused_by_model
+from anaphor.models.text_spec import TextEncoderSpec
+from anaphor.tasks import ACCURACY, CALIBRATION, TOP5, describe_classes, describe_overlap, drop_implied_options
+from anaphor.training.spec import (
+    DataSection,
+    FineTuning,
+    ModelSection,
+    RunSpec,
+    TaskDefinition,
+    TrainingSection,
+    at_least_one,
+    check_seed,
+)
+
+LOSS = Metric("loss", "min", "loss", "nats per text", digits=4, minimum=0.0)
+METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)
+BAG_OF_WORDS = "bag-of-words"
+CLASS_WEIGHTS = {"none": "every text counts once", "balanced": "every class has the same total weight"}
+FREE_WITH_INIT = ("pooling", "dropout", "input_dropout", "output_dropout", "word_dropout", "dropout_kind")
+"""Options of the model that pretrained weights leave open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyData(DataSection):
+    """Labeled texts and the tokenizer."""
+
+    data: str = "negation"
+    """Data set: a name, a TSV, CSV, JSONL or Parquet file, a folder of such splits, or a folder CLASS/*.txt."""
+    text_column: str | None = None
+    """Column of the texts in a file (text or sentence if not given)."""
+    label_column: str | None = None
+    """Column of the labels in a file (label if not given)."""
+    split_seed: int = 0
+    """Seed of the split of data that come without valid or test."""
+    tokenizer: str | None = None
+    """Tokenizer: word, treebank, character, byte or bpe (word if not given; with --init that of the weights)."""
+    vocabulary: int | None = None
+    """Vocabulary size of the tokenizers word, treebank and bpe."""
+    max_length: int | None = None
+    """Maximum number of tokens; longer texts are truncated (512 if not given, or less where the model has a limit)."""
+
+
+ClassifyModelOptions: Any = optional_section(
+    TextEncoderSpec, "ClassifyModelOptions", "model", exclude=["vocabulary", "classes", "causal"]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyModelSection(ClassifyModelOptions, ModelSection):  # type: ignore[misc] # made at run time
+    """Model preset and its options."""
+
+    model: str = "bidirectional-lstm"
+    """Model preset: lstm, bidirectional-lstm, transformer, hybrid, bag-of-words, or one of BERT's sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyTraining(FineTuning, TrainingSection):
+    """Batches, regularization and fine-tuning."""
+
+    default_epochs: ClassVar[float] = 10.0
+
+    epochs: float | None = None
+    """Passes over the training data (10 unless --steps or --minutes is given)."""
+    batch_size: int = 32
+    """Texts per batch."""
+    pad_to: int = 1
+    """Padded lengths are a multiple of this, for fewer shapes."""
+    label_smoothing: float = 0.0
+    """Label smoothing."""
+    class_weights: str = "none"
+    """Weights of the classes in the loss: none, or balanced (inverse to their frequency in train)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunSpec):
+    """Train a text classifier."""
+
+    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
+        "width": ("layer_widths",),
+        "norm": ("layer_norms",),
+        "residual": ("layer_residuals",),
+        "dropout": ("layer_dropouts",),
+    }
+
+    def __post_init__(self) -> None:
+        RunSpec.__post_init__(self)
+        self.check_fine_tuning()
+        at_least_one(self, "max_length", "pad_to")
+        check_seed(self.split_seed)
+        find_metric(METRICS, self.select)
+        look_up(CLASS_WEIGHTS, self.class_weights, "class weights")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
+        if self.model == BAG_OF_WORDS:
+            given = [*self.model_options(), *(name for name in ("init", "freeze", "lora") if self.is_given(name))]
+            if given:
+                raise ConfigError(f"{given[0]}={getattr(self, given[0])!r} does not apply to model='{BAG_OF_WORDS}'")
+
+    def is_given(self, name: str) -> bool:
+        return getattr(self, name) not in (None, ())
+
+    def reject_unused_flags(self, flags: Collection[str]) -> None:
+        if self.init is not None:
+            fixed = [name for name in ("model", "tokenizer", "vocabulary", *self.model_options()) if name in flags]
+            for name in [name for name in fixed if name not in FREE_WITH_INIT]:
+                raise ConfigError(f"{name}={getattr(self, name)!r} has no effect: it comes with init={self.init}")
+        elif self.model != BAG_OF_WORDS:
+            reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2, classes=2))
+
+    def model_spec(self, vocabulary: int, classes: int) -> TextEncoderSpec:
+        """The model's own spec: the preset with the options that were given."""
+        from anaphor.models.presets import text_preset
+
+        return text_preset(self.model, vocabulary=vocabulary, classes=classes, **self.model_options())
+
+    @classmethod
+    def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        kept = super().drop_implied(settings)
+        if kept.get("init") is not None or kept.get("model") == BAG_OF_WORDS:
+            return kept
+        return drop_implied_options(
+            kept, ClassifyModelOptions, lambda some: cls(**some).model_spec(vocabulary=2, classes=2).resolved()
+        )
+
+
+def describe(result: Mapping[str, Any]) -> list[str]:
+    """A result for people: metrics and signature, classes with the lowest accuracy, overlap of test and train."""
+    return describe_classes(METRICS, result) + describe_overlap(result)
+
+
+TASK = TaskDefinition(
+    name="classify",
+    spec=ClassifyRunSpec,
+    metrics=METRICS,
+    columns=("text", "label"),
+    counted="sentences",
+    build="anaphor.tasks.classify.experiment:build_experiment",
+    describe=describe,
+    evaluate="anaphor.tasks.classify.verbs:EvaluateOptions",
+    study="anaphor.tasks.classify.study:STUDY",
+    models="anaphor.tasks.classify.verbs:describe_model",
+    recipes=Path(__file__).parent / "recipes",
+)

@@ -1,0 +1,315 @@
+"""Text classification: a model with its texts and tokenizer; batches, loss, scores and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anaphor.data.corpus import build_sentence_tokenizer
+from anaphor.data.dataset import TEST, TRAIN, VALID, Dataset, Rows, count_row_overlap
+from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
+from anaphor.data.labeled_text import load_labeled
+from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
+from anaphor.errors import ConfigError, DataError
+from anaphor.evaluation import eval_mode, report_progress
+from anaphor.metrics.accuracy import ClassScores, score_classes
+from anaphor.metrics.result import Result
+from anaphor.models.bag_of_words import BagOfWords, bigram_keys
+from anaphor.models.head import widen
+from anaphor.models.presets import TEXT_PRESETS
+from anaphor.models.text_encoder import TextEncoder
+from anaphor.tasks import resolve_options
+from anaphor.tasks.classify import BAG_OF_WORDS, FREE_WITH_INIT, ClassifyModelOptions, ClassifyRunSpec
+from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.finetune import Initial, check_vocabulary, initialize_from, load_initial, prepare
+from anaphor.training.run_folder import resolve_data_path
+
+MAX_LENGTH = 512
+EVAL_ROWS = 128
+"""Texts that are scored at once."""
+SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class LabeledSplit:
+    """One split: texts with labels, encoded and in batches."""
+
+    rows: Rows
+    batches: LabeledBatches
+    labels: Tensor
+    """[N]: index of each text's class."""
+    truncated: int
+    """Texts that were truncated."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def class_names(rows: Rows) -> tuple[str, ...]:
+    """The labels of a split in order: as numbers where all are whole numbers."""
+    names = {label for _, label in rows.values}
+    are_numbers = all(name.removeprefix("-").isdecimal() for name in names)
+    return tuple(sorted(names, key=int) if are_numbers else sorted(names))
+
+
+def encode_labels(rows: Rows, classes: Sequence[str]) -> list[int]:
+    """Class indices, or an error that names the row with a label that training did not have."""
+    index = {name: number for number, name in enumerate(classes)}
+    for (_, label), row in zip(rows.values, rows.lines, strict=True):
+        if label not in index:
+            known = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
+            raise DataError(f"row {row} of {rows.where[1]} has the label {label!r}, which is not in train ({known})")
+    return [index[label] for _, label in rows.values]
+
+
+class ClassifyExperiment(Experiment):
+    """A text classifier with its texts and tokenizer."""
+
+    spec: ClassifyRunSpec
+    model: TextEncoder | BagOfWords
+
+    def __init__(
+        self,
+        spec: ClassifyRunSpec,
+        model: TextEncoder | BagOfWords,
+        tokenizer: Tokenizer,
+        classes: Sequence[str],
+        open_texts: Callable[[], Dataset],
+        *,
+        device: torch.device | str = "cpu",
+        known: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`open_texts` is called when a split is first read, so that a run can be used without its data."""
+        self.spec, self.model, self.tokenizer, self.classes = spec, model, tokenizer, tuple(classes)
+        self.device, self.known = torch.device(device), known or {}
+        self._open_texts = open_texts
+        self.split = cache(self.load_split)
+        """Loads a split when it is first asked for, so that test is not read before it is scored."""
+        self.class_weights = cache(self._class_weights)
+
+    @property
+    def source(self) -> Dataset:
+        return self._open_texts()
+
+    @property
+    def max_length(self) -> int:
+        """Largest number of tokens; longer texts are truncated."""
+        wanted = MAX_LENGTH if self.spec.max_length is None else self.spec.max_length
+        return wanted if self.model.limit is None else min(wanted, self.model.limit)
+
+    def encode_text(self, text: str) -> tuple[Ids, bool]:
+        """Token ids of a text as the model reads it, and whether it was truncated."""
+        ids = np.array(self.tokenizer.encode_text(text), np.int32)
+        if len(ids) <= self.max_length:
+            return ids, False
+        return self.tokenizer.truncate(ids, self.max_length), True
+
+    def load_split(self, name: str) -> LabeledSplit:
+        return self._encode(self.source, name)
+
+    def _encode(self, source: Dataset, name: str) -> LabeledSplit:
+        spec, rows = self.spec, source.rows(name)
+        if name == TRAIN and spec.max_examples is not None:
+            rows = replace(rows, values=rows.values[: spec.max_examples], lines=rows.lines[: spec.max_examples])
+        labels = encode_labels(rows, self.classes)
+        encoded, cut = zip(*(self.encode_text(text) for text, _ in rows.values), strict=True)
+        batches = self._batches(encoded, labels, spec.batch_size if name == TRAIN else EVAL_ROWS)
+        return LabeledSplit(rows, batches, torch.tensor(labels, device=self.device), sum(cut))
+
+    def _batches(self, texts: Sequence[Ids], labels: Sequence[int], rows: int) -> LabeledBatches:
+        spec, pad = self.spec, self.tokenizer.pad
+        return LabeledBatches(texts, labels, pad=pad, rows=rows, pad_to=spec.pad_to, seed=spec.seed, device=self.device)
+
+    def batches(self, epoch: int) -> LabeledBatches:
+        return self.split(TRAIN).batches.at_epoch(epoch)
+
+    def _class_weights(self) -> Tensor | None:
+        """[C]: weights with mean 1 over the training texts; None where every text counts once."""
+        if self.spec.class_weights == "none":
+            return None
+        labels = self.split(TRAIN).labels
+        counts = torch.bincount(labels, minlength=len(self.classes)).clamp(min=1)
+        return len(labels) / (len(self.classes) * counts.float())
+
+    def loss(self, batch: LabeledBatch, carry: None) -> tuple[Loss, None]:
+        logits = widen(self.model(batch.tokens, batch.lengths))
+        losses = F.cross_entropy(logits, batch.labels, reduction="none", label_smoothing=self.spec.label_smoothing)
+        weights = self.class_weights()
+        return Loss((losses if weights is None else losses * weights[batch.labels]).sum()), None
+
+    def logits(self, batches: LabeledBatches) -> Tensor:
+        """Logits of all texts, in their own order. [N, C]"""
+        ordered = batches.by_length()
+        found = []
+        with eval_mode(self.model), torch.inference_mode():
+            for number, batch in enumerate(ordered, 1):
+                found.append(self.model(batch.tokens, batch.lengths))
+                report_progress("scoring", number, len(ordered))
+        scores = torch.cat(found)
+        return torch.empty_like(scores).index_copy_(0, ordered.order, scores)
+
+    def measure(self, split: str) -> ClassScores:
+        loaded = self.split(split)
+        return score_classes(self.logits(loaded.batches), loaded.labels)
+
+    def evaluate(self, split: str) -> Result:
+        return Result(self.measure(split).values, self.signature_facts(split), {})
+
+    def score(self, split: str) -> Result:
+        """All metrics, with accuracy by class, the confusion matrix, and for test the overlap with train."""
+        details: dict[str, Any] = {"texts": len(self.split(split))}
+        scores = self.measure(split)
+        details |= scores.details(self.classes)
+        if split == TEST and TRAIN in self.source.splits:
+            found = count_row_overlap(self.source, self.source.rows(TRAIN).values)
+            details["overlap"] = {"unit": "texts", "test": found.total, "in_train": found.in_train}
+        return Result(scores.values, self.signature_facts(split), details)
+
+    def use_data(self, data: str, text_column: str | None, label_column: str | None) -> None:
+        """Score other data than those of training."""
+        source = load_labeled(data, text_column, label_column, self.spec.split_seed)
+        self._open_texts, self.split = lambda: source, cache(self.load_split)
+
+    def signature_facts(self, split: str) -> dict[str, Any]:
+        loaded = self.split(split)
+        limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
+        cut = {"truncated": f"{loaded.truncated}@{self.max_length}"} if loaded.truncated else {}
+        facts = {"texts": len(loaded), "classes": len(self.classes), "tokenizer": self.tokenizer.kind}
+        return {**facts, "vocab": len(self.tokenizer), **self.source.facts, **limit, **cut}
+
+    def predict(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """The label of each text, and the probabilities of all classes."""
+        for number, text in enumerate(texts, 1):
+            if not text.strip():
+                raise DataError(f"text {number} is empty: there is nothing to classify")
+        encoded = [self.encode_text(text)[0] for text in texts]
+        batches = self._batches(encoded, [0] * len(texts), EVAL_ROWS)
+        rows = self.logits(batches).double().softmax(-1).cpu()
+        return [
+            {
+                "text": text,
+                "label": self.classes[int(p.argmax())],
+                "probabilities": dict(zip(self.classes, p.tolist(), strict=True)),
+            }
+            for text, p in zip(texts, rows, strict=True)
+        ]
+
+    def draw(self, folder: Path) -> list[Path]:
+        """The confusion matrix of validation."""
+        from anaphor.draw.cells import draw_confusion
+
+        return draw_confusion(self.measure(VALID).confusion.numpy(), self.classes, folder / "confusion")
+
+    def sample(self, seed: int) -> str:
+        """Predictions for the first texts of valid."""
+        rows = self.split(VALID).rows.values[:SAMPLES]
+        lines = []
+        for (text, label), found in zip(rows, self.predict([text for text, _ in rows]), strict=True):
+            probability = found["probabilities"][found["label"]]
+            lines.append(f"{label}: {found['label']} {probability:.3f}  {' '.join(text.split())[:100]}")
+        return "\n".join(lines)
+
+    def fingerprint(self) -> dict[str, Any]:
+        bigrams = {"bigrams": len(self.model.keys)} if isinstance(self.model, BagOfWords) else {}
+        digests = {split: self.source.digest(split) for split in (TRAIN, VALID)}
+        return {"tokenizer": self.tokenizer.to_plain(), "classes": list(self.classes), **bigrams, "data": digests}
+
+    def validate(self, test: bool) -> None:
+        require_splits(self.source, test)
+        for split in (TRAIN, VALID):
+            self.split(split)
+
+    def notes(self) -> list[str]:
+        return [
+            f"truncated to {self.max_length} tokens: {cut:,} of {len(self.split(split)):,} texts of {split}"
+            for split in (TRAIN, VALID)
+            if split in self.source.splits and (cut := self.split(split).truncated)
+        ]
+
+    def resolved_settings(self) -> dict[str, Any]:
+        is_bag = isinstance(self.model, BagOfWords)
+        own = {} if self.model.spec is None else resolve_options(ClassifyModelOptions, self.model.spec.resolved())
+        return own | {"tokenizer": self.tokenizer.kind, "max_length": None if is_bag else self.max_length}
+
+    def statistics(self) -> dict[str, Any]:
+        batches = self.split(TRAIN).batches
+        return {
+            "classes": len(self.classes),
+            "vocabulary": len(self.tokenizer),
+            "padding_share": batches.padding_share,
+            "padding_share_at_max_length": batches.padding_share_at(self.max_length),
+            "truncated": self.split(TRAIN).truncated,
+        }
+
+
+def build_experiment(
+    spec: ClassifyRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
+) -> ClassifyExperiment:
+    """Build the model for its texts. A run that exists brings its `known` fingerprint with classes and tokenizer, and
+    the `data_path` where its data were; its data are not opened before a split is read."""
+    device = choose_device(spec.device)
+
+    @cache
+    def open_texts() -> Dataset:
+        exists = known is not None or data_path is not None
+        name = resolve_data_path(spec.data, data_path) if exists else spec.data
+        return load_labeled(name, spec.text_column, spec.label_column, spec.split_seed)
+
+    initial = load_initial(spec.init) if spec.init is not None and known is None else None
+    if known is not None:
+        classes, tokenizer = known["classes"], tokenizer_from_plain(known["tokenizer"])
+    else:
+        rows = open_texts().rows(TRAIN)
+        classes = class_names(rows)
+        if len(classes) < 2:
+            raise DataError(f"{rows.where[1]} has one class only, {classes[0]!r}: give at least two")
+        tokenizer = (
+            initial.tokenizer
+            if initial is not None
+            else build_sentence_tokenizer(
+                rows.where[0], [text for text, _ in rows.values], spec.tokenizer or "word", spec.vocabulary
+            )
+        )
+    if initial is not None:
+        check_vocabulary(initial)
+        spec = adopt_model(spec, initial)
+    with seeded(spec.seed, keep_state=known is not None):
+        model: TextEncoder | BagOfWords
+        if spec.model == BAG_OF_WORDS:
+            keys = _bigrams(spec, open_texts(), tokenizer) if known is None else np.zeros(known["bigrams"], np.int64)
+            model = BagOfWords(len(tokenizer), len(classes), keys)
+        else:
+            model = spec.model_spec(len(tokenizer), len(classes)).build()
+            if initial is not None:
+                initialize_from(model, initial)
+            prepare(model, spec)
+    return ClassifyExperiment(spec, model.to(device), tokenizer, classes, open_texts, device=device, known=known)
+
+
+def _bigrams(spec: ClassifyRunSpec, source: Dataset, tokenizer: Tokenizer) -> Any:
+    longest = spec.max_length or MAX_LENGTH
+    rows = source.rows(TRAIN).values[: spec.max_examples]
+    return bigram_keys((np.array(tokenizer.encode_text(text)[:longest]) for text, _ in rows), len(tokenizer))
+
+
+def adopt_model(spec: ClassifyRunSpec, initial: Initial) -> ClassifyRunSpec:
+    """The settings with the model of pretrained weights; what may differ from it stays as it was given."""
+    names = set(vars(ClassifyModelOptions())) - set(FREE_WITH_INIT)
+    given = {name: value for name, value in initial.options.items() if name in names}
+    for name in FREE_WITH_INIT:
+        if getattr(spec, name) is None and initial.options.get(name) is not None:
+            given[name] = initial.options[name]
+    if given.get("pooling") is None and spec.pooling is None and initial.options.get("causal"):
+        given["pooling"] = "last"
+    model = initial.model if initial.model in TEXT_PRESETS else "transformer"
+    if model == BAG_OF_WORDS:
+        raise ConfigError(f"init={initial.name}: a bag of words has no layers to start from")
+    return replace(spec, model=model, **given)

@@ -1,0 +1,36 @@
+"""How studies compare text classifiers. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anaphor.config import look_up
+from anaphor.metrics.result import Metric
+from anaphor.tasks.classify import BAG_OF_WORDS
+from anaphor.training.spec import StudySupport
+
+
+class ClassifyStudy(StudySupport):
+    """Comparison of text classifiers: the same texts, whatever their tokenizer."""
+
+    def data_key(self, spec: Any) -> Any:
+        return spec.data, spec.text_column, spec.label_column, spec.split_seed
+
+    def digests(self, spec: Any) -> Mapping[str, str]:
+        from anaphor.data.labeled_text import load_labeled
+
+        texts = load_labeled(*self.data_key(spec))
+        return {split: texts.digest(split) for split in ("train", "valid")}
+
+    def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
+        from anaphor.models.presets import TEXT_PRESETS
+
+        look_up(TEXT_PRESETS, spec.model, "model")
+        if not names_only and spec.init is None and spec.model != BAG_OF_WORDS:
+            from anaphor.training.optimizers import check_layer_lr
+
+            check_layer_lr(spec.layer_lr, len(spec.model_spec(vocabulary=2, classes=2).blocks()))
+
+
+STUDY = ClassifyStudy()

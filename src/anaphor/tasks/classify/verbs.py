@@ -1,0 +1,84 @@
+"""`anaphor evaluate`, `anaphor predict` and `anaphor models` for text classification. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from anaphor.tasks import format_size, join_layers
+from anaphor.tasks.classify import BAG_OF_WORDS, describe
+from anaphor.training.spec import ModelRow
+
+if TYPE_CHECKING:
+    from anaphor.tasks.classify.experiment import ClassifyExperiment
+
+CLASSES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Options for text classification."""
+
+    data: str | None = None
+    """Other data than those of training: a name, a file or a folder; labels must be those of training."""
+    text_column: str | None = None
+    """Column of the texts in a file of --data (text or sentence if not given)."""
+    label_column: str | None = None
+    """Column of the labels in a file of --data (label if not given)."""
+
+    def evaluate(
+        self, experiment: ClassifyExperiment, run: Path, split: str
+    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+        if self.data is not None:
+            experiment.use_data(self.data, self.text_column, self.label_column)
+        result = experiment.score(split).to_plain()
+        first, *others = describe(result)
+        yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Options for text classification."""
+
+    texts: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Texts to classify."""
+
+    def predict(
+        self, experiment: ClassifyExperiment, warn: Callable[[str], None]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        rows = experiment.predict(self.texts)
+        return rows, [f"{row['label']} {row['probabilities'][row['label']]:.4f}  {row['text']}" for row in rows]
+
+
+def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
+    """A model preset as `anaphor models` shows it."""
+    import numpy as np
+    import torch
+
+    from anaphor.models import text_preset
+    from anaphor.models.bag_of_words import BagOfWords
+
+    remark = f"{CLASSES} classes; a bag of words also has a weight for each bigram of its training data"
+    with torch.device("meta"):  # without memory for the weights
+        if name == BAG_OF_WORDS:
+            parameters = BagOfWords(vocabulary, CLASSES, np.empty(0, np.int64)).count_parameters()
+            plain = {"name": name, "layers": [], "width": None, "parameters": parameters, "classes": CLASSES}
+            sizes = format_size(0, parameters) | {"width": ""}
+            return ModelRow(plain, {"classification": name, "layers": "none"}, sizes, remark)
+        spec = text_preset(name, vocabulary=vocabulary, classes=CLASSES)
+        model = spec.build()
+    width = spec.widths_by_layer[-1]
+    plain = {
+        "name": name,
+        "layers": spec.mixers_by_layer,
+        "width": width,
+        "parameters": model.count_parameters(),
+        "pooling": spec.pooling,
+        "classes": CLASSES,
+    }
+    text = {"classification": name, "layers": join_layers(spec.mixers_by_layer)}
+    return ModelRow(plain, text, format_size(width, plain["parameters"]), remark)
