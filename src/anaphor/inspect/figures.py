@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anaphor.draw import Panel, heat_maps
-from anaphor.inspect.look import Look, layer_label
+from anaphor.inspect.look import ClassLook, Look, layer_label
 from anaphor.inspect.maps import head_average
 
 SUFFIXES = ("png", "svg")
@@ -79,6 +79,17 @@ def draw_units(look: Look, folder: Path, *, stem: str = "states", run: str = "")
     labels = {"x_label": "token", "y_label": f"units ({', '.join(sorted(counts))})"}
     panels, columns = _add_title(run, panels, across), token_labels(look.tokens)
     heat_maps(panels, paths, across=across, rows=(), columns=columns, sqrt_scale=False, **labels)
+    return paths
+
+
+def draw_contributions(look: ClassLook, folder: Path, *, stem: str = "contributions") -> list[Path]:
+    """`contributions.png` and `.svg`: gradient × input of every token."""
+    values = torch.tensor(look.contributions)[None]
+    most = max(float(values.abs().max()), 1e-9)
+    paths = [folder / f"{stem}.{suffix}" for suffix in SUFFIXES]
+    panels = [Panel(f"gradient × input, for {look.label}", values.numpy(), -most, most)]
+    labels = {"x_label": "token", "y_label": "", "label": "contribution to the logit"}
+    heat_maps(panels, paths, across=1, rows=("",), columns=token_labels(look.tokens), sqrt_scale=False, **labels)
     return paths
 
 

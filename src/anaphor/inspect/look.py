@@ -77,6 +77,20 @@ class TextLook(Look):
     """Scores of the whole text, as the page shows them; the caller decides which."""
 
 
+@dataclass(frozen=True)
+class ClassLook(Look):
+    """A text in a classifier."""
+
+    joined: bool
+    """Whether tokens are shown without spaces between them."""
+    label: str
+    """The class that the contributions are of."""
+    contributions: tuple[float, ...]
+    """What each token adds to the logit of that class, to first order: gradient × input, summed over the features."""
+    summary: str
+    """The prediction, as the page shows it."""
+
+
 def layer_label(name: str) -> str:
     """Label of a tap's layer: '2', or '2 forward' and '2 backward' for the two directions of a layer."""
     _, number, *parts, _ = name[name.rindex("layers.") :].split(".")
@@ -133,6 +147,45 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
         "notes": (*noncausal, *look.notes),
     }
     return TextLook(**{**vars(look), **changes})
+
+
+def look_at_class(
+    model: Any, ids: Sequence[int], number: int, *, label: str, tokens: Sequence[str], joined: bool, summary: str
+) -> ClassLook:
+    """Run the tokens of a text through a classifier `model(ids, lengths)`; contributions are to the logit of the class
+    of this number."""
+    batch = torch.tensor([ids], device=model.device)
+    if model.blocks:
+        look = look_inside(model, batch, tokens=tokens)
+    else:
+        look = Look(type(model).__name__, tuple(tokens), {}, {}, [], [], ("The model has no layers.",))
+    found = gradient_times_input(model, batch, number)
+    own = {"joined": joined, "label": label, "contributions": tuple(found.tolist()), "summary": summary}
+    return ClassLook(**{**vars(look), **own})
+
+
+def gradient_times_input(model: Any, batch: Tensor, number: int) -> Tensor:
+    """What the embedding of each token adds to a logit, to first order. For a linear model over counts it is exact.
+    [1, T] -> [T]"""
+    if not hasattr(model, "embedder"):
+        with torch.no_grad():
+            contributions: Tensor = model.contributions(batch)[0, :, number].cpu()
+        return contributions
+    captured: list[Tensor] = []
+
+    def capture(module: nn.Module, given: Any, x: Tensor) -> Tensor:
+        captured.append(x.detach().requires_grad_())
+        return captured[-1]
+
+    handle, cudnn = model.embedder.register_forward_hook(capture), torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False  # it has no gradient of recurrent layers in evaluation mode
+    try:
+        with eval_mode(model), torch.enable_grad():
+            (gradient,) = torch.autograd.grad(model(batch)[0, number], captured[0])
+    finally:
+        torch.backends.cudnn.enabled = cudnn
+        handle.remove()
+    return (gradient * captured[0]).detach().sum(-1)[0].cpu()
 
 
 def compare_losses(first: ScoredText, second: ScoredText) -> tuple[float, ...]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from anaphor.config import finite
-from anaphor.inspect.look import Look, TextLook, compare_losses, layer_label
+from anaphor.inspect.look import ClassLook, Look, TextLook, compare_losses, layer_label
 from anaphor.inspect.maps import UnitMap
 
 SCRIPTS = ("data.js", "grid.js", "lines.js", "text.js", "page.js")
@@ -76,10 +76,12 @@ def _run(name: str, look: Look, layers: list[dict[str, Any]], left_out: Sequence
         "name": name,
         "model": look.model,
         "tokens": look.tokens,
-        "joined": text is None or text.joined,
+        "joined": getattr(look, "joined", True),
         "losses": [None] * count if text is None else [None, *text.scored.losses],
         "unknown": [False] * count if text is None else [False, *text.scored.unknown],
-        "scores": "" if text is None else text.summary,
+        "scores": getattr(look, "summary", ""),
+        "contributions": look.contributions if isinstance(look, ClassLook) else None,
+        "label": look.label if isinstance(look, ClassLook) else None,
         "notes": [*look.notes, *left_out],
         "layers": layers,
         "summary": [{**head.to_plain(), "place": layer_label(head.name)} for head in look.heads],

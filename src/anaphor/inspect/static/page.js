@@ -42,6 +42,7 @@ function facts() {
 function paints() {
   const options = run().losses.some((loss) => loss !== null) ? [["loss", "loss of each token"]] : [];
   if (data.differences) options.push(["difference", "difference of the losses"]);
+  if (run().contributions) options.push(["contribution", `gradient × input, for ${run().label}`]);
   if (run().layers.length) options.push(["from", "attention from the selected token"], ["to", "attention to the selected token"]);
   if (!options.some(([key]) => key === chosen.paint)) chosen.paint = options[0]?.[0] ?? "loss";
   fill(byId("paint"), options, chosen.paint);
@@ -56,7 +57,8 @@ function tell(place) {
   const at = place ?? chosen.token, token = run().tokens[at];
   const losses = data.runs.map((each) => each.losses[at]);
   let line = `token ${at} ${shown(token)}: `;
-  if (losses[0] === null) line += at ? "not scored" : "start of the sequence, not scored";
+  if (run().contributions) line += `gradient × input ${signed(run().contributions[at])} for ${run().label}`;
+  else if (losses[0] === null) line += at ? "not scored" : "start of the sequence, not scored";
   else if (losses.length === 1) line += `loss ${losses[0].toFixed(3)}, probability ${written(Math.exp(-losses[0]))}`;
   else line += `loss ${losses.map((loss) => loss.toFixed(3)).join(" and ")}, difference ${signed(losses[1] - losses[0])}`;
   if (run().unknown[at]) line += "; unknown to the tokenizer";
@@ -71,6 +73,10 @@ function paint() {
   if (chosen.paint === "difference") {
     text.paint("both", (at) => data.differences[at] === null ? null : 0.5 + data.differences[at] / apart / 2);
     legend(legends, "both", `−${apart.toFixed(1)}`, `+${apart.toFixed(1)}`);
+  } else if (chosen.paint === "contribution") {
+    const all = run().contributions, most = Math.max(...all.map(Math.abs)) || 1;
+    text.paint("both", (at) => 0.5 + all[at] / most / 2);
+    legend(legends, "both", signed(-most), signed(most));
   } else if (chosen.paint === "loss" || !current) {
     text.paint("loss", (at) => losses[at] === null ? null : losses[at] / highest);
     legend(legends, "loss", "0", `${highest.toFixed(1)} nats`);

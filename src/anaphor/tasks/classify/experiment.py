@@ -202,6 +202,20 @@ class ClassifyExperiment(Experiment):
             for text, p in zip(texts, rows, strict=True)
         ]
 
+    def look(self, text: str, *, label: str | None = None, out: Path | str | None = None) -> Any:
+        """Attention, states and contributions of the tokens of a text. With `out`, the page and the figures of
+        `anaphor look` are written into that folder."""
+        from anaphor.tasks.classify.look import look_at, write
+
+        found = look_at(self, text, label)
+        if out is not None:
+            write(found, self.spec.model, Path(out))
+        return found
+
+    def encode(self, text: str) -> Tensor:
+        """Ids of a text for the model, [1, T]."""
+        return torch.from_numpy(self.encode_text(text)[0]).long()[None].to(self.device)
+
     def draw(self, folder: Path) -> list[Path]:
         """The confusion matrix of validation."""
         from anaphor.draw.cells import draw_confusion

@@ -1,0 +1,103 @@
+"""`anaphor look` for text classification: attention, states, and what each token contributes to the label. Imports no
+torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from anaphor.config import look_up, writing_to
+from anaphor.errors import ConfigError
+from anaphor.tasks import align_columns
+
+if TYPE_CHECKING:
+    from anaphor.inspect.look import ClassLook
+    from anaphor.tasks.classify.experiment import ClassifyExperiment
+
+SHOWN = 12  # tokens that are printed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookOptions:
+    """Options for text classification. Shows the label of a text, attention, and gradient × input of each token."""
+
+    text: Annotated[str, tyro.conf.Positional]
+    """Text to classify."""
+    label: str | None = None
+    """Class whose logit the contributions are of (the predicted one if not given)."""
+
+    def validate(self, run: Path) -> None:
+        if not self.text.strip():
+            raise ConfigError("the text is empty: there is nothing to classify")
+
+    def look(
+        self,
+        experiment: ClassifyExperiment,
+        run: Path,
+        out: Path,
+        load: Callable[[Path], ClassifyExperiment],
+        warn: Callable[[str], None],
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Write the page and the figures. Gives all values as JSON, and lines for people."""
+        found = look_at(experiment, self.text, self.label)
+        written = write(found, str(run), out)
+        (row,) = experiment.predict([self.text])
+        plain = {
+            **row,
+            "contributions_to": found.label,
+            "tokens": list(found.tokens),
+            "contributions": list(found.contributions),
+            "weights": {name: maps.tolist() for name, maps in found.maps.items()},
+            "notes": list(found.notes),
+            "written": [str(path) for path in written],
+        }
+        return plain, [found.summary, *describe(found), *found.notes, *map(str, written)]
+
+
+def look_at(experiment: ClassifyExperiment, text: str, label: str | None = None) -> ClassLook:
+    """A text in the model of a run."""
+    from anaphor.inspect.look import look_at_class
+
+    (row,) = experiment.predict([text])
+    label = row["label"] if label is None else label
+    classes = {name: number for number, name in enumerate(experiment.classes)}
+    ids, _ = experiment.encode_text(text)
+    return look_at_class(
+        experiment.model,
+        ids.tolist(),
+        look_up(classes, label, "label"),
+        label=label,
+        tokens=[experiment.tokenizer.tokens[number] for number in ids],
+        joined=experiment.tokenizer.kind not in ("word", "treebank"),
+        summary=f"{row['label']} with probability {row['probabilities'][row['label']]:.4f}",
+    )
+
+
+def write(look: ClassLook, run: str, out: Path) -> list[Path]:
+    """Write the page and the figures, and give their paths."""
+    from anaphor.inspect.figures import draw_attention, draw_contributions, draw_units
+    from anaphor.inspect.page import build_page
+    from anaphor.training.files import replace_file
+
+    page, _ = build_page({run: look})
+    with writing_to(out):
+        replace_file(out / "attention.html", page.encode())
+        return [
+            out / "attention.html",
+            *draw_contributions(look, out),
+            *draw_attention(look, out),
+            *draw_units(look, out),
+        ]
+
+
+def describe(look: ClassLook) -> list[str]:
+    """The tokens with the largest contributions, in the order of the text."""
+    ranked = sorted(range(len(look.tokens)), key=lambda place: -abs(look.contributions[place]))[:SHOWN]
+    rows = [["token", "gradient × input"]]
+    rows += [[look.tokens[place], f"{look.contributions[place]:+.4f}"] for place in sorted(ranked)]
+    few = f" (largest {SHOWN} of {len(look.tokens)})" if len(look.tokens) > SHOWN else ""
+    return [f"contributions to the logit of {look.label}{few}:", *(f"  {line}" for line in align_columns(rows))]

@@ -1,0 +1,393 @@
+"""`train classify`: results, predictions, fine-tuning, exact resume and refusals, on few short texts."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from anaphor import load_run, registry
+from anaphor.cli.main import main
+from anaphor.data import InMemory
+from anaphor.data.dataset import LABELED_COLUMNS
+from anaphor.data.negation import Negation
+from anaphor.errors import ConfigError, DataError
+from anaphor.tasks.classify import ClassifyRunSpec
+from anaphor.tasks.classify.experiment import build_experiment
+from anaphor.training.build import build_step
+from anaphor.training.finetune import initialize_from, load_initial, merged_weights
+from anaphor.training.run import execute
+from anaphor.training.trainer import NullCallback
+
+SMALL = {"data": "colors", "width": 16, "batch_size": 16, "device": "cpu", "dtype": "float32"}
+FULL = {**SMALL, "model": "transformer", "layers": 2, "heads": 2}
+WARM, COLD = ("red", "orange", "pink"), ("blue", "green", "gray")
+
+
+def colors():
+    """Warm and cold colors among other words; the first and the last word say nothing."""
+    random = np.random.default_rng(0)
+    rows = {}
+    for split, count in (("train", 120), ("valid", 30), ("test", 20)):
+        rows[split] = [
+            (" ".join(["a", *["very"] * random.integers(5), (COLD, WARM)[number % 2][number % 3], "house"]), label)
+            for number in range(count)
+            for label in [("cold", "warm")[number % 2]]
+        ]
+    return InMemory("colors", rows, LABELED_COLUMNS)
+
+
+@pytest.fixture(autouse=True)
+def _data(monkeypatch, tmp_path):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(registry.DATASETS._entries, "colors", colors)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with attention, and its result."""
+    torch.set_default_dtype(torch.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.DATASETS._entries, "colors", colors)
+        out = tmp_path_factory.mktemp("classify") / "run"
+        result, code = execute(ClassifyRunSpec(**FULL, epochs=4, lr=0.01), out)
+    assert code == 0
+    return out, result
+
+
+def test_a_small_model_learns_and_its_result_has_all_scores(trained):
+    out, result = trained
+    valid = result["valid"]
+    assert result["run"] == str(out)
+    assert result["parameters"] > 0
+    assert result["sentences_per_second"] > 0
+    assert valid["accuracy"] == 1.0
+    assert 0 <= result["test"]["accuracy"] <= 1
+    assert valid["signature"] == "texts:30|classes:2|tokenizer:word|vocab:11"
+    assert valid["confusion"] == {"classes": ["cold", "warm"], "counts": [[15, 0], [0, 15]]}
+    assert result["test"]["overlap"]["test"] == 20
+    assert 0 < result["padding_share"] < result["padding_share_at_max_length"] < 1
+    names = {path.rpartition("/")[2] for path in result["figures"]}
+    assert {"curves.png", "curves-loss.png", "confusion.png"} <= names
+
+
+def test_predictions_have_labels_and_probabilities(trained, capsys):
+    out, _ = trained
+    assert main(["predict", str(out), "a red house", "a very very blue house", "--json", "--device", "cpu"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in rows] == ["warm", "cold"]
+    assert [row["text"] for row in rows] == ["a red house", "a very very blue house"]
+    assert all(sum(row["probabilities"].values()) == pytest.approx(1) for row in rows)
+    assert main(["predict", str(out), "red", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.startswith("warm ")
+    assert main(["predict", str(out), "red", " ", "--device", "cpu"]) == 2
+    assert "text 2 is empty" in capsys.readouterr().err
+
+
+def test_a_prediction_does_not_depend_on_the_other_texts(trained):
+    run = load_run(trained[0], device="cpu")
+    texts = ["a red house", "a " + "very " * 40 + "blue house", "gray"]
+    together = run.experiment.predict(texts)
+    for text, row in zip(texts, together, strict=True):
+        (alone,) = run.experiment.predict([text])
+        assert alone["probabilities"] == pytest.approx(row["probabilities"], abs=1e-6)
+
+
+def test_other_data_are_scored_by_columns_of_any_name(trained, capsys, tmp_path):
+    out, _ = trained
+    (tmp_path / "more.csv").write_text("words,kind\n" + 'a red house,warm\n"a blue, blue house",cold\n' * 10)
+    flags = ["--data", "more.csv", "--text-column", "words", "--label-column", "kind", "--split", "train"]
+    assert main(["evaluate", str(out), *flags, "--json", "--device", "cpu"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["accuracy"] == 1.0
+    assert row["texts"] == 16
+    (tmp_path / "train.tsv").write_text("text\tlabel\na red house\twarm\na house\tneutral\n")
+    assert main(["evaluate", str(out), "--data", str(tmp_path), "--split", "train", "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert "too few to be split" in error or "has the label 'neutral'" in error
+
+
+def test_a_label_that_training_did_not_have_is_named_with_its_row(tmp_path):
+    for split in ("train", "valid", "test"):
+        rows = ["good\t1", "bad\t0"] * 4 + (["odd\t2"] if split == "valid" else [])
+        (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "".join(f"{row}\n" for row in rows))
+    experiment = build_experiment(ClassifyRunSpec(**{**SMALL, "data": str(tmp_path)}))
+    with pytest.raises(DataError, match=r"row 10 of .*valid.tsv has the label '2', which is not in train \(0, 1\)"):
+        experiment.validate(test=True)
+
+
+def test_long_texts_are_truncated_and_counted(tmp_path):
+    for split in ("train", "valid"):
+        long = "red " * 100_000 if split == "train" else "red"
+        (tmp_path / f"{split}.tsv").write_text(f"text\tlabel\n{long}\twarm\nblue\tcold\n" * 1 + "gray\tcold\n")
+    experiment = build_experiment(ClassifyRunSpec(**{**SMALL, "data": str(tmp_path)}, max_length=20))
+    assert experiment.notes() == ["truncated to 20 tokens: 1 of 3 texts of train"]
+    assert experiment.statistics()["truncated"] == 1
+    assert experiment.signature_facts("train")["truncated"] == "1@20"
+    (row,) = experiment.predict(["red " * 100_000])
+    assert row["label"] in ("warm", "cold")
+
+
+def test_look_shows_attention_and_gradient_times_input(trained, capsys, tmp_path):
+    out, _ = trained
+    words = ["look", str(out), "a very red house", "--out", str(tmp_path / "look"), "--json", "--device", "cpu"]
+    assert main(words) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["tokens"] == ["<eos>", "a", "very", "red", "house"]
+    assert plain["contributions_to"] == plain["label"] == "warm"
+    assert max(plain["contributions"]) == plain["contributions"][3]
+    assert all(np.array(maps).shape == (2, 5, 5) for maps in plain["weights"].values())
+    page = (tmp_path / "look" / "attention.html").read_text()
+    assert '"contributions":[' in page
+    assert (tmp_path / "look" / "contributions.png").stat().st_size > 1000
+
+
+def test_gradient_times_input_is_the_derivative_along_the_embeddings(trained):
+    """Oracle: scale the embedding of one token by 1 ± h, and see what the logit does."""
+    from anaphor.inspect.look import gradient_times_input
+
+    model = load_run(trained[0], device="cpu").experiment.model.double()
+    batch = torch.tensor([[0, 1, 2, 4, 3]])
+    found = gradient_times_input(model, batch, 1)
+    for place in range(5):
+        values = []
+        for h in (1e-5, -1e-5):
+            factor = torch.ones(1, 5, 1, dtype=torch.float64)
+            factor[0, place] += h
+            handle = model.embedder.register_forward_hook(lambda _, __, x, factor=factor: x * factor)
+            values.append(model(batch)[0, 1].item())
+            handle.remove()
+        assert (values[0] - values[1]) / 2e-5 == pytest.approx(float(found[place]), abs=1e-7)
+
+
+class Crash(NullCallback):
+    """Ends a run at a step, as a kill would: nothing is saved."""
+
+    def __init__(self, step):
+        self.left = step
+
+    def on_step(self, spent, loss, count):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("setting", [{"lora": 2}, {"layer_lr": (0.5, 0.9)}, {"freeze": 1, "average": "ema"}])
+def test_a_killed_fine_tuning_is_resumed_to_the_same_bits(trained, tmp_path, setting):
+    spec = ClassifyRunSpec(
+        data="colors", init=str(trained[0]), steps=8, eval_every=3, lr=0.01, batch_size=16, device="cpu",
+        dtype="float32", dropout=0.1, **setting,
+    )  # fmt: skip
+    execute(spec, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, tmp_path / "killed", Crash(5))
+    execute(spec, tmp_path / "killed", resume=True)
+    one, other = (load_run(tmp_path / name, device="cpu").model.state_dict() for name in ("whole", "killed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    before = load_run(trained[0], device="cpu").model.state_dict()
+    changed = {name for name in before if name in one and not torch.equal(one[name], before[name])}
+    if "lora" in setting:
+        assert all(name.startswith("head.") for name in changed)
+        assert any(".parametrizations.weight.0.b" in name and bool(one[name].any()) for name in one)
+    if "freeze" in setting:
+        assert not any(name.startswith(("embedder.", "layers.0.")) for name in changed)
+        assert any(name.startswith("layers.1.") for name in changed)
+
+
+def test_initial_weights_are_those_of_the_run_and_the_head_is_new(trained):
+    initial = load_initial(str(trained[0]))
+    experiment = build_experiment(ClassifyRunSpec(data="colors", init=str(trained[0]), device="cpu", seed=5))
+    own = experiment.model.state_dict()
+    kept = [name for name in own if name.startswith(("embedder.", "layers."))]
+    assert len(kept) > 10
+    assert all(torch.equal(own[name], initial.weights[name]) for name in kept)
+    assert not torch.equal(own["head.own"], initial.weights["head.own"])
+    assert experiment.spec.model == "transformer"
+    assert experiment.spec.layers == 2
+    assert experiment.tokenizer == initial.tokenizer
+
+
+def test_a_language_model_becomes_a_classifier(tmp_path):
+    words = ["--model", "transformer", "--width", "16", "--layers", "1", "--heads", "2", "--steps", "2"]
+    assert main(["train", "lm", "--data", "grammar", *words, "--device", "cpu", "--no-test", "--out", "lm"]) == 0
+    experiment = build_experiment(ClassifyRunSpec(data="colors", init="lm", device="cpu"))
+    weights = load_run("lm", device="cpu").model.state_dict()
+    own = experiment.model.state_dict()
+    assert experiment.model.spec.pooling == "last"
+    assert all(torch.equal(own[name], weights[name]) for name in own if name.startswith(("embedder.", "layers.")))
+    with torch.no_grad():
+        ids = experiment.encode("a red house")
+        features = load_run("lm", device="cpu").model.features(ids)[0]
+        torch.testing.assert_close(experiment.model.features(ids), features)
+
+
+def test_adapters_change_nothing_at_first_and_are_merged_as_they_act(trained):
+    spec = ClassifyRunSpec(data="colors", init=str(trained[0]), lora=3, device="cpu")
+    experiment = build_experiment(spec)
+    plain = build_experiment(ClassifyRunSpec(data="colors", init=str(trained[0]), device="cpu"))
+    batch = experiment.batches(0)[0]
+    with torch.no_grad():
+        plain.model.head.load_state_dict(experiment.model.head.state_dict())
+        assert torch.equal(
+            experiment.model.eval()(batch.tokens, batch.lengths), plain.model.eval()(batch.tokens, batch.lengths)
+        )
+        for name, weight in experiment.model.named_parameters():
+            if name.endswith(".0.b"):
+                weight.normal_()
+        adapted = experiment.model(batch.tokens, batch.lengths)
+        plain.model.load_state_dict(merged_weights(experiment.model))
+        torch.testing.assert_close(plain.model(batch.tokens, batch.lengths), adapted)
+    trainable = {name for name, weight in experiment.model.named_parameters() if weight.requires_grad}
+    assert all(".parametrizations.weight.0." in name or name.startswith("head.") for name in trainable)
+
+
+def test_a_tokenizer_of_another_model_is_refused_with_both_sizes(trained, monkeypatch):
+    from dataclasses import replace
+
+    import anaphor.tasks.classify.experiment as module
+
+    initial = load_initial(str(trained[0]))
+    other = build_experiment(ClassifyRunSpec(**SMALL, tokenizer="byte")).tokenizer
+    monkeypatch.setattr(module, "load_initial", lambda path: replace(initial, tokenizer=other))
+    with pytest.raises(ConfigError, match=r"the tokenizer has 256 tokens and the embeddings have 11 rows"):
+        build_experiment(ClassifyRunSpec(data="colors", init=str(trained[0]), device="cpu"))
+
+
+def test_class_weights_make_the_total_weight_of_every_class_equal(tmp_path):
+    rows = ["good\t1"] * 30 + ["bad\t0"] * 10
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "".join(f"{row}\n" for row in rows))
+    spec = ClassifyRunSpec(**{**SMALL, "data": str(tmp_path)}, class_weights="balanced")
+    experiment = build_experiment(spec)
+    assert experiment.class_weights().tolist() == pytest.approx([2.0, 2 / 3])
+    batch = experiment.batches(0)[0]
+    with torch.no_grad():
+        logits = experiment.model(batch.tokens, batch.lengths)
+        losses = F.cross_entropy(logits, batch.labels, reduction="none")
+        expected = (losses * torch.tensor([2.0, 2 / 3])[batch.labels]).sum()
+        assert float(experiment.loss(batch, None)[0].total) == pytest.approx(float(expected))
+
+
+def test_batches_hold_every_text_once_with_its_label():
+    experiment = build_experiment(ClassifyRunSpec(**SMALL))
+    rows = experiment.split("train").rows.values
+    for epoch in (0, 1):
+        batches = experiment.batches(epoch)
+        labels = torch.cat([batch.labels for batch in batches])
+        assert torch.equal(labels, experiment.split("train").labels[batches.order])
+        lengths = torch.cat([batch.lengths for batch in batches]).tolist()
+        assert lengths == [len(rows[index][0].split()) + 1 for index in batches.order.tolist()]
+        assert sorted(batches.order.tolist()) == list(range(len(rows)))
+    assert experiment.batches(0).order.tolist() != experiment.batches(1).order.tolist()
+
+
+def test_a_bag_of_words_counts_words_and_bigrams():
+    """Oracle: a dictionary of counts."""
+    experiment = build_experiment(ClassifyRunSpec(data="colors", model="bag-of-words", device="cpu"))
+    model = experiment.model
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_()
+        (batch,) = experiment.split("valid").batches.by_length()
+        logits = model(batch.tokens, batch.lengths)
+        weights = dict(zip(model.keys.tolist(), model.bigrams.weight.tolist(), strict=False))
+        for row, length, found in zip(batch.tokens.tolist(), batch.lengths.tolist(), logits, strict=True):
+            ids = row[:length]
+            total = model.bias + sum(model.words.weight[word] for word in ids)
+            for one, other in pairwise(ids):
+                total = total + torch.tensor(weights.get(one * len(experiment.tokenizer) + other, [0.0, 0.0]))
+            torch.testing.assert_close(found, total)
+
+
+def test_a_bag_of_words_is_trained_saved_and_looked_at(tmp_path, capsys):
+    words = ["--data", "colors", "--model", "bag-of-words", "--steps", "30", "--lr", "0.1", "--device", "cpu"]
+    assert main(["train", "classify", *words, "--out", "bag", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["valid"]["accuracy"] == 1.0
+    assert main(["look", "bag", "a red house", "--out", "look", "--device", "cpu"]) == 0
+    assert "contributions to the logit of warm" in capsys.readouterr().out
+    assert main(["train", "classify", *words, "--width", "4", "--out", "no"]) == 2
+    assert "width=4 does not apply to model='bag-of-words'" in capsys.readouterr().err
+
+
+def test_a_bag_of_words_learns_nothing_of_negation(monkeypatch):
+    monkeypatch.setitem(registry.DATASETS._entries, "some-negation", lambda: Negation(1600))
+    spec = ClassifyRunSpec(data="some-negation", model="bag-of-words", device="cpu", lr=0.01, steps=100)
+    experiment = build_experiment(spec)
+    step = build_step(experiment)
+    for epoch in range(2):
+        for batch in experiment.batches(epoch):
+            step([batch], None)
+    assert 0.4 < experiment.evaluate("valid").values["accuracy"] < 0.6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora": 2}, r"lora=2: no layer has a linear map"),
+        ({"freeze": 3}, r"freeze=3: the model has 1 layers"),
+        ({"init": "nowhere"}, r"init=nowhere: there is no run in this folder"),
+    ],
+)
+def test_impossible_fine_tuning_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        build_experiment(ClassifyRunSpec(**SMALL, **settings))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--class-weights", "balance"], "did you mean 'balanced'"),
+        (["--freeze", "-1"], "freeze=-1"),
+        (["--lora", "0"], "lora=0"),
+        (["--pooling", "cls", "--model", "lstm"], "pooling='cls' needs a layer that sees later tokens"),
+        (["--data", "colors", "--text-column", "words"], "--text-column and --label-column are for files"),
+    ],
+)
+def test_wrong_flags_are_refused_in_one_line(flags, message, capsys):
+    assert main(["train", "classify", *flags, "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_options_of_the_model_come_with_the_weights(trained, capsys):
+    assert main(["train", "classify", "--data", "colors", "--init", str(trained[0]), "--width", "8", "--dry-run"]) == 2
+    assert "width=8 has no effect: it comes with init=" in capsys.readouterr().err
+
+
+OPTIMIZERS = [
+    ({"optimizer": "adamw", "betas": (0.8, 0.9)}, {"betas": (0.8, 0.9)}),
+    ({"optimizer": "sgd"}, {"momentum": 0.0}),
+    ({"optimizer": "sgd", "momentum": 0.7}, {"momentum": 0.7}),
+    ({"optimizer": "adagrad"}, {}),
+    ({"optimizer": "muon", "momentum": 0.6}, {"momentum": 0.6}),
+]
+
+
+@pytest.mark.parametrize(("settings", "expected"), OPTIMIZERS)
+def test_every_argument_reaches_the_optimizer(settings, expected):
+    spec = ClassifyRunSpec(**FULL, lr=0.02, weight_decay=0.03, layer_lr=(0.5, 1.0), **settings)
+    experiment = build_experiment(spec)
+    optimizer = build_step(experiment).optimizer
+    first = optimizer.parts[0]
+    assert type(first).__name__.lower() == settings["optimizer"]
+    for name, value in expected.items():
+        assert all(group[name] == value for group in first.param_groups)
+    groups = optimizer.param_groups
+    assert {group["weight_decay"] for group in groups} == {0.0, 0.03}
+    assert {float(group["lr"]) for group in groups} == {0.01, 0.02}
+    slow = {weight for group in groups if group["factor"] == 0.5 for weight in group["params"]}
+    assert slow == set(experiment.model.blocks[0].parameters())
+    vectors = {weight for group in groups if group["weight_decay"] == 0.0 for weight in group["params"]}
+    assert all(weight.ndim == 1 for weight in vectors)
+
+
+def test_initial_weights_of_another_shape_are_named(trained):
+    model = build_experiment(ClassifyRunSpec(**{**FULL, "width": 8})).model
+    with pytest.raises(Exception, match=r"does not fit: wrong: embedder.embedding.weight is 11 × 16"):
+        initialize_from(model, load_initial(str(trained[0])))
