@@ -205,11 +205,18 @@ def _bert(layers: int, heads: int, width: int) -> dict[str, Any]:
 TEXT_PRESETS = Registry(
     "model",
     {
-        "lstm": {**_PLAIN_TEXT, "mixers": ("lstm",), "layers": 1},
-        "bidirectional-lstm": {**_PLAIN_TEXT, "mixers": ("bidirectional-lstm",), "layers": 1},
-        "transformer": {"mixers": ("attention",), "layers": 2, "mask": "everything", "position": "sinusoidal"},
+        "lstm": {**_PLAIN_TEXT, "mixers": ("lstm",), "layers": 1, "width": 128, "pooling": "last"},
+        "bidirectional-lstm": {**_PLAIN_TEXT, "mixers": ("bidirectional-lstm",), "layers": 1, "width": 128},
+        "transformer": {
+            "mixers": ("attention",),
+            "layers": 2,
+            "width": 128,
+            "mask": "everything",
+            "position": "sinusoidal",
+            "init_scheme": "uniform",
+        },
         # The recurrent layer encodes positions for the attention above it.
-        "hybrid": {"mixers": ("bidirectional-lstm", "attention"), "mask": "everything"},
+        "hybrid": {"mixers": ("bidirectional-lstm", "attention"), "width": 128, "mask": "everything"},
         # Linear, without layers: `anaphor.models.bag_of_words`.
         "bag-of-words": {},
         # Sizes as published with BERT (Devlin et al., 2019) and its small versions (Turc et al., 2019).

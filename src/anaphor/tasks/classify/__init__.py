@@ -26,6 +26,7 @@ from anaphor.training.spec import (
 
 LOSS = Metric("loss", "min", "loss", "nats per text", digits=4, minimum=0.0)
 METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)
+LR, FINE_TUNING_LR = 2e-3, 5e-5
 BAG_OF_WORDS = "bag-of-words"
 CLASS_WEIGHTS = {"none": "every text counts once", "balanced": "every class has the same total weight"}
 FREE_WITH_INIT = ("pooling", "dropout", "input_dropout", "output_dropout", "word_dropout", "dropout_kind")
@@ -75,6 +76,8 @@ class ClassifyTraining(FineTuning, TrainingSection):
     """Passes over the training data (10 unless --steps or --minutes is given)."""
     batch_size: int = 32
     """Texts per batch."""
+    lr: float | None = None
+    """Learning rate (peak value); 0.002 for adamw, 0.00005 with --init, else the optimizer's usual one."""
     pad_to: int = 1
     """Padded lengths are a multiple of this, for fewer shapes."""
     label_smoothing: float = 0.0
@@ -96,6 +99,8 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
     }
 
     def __post_init__(self) -> None:
+        if self.lr is None and self.optimizer == "adamw":
+            object.__setattr__(self, "lr", LR if self.init is None else FINE_TUNING_LR)
         RunSpec.__post_init__(self)
         self.check_fine_tuning()
         at_least_one(self, "max_length", "pad_to")
