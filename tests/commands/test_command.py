@@ -98,16 +98,16 @@ def test_the_one_line_is_the_same_in_every_terminal(encoding, color):
 
 
 def test_models_lists_every_preset(capsys):
-    from anaphor.models import IMAGE_PRESETS, PRESETS, SEQ2SEQ_PRESETS
+    from anaphor.models import IMAGE_PRESETS, PRESETS, SEQ2SEQ_PRESETS, TEXT_PRESETS
 
     assert main(["models", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == [*PRESETS, *SEQ2SEQ_PRESETS, *IMAGE_PRESETS]
+    assert [row["name"] for row in rows] == [*PRESETS, *SEQ2SEQ_PRESETS, *IMAGE_PRESETS, *TEXT_PRESETS]
     assert all(row["parameters"] > 0 for row in rows)
     assert all(row["state_bytes"] > 0 for row in rows if row["name"] not in IMAGE_PRESETS), "images carry no state"
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if " M" in line] == [*PRESETS, *SEQ2SEQ_PRESETS, *IMAGE_PRESETS]
+    assert [line.split()[0] for line in lines if " M" in line] == [*PRESETS, *SEQ2SEQ_PRESETS, *IMAGE_PRESETS, *TEXT_PRESETS]
 
 
 def test_models_for_translation_are_sized_too(capsys):

@@ -44,11 +44,11 @@ class Options:
 def run(words: Sequence[str]) -> int:
     import_given(words)
     options = parse(Options, words, program="anaphor models")
-    tasks = {name: task for task in TASKS if task in PRESETS for name in PRESETS[task]}
+    every = [(task, name) for task in TASKS if task in PRESETS for name in PRESETS[task]]
+    first = {name: task for task, name in reversed(every)}  # of tasks that have a preset of this name
     rows: dict[str, list[ModelRow]] = {}
     plain = []
-    for name in options.names or tasks:
-        task = look_up(tasks, name, "model")
+    for task, name in [(look_up(first, name, "model"), name) for name in options.names] or every:
         row = _describe(task, name, options)
         rows.setdefault(task, []).append(row)
         plain.append(row.plain)

@@ -55,7 +55,8 @@ class BagOfWords(nn.Module):
         real = (steps < span.lengths[:, None])[..., None]
         by_word = self.words(tokens) * real
         by_pair = self._lookup(tokens[:, :-1], tokens[:, 1:]) * real[:, 1:] / 2
-        return by_word + F.pad(by_pair, (0, 0, 0, 1)) + F.pad(by_pair, (0, 0, 1, 0))
+        total: Tensor = by_word + F.pad(by_pair, (0, 0, 0, 1)) + F.pad(by_pair, (0, 0, 1, 0))
+        return total
 
     def _lookup(self, first: Tensor, second: Tensor) -> Tensor:
         count = len(self.keys)
@@ -64,7 +65,8 @@ class BagOfWords(nn.Module):
         keys = first * self.words.num_embeddings + second
         index = torch.searchsorted(self.keys, keys).clamp(max=count - 1)
         known = self.keys[index] == keys
-        return self.bigrams(index.where(known, count)) * known[..., None]
+        weights: Tensor = self.bigrams(index.where(known, count)) * known[..., None]
+        return weights
 
 
 def bigram_keys(texts: Iterable[NDArray[Any]], vocabulary: int) -> NDArray[np.int64]:

@@ -45,7 +45,7 @@ def load_initial(path: str) -> Initial:
         raise ConfigError(f"init={path}: there is no run in this folder")
     run = load_run(path, device="cpu")
     model: Any = run.model
-    spec = getattr(model, "spec", None)
+    spec: Any = getattr(model, "spec", None)
     if not hasattr(spec, "resolved") or not hasattr(run.experiment, "tokenizer"):
         raise ConfigError(f"init={path}: runs of `train {run.spec.task}` hold no model of text")
     return Initial(path, run.spec.model, spec.resolved(), merged_weights(model), run.experiment.tokenizer)

@@ -62,6 +62,7 @@ def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
     from anaphor.models import text_preset
     from anaphor.models.bag_of_words import BagOfWords
 
+    plain: dict[str, Any]
     remark = f"{CLASSES} classes; a bag of words also has a weight for each bigram of its training data"
     with torch.device("meta"):  # without memory for the weights
         if name == BAG_OF_WORDS:
