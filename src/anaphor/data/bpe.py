@@ -35,7 +35,7 @@ class BPE(Tokenizer):
         self._vocabulary, self._merges = tuple(vocabulary), tuple(merges)
         _check(self._vocabulary, self._merges)
         self._bytes = (b"\n", *(bytes(ALPHABET[letter] for letter in piece) for piece in self._vocabulary))
-        self.tokens = (END, *map(_show, self._bytes[1:]))
+        self.tokens = (END, *map(show_bytes, self._bytes[1:]))
         self.boundary = self.pad = 0
         self.unknown = None
 
@@ -159,7 +159,7 @@ def _check(vocabulary: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> 
             raise DataError(f"a bpe tokenizer merges {left!r} and {right!r}, which are not both in its vocabulary")
 
 
-def _show(raw: bytes) -> str:
+def show_bytes(raw: bytes) -> str:
     """A subword for people; bytes that are not whole characters are written like <0xE2>."""
     try:
         return raw.decode("utf-8")

@@ -329,6 +329,7 @@ TOKENIZERS = Registry(
         "character": Character,
         "byte": Byte,
         "bpe": "anaphor.data.bpe:BPE",
+        "pretrained": "anaphor.data.pretrained_tokenizer:PretrainedTokenizer",
     },
 )
 

@@ -1,0 +1,100 @@
+"""Tokenizer that comes with pretrained weights: a `tokenizer.json` of the `tokenizers` library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from anaphor.data.bpe import ALPHABET, show_bytes
+from anaphor.data.tokenizer import Ids, Tokenizer
+from anaphor.errors import ConfigError, DataError
+
+
+class PretrainedTokenizer(Tokenizer):
+    """What the library's file describes, without the limits of length that some files have."""
+
+    kind = "pretrained"
+
+    def __init__(self, text: str, boundary: int, pad: int, *, where: str = "the tokenizer") -> None:
+        """`text` is the JSON of the library."""
+        import tokenizers
+
+        self.text = text
+        try:
+            self._library: Any = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # noqa: BLE001 (the library raises no class of its own)
+            raise DataError(f"{where} is not a tokenizer of the tokenizers library: {str(error)[:200]}") from None
+        self._library.no_truncation()
+        self._library.no_padding()
+        by_id = {number: token for token, number in self._library.get_vocab(with_added_tokens=True).items()}
+        self._is_byte_level = type(self._library.decoder).__name__ == "ByteLevel"
+        self.tokens = tuple(
+            self._show(by_id.get(number, f"<{number}>")) for number in range(max(by_id, default=-1) + 1)
+        )
+        for name, number in (("boundary", boundary), ("pad", pad)):
+            if not 0 <= number < len(self.tokens):
+                raise DataError(f"{where}: {name}={number} is outside the vocabulary of {len(self.tokens):,}")
+        self.boundary, self.pad = boundary, pad
+        unknown = None if self._is_byte_level else getattr(self._library.model, "unk_token", None)
+        self.unknown = None if unknown is None else self._library.token_to_id(unknown)
+
+    @classmethod
+    def from_text(cls, text: str, *, where: str, boundary: int | None, pad: int | None) -> Self:
+        """With the special tokens that the file names where they are not given: the first one that it puts before a
+        text, and its padding."""
+        made = cls(text, 0, 0, where=where)
+        first = made._library.encode("").ids[:1]
+        special = made._library.token_to_id("<|endoftext|>")
+        fallback = boundary if boundary is not None else 0 if special is None else special
+        made.boundary = first[0] if first else fallback
+        names = (made._library.token_to_id(name) for name in ("[PAD]", "<pad>"))
+        found = next((number for number in names if number is not None), made.boundary)
+        made.pad = found if pad is None else pad
+        return made
+
+    @classmethod
+    def train(cls, text: str, size: int | None = None) -> Self:
+        raise ConfigError("tokenizer='pretrained' comes with pretrained weights and cannot be trained")
+
+    def encode(self, text: str) -> Ids:
+        return np.array(self._encode(text, special=False), np.int32)
+
+    def encode_sentence(self, text: str) -> Ids:
+        return self.encode(text)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """The text with the special tokens that the file puts around it, after the boundary."""
+        ids = self._encode(text, special=True)
+        return ids if ids[:1] == [self.boundary] else [self.boundary, *ids]
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        try:
+            ids: list[int] = self._library.encode(text, add_special_tokens=special).ids
+        except UnicodeEncodeError as error:
+            raise DataError(f"the text is not UTF-8 at character {error.start}") from None
+        return ids
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        text: str = self._library.decode([int(number) for number in ids], skip_special_tokens=False)
+        return text
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"kind": self.kind, "json": self.text, "boundary": int(self.boundary), "pad": int(self.pad)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        text, boundary, pad = plain.get("json"), plain.get("boundary"), plain.get("pad")
+        if not isinstance(text, str) or type(boundary) is not int or type(pad) is not int:
+            raise DataError("a pretrained tokenizer is described by its json, boundary and pad")
+        return cls(text, boundary, pad)
+
+    def _show(self, token: str) -> str:
+        """A token for people: bytes as the characters that they stand for."""
+        if self._is_byte_level and set(token) <= _LETTERS:
+            return show_bytes(bytes(ALPHABET[letter] for letter in token))
+        return token
+
+
+_LETTERS = ALPHABET.keys()

@@ -1,0 +1,198 @@
+"""A folder as `transformers` writes it: configuration, tensors (in shards, too) and tokenizer. Nothing in it is
+executed, and no other file is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from anaphor.config import create_folder, nearest, user_path, writing_to
+from anaphor.errors import DataError
+
+CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+LARGEST_JSON = 100_000_000
+"""Bytes of a JSON file; the largest tokenizers have a fifth of this."""
+UNSAFE = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
+
+
+class Config(dict[str, Any]):
+    """`config.json`: values by name, checked when they are read."""
+
+    def __init__(self, values: Mapping[str, Any], file: Path) -> None:
+        super().__init__(values)
+        self.file = file
+
+    def integer(self, *names: str, default: int | None = None) -> int:
+        """A whole number, under the first of these names that is there."""
+        value = self._find(names, default)
+        if type(value) is not int:
+            raise DataError(f"{self.file}: {names[0]} must be a whole number, but it is {value!r}")
+        return value
+
+    def number(self, *names: str, default: float) -> float:
+        value = self._find(names, default)
+        if type(value) not in (int, float):
+            raise DataError(f"{self.file}: {names[0]} must be a number, but it is {value!r}")
+        return float(value)
+
+    def _find(self, names: tuple[str, ...], default: Any) -> Any:
+        for name in names:
+            if self.get(name) is not None:
+                return self[name]
+        if default is None:
+            raise DataError(f"{self.file} lacks {names[0]}")
+        return default
+
+    def require(self, name: str, *allowed: Any, default: Any) -> None:
+        """Refuse a value that our models do not have."""
+        value = self.get(name, default)
+        if value not in allowed:
+            listed = " or ".join(map(repr, allowed))
+            raise DataError(f"{self.file}: {name}={value!r} cannot be converted; only {listed} can")
+
+    def translate(self, name: str, table: Mapping[str, str], default: str) -> str:
+        """Our name of a value."""
+        value = self.get(name, default)
+        if value not in table:
+            raise DataError(f"{self.file}: {name}={value!r} cannot be converted; known: {', '.join(table)}")
+        return table[value]
+
+    def labels(self, count: int) -> tuple[str, ...]:
+        """Names of the classes."""
+        names = self.get("id2label")
+        if not isinstance(names, dict):
+            return tuple(f"LABEL_{number}" for number in range(count))
+        if {str(number) for number in names} != {str(number) for number in range(count)}:
+            raise DataError(f"{self.file}: id2label names {len(names)} classes, but the head has {count}")
+        found = tuple(str(names.get(str(number))) for number in range(count))
+        if len(set(found)) < count:
+            raise DataError(f"{self.file}: id2label gives two classes the same name")
+        return found
+
+
+class PretrainedFolder:
+    """The files of one folder. Tensors are read one by one, when they are asked for."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = user_path(Path(folder))
+        if not self.folder.is_dir():
+            raise DataError(f"no folder at {self.folder}: give one with {CONFIG} and {TENSORS}")
+        if not (self.folder / CONFIG).is_file():
+            hint = "; it is a run folder already" if (self.folder / "spec.yaml").is_file() else ""
+            raise DataError(f"{self.folder} has no {CONFIG}: it is not a folder of transformers{hint}")
+        self.config = Config(read_json(self.folder / CONFIG), self.folder / CONFIG)
+        stored = self._locate()
+        self._stored = {_present_name(name): name for name in stored}
+        self.files = {_present_name(name): file for name, file in stored.items()}
+        """The file of each tensor."""
+
+    def _locate(self) -> dict[str, Path]:
+        if (self.folder / INDEX).is_file():
+            by_name = read_json(self.folder / INDEX).get("weight_map")
+            if not isinstance(by_name, dict):
+                raise DataError(f"{self.folder / INDEX} has no weight_map")
+            for file in {str(file) for file in by_name.values()}:
+                if Path(file).name != file or not (self.folder / file).is_file():
+                    raise DataError(f"{self.folder} lacks {file[:100]}, which {INDEX} names")
+            found = {file: self._names(self.folder / file) for file in sorted({*map(str, by_name.values())})}
+            for name, file in by_name.items():
+                if name not in found[str(file)]:
+                    raise DataError(f"{self.folder / file} lacks {name[:100]!r}, which {INDEX} says is there")
+            return {name: self.folder / str(file) for name, file in by_name.items()}
+        file = self.folder / TENSORS
+        if not file.is_file():
+            unsafe = [name for name in UNSAFE if (self.folder / name).is_file()]
+            if unsafe:
+                raise DataError(
+                    f"{self.folder} has its weights in {unsafe[0]} only, which is not read because it can execute code "
+                    f"or needs another library: save the model with safetensors first"
+                )
+            raise DataError(f"{self.folder} has no {TENSORS}")
+        return dict.fromkeys(self._names(file), file)
+
+    @staticmethod
+    def _names(file: Path) -> set[str]:
+        try:
+            with safe_open(file, "pt") as opened:
+                return set(opened.keys())
+        except (SafetensorError, OSError, ValueError) as error:
+            raise DataError(f"{file} is not a safetensors file: {str(error)[:200]}") from None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        with safe_open(self.files[name], "pt") as opened:
+            return tuple(opened.get_slice(self._stored[name]).get_shape())
+
+    def read(self, name: str) -> Tensor:
+        """A tensor by its name; one that is not there is refused with the nearest name."""
+        if name not in self.files:
+            raise DataError(f"{self.folder} lacks the tensor {name!r}{nearest(name, self.files)}")
+        with safe_open(self.files[name], "pt") as opened:
+            tensor: Tensor = opened.get_tensor(self._stored[name])
+        if not tensor.is_floating_point():
+            raise DataError(f"{self.files[name]}: {name!r} is {tensor.dtype}, not floating point")
+        if not bool(tensor.isfinite().all()):
+            raise DataError(f"{self.files[name]}: {name!r} has values that are not finite")
+        return tensor
+
+    def tokenizer_json(self) -> str | None:
+        """`tokenizer.json`, where there is one."""
+        file = self.folder / TOKENIZER
+        if not file.is_file():
+            return None
+        read_json(file)
+        return file.read_text(encoding="utf-8")
+
+    def extra(self, name: str) -> dict[str, Any]:
+        """Another JSON file of the folder; empty where there is none."""
+        file = self.folder / name
+        return read_json(file) if file.is_file() else {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+
+def _present_name(name: str) -> str:
+    """Old files call the parameters of a norm gamma and beta."""
+    for old, new in ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    size = file.stat().st_size
+    if size > LARGEST_JSON:
+        raise DataError(f"{file} has {size:,} bytes; at most {LARGEST_JSON:,} are read")
+    try:
+        value = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file} is not valid JSON: {str(error)[:200]}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{file} must hold names and values, but it is a {type(value).__name__}")
+    return value
+
+
+def write_folder(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], files: Mapping[str, str]
+) -> list[Path]:
+    """Write such a folder and give the paths of its files; `files` are texts by name."""
+    create_folder(folder)
+    written = [folder / TENSORS, folder / CONFIG]
+    with writing_to(folder):
+        # Each with memory of its own: the format has no tied tensors.
+        save_file(
+            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()},
+            folder / TENSORS,
+            metadata={"format": "pt"},
+        )
+        for name, text in {CONFIG: json.dumps(dict(config), indent=2) + "\n", **files}.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            if folder / name not in written:
+                written.append(folder / name)
+    return written

@@ -1,0 +1,195 @@
+"""Pretrained model: read from a folder of `transformers`, with its tokenizer and the names of its classes, or written
+to one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from anaphor.data.pretrained_tokenizer import PretrainedTokenizer
+from anaphor.data.tokenizer import Tokenizer
+from anaphor.errors import ConfigError, DataError
+from anaphor.interchange.decoders import GPT2, GPTNeoX
+from anaphor.interchange.encoders import Bert, DistilBert, MPNet, Roberta
+from anaphor.interchange.folder import TOKENIZER, Config, PretrainedFolder, write_folder
+from anaphor.interchange.kind import Kind
+from anaphor.interchange.mapping import collect, scatter
+from anaphor.interchange.vision import ViT
+
+KINDS: dict[str, Kind] = {
+    kind.model_type: kind for kind in (Bert(), Roberta(), DistilBert(), MPNet(), GPT2(), GPTNeoX(), ViT())
+}
+PREPROCESSOR = "preprocessor_config.json"
+SHOWN = 3
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model of ours with what belongs to its weights."""
+
+    model: nn.Module
+    tokenizer: Tokenizer | None = None
+    classes: tuple[str, ...] | None = None
+    """Class names, in the order of the head's outputs."""
+    mean: tuple[float, ...] = ()
+    """Mean of each channel that images are normalized by; empty for text."""
+    std: tuple[float, ...] = ()
+    kind: str = ""
+    """`model_type` of the folder it was read from."""
+    warnings: tuple[str, ...] = field(default=())
+    """What should be known about the folder, one line each."""
+
+
+def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -> Pretrained:
+    """The model in a folder, in evaluation mode. Nothing in the folder is executed."""
+    source = PretrainedFolder(folder)
+    config = source.config
+    kind = KINDS.get(str(config.get("model_type")))
+    if kind is None:
+        raise DataError(
+            f"{config.file}: model_type={config.get('model_type')!r} cannot be converted (known: {', '.join(KINDS)})"
+        )
+    prefix = kind.prefix_in(source)
+    try:
+        spec = kind.spec(config, source)
+        with torch.device("meta"):
+            model: nn.Module = spec.build()
+    except ConfigError as error:
+        raise DataError(f"{config.file}: {error}") from None
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    links = kind.links(spec, prefix)
+    missing = set(shapes) - {one.ours for one in links}
+    assert not missing, f"no tensors are known for {missing}"
+    tensors = collect(
+        links,
+        shapes,
+        lambda name: source.shape(name) if name in source.files else None,
+        lambda name: source.read(name).to(dtype),
+        str(source.folder),
+    )
+    model.load_state_dict(tensors, assign=True)
+    used = {name for one in links for name in one.theirs}
+    unused = sorted(name for name in source if name not in used and not kind.is_ignored(name))
+    warnings = [*_warn_about_ids(config, getattr(spec, "vocabulary", None)), *_warn_about_unused(source, unused)]
+    classes = getattr(spec, "classes", None)
+    text = source.tokenizer_json() if hasattr(spec, "vocabulary") else None
+    mean, std = ((), ()) if hasattr(spec, "vocabulary") else _normalization(source, getattr(spec, "channels", 3))
+    return Pretrained(
+        model=model.eval(),
+        tokenizer=None if text is None else _tokenizer(source, text, config),
+        classes=None if classes is None else config.labels(classes),
+        mean=mean,
+        std=std,
+        kind=kind.model_type,
+        warnings=tuple(warnings),
+    )
+
+
+def _tokenizer(source: PretrainedFolder, text: str, config: Config) -> PretrainedTokenizer:
+    size = config.integer("vocab_size")
+    ids = {name: value for name in _TOKEN_IDS if type(value := config.get(name)) is int and 0 <= value < size}
+    boundary = ids.get("cls_token_id", ids.get("bos_token_id", ids.get("eos_token_id")))
+    tokenizer = PretrainedTokenizer.from_text(
+        text, where=str(source.folder / TOKENIZER), boundary=boundary, pad=ids.get("pad_token_id")
+    )
+    if len(tokenizer) != size:
+        raise DataError(
+            f"{source.folder / TOKENIZER} has {len(tokenizer):,} tokens, but the model has a vocabulary of {size:,}: "
+            f"it is the tokenizer of another model"
+        )
+    return tokenizer
+
+
+def _warn_about_ids(config: Config, size: int | None) -> list[str]:
+    return [
+        f"{config.file}: {name}={config[name]} is outside the vocabulary of {size:,} tokens, and is ignored"
+        for name in _TOKEN_IDS
+        if size is not None and type(config.get(name)) is int and not 0 <= config[name] < size
+    ]
+
+
+def _warn_about_unused(source: PretrainedFolder, unused: Sequence[str]) -> list[str]:
+    if not unused:
+        return []
+    more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
+    return [f"{source.folder}: not converted: {', '.join(unused[:SHOWN])}{more}"]
+
+
+def _normalization(source: PretrainedFolder, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation that images are normalized by; one half each where the folder does not say."""
+    extra = source.extra(PREPROCESSOR)
+    found = []
+    for name in ("image_mean", "image_std"):
+        values = extra.get(name, [0.5] * channels)
+        if (
+            not isinstance(values, list)
+            or len(values) != channels
+            or not all(isinstance(one, float | int) for one in values)
+        ):
+            raise DataError(f"{source.folder / PREPROCESSOR}: {name} must be {channels} numbers, but it is {values!r}")
+        found.append(tuple(float(one) for one in values))
+    return found[0], found[1]
+
+
+def write_pretrained(pretrained: Pretrained, folder: Path | str) -> list[Path]:
+    """Write a model for `transformers`, where one of its classes computes exactly the same, and give the paths of the
+    files. Raises with the reason where none does."""
+    model = pretrained.model
+    reasons = {name: kind.misfit(model) for name, kind in KINDS.items()}
+    name = next((name for name, reason in reasons.items() if not reason), None)
+    if name is None:
+        raise ConfigError(f"no class of transformers computes what this model computes: {_nearest_reason(reasons)}")
+    kind = KINDS[name]
+    spec: Any = model.spec
+    tensors = scatter(kind.links(spec, _prefix(kind, spec)), dict(model.named_parameters()))
+    if isinstance(kind, GPT2):
+        tensors = kind.extend(model, tensors)
+    config = kind.config(spec, pretrained.classes)
+    config["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    return write_folder(Path(folder), config | _token_ids(pretrained), tensors, _files(pretrained, config))
+
+
+def _prefix(kind: Kind, spec: Any) -> str:
+    """Classes without a head have no prefix."""
+    return "" if hasattr(spec, "vocabulary") and getattr(spec, "classes", 1) is None else kind.prefix
+
+
+def _nearest_reason(reasons: dict[str, str]) -> str:
+    """The reason of the kind that is nearest: not that it is another sort of model."""
+    told = [reason for reason in dict.fromkeys(reasons.values()) if not reason.startswith("it is a ")]
+    by_position = [reason for reason in told if not reason.startswith("its position encoding")]
+    return "; ".join((by_position or told)[:1]) or next(iter(reasons.values()))
+
+
+def _token_ids(pretrained: Pretrained) -> dict[str, Any]:
+    tokenizer = pretrained.tokenizer
+    if tokenizer is None:
+        return {}
+    return {"bos_token_id": tokenizer.boundary, "eos_token_id": tokenizer.boundary}
+
+
+def _files(pretrained: Pretrained, config: dict[str, Any]) -> dict[str, str]:
+    """Files beside the configuration and the tensors, by name."""
+    if pretrained.mean:
+        size = config["image_size"]
+        normalization = {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": size, "width": size},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(pretrained.mean),
+            "image_std": list(pretrained.std),
+        }
+        return {PREPROCESSOR: json.dumps(normalization, indent=2) + "\n"}
+    if isinstance(pretrained.tokenizer, PretrainedTokenizer):
+        return {TOKENIZER: pretrained.tokenizer.text}
+    return {}
