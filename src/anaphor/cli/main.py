@@ -29,6 +29,8 @@ VERBS = {
     "study": "train many runs, compare them with statistics, draw a table and a figure",
     "lab": "claims about attention and recurrence as programs with checks",
     "check-mixer": "check that a mixer keeps the five promises of the contract",
+    "convert": "read weights of transformers into a run",
+    "export": "write a run as a folder of transformers",
     "data": "list data sets, show their files, download them",
     "models": "list model presets, with their size and the size of their state",
     "bench": "measure speed against the corresponding modules of torch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anaphor.config import FORMAT, dump_yaml, in_sections, look_up, plain_value
@@ -116,8 +116,12 @@ def describe_imports(imports: Iterable[ImportedFile]) -> list[dict[str, str]]:
 
 
 def spec_document(trainer: Trainer, data_path: str | None) -> str:
-    """`spec.yaml` of a run: format, task, the settings in sections, and the environment it was trained in."""
-    spec, facts = trainer.experiment.spec, trainer.facts
+    """`spec.yaml` of a run that is trained."""
+    return write_document(trainer.experiment.spec, trainer.facts, data_path)
+
+
+def write_document(spec: RunSpec, facts: Mapping[str, Any], data_path: str | None) -> str:
+    """`spec.yaml`: format, task, the settings in sections, and the environment."""
     document: dict[str, Any] = {"format": FORMAT, "task": spec.task, **in_sections(type(spec), facts["spec"])}
     document["environment"] = facts["environment"] | ({} if data_path is None else {"data_path": data_path})
     if facts["imports"]:

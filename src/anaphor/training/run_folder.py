@@ -27,6 +27,9 @@ from anaphor.training.spec import TaskDefinition
 STUDY = "study.yaml"  # a file of a study's folder
 LARGEST_RESULT = 10_000_000  # bytes; results have a few hundred
 
+NO_DATA = "none"
+"""Data of a run that was converted, and not trained here."""
+
 _SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
 
 
@@ -313,6 +316,8 @@ def absolute_path(data: str) -> str | None:
 
 def resolve_data_path(data: str, path: str | None) -> str:
     """The data of an existing run: as its spec calls them, else where they were when it was trained."""
+    if data == NO_DATA:
+        raise DataError("the run was converted and has no data of its own: give --data")
     if data in DATASETS or _paths(data):
         return data
     if path is not None and _paths(path):

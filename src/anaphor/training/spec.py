@@ -342,6 +342,8 @@ class TaskDefinition:
     `StudySupport.options`."""
     study: str | StudySupport | None = None
     """How a study compares runs, or "module:object". None: values on the same data are compared as they are."""
+    interchange: str | None = None
+    """How it takes and gives pretrained models, as "module:object"; see `training.conversion.Interchange`."""
     recipes: Path | None = None
     """Folder of recipes, YAML files of settings that are known to work."""
 

@@ -148,5 +148,6 @@ TASK = TaskDefinition(
     predict="anaphor.tasks.images.verbs:PredictOptions",
     study="anaphor.tasks.images.study:STUDY",
     models="anaphor.tasks.images.verbs:describe_model",
+    interchange="anaphor.tasks.images.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
 )

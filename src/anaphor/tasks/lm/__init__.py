@@ -178,5 +178,6 @@ TASK = TaskDefinition(
     measure="anaphor.tasks.lm.measures:measure",
     study="anaphor.tasks.lm.study:STUDY",
     models="anaphor.tasks.lm.look:describe_model",
+    interchange="anaphor.tasks.lm.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
 )

@@ -1,0 +1,45 @@
+"""`anaphor convert DIR --out RUN`: weights of transformers as a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from anaphor.cli.train import warn
+from anaphor.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Read a folder as transformers writes it (config.json, safetensors, tokenizer.json) and write it as a run, which
+    every verb takes. Known: BERT, RoBERTa, DistilBERT, MPNet, GPT-2, GPT-NeoX and ViT. Nothing in it is executed."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Folder to read."""
+    out: Path
+    """Run folder to write."""
+    overwrite: bool = False
+    """Replace a run that is in --out."""
+    json: bool = False
+    """Print one JSON value."""
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor convert")
+
+    from anaphor.training.conversion import convert
+
+    made = convert(options.folder, options.out, overwrite=options.overwrite, warn=warn)
+    result = made.result
+    if options.json:
+        print(json.dumps({**result, "task": made.task.name}))
+        return 0
+    print(
+        f"{options.out}: {result['kind']} with {result['parameters']:,} parameters, a run of `train {made.task.name}`"
+    )
+    return 0

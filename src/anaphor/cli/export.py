@@ -1,0 +1,42 @@
+"""`anaphor export RUN --out DIR`: a run as a folder of transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from anaphor.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write a run as a folder that transformers loads, where one of its classes computes exactly the same: GPT-2,
+    GPT-NeoX (rotary positions), BERT, RoBERTa, DistilBERT, MPNet or ViT."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder."""
+    out: Path
+    """Folder to write."""
+    overwrite: bool = False
+    """Replace files in --out."""
+    json: bool = False
+    """Print one JSON value."""
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor export")
+
+    from anaphor.training.conversion import export
+
+    files = export(options.run, options.out, overwrite=options.overwrite)
+    architecture = json.loads((options.out / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+    if options.json:
+        print(json.dumps({"class": architecture, "files": [str(path) for path in files]}))
+        return 0
+    print(f"{options.out}: {architecture} ({', '.join(path.name for path in files)})")
+    return 0

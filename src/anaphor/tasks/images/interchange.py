@@ -1,0 +1,36 @@
+"""Image classifiers of other libraries as runs, and runs for other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from anaphor.interchange import Pretrained
+from anaphor.models.image_model import ImageClassifier
+from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
+from anaphor.tasks.images.experiment import ImageExperiment, ImageFacts
+from anaphor.training.run_folder import NO_DATA
+
+
+class ImageInterchange:
+    """Of `train images`."""
+
+    def settings(self, pretrained: Pretrained) -> tuple[ImageRunSpec, Mapping[str, Any]] | None:
+        model = pretrained.model
+        if not isinstance(model, ImageClassifier) or pretrained.classes is None:
+            return None
+        resolved = model.spec.resolved()
+        options = {field.name: resolved[field.name] for field in fields(ImageModelOptions) if field.name in resolved}
+        spec = ImageRunSpec(data=NO_DATA, image_size=model.spec.image_size, model="vit-base", **options)
+        facts = ImageFacts(
+            pretrained.classes, model.spec.channels, model.spec.image_size, pretrained.mean, pretrained.std
+        )
+        return spec, {"images": facts.to_plain()}
+
+    def pretrained(self, experiment: ImageExperiment) -> Pretrained:
+        facts = experiment.facts
+        return Pretrained(experiment.model, classes=facts.classes, mean=facts.mean, std=facts.std)
+
+
+INTERCHANGE = ImageInterchange()

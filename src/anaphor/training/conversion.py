@@ -1,0 +1,102 @@
+"""Conversion: a folder of `transformers` as a run, and a run as such a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from anaphor.config import user_path
+from anaphor.errors import ConfigError, DataError
+from anaphor.interchange import Pretrained, read_pretrained, write_pretrained
+from anaphor.registry import TASKS, resolve
+from anaphor.training import checkpoint
+from anaphor.training.build import build_experiment, resolve_settings, task_of, write_document
+from anaphor.training.experiment import describe_environment
+from anaphor.training.load import Run, load_run
+from anaphor.training.run import print_warning
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.schedule import Progress
+from anaphor.training.spec import RunSpec
+
+
+class Interchange(Protocol):
+    """How a task takes a pretrained model and gives one; `TaskDefinition.interchange` names it."""
+
+    def settings(self, pretrained: Pretrained) -> tuple[RunSpec, Mapping[str, Any]] | None:
+        """Settings of a run with this model, and its fingerprint; None where the model is not of this task."""
+
+    def pretrained(self, experiment: Any) -> Pretrained:
+        """The model of a run with what belongs to its weights."""
+
+
+def convert(
+    folder: Path | str, out: Path | str, *, overwrite: bool = False, warn: Callable[[str], None] = print_warning
+) -> Run:
+    """Read a folder of `transformers` and write it as a run, which every verb takes."""
+    pretrained = read_pretrained(folder)
+    for line in pretrained.warnings:
+        warn(line)
+    spec, known = _settings(pretrained, folder)
+    run_folder = RunFolder(user_path(Path(out)))
+    with run_folder.lock():
+        if not overwrite:
+            run_folder.refuse_existing()
+        experiment = build_experiment(spec, {**known, "data": {}})
+        experiment.model.load_state_dict(pretrained.model.state_dict())
+        facts = {
+            "spec": resolve_settings(experiment),
+            **known,
+            "data": {},
+            "test": False,
+            "environment": describe_environment(experiment.device, spec.dtype),
+            "imports": [],
+        }
+        run_folder.create(write_document(spec, facts, None))
+        checkpoint.write(
+            run_folder.checkpoints,
+            0,
+            {"model": experiment.model.state_dict()},
+            {**facts, "progress": asdict(Progress())},
+        )
+        run_folder.delete_previous()
+        parameters = sum(weight.numel() for weight in experiment.model.parameters())
+        run_folder.write_result(
+            {
+                "status": "converted",
+                "run": str(out),
+                "source": str(folder),
+                "kind": pretrained.kind,
+                "parameters": parameters,
+            }
+        )
+    return load_run(out, device=spec.device)
+
+
+def _settings(pretrained: Pretrained, folder: Path | str) -> tuple[RunSpec, Mapping[str, Any]]:
+    for name in TASKS:
+        reference = TASKS[name].interchange
+        made = None if reference is None else resolve(reference).settings(pretrained)
+        if made is not None:
+            found: tuple[RunSpec, Mapping[str, Any]] = made
+            return found
+    raise DataError(f"{folder}: no task has a model of the kind {pretrained.kind!r}")
+
+
+def export(run: Path | str, out: Path | str, *, overwrite: bool = False) -> list[Path]:
+    """Write a run as a folder of `transformers`, where one of its classes computes exactly the same. Gives the paths of
+    the files."""
+    folder = user_path(Path(out))
+    if not overwrite and folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: choose another --out, or replace its files with --overwrite")
+    loaded = load_run(run, device="cpu")
+    reference = task_of(loaded.spec).interchange
+    if reference is None:
+        raise ConfigError(
+            f"{run} cannot be exported: transformers has no class for models of `train {loaded.spec.task}`"
+        )
+    try:
+        return write_pretrained(resolve(reference).pretrained(loaded.experiment), folder)
+    except ConfigError as error:
+        raise ConfigError(f"{run} cannot be exported: {error}") from None
