@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_optimizer as register_optimizer
     from anaphor.registry import register_preset as register_preset
     from anaphor.registry import register_task as register_task
+    from anaphor.training.conversion import convert as convert
+    from anaphor.training.conversion import export as export
     from anaphor.training.experiment import Experiment as Experiment
     from anaphor.training.experiment import Loss as Loss
     from anaphor.training.load import Run as Run
@@ -69,6 +71,7 @@ _PUBLIC = {
         "build_seq2seq",
         "preset",
     ),
+    "anaphor.training.conversion": ("convert", "export"),
     "anaphor.training.load": ("Run", "load_run"),
     "anaphor.training.run": ("execute",),
     "anaphor.registry": (

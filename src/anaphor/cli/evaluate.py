@@ -38,7 +38,7 @@ def run(words: Sequence[str]) -> int:
         validate(options.split)
 
     experiment = load_experiment(options)
-    for split in experiment.changed_splits():
+    for split in experiment.changed_splits() if getattr(options, "data", None) is None else ():
         warn(f"{split} has changed since {options.run} was trained")
     rows = []
     for row, lines in _shown_progress(_results(task, options, experiment)):

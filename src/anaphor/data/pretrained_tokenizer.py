@@ -45,10 +45,10 @@ class PretrainedTokenizer(Tokenizer):
         """With the special tokens that the file names where they are not given: the first one that it puts before a
         text, and its padding."""
         made = cls(text, 0, 0, where=where)
-        first = made._library.encode("").ids[:1]
+        first = made._first_special
         special = made._library.token_to_id("<|endoftext|>")
         fallback = boundary if boundary is not None else 0 if special is None else special
-        made.boundary = first[0] if first else fallback
+        made.boundary = fallback if first is None else first
         names = (made._library.token_to_id(name) for name in ("[PAD]", "<pad>"))
         found = next((number for number in names if number is not None), made.boundary)
         made.pad = found if pad is None else pad
@@ -67,7 +67,7 @@ class PretrainedTokenizer(Tokenizer):
     def encode_prompt(self, text: str) -> list[int]:
         """The text with the special tokens that the file puts around it, after the boundary."""
         ids = self._encode(text, special=True)
-        return ids if ids[:1] == [self.boundary] else [self.boundary, *ids]
+        return ids if self._first_special == self.boundary else [self.boundary, *ids]
 
     def _encode(self, text: str, special: bool) -> list[int]:
         try:
@@ -89,6 +89,11 @@ class PretrainedTokenizer(Tokenizer):
         if not isinstance(text, str) or type(boundary) is not int or type(pad) is not int:
             raise DataError("a pretrained tokenizer is described by its json, boundary and pad")
         return cls(text, boundary, pad)
+
+    @property
+    def _first_special(self) -> int | None:
+        """The token that the file puts before every text, where it does."""
+        return next(iter(self._library.encode("").ids), None)
 
     def _show(self, token: str) -> str:
         """A token for people: bytes as the characters that they stand for."""

@@ -112,7 +112,8 @@ class Experiment(ABC):
 
     def changed_splits(self) -> list[str]:
         """Splits whose data differ from those of training. Test was not fingerprinted."""
-        before, now = self.known.get("data", {}), self.fingerprint()["data"]
+        before = self.known.get("data", {})
+        now = self.fingerprint()["data"] if before else {}
         return [split for split in before if before[split] != now.get(split)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anaphor.config import nearest
 from anaphor.data.augment import Augmentation
 from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.data.datasets import load_images
@@ -125,10 +126,26 @@ class ImageExperiment(Experiment):
         return self._open_images()
 
     def load_split(self, name: str) -> ImageSplit:
-        split = self.source.load(name)
+        split = self._match_classes(self.source.load(name))
         if name == "train" and self.spec.max_examples is not None:
             split = split.first(self.spec.max_examples)
         return split.to(self.device)
+
+    def _match_classes(self, split: ImageSplit) -> ImageSplit:
+        """With the labels of the model, where the classes of other data are numbered in another way."""
+        names = self.facts.classes
+        if split.classes == names:
+            return split
+        for name in split.classes:
+            if name not in names:
+                raise DataError(f"the data have the class {name!r}, which the model has not{nearest(name, names)}")
+        numbers = torch.tensor([names.index(name) for name in split.classes])
+        return replace(split, labels=numbers[split.labels], classes=names)
+
+    def use_data(self, name: str) -> None:
+        """Score other data from now on; their classes must be among those of the model."""
+        self._open_images = cache(lambda: load_images(name, self.facts.image_size))
+        self.split.cache_clear()
 
     def batches(self, epoch: int) -> EpochBatches:
         spec = self.spec

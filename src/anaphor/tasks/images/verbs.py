@@ -25,6 +25,8 @@ IMAGE_SIZE = {"vit-nano": 32}
 class EvaluateOptions:
     """Options for images."""
 
+    data: str | None = None
+    """Other data than those of training: a name, a folder or a .npz file; its classes must be among the model's."""
     flips: bool | None = None
     """Average the probabilities of each image and its mirror image (as in training if not given)."""
 
@@ -33,6 +35,8 @@ class EvaluateOptions:
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
         if self.flips is not None:
             experiment.spec = replace(experiment.spec, flips=self.flips)
+        if self.data is not None:
+            experiment.use_data(self.data)
         result = experiment.score(split).to_plain()
         first, *others = describe(result)
         yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]

@@ -28,6 +28,8 @@ Row = tuple[dict[str, Any] | None, list[str]]
 class EvaluateOptions:
     """Options for language models. Adaptation has rows of its own, beside the plain score."""
 
+    data: str | None = None
+    """Other text than that of training: a name, a folder or a file."""
     bptt: tuple[int, ...] = ()
     """Segment lengths; one row each (that of training if not given)."""
     carry: bool | None = None
@@ -83,6 +85,8 @@ class EvaluateOptions:
         from anaphor.tasks.lm.adaptation import Cache, Dynamic
         from anaphor.tasks.lm.experiment import StreamExperiment
 
+        if self.data is not None:
+            experiment.use_data(self.data)
         caches = [
             Cache(window, weight, flatness)
             for window, flatness, weight in product(

@@ -98,6 +98,11 @@ class LanguageModelExperiment(Experiment):
     def setup(self) -> None:
         """Refuse settings that do not fit together, and derive others."""
 
+    def use_data(self, name: str) -> None:
+        """Score other text from now on."""
+        self._open_text = cache(lambda: open_dataset(name, TEXT_COLUMNS))
+        self.split.cache_clear()
+
     @property
     def source(self) -> Dataset:
         return self._open_text()
@@ -185,10 +190,8 @@ class LanguageModelExperiment(Experiment):
         return hidden_states(self.model, self.encode(text))
 
     def look(self, text: str, *, layers: Sequence[int] = (), out: Path | str | None = None) -> TextLook:
-        """Attention maps, states and losses of a text; of all layers, or of those given.
-
-        With `out`, the page and the figures of `anaphor look` are written into that folder.
-        """
+        """Attention maps, states and losses of a text, of all layers or of those given; `out` is a folder for page and
+        figures."""
         from anaphor.tasks.lm.look import LookOptions
 
         options = LookOptions(text=text, layers=tuple(layers))
