@@ -71,9 +71,10 @@ class PretrainedTokenizer(Tokenizer):
 
     def _encode(self, text: str, special: bool) -> list[int]:
         try:
-            ids: list[int] = self._library.encode(text, add_special_tokens=special).ids
+            text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(f"the text is not UTF-8 at character {error.start}") from None
+        ids: list[int] = self._library.encode(text, add_special_tokens=special).ids
         return ids
 
     def decode(self, ids: Sequence[int] | Ids) -> str:

@@ -1,0 +1,174 @@
+"""Converted runs: every verb takes them, and what they export is what they were converted from."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from peers import build, load, tokenizer_of
+
+import anaphor
+from anaphor.cli.main import main
+from anaphor.errors import DataError
+
+
+def save(folder, kind, family=None, **more):
+    """A model and its tokenizer, as `transformers` writes them."""
+    build(kind, **({"vocab_size": len(tokenizer_of(family))} if family else {}), **more).float().save_pretrained(folder)
+    if family:
+        tokenizer_of(family).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)  # as outside of tests
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt2")
+    save(folder / "peer", "gpt2", "gpt2")
+    assert main(["convert", str(folder / "peer"), "--out", str(folder / "run")]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vit")
+    save(folder / "peer", "vit", image_size=16)
+    assert main(["convert", str(folder / "peer"), "--out", str(folder / "run")]) == 0
+    return folder
+
+
+def test_a_converted_gpt2_scores_as_transformers_does(gpt2, capsys):
+    capsys.readouterr()
+    assert main(["score", str(gpt2 / "run"), "The statement is executed.", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    peer = load(gpt2 / "peer", torch.float32)
+    ids = torch.tensor([[0, *tokenizer_of("gpt2")("The statement is executed.")["input_ids"]]])
+    with torch.no_grad():
+        expected = peer(ids, labels=ids).loss.item()
+    assert row["loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_converted_gpt2_generates_greedily_what_transformers_generates(gpt2, capsys):
+    capsys.readouterr()
+    assert main(["generate", str(gpt2 / "run"), "--prompt", "The", "--tokens", "12", "--temperature", "0"]) == 0
+    ours = capsys.readouterr().out
+    peer, tokenizer = load(gpt2 / "peer", torch.float32), tokenizer_of("gpt2")
+    ids = torch.tensor([[0, *tokenizer("The")["input_ids"]]])
+    with torch.no_grad():
+        for _ in range(12):
+            ids = torch.cat((ids, peer(ids).logits[:, -1:].argmax(-1)), dim=1)
+    assert ours == tokenizer.decode(ids[0, -12:]) + "\n"
+
+
+def test_look_and_python_take_a_converted_gpt2(gpt2, tmp_path):
+    assert main(["look", str(gpt2 / "run"), "The statement", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "attention.html").is_file()
+    run = anaphor.load_run(gpt2 / "run")
+    assert len(run.hidden_states("The statement")) == 2
+    assert run.tokenizer.kind == "pretrained"
+
+
+def test_a_converted_run_is_evaluated_on_given_data(gpt2, tmp_path, capsys):
+    assert main(["evaluate", str(gpt2 / "run")]) == 2
+    assert "converted and has no data of its own: give --data" in capsys.readouterr().err
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text(f"The {split} statement is executed.\n" * 20)
+    assert main(["evaluate", str(gpt2 / "run"), "--data", str(tmp_path), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert "vocab:400" in row["signature"]
+
+
+def test_what_was_converted_is_exported_byte_by_byte(gpt2, vit, tmp_path, capsys):
+    for name, folder in (("gpt2", gpt2), ("vit", vit)):
+        assert main(["export", str(folder / "run"), "--out", str(tmp_path / name)]) == 0
+        before, after = (path / "model.safetensors" for path in (folder / "peer", tmp_path / name))
+        assert before.read_bytes() == after.read_bytes()
+        assert main(["convert", str(tmp_path / name), "--out", str(tmp_path / f"{name}-again")]) == 0
+        first, again = anaphor.load_run(folder / "run").model, anaphor.load_run(tmp_path / f"{name}-again").model
+        assert first.spec == again.spec
+        assert all(torch.equal(weight, again.state_dict()[key]) for key, weight in first.state_dict().items())
+    exported, original = (
+        json.loads((path / "tokenizer.json").read_text()) for path in (tmp_path / "gpt2", gpt2 / "peer")
+    )
+    assert exported == original
+    assert main(["export", str(gpt2 / "run"), "--out", str(tmp_path / "gpt2")]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_converted_vit_classifies_data_by_the_names_of_its_classes(vit, tmp_path, capsys):
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), dtype=np.uint8)
+    peer = load(vit / "peer", torch.float32)
+    x = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
+    with torch.no_grad():
+        logits = peer(x.float()).logits
+    labels = ["mad", "glad", "glad"] * 2  # in folders their order is another one than in the model
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([2, 1, 1] * 2)).item()
+    for split in ("train", "valid", "test"):
+        for number, (image, label) in enumerate(zip(pixels, labels, strict=True)):
+            (tmp_path / split / label).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(tmp_path / split / label / f"{number}.png")
+    capsys.readouterr()
+    assert main(["evaluate", str(vit / "run"), "--data", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["loss"] == pytest.approx(expected, abs=1e-5)
+    (tmp_path / "train" / labels[0]).rename(tmp_path / "train" / "bad")
+    (tmp_path / "valid" / labels[0]).rename(tmp_path / "valid" / "bad")
+    (tmp_path / "test" / labels[0]).rename(tmp_path / "test" / "bad")
+    assert main(["evaluate", str(vit / "run"), "--data", str(tmp_path)]) == 2
+    assert "the class 'bad', which the model has not" in capsys.readouterr().err
+
+
+def test_a_converted_run_cannot_be_resumed_and_is_not_overwritten_by_accident(gpt2, capsys):
+    assert main(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run")]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert main(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run"), "--overwrite", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["task"], result["kind"], result["status"]) == ("lm", "gpt2", "converted")
+
+
+def test_a_tokenizer_of_another_model_is_refused_with_both_sizes(gpt2, tmp_path, capsys):
+    shutil.copytree(gpt2 / "peer", tmp_path / "peer")
+    tokenizer = json.loads((tmp_path / "peer" / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append(
+        {
+            "id": 400,
+            "content": "<more>",
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+    )
+    (tmp_path / "peer" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")]) == 2
+    assert "has 401 tokens, but the model has a vocabulary of 400" in capsys.readouterr().err
+    (tmp_path / "peer" / "tokenizer.json").unlink()
+    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")]) == 2
+    assert "has no tokenizer.json" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_python_converts_and_exports(vit, tmp_path):
+    run = anaphor.convert(vit / "peer", tmp_path / "run")
+    assert run.experiment.facts.classes == ("sad", "glad", "mad")
+    assert run.experiment.facts.mean == (0.5,) * 3
+    files = anaphor.export(tmp_path / "run", tmp_path / "out")
+    assert {path.name for path in files} == {"config.json", "model.safetensors", "preprocessor_config.json"}
+    with pytest.raises(DataError, match=r"has no config\.json"):
+        anaphor.convert(tmp_path / "run", tmp_path / "other")
+
+
+def test_recurrent_layers_cannot_be_exported(tmp_path, capsys):
+    words = ["train", "lm", "--data", "grammar", "--model", "lstm", "--width", "8", "--steps", "1", "--no-test"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
