@@ -60,7 +60,7 @@ def test_help_comes_from_field_docstrings(capsys):
     [
         (
             ["modls"],
-            "unknown verb 'modls'; did you mean 'models'? (known: bench, bleu, check-mixer, data, evaluate, generate, ",
+            "unknown verb 'modls'; did you mean 'models'? (known: bench, bleu, check-mixer, convert, data, evaluate, ",
         ),
         (["models", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
         (["models", "luon"], "unknown model 'luon'; did you mean 'luong'?"),

@@ -97,14 +97,15 @@ class PretrainedFolder:
             by_name = read_json(self.folder / INDEX).get("weight_map")
             if not isinstance(by_name, dict):
                 raise DataError(f"{self.folder / INDEX} has no weight_map")
-            for file in {str(file) for file in by_name.values()}:
-                if Path(file).name != file or not (self.folder / file).is_file():
-                    raise DataError(f"{self.folder} lacks {file[:100]}, which {INDEX} names")
-            found = {file: self._names(self.folder / file) for file in sorted({*map(str, by_name.values())})}
-            for name, file in by_name.items():
-                if name not in found[str(file)]:
-                    raise DataError(f"{self.folder / file} lacks {name[:100]!r}, which {INDEX} says is there")
-            return {name: self.folder / str(file) for name, file in by_name.items()}
+            shards = {name: str(shard) for name, shard in by_name.items()}
+            for shard in sorted(set(shards.values())):
+                if Path(shard).name != shard or not (self.folder / shard).is_file():
+                    raise DataError(f"{self.folder} lacks {shard[:100]}, which {INDEX} names")
+            found = {shard: self._names(self.folder / shard) for shard in set(shards.values())}
+            for name, shard in shards.items():
+                if name not in found[shard]:
+                    raise DataError(f"{self.folder / shard} lacks {name[:100]!r}, which {INDEX} says is there")
+            return {name: self.folder / shard for name, shard in shards.items()}
         file = self.folder / TENSORS
         if not file.is_file():
             unsafe = [name for name in UNSAFE if (self.folder / name).is_file()]

@@ -44,7 +44,7 @@ class Link:
             case "transposed":
                 return tensors[0].t()
             case "by-head":
-                by_head = tensors[0].unflatten(0, (self.heads, 3, -1))
+                by_head: Tensor = tensors[0].unflatten(0, (self.heads, 3, -1))
                 return by_head.transpose(0, 1).flatten(0, 2)
         return tensors[0]
 
