@@ -204,7 +204,9 @@ def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
             first, *more = task.describe_result(result[split])
             print("\n  ".join([f"{split}: {first}", *more]))
     if result.get("padding_share") is not None:
-        print(f"padding: {result['padding_share']:.1%} of all positions")
+        fixed = result.get("padding_share_at_max_length")
+        beside = "" if fixed is None else f" ({fixed:.1%} if all were padded to the maximum length)"
+        print(f"padding: {result['padding_share']:.1%} of all positions{beside}")
     if result.get("left_out"):
         print(f"left out: {result['left_out']:,} examples that are too long")
     speed = result[f"{task.counted}_per_second"]
