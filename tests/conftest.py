@@ -27,6 +27,9 @@ if importlib.util.find_spec("torchvision") and torch.version.cuda is None:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Also for what fixtures of modules compute before the first test.
+torch.set_num_threads(1)
+
 # A busy machine is no mistake of the code: what has a time limit says so itself.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
