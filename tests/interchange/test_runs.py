@@ -124,6 +124,67 @@ def test_a_converted_vit_classifies_data_by_the_names_of_its_classes(vit, tmp_pa
     assert "the class 'bad', which the model has not" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module", params=["bert", "roberta", "distilbert", "mpnet"])
+def classifier(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classifier")
+    kind = request.param
+    family = "bert" if "bert" in kind and kind != "roberta" else "roberta"
+    save(folder / "peer", kind, family)
+    assert main(["convert", str(folder / "peer"), "--out", str(folder / "run")]) == 0
+    return folder, family
+
+
+TEXTS = ["The statement is executed.", "A class!", "naïve\tcafé 日本語 😀", "function " * 30]
+
+
+def peer_probabilities(folder, family):
+    """Probabilities of the texts, each by itself, truncated to the 62 or 64 positions that the models have."""
+    peer = load(folder / "peer", torch.float32)
+    longest = peer.config.max_position_embeddings - (0 if family == "bert" else 2)
+    rows = []
+    for text in TEXTS:
+        given = tokenizer_of(family)(text, return_tensors="pt", truncation=True, max_length=longest)
+        with torch.no_grad():
+            rows.append(peer(given["input_ids"]).logits.softmax(-1)[0])
+    return torch.stack(rows)
+
+
+def test_a_converted_classifier_predicts_what_transformers_predicts(classifier, tmp_path, capsys):
+    folder, family = classifier
+    capsys.readouterr()
+    assert main(["predict", str(folder / "run"), *TEXTS, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    ours = torch.tensor([[row["probabilities"][name] for name in ("sad", "glad", "mad")] for row in rows])
+    expected = peer_probabilities(folder, family)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+    lines = [f"{text}\t{label}" for text, label in zip(TEXTS, ("mad", "sad", "glad", "mad"), strict=True)]
+    lines[2] = "a b\tglad"
+    (tmp_path / "test.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    shutil.copy(tmp_path / "test.tsv", tmp_path / "train.tsv")
+    shutil.copy(tmp_path / "test.tsv", tmp_path / "valid.tsv")
+    assert main(["evaluate", str(folder / "run"), "--data", str(tmp_path), "--json"]) == 0
+    assert "classes:3" in json.loads(capsys.readouterr().out)[0]["signature"]
+    assert main(["export", str(folder / "run"), "--out", str(tmp_path / "out")]) == 0
+    before, after = (path / "model.safetensors" for path in (folder / "peer", tmp_path / "out"))
+    assert before.read_bytes() == after.read_bytes()
+
+
+def test_pretrained_weights_are_fine_tuned_from_the_folder_itself_and_exported(tmp_path, capsys):
+    save(tmp_path / "peer", "bert base", "bert")
+    words = ["--data", "negation", "--max-examples", "64", "--steps", "2", "--no-test", "--lora", "2"]
+    assert main(["train", "classify", "--init", str(tmp_path / "peer"), "--out", str(tmp_path / "run"), *words]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    run, peer = anaphor.load_run(tmp_path / "run"), load(tmp_path / "out", torch.float32)
+    ids = run.experiment.encode("it is not good")
+    with torch.no_grad():
+        torch.testing.assert_close(peer(ids).logits, run.model(ids), rtol=1e-5, atol=1e-5)
+    assert tuple(peer.config.id2label.values()) == run.experiment.classes
+    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "headless")]) == 0
+    assert main(["predict", str(tmp_path / "headless"), "good"]) == 2
+    assert "converted without a head" in capsys.readouterr().err
+
+
 def test_a_converted_run_cannot_be_resumed_and_is_not_overwritten_by_accident(gpt2, capsys):
     assert main(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run")]) == 2
     assert "already holds a run" in capsys.readouterr().err

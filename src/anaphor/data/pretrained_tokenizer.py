@@ -69,6 +69,17 @@ class PretrainedTokenizer(Tokenizer):
         ids = self._encode(text, special=True)
         return ids if self._first_special == self.boundary else [self.boundary, *ids]
 
+    def encode_text(self, text: str) -> list[int]:
+        return self.encode_prompt(text)  # newlines included: the file says what becomes of them
+
+    def truncate(self, ids: Ids, length: int) -> Ids:
+        """As if the text had been shorter: special tokens at the end are kept."""
+        special = self._library.encode("").ids
+        last = len(special) - 1 if special else 0
+        if not 0 < last < length:
+            return ids[:length]
+        return np.concatenate((ids[: length - last], ids[-last:]))
+
     def _encode(self, text: str, special: bool) -> list[int]:
         try:
             text.encode("utf-8")

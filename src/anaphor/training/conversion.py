@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch.nn.utils import parametrize
+
 from anaphor.config import user_path
 from anaphor.errors import ConfigError, DataError
 from anaphor.interchange import Pretrained, read_pretrained, write_pretrained
@@ -96,6 +98,9 @@ def export(run: Path | str, out: Path | str, *, overwrite: bool = False) -> list
         raise ConfigError(
             f"{run} cannot be exported: transformers has no class for models of `train {loaded.spec.task}`"
         )
+    for part in list(loaded.model.modules()):
+        if parametrize.is_parametrized(part, "weight"):  # adapters become part of what they adapt
+            parametrize.remove_parametrizations(part, "weight")
     try:
         return write_pretrained(resolve(reference).pretrained(loaded.experiment), folder)
     except ConfigError as error:

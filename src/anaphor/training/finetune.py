@@ -37,18 +37,31 @@ class Initial:
 
 
 def load_initial(path: str) -> Initial:
-    """The weights of a run. Its tokenizer must have a token for every row of the embeddings."""
+    """The weights of a run, or of a folder of `transformers`."""
     from anaphor.training.load import load_run
     from anaphor.training.run_folder import RunFolder
 
     if not RunFolder(Path(path)).exists:
-        raise ConfigError(f"init={path}: there is no run in this folder")
+        if (Path(path) / "config.json").is_file():
+            return read_initial(path)
+        raise ConfigError(f"init={path}: there is no run in this folder, and no config.json of transformers")
     run = load_run(path, device="cpu")
     model: Any = run.model
     spec: Any = getattr(model, "spec", None)
     if not hasattr(spec, "resolved") or not hasattr(run.experiment, "tokenizer"):
         raise ConfigError(f"init={path}: runs of `train {run.spec.task}` hold no model of text")
     return Initial(path, run.spec.model, spec.resolved(), merged_weights(model), run.experiment.tokenizer)
+
+
+def read_initial(folder: str) -> Initial:
+    """The weights of a folder of `transformers`."""
+    from anaphor.interchange import read_pretrained
+
+    found = read_pretrained(folder)
+    spec: Any = found.model.spec
+    if found.tokenizer is None:
+        raise ConfigError(f"init={folder}: the folder has no tokenizer.json, or holds no model of text")
+    return Initial(folder, found.kind, spec.resolved(), found.model.state_dict(), found.tokenizer)
 
 
 def check_vocabulary(initial: Initial) -> None:
@@ -62,10 +75,10 @@ def check_vocabulary(initial: Initial) -> None:
 
 
 def initialize_from(model: nn.Module, initial: Initial) -> None:
-    """Copy embeddings and layers; the head stays as it is."""
+    """Copy embeddings, layers and, where both have one, the pooler; the head stays as it is."""
     own, mismatch = model.state_dict(), Mismatch()
     for name, tensor in own.items():
-        if not name.startswith(KEPT):
+        if not name.startswith(KEPT) and not (name.startswith("pooler.") and name in initial.weights):
             continue
         if name not in initial.weights:
             if not name.startswith("embedder.dropped_word."):  # of word dropout, which may be new

@@ -125,7 +125,7 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
         elif self.model != BAG_OF_WORDS:
             reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2, classes=2))
 
-    def model_spec(self, vocabulary: int, classes: int) -> TextEncoderSpec:
+    def model_spec(self, vocabulary: int, classes: int | None) -> TextEncoderSpec:
         """The model's own spec: the preset with the options that were given."""
         from anaphor.models.presets import text_preset
 
@@ -159,5 +159,6 @@ TASK = TaskDefinition(
     look="anaphor.tasks.classify.look:LookOptions",
     study="anaphor.tasks.classify.study:STUDY",
     models="anaphor.tasks.classify.verbs:describe_model",
+    interchange="anaphor.tasks.classify.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
 )

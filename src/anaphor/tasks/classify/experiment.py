@@ -116,6 +116,7 @@ class ClassifyExperiment(Experiment):
         return self._encode(self.source, name)
 
     def _encode(self, source: Dataset, name: str) -> LabeledSplit:
+        self.require_classes()
         spec, rows = self.spec, source.rows(name)
         if name == TRAIN and spec.max_examples is not None:
             rows = replace(rows, values=rows.values[: spec.max_examples], lines=rows.lines[: spec.max_examples])
@@ -123,6 +124,11 @@ class ClassifyExperiment(Experiment):
         encoded, cut = zip(*(self.encode_text(text) for text, _ in rows.values), strict=True)
         batches = self._batches(encoded, labels, spec.batch_size if name == TRAIN else EVAL_ROWS)
         return LabeledSplit(rows, batches, torch.tensor(labels, device=self.device), sum(cut))
+
+    def require_classes(self) -> None:
+        """Refuse a model without a head: weights of an encoder that was converted and not yet fine-tuned."""
+        if not self.classes:
+            raise ConfigError("the model was converted without a head: train one with `anaphor train classify --init`")
 
     def _batches(self, texts: Sequence[Ids], labels: Sequence[int], rows: int) -> LabeledBatches:
         spec, pad = self.spec, self.tokenizer.pad
@@ -187,6 +193,7 @@ class ClassifyExperiment(Experiment):
 
     def predict(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """The label of each text, and the probabilities of all classes."""
+        self.require_classes()
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise DataError(f"text {number} is empty: there is nothing to classify")
@@ -301,7 +308,7 @@ def build_experiment(
             keys = _bigrams(spec, open_texts(), tokenizer) if known is None else np.zeros(known["bigrams"], np.int64)
             model = BagOfWords(len(tokenizer), len(classes), keys)
         else:
-            model = spec.model_spec(len(tokenizer), len(classes)).build()
+            model = spec.model_spec(len(tokenizer), len(classes) or None).build()
             if initial is not None:
                 initialize_from(model, initial)
             prepare(model, spec)
