@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from anaphor.data import ImageDataset, InMemoryImages, load_images
+from anaphor.data import shapes as drawing
 from anaphor.data.cifar import ARRAY_FILES, Cifar10, find_cifar
 from anaphor.data.files import StoredFile
 from anaphor.data.image_files import MAX_PIXELS, read_image
@@ -84,6 +85,16 @@ def test_shapes_are_drawn_at_other_sizes(shapes):
         shapes.resize(8).load("valid")
     with pytest.raises(ConfigError, match="image_size=0: it must be from 1 to 4096"):
         shapes.resize(0)
+
+
+def test_large_shapes_are_drawn_a_few_at_a_time_or_refused(monkeypatch):
+    counts = []
+    draw = drawing.draw
+    monkeypatch.setattr(drawing, "draw", lambda *given: counts.append(given[1]) or draw(*given))
+    assert drawing.Shapes(images=40).resize(256).load("train").images.shape == (40, 3, 256, 256)
+    assert counts == [16, 16, 8]
+    with pytest.raises(DataError, match="4,000 images of 4096 × 4096 pixels take more than 8 GiB"):
+        drawing.Shapes().resize(4096).load("train")
 
 
 def test_mean_and_std_are_those_of_torch(shapes):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anaphor.config import check_at_least_one
 from anaphor.data.dataset import SPLITS
-from anaphor.data.images import Arrays, ImageDataset
+from anaphor.data.images import Arrays, ImageDataset, check_bytes
 from anaphor.errors import ConfigError
 
 Floats = NDArray[np.float32]
@@ -25,7 +25,7 @@ LINES = 4
 LINE_WIDTH = 0.8  # pixels of an image of the default size
 DARK, BRIGHT = 0.4, 0.6  # every channel of the background is at most the first, of the shape at least the second
 NOISE = 0.12
-CHUNK = 256  # images that are drawn at once
+CHUNK, CHUNK_PIXELS = 256, 1 << 20  # images that are drawn at once, and their pixels
 
 
 # Signed distances to the outline in a box from -1 to 1, negative inside, y downwards.
@@ -58,13 +58,14 @@ class Shapes(ImageDataset):
         size = self.image_size or DEFAULT_SIZE
         if size < MIN_SIZE:
             raise ConfigError(f"image_size={size}: shapes cannot be told apart below {MIN_SIZE} pixels")
-        count = self.sizes[split]
+        count, chunk = self.sizes[split], min(CHUNK, max(1, CHUNK_PIXELS // size**2))
+        check_bytes(count, 3, size, size)
         # The raw stream of PCG64 is the same in every version of NumPy.
         stream = np.random.PCG64([self.seed, SPLITS.index(split)])
         images = np.empty((count, 3, size, size), np.uint8)
         labels, boxes = np.empty(count, np.int64), np.empty((count, 4), np.int64)
-        for start in range(0, count, CHUNK):
-            part = slice(start, min(start + CHUNK, count))
+        for start in range(0, count, chunk):
+            part = slice(start, min(start + chunk, count))
             images[part], labels[part], boxes[part] = draw(stream, part.stop - start, size)
         return Arrays(images, labels, boxes)
 
