@@ -8,6 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import forked
 from anaphor import load_run, register_dataset
@@ -15,9 +16,12 @@ from anaphor.cli.main import main
 from anaphor.data import InMemoryImages
 from anaphor.errors import ConfigError
 from anaphor.metrics.accuracy import calibration_error, score_classes
+from anaphor.studies.cell import data_digests
+from anaphor.tasks import ACCURACY
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment, build_experiment
 from anaphor.tasks.images.look import mean_ratios
+from anaphor.tasks.images.study import STUDY
 from anaphor.training import run
 from anaphor.training.build import build_step
 from anaphor.training.run import execute
@@ -228,6 +232,55 @@ def test_images_that_are_not_square_are_cropped():
     assert experiment.split("valid").images.shape == (21, 3, 8, 8)
 
 
+def write_folder(folder, sizes, count=8):
+    """Two classes of random images, each split with its own size in pixels."""
+    random = np.random.default_rng(0)
+    for split, size in sizes.items():
+        for name in ("a", "b"):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 256, (size, size, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+    return {**SMALL, "data": str(folder)}
+
+
+def test_other_splits_are_resized_to_the_size_of_training(tmp_path):
+    settings = write_folder(tmp_path / "images", {"train": 8, "valid": 16})
+    experiment = build_experiment(ImageRunSpec(**settings))
+    assert experiment.split("valid").images.shape[2:] == (8, 8)
+    again = build_experiment(ImageRunSpec(**settings, image_size=8))  # as its spec file has it
+    assert experiment.fingerprint()["data"] == again.fingerprint()["data"]
+
+
+def test_few_examples_of_a_folder_are_of_all_classes(tmp_path):
+    settings = write_folder(tmp_path / "images", {"train": 8, "valid": 8})
+    labels = build_experiment(ImageRunSpec(**settings, max_examples=8)).split("train").labels
+    assert len(labels) == 8
+    assert set(labels.tolist()) == {0, 1}
+    assert len(build_experiment(ImageRunSpec(**settings, max_examples=100)).split("train")) == 16
+
+
+def test_a_study_takes_a_folder_of_unequal_images(tmp_path):
+    settings = write_folder(tmp_path / "images", {"train": 8, "valid": 8})
+    Image.new("RGB", (20, 12)).save(tmp_path / "images" / "train" / "a" / "0.png")
+    small, large = (ImageRunSpec(**settings, image_size=size) for size in (8, 16))
+    digests = [data_digests("images", spec) for spec in (small, large)]
+    units = {STUDY.unit(spec, found, {}, ACCURACY) for spec, found in zip((small, large), digests, strict=True)}
+    assert len(units) == 1, "the same images at two sizes are comparable"
+    assert digests[0] == build_experiment(small).fingerprint()["data"]
+
+
+def test_large_images_are_scored_a_few_at_a_time(monkeypatch):
+    experiment = build_experiment(ImageRunSpec(**SMALL))
+    monkeypatch.setattr("anaphor.tasks.images.experiment.EVAL_PATCHES", 20)
+    rows = []
+    experiment.model.register_forward_pre_hook(lambda model, given: rows.append(len(given[0])))
+    few = experiment.compute_logits(experiment.split("valid").images)
+    assert rows == [5, 5, 5, 5, 1]
+    monkeypatch.undo()
+    torch.testing.assert_close(few, experiment.compute_logits(experiment.split("valid").images))
+
+
 def test_another_image_size_resizes_the_data():
     experiment = build_experiment(ImageRunSpec(**SMALL, image_size=12))
     assert experiment.model.spec.grid == 3
@@ -244,6 +297,7 @@ def test_another_image_size_resizes_the_data():
         (["--mix-prob", "0.3"], "mix_prob=0.3 has no effect: set --mixup or --cutmix"),
         (["--label-smoothing", "1"], "label_smoothing=1.0: it must be at least 0 and below 1"),
         (["--mixup", "-1"], "mixup=-1.0"),
+        (["--select", "top5"], "select='top5': it needs more than 5 classes, but the data have 3"),
         (["--select", "accurracy"], "unknown metric 'accurracy'; did you mean 'accuracy'?"),
     ],
 )

@@ -51,7 +51,18 @@ class ImageSplit:
 
     def first(self, count: int) -> ImageSplit:
         """The first images only."""
-        some = {name: value[:count] for name, value in vars(self).items() if hasattr(value, "device")}
+        return self._select(slice(count))
+
+    def sample(self, count: int) -> ImageSplit:
+        """So many images, always the same ones; not the first, which are of one class in a folder of classes."""
+        if count >= len(self):
+            return self
+        # The raw stream of PCG64 is the same in every version of NumPy.
+        order = np.argsort(np.random.PCG64(0).random_raw(len(self)), kind="stable")
+        return self._select(np.sort(order[:count]))
+
+    def _select(self, places: Any) -> ImageSplit:
+        some = {name: value[places] for name, value in vars(self).items() if hasattr(value, "device")}
         return replace(self, **some)
 
     def to(self, device: Any) -> ImageSplit:
@@ -117,8 +128,9 @@ class ImageDataset(Dataset):
             raise ConfigError(f"image_size={image_size}: it must be from 1 to {MAX_IMAGE_SIZE}")
         other = copy(self)
         other.image_size = image_size
-        for cache in ("_cache", "_digests"):
-            other.__dict__.pop(cache, None)
+        same = {split: one for split, one in self._cache.items() if one.images.shape[2:] == (image_size, image_size)}
+        digests = {split: digest for split, digest in self._digests.items() if split in same}
+        vars(other).update(_cache=same, _digests=digests)
         return other
 
     def arrays(self, split: str) -> Arrays:

@@ -24,14 +24,14 @@ from anaphor.metrics.accuracy import ClassScores, score_classes
 from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
 from anaphor.models.head import soft_cross_entropy
-from anaphor.tasks import resolve_options
+from anaphor.tasks import TOP5, resolve_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
 
-EVAL_ROWS = 500
-"""Images that are scored at once."""
+EVAL_ROWS, EVAL_PATCHES = 500, 1 << 16
+"""Images that are scored at once, and their patches."""
 SAMPLES = 8
 
 
@@ -128,7 +128,7 @@ class ImageExperiment(Experiment):
     def load_split(self, name: str) -> ImageSplit:
         split = self._match_classes(self.source.load(name))
         if name == "train" and self.spec.max_examples is not None:
-            split = split.first(self.spec.max_examples)
+            split = split.sample(self.spec.max_examples)
         return split.to(self.device)
 
     def _match_classes(self, split: ImageSplit) -> ImageSplit:
@@ -165,7 +165,8 @@ class ImageExperiment(Experiment):
     def compute_logits(self, images: Tensor, *, flips: bool | None = None) -> Tensor:
         """Logits of uint8 images [N, C, H, W] on the CPU or the device; with flips log-probabilities. [N, classes]"""
         flips = self.spec.flips if flips is None else flips
-        parts, rows = [], images.split(EVAL_ROWS)
+        patches = images.shape[2] * images.shape[3] // self.model.spec.patch**2 or 1
+        parts, rows = [], images.split(min(EVAL_ROWS, max(1, EVAL_PATCHES // patches)))
         with eval_mode(self.model), torch.inference_mode():
             for number, part in enumerate(rows, 1):
                 x = self.augment.normalize(part.to(self.device))
@@ -277,6 +278,10 @@ class ImageExperiment(Experiment):
 
     def validate(self, test: bool) -> None:
         require_splits(self.source, test)
+        if self.spec.select == TOP5.name and len(self.facts.classes) <= 5:
+            raise ConfigError(
+                f"select='top5': it needs more than 5 classes, but the data have {len(self.facts.classes)}"
+            )
         for split in ("train", "valid"):
             self.split(split)
 
@@ -303,8 +308,7 @@ def build_experiment(
         data = load_images(resolve_data_path(spec.data, data_path) if exists else spec.data, spec.image_size)
         if spec.image_size is not None:
             return data
-        height, width = data.arrays("train").images.shape[2:]
-        return data if height == width else data.resize(min(height, width))
+        return data.resize(min(data.arrays("train").images.shape[2:]))  # for other splits may have other sizes
 
     facts = ImageFacts.from_plain(known["images"]) if known is not None else ImageFacts.of(open_images().load("train"))
     with seeded(spec.seed, keep_state=known is not None):

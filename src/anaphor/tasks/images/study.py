@@ -14,13 +14,16 @@ class ImageStudy(StudySupport):
     """Comparison of image classifiers: the same images, whatever their size."""
 
     def data_key(self, spec: Any) -> Any:
-        return spec.data
+        return spec.data, spec.image_size
 
     def digests(self, spec: Any) -> Mapping[str, str]:
         from anaphor.data.datasets import load_images
 
-        images = load_images(spec.data)
+        images = load_images(spec.data, spec.image_size)
         return {split: images.digest(split) for split in ("train", "valid")}
+
+    def unit(self, spec: Any, digests: Mapping[str, str], result: Mapping[str, Any], metric: Metric) -> Any:
+        return spec.data
 
     def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
         from anaphor.models.presets import IMAGE_PRESETS
