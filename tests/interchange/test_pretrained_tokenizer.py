@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from peers import odd_strings, tokenizer_of
+from peers import odd_strings, text_for_training, tokenizer_of
 
-from anaphor.data.pretrained_tokenizer import PretrainedTokenizer
+from anaphor.data.pretrained_tokenizer import PretrainedTokenizer, tokenizer_json
 from anaphor.data.tokenizer import TOKENIZERS, tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
 
@@ -63,6 +63,25 @@ def test_limits_of_length_in_the_file_do_not_apply():
     }  # fmt: skip
     mine = PretrainedTokenizer.from_text(json.dumps(plain), where="it", boundary=None, pad=None)
     assert mine.encode_prompt("a b c d e f") == ours("bert").encode_prompt("a b c d e f")
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_tokenizers_of_ours_encode_alike_in_the_library(kind):
+    texts = text_for_training()
+    mine = TOKENIZERS[kind].train("\n".join(texts), 600)
+    written = tokenizer_json(mine)
+    library = PretrainedTokenizer(written, mine.boundary, mine.pad)
+    assert len(library) == len(mine)
+    for text in [*odd_strings(), *texts]:
+        ids = mine.encode_sentence(text).tolist()
+        assert library.encode_sentence(text).tolist() == ids, repr(text)
+        if kind == "bpe":
+            assert library.decode(ids) == mine.decode(ids)
+
+
+def test_kinds_that_the_library_cannot_express_have_no_file():
+    assert tokenizer_json(TOKENIZERS["byte"].train("")) is None
+    assert tokenizer_json(TOKENIZERS["character"].train("abc")) is None
 
 
 def test_bytes_are_shown_as_characters():

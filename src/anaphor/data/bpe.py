@@ -71,6 +71,16 @@ class BPE(Tokenizer):
         """Exactly the text that was encoded; half a character, which only a model can generate, becomes U+FFFD."""
         return b"".join(self._bytes[number] for number in ids).decode("utf-8", "replace")
 
+    def library_vocabulary(self) -> dict[str, int]:
+        """The subwords with the numbers of our tokens, where the byte of a newline is the token `<eos>`."""
+        newline = next(letter for letter, value in ALPHABET.items() if value == ord("\n"))
+        numbers = {piece: number for number, piece in enumerate(self._vocabulary, 1)}
+        return numbers | {newline: 0, END: numbers[newline]}
+
+    def to_pairs(self) -> list[tuple[str, str]]:
+        """The merges, in their order."""
+        return list(self._merges)
+
     def to_plain(self) -> dict[str, Any]:
         return {
             "kind": self.kind,

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from anaphor.data.bpe import ALPHABET, show_bytes
-from anaphor.data.tokenizer import Ids, Tokenizer
+from anaphor.data.bpe import ALPHABET, BPE, show_bytes
+from anaphor.data.tokenizer import END, UNKNOWN, Ids, Tokenizer, Word
 from anaphor.errors import ConfigError, DataError
 
 
@@ -115,3 +115,27 @@ class PretrainedTokenizer(Tokenizer):
 
 
 _LETTERS = ALPHABET.keys()
+
+
+def tokenizer_json(tokenizer: Tokenizer) -> str | None:
+    """`tokenizer.json` by which the library encodes as this tokenizer does; None for kinds that it cannot express."""
+    import tokenizers as library
+
+    if isinstance(tokenizer, PretrainedTokenizer):
+        return tokenizer.text
+    if isinstance(tokenizer, BPE):
+        made = library.Tokenizer(library.models.BPE(tokenizer.library_vocabulary(), tokenizer.to_pairs()))
+        lines = library.pre_tokenizers.Split("\n", "isolated")
+        pieces = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.pre_tokenizer = library.pre_tokenizers.Sequence([lines, pieces])
+        made.decoder = library.decoders.ByteLevel()
+    elif type(tokenizer) is Word:
+        vocabulary = {token: number for number, token in enumerate(tokenizer.tokens)}
+        made = library.Tokenizer(library.models.WordLevel(vocabulary, UNKNOWN))
+        made.normalizer = library.normalizers.Replace("\n", f" {END} ")
+        # White space as Python has it.
+        made.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\x1c-\x1f]+"), "removed")
+    else:
+        return None
+    text: str = made.to_str()
+    return text

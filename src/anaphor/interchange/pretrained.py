@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from anaphor.data.pretrained_tokenizer import PretrainedTokenizer
+from anaphor.data.pretrained_tokenizer import PretrainedTokenizer, tokenizer_json
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.interchange.decoders import GPT2, GPTNeoX
@@ -190,6 +190,5 @@ def _files(pretrained: Pretrained, config: dict[str, Any]) -> dict[str, str]:
             "image_std": list(pretrained.std),
         }
         return {PREPROCESSOR: json.dumps(normalization, indent=2) + "\n"}
-    if isinstance(pretrained.tokenizer, PretrainedTokenizer):
-        return {TOKENIZER: pretrained.tokenizer.text}
-    return {}
+    text = None if pretrained.tokenizer is None else tokenizer_json(pretrained.tokenizer)
+    return {} if text is None else {TOKENIZER: text}
