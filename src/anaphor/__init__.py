@@ -46,7 +46,7 @@ if "OMP_WAIT_POLICY" not in os.environ:  # the user's own choice; a spin count w
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
 
 # Looked up on first use, so that `anaphor --help` need not wait for torch.
-_PACKAGES = ("config", "draw", "errors", "inspect", "mixers", "models", "taps")
+_PACKAGES = ("config", "draw", "errors", "inspect", "interchange", "mixers", "models", "taps")
 _PUBLIC = {
     "anaphor.api": ("train",),
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),

@@ -107,7 +107,12 @@ def test_models_lists_every_preset(capsys):
     assert all(row["state_bytes"] > 0 for row in rows if row["name"] not in IMAGE_PRESETS), "images carry no state"
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if " M" in line] == [*PRESETS, *SEQ2SEQ_PRESETS, *IMAGE_PRESETS, *TEXT_PRESETS]
+    assert [line.split()[0] for line in lines if " M" in line] == [
+        *PRESETS,
+        *SEQ2SEQ_PRESETS,
+        *IMAGE_PRESETS,
+        *TEXT_PRESETS,
+    ]
 
 
 def test_models_for_translation_are_sized_too(capsys):
