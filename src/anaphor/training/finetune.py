@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from anaphor.config import user_path
 from anaphor.errors import ConfigError
-from anaphor.training.state_dicts import Mismatch, format_shape
+from anaphor.models.language_model import LanguageModel
+from anaphor.training.state_dicts import Mismatch
 
 LORA_ALPHA = 16.0
 """Adapters are scaled by this over their rank (Hu et al., 2022), so that the learning rate suits every rank."""
@@ -37,34 +38,33 @@ class Initial:
 
 
 def load_initial(path: str) -> Initial:
-    """The weights of a run, or of a folder of `transformers`."""
+    """The weights of a run, or of a folder of `transformers`, with the tokenizer they were trained with."""
+    from anaphor.interchange import read_pretrained
     from anaphor.training.load import load_run
     from anaphor.training.run_folder import RunFolder
 
-    if not RunFolder(Path(path)).exists:
-        if (Path(path) / "config.json").is_file():
-            return read_initial(path)
-        raise ConfigError(f"init={path}: there is no run in this folder, and no config.json of transformers")
-    run = load_run(path, device="cpu")
-    model: Any = run.model
+    folder = user_path(path)
+    if (folder / "config.json").is_file() and not RunFolder(folder).exists:
+        pretrained = read_pretrained(folder)
+        model: Any = pretrained.model
+        if pretrained.tokenizer is None:
+            raise ConfigError(f"init={path}: the folder has no tokenizer.json, which belongs to the weights")
+        return check_vocabulary(
+            Initial(path, pretrained.kind, model.spec.resolved(), model.state_dict(), pretrained.tokenizer)
+        )
+    if not RunFolder(folder).exists:
+        raise ConfigError(f"init={path}: there is no run and no config.json of transformers in this folder")
+    run = load_run(folder, device="cpu")
+    model = run.model
     spec: Any = getattr(model, "spec", None)
-    if not hasattr(spec, "resolved") or not hasattr(run.experiment, "tokenizer"):
-        raise ConfigError(f"init={path}: runs of `train {run.spec.task}` hold no model of text")
-    return Initial(path, run.spec.model, spec.resolved(), merged_weights(model), run.experiment.tokenizer)
+    if not hasattr(spec, "vocabulary") or not hasattr(run.experiment, "tokenizer"):
+        raise ConfigError(f"init={path}: a run of `train {run.spec.task}` has no layers that read text")
+    return check_vocabulary(
+        Initial(path, run.spec.model, spec.resolved(), merged_weights(model), run.experiment.tokenizer)
+    )
 
 
-def read_initial(folder: str) -> Initial:
-    """The weights of a folder of `transformers`."""
-    from anaphor.interchange import read_pretrained
-
-    found = read_pretrained(folder)
-    spec: Any = found.model.spec
-    if found.tokenizer is None:
-        raise ConfigError(f"init={folder}: the folder has no tokenizer.json, or holds no model of text")
-    return Initial(folder, found.kind, spec.resolved(), found.model.state_dict(), found.tokenizer)
-
-
-def check_vocabulary(initial: Initial) -> None:
+def check_vocabulary(initial: Initial) -> Initial:
     """Refuse a tokenizer and embeddings that do not belong together."""
     rows = len(initial.weights["embedder.embedding.weight"])
     if len(initial.tokenizer) != rows:
@@ -72,20 +72,32 @@ def check_vocabulary(initial: Initial) -> None:
             f"init={initial.name}: the tokenizer has {len(initial.tokenizer):,} tokens and the embeddings have "
             f"{rows:,} rows: they do not belong together"
         )
+    return initial
+
+
+def adopt_model(spec: Any, initial: Initial, options: Any, presets: Collection[str], free: Collection[str] = ()) -> Any:
+    """The settings of a run with the model of pretrained weights; options in `free` stay as they were given."""
+    kept = {field.name for field in fields(options) if field.name in free and getattr(spec, field.name) is not None}
+    names = {field.name for field in fields(options)} - kept
+    adopted = {name: value for name, value in initial.options.items() if name in names}
+    model = initial.model if initial.model in presets else "transformer"
+    return replace(spec, model=model, **adopted)
 
 
 def initialize_from(model: nn.Module, initial: Initial) -> None:
-    """Copy embeddings, layers and, where both have one, the pooler; the head stays as it is."""
+    """Copy embeddings, layers, the pooler where both have one, and the head of a language model; that of a classifier
+    stays as it is."""
     own, mismatch = model.state_dict(), Mismatch()
+    parts = (*KEPT, "head.") if isinstance(model, LanguageModel) else KEPT
     for name, tensor in own.items():
-        if not name.startswith(KEPT) and not (name.startswith("pooler.") and name in initial.weights):
+        if not name.startswith(parts) and not (name.startswith("pooler.") and name in initial.weights):
             continue
         if name not in initial.weights:
             if not name.startswith("embedder.dropped_word."):  # of word dropout, which may be new
                 mismatch.missing.append(name)
             continue
         mismatch.compare(name, initial.weights[name], tensor)
-        if format_shape(tensor) == format_shape(initial.weights[name]):
+        if tensor.shape == initial.weights[name].shape:
             tensor.copy_(initial.weights[name])
     mismatch.raise_if_any(initial.name)
 
@@ -136,8 +148,10 @@ def freeze_layers(model: Any, count: int) -> None:
         part.requires_grad_(False)
 
 
-def prepare(model: Any, spec: Any) -> None:
-    """Freeze layers and add adapters as the settings of a run say."""
+def prepare(model: Any, spec: Any, initial: Initial | None = None) -> None:
+    """Copy initial weights, freeze layers and add adapters, as the settings of a run say."""
+    if initial is not None:
+        initialize_from(model, initial)
     if spec.lora is not None:
         add_lora(model, spec.lora)
     if spec.freeze is not None:

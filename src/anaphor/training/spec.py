@@ -123,7 +123,7 @@ class FineTuning:
     section: ClassVar[str] = "training"
 
     init: str | None = None
-    """Run whose embeddings and layers are the initial weights; model and tokenizer come with them."""
+    """Run, or folder of transformers, with the initial weights; model and tokenizer come with them."""
     freeze: int | None = None
     """Freeze the embeddings and so many of the first layers."""
     lora: int | None = None

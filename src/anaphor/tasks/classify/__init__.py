@@ -158,6 +158,7 @@ TASK = TaskDefinition(
     predict="anaphor.tasks.classify.verbs:PredictOptions",
     look="anaphor.tasks.classify.look:LookOptions",
     study="anaphor.tasks.classify.study:STUDY",
+    interchange="anaphor.tasks.classify.interchange:INTERCHANGE",
     models="anaphor.tasks.classify.verbs:describe_model",
     interchange="anaphor.tasks.classify.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",

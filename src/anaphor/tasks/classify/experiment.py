@@ -29,7 +29,7 @@ from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks import resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE_WITH_INIT, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
-from anaphor.training.finetune import Initial, check_vocabulary, initialize_from, load_initial, prepare
+from anaphor.training.finetune import adopt_model, load_initial, prepare
 from anaphor.training.run_folder import resolve_data_path
 
 MAX_LENGTH = 512
@@ -113,11 +113,8 @@ class ClassifyExperiment(Experiment):
         return self.tokenizer.truncate(ids, self.max_length), True
 
     def load_split(self, name: str) -> LabeledSplit:
-        return self._encode(self.source, name)
-
-    def _encode(self, source: Dataset, name: str) -> LabeledSplit:
         self.require_classes()
-        spec, rows = self.spec, source.rows(name)
+        spec, rows = self.spec, self.source.rows(name)
         if name == TRAIN and spec.max_examples is not None:
             rows = replace(rows, values=rows.values[: spec.max_examples], lines=rows.lines[: spec.max_examples])
         labels = encode_labels(rows, self.classes)
@@ -300,8 +297,9 @@ def build_experiment(
             )
         )
     if initial is not None:
-        check_vocabulary(initial)
-        spec = adopt_model(spec, initial)
+        spec = adopt_model(spec, initial, ClassifyModelOptions, TEXT_PRESETS, free=FREE_WITH_INIT)
+        if spec.pooling is None:  # of a language model, whose last token has seen all others
+            spec = replace(spec, **{"pooling": "last"})
     with seeded(spec.seed, keep_state=known is not None):
         model: TextEncoder | BagOfWords
         if spec.model == BAG_OF_WORDS:
@@ -309,9 +307,7 @@ def build_experiment(
             model = BagOfWords(len(tokenizer), len(classes), keys)
         else:
             model = spec.model_spec(len(tokenizer), len(classes) or None).build()
-            if initial is not None:
-                initialize_from(model, initial)
-            prepare(model, spec)
+            prepare(model, spec, initial)
     return ClassifyExperiment(spec, model.to(device), tokenizer, classes, open_texts, device=device, known=known)
 
 
@@ -319,18 +315,3 @@ def _bigrams(spec: ClassifyRunSpec, source: Dataset, tokenizer: Tokenizer) -> An
     longest = spec.max_length or MAX_LENGTH
     rows = source.rows(TRAIN).values[: spec.max_examples]
     return bigram_keys((np.array(tokenizer.encode_text(text)[:longest]) for text, _ in rows), len(tokenizer))
-
-
-def adopt_model(spec: ClassifyRunSpec, initial: Initial) -> ClassifyRunSpec:
-    """The settings with the model of pretrained weights; what may differ from it stays as it was given."""
-    names = set(vars(ClassifyModelOptions())) - set(FREE_WITH_INIT)
-    given = {name: value for name, value in initial.options.items() if name in names}
-    for name in FREE_WITH_INIT:
-        if getattr(spec, name) is None and initial.options.get(name) is not None:
-            given[name] = initial.options[name]
-    if given.get("pooling") is None and spec.pooling is None and initial.options.get("causal"):
-        given["pooling"] = "last"
-    model = initial.model if initial.model in TEXT_PRESETS else "transformer"
-    if model == BAG_OF_WORDS:
-        raise ConfigError(f"init={initial.name}: a bag of words has no layers to start from")
-    return replace(spec, model=model, **given)
