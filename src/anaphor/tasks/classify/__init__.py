@@ -62,7 +62,7 @@ ClassifyModelOptions: Any = optional_section(
 class ClassifyModelSection(ClassifyModelOptions, ModelSection):  # type: ignore[misc] # made at run time
     """Model preset and its options."""
 
-    model: str = "bidirectional-lstm"
+    model: str = "lstm"
     """Model preset: lstm, bidirectional-lstm, transformer, hybrid, bag-of-words, or one of BERT's sizes."""
 
 
