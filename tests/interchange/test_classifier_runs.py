@@ -70,7 +70,7 @@ def test_a_converted_run_is_scored_on_given_data_only(folders, capsys, tmp_path)
 
 def test_an_encoder_without_classes_says_how_to_train_it(folders):
     run = load_run(folders / "bert-base-run", device="cpu")
-    with pytest.raises(ConfigError, match=r"an encoder without classes: train it by"):
+    with pytest.raises(ConfigError, match=r"converted without a head: train one with"):
         run.experiment.predict(["text"])
 
 

@@ -53,7 +53,7 @@ def load_initial(path: str) -> Initial:
             Initial(path, pretrained.kind, model.spec.resolved(), model.state_dict(), pretrained.tokenizer)
         )
     if not RunFolder(folder).exists:
-        raise ConfigError(f"init={path}: there is no run and no config.json of transformers in this folder")
+        raise ConfigError(f"init={path}: there is no run in this folder, and no config.json of transformers")
     run = load_run(folder, device="cpu")
     model = run.model
     spec: Any = getattr(model, "spec", None)

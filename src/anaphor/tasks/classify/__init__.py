@@ -160,6 +160,5 @@ TASK = TaskDefinition(
     study="anaphor.tasks.classify.study:STUDY",
     interchange="anaphor.tasks.classify.interchange:INTERCHANGE",
     models="anaphor.tasks.classify.verbs:describe_model",
-    interchange="anaphor.tasks.classify.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
 )

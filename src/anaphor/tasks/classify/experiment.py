@@ -299,7 +299,8 @@ def build_experiment(
     if initial is not None:
         spec = adopt_model(spec, initial, ClassifyModelOptions, TEXT_PRESETS, free=FREE_WITH_INIT)
         if spec.pooling is None:  # of a language model, whose last token has seen all others
-            spec = replace(spec, **{"pooling": "last"})
+            last: Any = {"pooling": "last"}
+            spec = replace(spec, **last)
     with seeded(spec.seed, keep_state=known is not None):
         model: TextEncoder | BagOfWords
         if spec.model == BAG_OF_WORDS:
