@@ -174,7 +174,7 @@ def read_words(
             given[place.field] = read if place.several else read[0]
             loose = loose[len(values) :]
     if loose:
-        raise ConfigError(f"unexpected argument {loose[0]!r}{_one_value(words, loose[0])}")
+        raise ConfigError(f"unexpected argument {loose[0]!r}{_explain_loose(named, words, loose[0])}")
     for flag in flags.values():
         if flag.required and flag.field not in given and not has_default:
             about = f": {flag.help[0].lower()}{flag.help[1:].rstrip('.')}" if flag.help else ""
@@ -200,7 +200,7 @@ def _groups(words: Sequence[str]) -> Iterator[tuple[str | None, bool, list[str]]
 
 def _read_values(flag: Flag, words: list[str]) -> tuple[Any, int]:
     """The value of a flag, and how many of the words behind it belong to it."""
-    if not words and not flag.several:
+    if not words and (flag.repeated or not flag.several):
         raise ConfigError(f"--{flag.name} needs a value")
     taken = words if flag.several and not flag.repeated else words[:1]
     if flag.count not in (None, len(taken)) and not flag.repeated:
@@ -235,11 +235,14 @@ def _name(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
-def _one_value(words: Sequence[str], loose: str) -> str:
-    """What to say of a word too many right behind the value of a flag that takes one."""
+def _explain_loose(named: dict[str, Flag], words: Sequence[str], loose: str) -> str:
+    """What to say of a word too many behind a flag that takes one value or none."""
     place = list(words).index(loose)
-    before = [word for word in words[:place] if word.startswith("--")]
-    return f": {before[-1].partition('=')[0]} takes one value" if before and place >= 2 else ""
+    before = [word.partition("=")[0] for word in words[:place] if word.startswith("--")]
+    if not before or place < 2:
+        return ""
+    flag = named.get(before[-1][2:].replace("_", "-"))
+    return f": {before[-1]} takes {'one' if flag is not None and not flag.is_switch else 'no'} value"
 
 
 def _print_help(kind: type[Spec], flags: dict[str, Flag], program: str, default: Spec | None) -> NoReturn:

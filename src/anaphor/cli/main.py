@@ -46,39 +46,39 @@ def main(words: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an encoding without × still has room for the rest of a table
     try:
-        code = told(words)
+        code = run_command(words)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where it can still be told that it failed
         return code
     except BrokenPipeError:  # the reader has gone: `anaphor models | head`
-        hush()
+        discard_output()
         return 141
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        hush()
-        complain(f"{error.filename or 'the output'} cannot be written to: {error.strerror}")
+        discard_output()
+        print_error(f"{error.filename or 'the output'} cannot be written to: {error.strerror}")
         return DataError.exit_code
 
 
-def told(words: list[str]) -> int:
+def run_command(words: list[str]) -> int:
     """Our errors as one line and an exit code."""
     try:
         refuse_broken(words)
         return dispatch(words)
     except AnaphorError as error:
-        complain(str(error))
+        print_error(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         print("anaphor: interrupted", file=sys.stderr)
         return 130
 
 
-def complain(line: str) -> None:
+def print_error(line: str) -> None:
     print(for_terminal(f"anaphor: {line}", sys.stderr), file=sys.stderr)
 
 
-def hush() -> None:
+def discard_output() -> None:
     """What is left to be written goes nowhere: Python would complain once more while it closes stdout."""
     with contextlib.suppress(OSError, AttributeError), open(os.devnull, "wb") as nowhere:  # stdout may be no file
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
@@ -123,7 +123,11 @@ def file_size_limit(words: list[str]) -> Iterator[list[str]]:
     if given is None:
         yield words
         return
-    place = next(number for number, word in enumerate(words) if word.partition("=")[0] == SIZE_FLAG)
+    place, *others = [number for number, word in enumerate(words) if word.partition("=")[0] == SIZE_FLAG]
+    if others:
+        raise ConfigError(f"{SIZE_FLAG} is given twice: give it once")
+    if not given.isdecimal():
+        raise ConfigError(f"max_file_bytes={given!r}: it must be a number of bytes")
     length = 1 if "=" in words[place] else 2
     before = os.environ.get(SIZE_VARIABLE)
     os.environ[SIZE_VARIABLE] = given
