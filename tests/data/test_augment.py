@@ -288,6 +288,11 @@ def test_an_image_does_not_depend_on_its_batch(batch):
         assert torch.allclose(alone[0], together[row], atol=1e-6)
 
 
+def test_all_bits_of_a_seed_change_the_draws(batch):
+    first, second = (apply(batch, seed=seed, flip=True, rotation=20.0)[0] for seed in (SEED, SEED + 2**32))
+    assert not torch.equal(first, second)
+
+
 def test_seed_and_epoch_change_the_draws_and_nothing_else_does(batch):
     images = [apply(batch, **ALL, **where)[0] for where in ({}, {}, {"epoch": 4}, {"seed": 6})]
     torch.manual_seed(123)

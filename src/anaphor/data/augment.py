@@ -63,7 +63,7 @@ class Augmentation:
         self.limits = self._floats(limits) * spec.magnitude
         self.operations = torch.arange(len(OPERATIONS), device=device)
         self.classes = torch.arange(classes, device=device)
-        self.seed = hash32(torch.tensor(seed)).to(device)
+        self.seed = hash32(hash32(torch.tensor(seed >> 32)) + (seed & 0xFFFFFFFF)).to(device)  # of all 64 bits
         self.streams = torch.arange(RANDOM_OPS + 2 * spec.random_ops, device=device) * 0x9E3779B9
         self.mixup, self.cutmix = (
             beta_quantiles(alpha).to(device) if alpha else None for alpha in (spec.mixup, spec.cutmix)
