@@ -1,5 +1,6 @@
 """`--minutes` limits the whole command: time for validation and scoring is estimated and reserved."""
 
+import dataclasses
 import signal
 import time
 
@@ -9,10 +10,11 @@ import torch
 import anaphor.evaluation
 from anaphor.evaluation import Cancelled, progress_listener, report_progress
 from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.training.experiment import Experiment
 from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Budget
-from anaphor.training.time_limit import estimate_duration
+from anaphor.training.time_limit import TimeIsUp, estimate_duration
 from anaphor.training.trainer import NullCallback
 
 
@@ -152,6 +154,34 @@ def test_minutes_that_one_validation_exceeds_end_unscored_and_resuming_scores(te
     assert (code, result["status"], f"step-{result['steps']}") == (0, "finished", saved.name)
     assert result["valid"]["loss"] > 0
     assert result["test"]["loss"] > 0
+
+
+def test_a_score_is_kept_where_no_time_is_left_for_figures(text, tmp_path, passing, monkeypatch):
+    def draw(self, folder):
+        raise TimeIsUp
+
+    monkeypatch.setattr(Experiment, "draw", draw)
+    warnings = []
+    result, code = execute(spec_of(text, 30), tmp_path / "run", test=False, warn=warnings.append)
+    assert (code, result["status"]) == (0, "finished")
+    assert result["valid"]["loss"] > 0
+    assert "some figures are not drawn: the minutes are over" in warnings
+
+
+def test_an_old_result_does_not_outlive_the_weights(text, tmp_path):
+    torch.set_default_dtype(torch.float32)
+    few = LanguageRunSpec(data=text, model="lstm", width=8, layers=1, batch_size=4, bptt=6, steps=2, device="cpu")
+    execute(few, tmp_path / "run", test=False)
+    assert (tmp_path / "run" / "result.json").exists()
+
+    class Stop(NullCallback):
+        def on_step(self, progress, loss, count):
+            signal.raise_signal(signal.SIGTERM)
+
+    more = dataclasses.replace(few, steps=9)
+    result, _ = execute(more, tmp_path / "run", Stop(), resume=True, force=True, test=False, warn=lambda line: None)
+    assert result["status"] == "stopped"
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_a_stopped_run_has_the_rest_of_its_minutes_when_it_is_resumed(text, tmp_path, passing):

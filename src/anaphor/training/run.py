@@ -121,6 +121,8 @@ def execute(
             trainer.save()
             return _stopped(out, interruption)
         finally:
+            if trainer.progress.step > first_step:
+                folder.result.unlink(missing_ok=True)  # that of the run before it was resumed
             if trainer.events is not None:
                 trainer.events.close()
         if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
@@ -228,8 +230,13 @@ def _score(
             trainer.average.load_state_dict(saved.parts.get("average"))
     with trainer.averaged_weights():
         valid = experiment.score("valid")
-        with interruption.cancelling(), writing_to(folder.folder):
-            figures = [*draw_curves(folder, task), *experiment.draw(folder.folder)]
+        figures: list[Path] = []
+        try:
+            with interruption.cancelling(), writing_to(folder.folder):
+                figures += draw_curves(folder, task)
+                figures += experiment.draw(folder.folder)
+        except TimeIsUp:
+            warn("some figures are not drawn: the minutes are over")
     return valid, {
         "parameters": sum(weight.numel() for weight in experiment.model.parameters()),
         "notes": experiment.notes(),
