@@ -116,6 +116,10 @@ class TrainingSection:
         check_seed(self.seed)
 
 
+FREE_WITH_INIT = ("dropout", "input_dropout", "output_dropout", "word_dropout", "dropout_kind")
+"""Options of a model that pretrained weights leave open."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
     """Training that starts from pretrained weights, for tasks with models of text."""
@@ -128,6 +132,17 @@ class FineTuning:
     """Freeze the embeddings and so many of the first layers."""
     lora: int | None = None
     """LoRA: rank of adapters of all linear maps of the layers; all other weights but the head are frozen."""
+
+    @property
+    def is_fine_tuning(self) -> bool:
+        """Whether anything but training from scratch is asked for."""
+        return any(value is not None for value in (self.init, self.freeze, self.lora))
+
+    def reject_adopted_flags(self: Any, flags: Collection[str], free: Collection[str]) -> None:
+        """Refuse flags of the command line for what comes with pretrained weights, except those in `free`."""
+        for name in ("model", "tokenizer", "vocabulary", *self.model_options()):
+            if self.init is not None and name in flags and name not in free:
+                raise ConfigError(f"{name}={getattr(self, name)!r} has no effect: it comes with init={self.init}")
 
     def check_fine_tuning(self) -> None:
         at_least_one(self, "lora")

@@ -14,6 +14,7 @@ from anaphor.models.spec import reject_unused_by_model
 from anaphor.models.text_spec import TextEncoderSpec
 from anaphor.tasks import ACCURACY, CALIBRATION, TOP5, describe_classes, describe_overlap, drop_implied_options
 from anaphor.training.spec import (
+    FREE_WITH_INIT,
     DataSection,
     FineTuning,
     ModelSection,
@@ -29,7 +30,7 @@ METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)
 LR, FINE_TUNING_LR = 2e-3, 5e-5
 BAG_OF_WORDS = "bag-of-words"
 CLASS_WEIGHTS = {"none": "every text counts once", "balanced": "every class has the same total weight"}
-FREE_WITH_INIT = ("pooling", "dropout", "input_dropout", "output_dropout", "word_dropout", "dropout_kind")
+FREE = (*FREE_WITH_INIT, "pooling")
 """Options of the model that pretrained weights leave open."""
 
 
@@ -118,11 +119,8 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
         return getattr(self, name) not in (None, ())
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:
-        if self.init is not None:
-            fixed = [name for name in ("model", "tokenizer", "vocabulary", *self.model_options()) if name in flags]
-            for name in [name for name in fixed if name not in FREE_WITH_INIT]:
-                raise ConfigError(f"{name}={getattr(self, name)!r} has no effect: it comes with init={self.init}")
-        elif self.model != BAG_OF_WORDS:
+        self.reject_adopted_flags(flags, FREE)
+        if self.init is None and self.model != BAG_OF_WORDS:
             reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2, classes=2))
 
     def model_spec(self, vocabulary: int, classes: int | None) -> TextEncoderSpec:

@@ -27,7 +27,7 @@ from anaphor.models.head import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks import resolve_options
-from anaphor.tasks.classify import BAG_OF_WORDS, FREE_WITH_INIT, ClassifyModelOptions, ClassifyRunSpec
+from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.finetune import adopt_model, load_initial, prepare
 from anaphor.training.run_folder import resolve_data_path
@@ -297,7 +297,7 @@ def build_experiment(
             )
         )
     if initial is not None:
-        spec = adopt_model(spec, initial, ClassifyModelOptions, TEXT_PRESETS, free=FREE_WITH_INIT)
+        spec = adopt_model(spec, initial, ClassifyModelOptions, TEXT_PRESETS, free=FREE)
         if spec.pooling is None:  # of a language model, whose last token has seen all others
             last: Any = {"pooling": "last"}
             spec = replace(spec, **last)

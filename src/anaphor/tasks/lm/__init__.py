@@ -22,8 +22,10 @@ from anaphor.tasks import (
     drop_implied_options,
 )
 from anaphor.training.spec import (
+    FREE_WITH_INIT,
     DataSection,
     EvaluationSection,
+    FineTuning,
     ModelSection,
     RunSpec,
     TaskDefinition,
@@ -66,7 +68,7 @@ class LanguageModelSection(LanguageModelOptions, ModelSection):  # type: ignore[
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageTraining(TrainingSection):
+class LanguageTraining(FineTuning, TrainingSection):
     """Segments and regularization."""
 
     bptt: int = 35
@@ -107,6 +109,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_fine_tuning()
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
         at_least_one(self, "bptt", "eval_batch_size")
@@ -119,7 +122,9 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
                     f"{name}={getattr(self, name)!r} applies to segments of a stream, and examples have none: "
                     f"use --batching stream"
                 )
-        reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2))
+        self.reject_adopted_flags(flags, FREE_WITH_INIT)
+        if self.init is None:
+            reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2))
 
     def model_spec(self, vocabulary: int, words: tuple[str, ...] | None = None) -> LanguageModelSpec:
         """The model's own spec: the preset with the options that were given. `words` are needed for n-grams only."""
@@ -134,6 +139,8 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         from anaphor.tasks.lm.protocol import resolve_carry
 
         settings = super().drop_implied(settings)
+        if settings.get("init") is not None:
+            return settings
         spec = cls(**settings)
         with torch.device("meta"):
             model = replace(spec.model_spec(vocabulary=2), ngram_embedding=False).build()  # there are no words here

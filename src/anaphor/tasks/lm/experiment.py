@@ -6,7 +6,7 @@ import math
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,46 +27,20 @@ from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
-from anaphor.models.head import IGNORE_INDEX
 from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.registry import resolve
 from anaphor.tasks import resolve_options
 from anaphor.tasks.lm import STREAM_CHOICES, STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
-from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
+from anaphor.tasks.lm.protocol import ActivationRegularization, Protocol, Split, resolve_carry
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
+from anaphor.training.spec import FREE_WITH_INIT
 
 if TYPE_CHECKING:
     from anaphor.inspect import TextLook
 
 SAMPLE_TOKENS = 50
-
-
-@dataclass(frozen=True)
-class ActivationRegularization:
-    """Penalties on the features that the output layer reads (Merity, McCann and Socher, 2017). They are part of the
-    gradient and of no score."""
-
-    activation: float = 0.0
-    """Weight of the mean square of the features (AR)."""
-    temporal: float = 0.0
-    """Weight of the mean square of their change from one token to the next (TAR)."""
-
-    def __post_init__(self) -> None:
-        for name, weight in (("activation_reg", self.activation), ("temporal_activation_reg", self.temporal)):
-            if not 0 <= weight < math.inf:
-                raise ConfigError(f"{name}={weight}: it must be at least 0, and finite")
-
-    def penalty(self, features: Tensor, targets: Tensor) -> Tensor | None:
-        """Sum over all tokens with a target; None where both weights are 0. [B, T, D], [B, T] -> []"""
-        if not (self.activation or self.temporal):
-            return None
-        x, valid = features.float(), targets != IGNORE_INDEX
-        total = self.activation * (x.square().mean(-1) * valid).sum()
-        if self.temporal:
-            change = (x[:, 1:] - x[:, :-1]).square().mean(-1)
-            total = total + self.temporal * (change * valid[:, 1:]).sum()
-        return total
 
 
 class LanguageModelExperiment(Experiment):
@@ -391,10 +365,27 @@ def build_experiment(
         exists = known is not None or data_path is not None
         return open_dataset(resolve_data_path(spec.data, data_path) if exists else spec.data, TEXT_COLUMNS)
 
-    if known is None:
-        tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
-    else:
+    initial = None
+    if known is not None:
         tokenizer = tokenizer_from_plain(known["tokenizer"])
+    elif spec.init is not None:
+        initial = resolve("anaphor.training.finetune:load_initial")(spec.init)
+        spec, tokenizer = adopt_language_model(spec, initial), initial.tokenizer
+    else:
+        tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
     with seeded(spec.seed, keep_state=known is not None):
         model = spec.model_spec(len(tokenizer), tokenizer.tokens if spec.ngram_embedding else None).build()
+        if spec.is_fine_tuning:
+            resolve("anaphor.training.finetune:prepare")(model, spec, initial)
     return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)
+
+
+def adopt_language_model(spec: LanguageRunSpec, initial: Any) -> LanguageRunSpec:
+    """The settings with the model and the tokenizer of pretrained weights."""
+    from anaphor.models.presets import PRESETS
+    from anaphor.training.finetune import adopt_model
+
+    if "tied" not in initial.options:  # only language models have it
+        raise ConfigError(f"init={initial.name}: its model is no language model")
+    adopted: LanguageRunSpec = adopt_model(spec, initial, LanguageModelOptions, PRESETS, free=FREE_WITH_INIT)
+    return replace(adopted, tokenizer=initial.tokenizer.kind, vocabulary=None)

@@ -1,0 +1,62 @@
+"""`train lm --init`: a language model goes on from the weights of another, with its tokenizer."""
+
+import pytest
+import torch
+
+from anaphor import load_run
+from anaphor.cli.main import main
+from anaphor.errors import ConfigError
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.lm.experiment import build_experiment
+from anaphor.training.run import execute
+
+SMALL = {"data": "grammar", "device": "cpu", "dtype": "float32"}
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    torch.set_default_dtype(torch.float32)
+    out = tmp_path_factory.mktemp("lm") / "first"
+    size = {"model": "transformer", "width": 16, "layers": 2, "heads": 2}
+    execute(LanguageRunSpec(**SMALL, **size, steps=3, lr=0.01), out, test=False)
+    return str(out)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_model_and_its_tokenizer_are_those_of_the_run(pretrained):
+    run = load_run(pretrained, device="cpu")
+    experiment = build_experiment(LanguageRunSpec(**SMALL, init=pretrained))
+    one, other = run.model.state_dict(), experiment.model.state_dict()
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert experiment.tokenizer == run.tokenizer
+    assert experiment.evaluate("valid").values == run.experiment.evaluate("valid").values
+
+
+def test_adapters_of_a_language_model_are_trained_saved_and_loaded(pretrained):
+    result, _ = execute(LanguageRunSpec(**SMALL, init=pretrained, lora=2, steps=2, lr=0.01), "tuned", test=False)
+    run = load_run("tuned", device="cpu")
+    assert run.evaluate("valid")["loss"] == result["valid"]["loss"]
+    before = load_run(pretrained, device="cpu").model.state_dict()
+    after = run.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before if name in after)
+    assert any(name.endswith(".0.b") and bool(after[name].any()) for name in after)
+
+
+def test_flags_for_what_comes_with_the_weights_are_refused(pretrained, capsys):
+    assert main(["train", "lm", "--init", pretrained, "--width", "8", "--dry-run"]) == 2
+    assert "width=8 has no effect: it comes with init=" in capsys.readouterr().err
+
+
+def test_a_classifier_is_no_language_model(tmp_path):
+    rows = "".join(f"{text}\t{label}\n" for text in ("one", "two", "three", "four") for label in "ab")
+    (tmp_path / "data.tsv").write_text("text\tlabel\n" + rows)
+    words = ["--data", "data.tsv", "--width", "8", "--steps", "1", "--device", "cpu", "--no-test", "--out", "labels"]
+    assert main(["train", "classify", "--mixers", "attention", *words]) == 0
+    with pytest.raises(ConfigError, match=r"init=labels: its model is no language model"):
+        build_experiment(LanguageRunSpec(**SMALL, init="labels"))
