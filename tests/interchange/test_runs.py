@@ -155,6 +155,7 @@ def test_a_converted_classifier_predicts_what_transformers_predicts(classifier, 
     assert main(["predict", str(folder / "run"), *TEXTS, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     ours = torch.tensor([[row["probabilities"][name] for name in ("sad", "glad", "mad")] for row in rows])
+    assert len(anaphor.load_run(folder / "run").hidden_states(TEXTS[0])) == 2
     expected = peer_probabilities(folder, family)
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 

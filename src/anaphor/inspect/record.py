@@ -6,15 +6,18 @@ import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from anaphor.config import nearest
 from anaphor.errors import ConfigError
-from anaphor.models.language_model import TokenModel
 from anaphor.taps import Tap, taps_of
+
+if TYPE_CHECKING:
+    from anaphor.models.language_model import TokenModel
+    from anaphor.models.text_encoder import TextEncoder
 
 Parts = Sequence[tuple[Tensor, ...]]
 Keep = Callable[[str, Tensor, Parts], None]  # name of the tap, its tensor, and the tensors it was stacked from
@@ -36,7 +39,7 @@ def recorded(model: nn.Module, wanted: str = "*") -> Iterator[dict[str, Tensor]]
         yield tensors
 
 
-def hidden_states(model: TokenModel, tokens: Tensor) -> tuple[Tensor, ...]:
+def hidden_states(model: TokenModel | TextEncoder, tokens: Tensor) -> tuple[Tensor, ...]:
     """The embeddings and the output of every layer, first to last, [B, T, D] each, as transformers has them.
 
     The last one is the input of the head: after the final norm and projection where the model has them.
@@ -48,8 +51,8 @@ def hidden_states(model: TokenModel, tokens: Tensor) -> tuple[Tensor, ...]:
         for block in model.blocks:
             handle = block.register_forward_hook(lambda module, inputs, output: states.append(output[0]))
             stack.callback(handle.remove)
-        last, _ = model.features(tokens)
-    return (*states[:-1], last)
+        features = model.features(tokens)
+    return (*states[:-1], features if isinstance(features, Tensor) else features[0])
 
 
 @contextmanager

@@ -209,16 +209,16 @@ class Block(nn.Module):
             return x
         return self.feedforward_sublayer.post(x, self.feedforward(self.feedforward_sublayer.pre(x)))
 
-    def forward_first(self, x: Tensor, count: int) -> Tensor:
+    def forward_first(self, x: Tensor, count: int, span: Span) -> Tensor:
         """Outputs of the first tokens of whole sequences, without the work for the others where the mixer is
         attention. [B, T, D] -> [B, count, D]"""
         mixer = self.mixer
         if not isinstance(mixer, Attention) or self.cross is not None or not mixer.can_mix_first(x.shape[1]):
-            y: Tensor = self(x, self.initial_state(x), Span.whole(x))[0]
+            y: Tensor = self(x, self.initial_state(x), span)[0]
             return y[:, :count]
         if self.in_proj is not None:
             x = self.in_proj(x)
-        mixed = mixer.mix_first(self.mixer_sublayer.pre(x), count)
+        mixed = mixer.mix_first(self.mixer_sublayer.pre(x), count, span)
         return self._feed_forward(self.mixer_sublayer.post(x[:, :count], mixed))
 
 
@@ -323,11 +323,11 @@ class Backbone(nn.Module):
             x = self.norm(x)
         return x if self.out_proj is None else self.out_proj(x)
 
-    def forward_first(self, x: Tensor, count: int) -> Tensor:
+    def forward_first(self, x: Tensor, count: int, span: Span | None = None) -> Tensor:
         """Features of the first tokens of whole sequences: the last block does not compute those of the others, which
         nothing reads. [B, T, D] -> [B, count, D]"""
-        span = Span.whole(x)
+        span = Span.whole(x) if span is None else span
         *others, last = self.blocks
         for block in others:
             x, _ = block(x, block.initial_state(x), span)
-        return self._finish(last.forward_first(x, count))
+        return self._finish(last.forward_first(x, count, span))

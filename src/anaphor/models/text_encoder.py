@@ -57,7 +57,11 @@ class TextEncoder(nn.Module):
     def pooled(self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """Features of whole texts, which the head reads. [B, T] -> [B, D]"""
         span = self._span(tokens, lengths)
-        pooled = pool(self._features(tokens, token_types, span), self.spec.pooling, span)
+        if self.spec.pooling == "cls":  # the others are not read
+            x = self.layers.forward_first(self.embedder(tokens, span, token_types), 1, span)
+        else:
+            x = self._features(tokens, token_types, span)
+        pooled = pool(x, self.spec.pooling, span)
         return pooled if self.pooler is None else POOLER_ACTIVATIONS[self.spec.pooler](self.pooler(pooled))
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:

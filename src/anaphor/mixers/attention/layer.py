@@ -147,14 +147,18 @@ class Attention(MultiHead):
         plain = self.mask.full_up_to >= count and self.position.method is None and self.merge.is_causal
         return plain and not self.weights.is_recorded
 
-    def mix_first(self, x: Tensor, count: int) -> Tensor:
-        """Outputs of the first tokens of whole sequences alone, which is less work. [B, T, D] -> [B, count, D]"""
+    def mix_first(self, x: Tensor, count: int, span: Span) -> Tensor:
+        """Outputs of the first tokens of whole sequences alone, which is less work; zero in padding.
+        [B, T, D] -> [B, count, D]"""
         weight, bias, inner = self.project.weight, self.project.bias, self.inner_width
         q = F.linear(x[:, :count], weight[:inner], None if bias is None else bias[:inner])
         keys_values = F.linear(x, weight[inner:], None if bias is None else bias[inner:])
         k, v = keys_values.view(*x.shape[:2], 2, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
         q = self.split_heads(q)
-        return self.project_out(self.attend(q, k, v, Visibility()), q, Span.whole(q[:, 0]))
+        keys = Visibility(span.valid[:, None, None, :] if span.has_padding else None)
+        lengths = span.lengths.clamp(max=count) if span.has_padding else None
+        first = Span(span.seen, count, lengths)
+        return first.zero_padding(self.project_out(self.attend(q, k, v, keys), q, first))
 
     def _visibility(self, span: Span, cache: KVCache) -> Visibility:
         new, kept, mask = span.count, len(cache.keys_values), self.mask

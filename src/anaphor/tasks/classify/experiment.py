@@ -220,6 +220,13 @@ class ClassifyExperiment(Experiment):
         """Ids of a text for the model, [1, T]."""
         return torch.from_numpy(self.encode_text(text)[0]).long()[None].to(self.device)
 
+    def hidden_states(self, text: str) -> tuple[Tensor, ...]:
+        from anaphor.inspect.record import hidden_states
+
+        if not isinstance(self.model, TextEncoder):
+            raise ConfigError("a bag of words has no hidden states")
+        return hidden_states(self.model, self.encode(text))
+
     def draw(self, folder: Path) -> list[Path]:
         """The confusion matrix of validation."""
         from anaphor.draw.cells import draw_confusion
