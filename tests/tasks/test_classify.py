@@ -72,7 +72,10 @@ def test_a_small_model_learns_and_its_result_has_all_scores(trained):
     assert result["test"]["overlap"]["test"] == 20
     assert 0 < result["padding_share"] < result["padding_share_at_max_length"] < 1
     names = {path.rpartition("/")[2] for path in result["figures"]}
-    assert {"curves.png", "curves-loss.png", "confusion.png"} <= names
+    assert {"curves.png", "curves-loss.png", "learning.png", "learning.svg", "confusion.png"} <= names
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 <= line["valid"]["train_accuracy"] <= 1 for line in lines)
+    assert lines[-1]["valid"]["train_accuracy"] > 0.9
 
 
 def test_predictions_have_labels_and_probabilities(trained, capsys):

@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anaphor.draw import Panel, heat_maps
+from anaphor.draw import COLORS, Panel, heat_maps, new_figure, save_all
 from anaphor.inspect.look import ClassLook, Look, layer_label
 from anaphor.inspect.maps import head_average
 
 SUFFIXES = ("png", "svg")
 MAX_NAME = 44  # characters above a single panel; half of them above one of several
+MAX_BARS = 80
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
@@ -83,13 +84,17 @@ def draw_units(look: Look, folder: Path, *, stem: str = "states", run: str = "")
 
 
 def draw_contributions(look: ClassLook, folder: Path, *, stem: str = "contributions") -> list[Path]:
-    """`contributions.png` and `.svg`: gradient × input of every token."""
-    values = torch.tensor(look.contributions)[None]
-    most = max(float(values.abs().max()), 1e-9)
+    """`contributions.png` and `.svg`: gradient × input of every token as a bar, of the first ones of a long text."""
+    tokens, values = token_labels(look.tokens)[:MAX_BARS], look.contributions[:MAX_BARS]
+    figure = new_figure(max(4.0, 1.2 + 0.3 * len(tokens)), 3.2)
+    axes = figure.subplots()
+    axes.bar(range(len(values)), values, color=[COLORS[0 if value >= 0 else 1] for value in values])
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=8)
+    axes.set_ylabel(f"gradient × input,\nfor {look.label}")
     paths = [folder / f"{stem}.{suffix}" for suffix in SUFFIXES]
-    panels = [Panel(f"gradient × input, for {look.label}", values.numpy(), -most, most)]
-    labels = {"x_label": "token", "y_label": "", "label": "contribution to the logit"}
-    heat_maps(panels, paths, across=1, rows=("",), columns=token_labels(look.tokens), sqrt_scale=False, **labels)
+    some = f"the first {MAX_BARS} of {len(look.tokens)} tokens" if len(look.tokens) > MAX_BARS else ""
+    save_all(figure, paths, some)
     return paths
 
 

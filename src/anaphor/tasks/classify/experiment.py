@@ -30,7 +30,7 @@ from anaphor.tasks import resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.finetune import adopt_model, load_initial, prepare
-from anaphor.training.run_folder import resolve_data_path
+from anaphor.training.run_folder import RunFolder, resolve_data_path
 
 MAX_LENGTH = 512
 EVAL_ROWS = 128
@@ -94,6 +94,7 @@ class ClassifyExperiment(Experiment):
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
         self.class_weights = cache(self._class_weights)
+        self._right, self._seen = torch.zeros(2, dtype=torch.int64, device=self.device).unbind()
 
     @property
     def source(self) -> Dataset:
@@ -145,6 +146,9 @@ class ClassifyExperiment(Experiment):
     def loss(self, batch: LabeledBatch, carry: None) -> tuple[Loss, None]:
         logits = widen(self.model(batch.tokens, batch.lengths))
         losses = F.cross_entropy(logits, batch.labels, reduction="none", label_smoothing=self.spec.label_smoothing)
+        with torch.no_grad():  # on the device: nothing waits for it
+            self._right += (logits.argmax(-1) == batch.labels).sum()
+            self._seen += len(batch.labels)
         weights = self.class_weights()
         return Loss((losses if weights is None else losses * weights[batch.labels]).sum()), None
 
@@ -164,7 +168,12 @@ class ClassifyExperiment(Experiment):
         return score_classes(self.logits(loaded.batches), loaded.labels)
 
     def evaluate(self, split: str) -> Result:
-        return Result(self.measure(split).values, self.signature_facts(split), {})
+        """Also the accuracy of the training batches since the last validation, as they were seen, with dropout."""
+        right, seen = int(self._right), int(self._seen)
+        self._right.zero_()
+        self._seen.zero_()
+        details = {"train_accuracy": right / seen} if seen else {}
+        return Result(self.measure(split).values, self.signature_facts(split), details)
 
     def score(self, split: str) -> Result:
         """All metrics, with accuracy by class, the confusion matrix, and for test the overlap with train."""
@@ -228,10 +237,12 @@ class ClassifyExperiment(Experiment):
         return hidden_states(self.model, self.encode(text))
 
     def draw(self, folder: Path) -> list[Path]:
-        """The confusion matrix of validation."""
+        """Learning curves, and the confusion matrix of validation."""
         from anaphor.draw.cells import draw_confusion
+        from anaphor.tasks.classify.figures import draw_learning
 
-        return draw_confusion(self.measure(VALID).confusion.numpy(), self.classes, folder / "confusion")
+        curves = draw_learning(RunFolder(folder).read_metrics(), folder / "learning")
+        return curves + draw_confusion(self.measure(VALID).confusion.numpy(), self.classes, folder / "confusion")
 
     def sample(self, seed: int) -> str:
         """Predictions for the first texts of valid."""

@@ -1,0 +1,43 @@
+"""Learning curves of a classifier: loss and accuracy of training and validation in one figure, by epoch and by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anaphor.draw import COLORS, new_figure, save_all
+from anaphor.draw.cells import ENDINGS
+
+
+def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
+    """One point for each validation; training values are means since the one before. Nothing is drawn without any."""
+    lines = [line for line in lines if isinstance(line.get("valid"), Mapping)]
+    if not lines:
+        return []
+    x = [float(line["epoch"]) for line in lines]
+    per_epoch = lines[-1]["step"] / x[-1]
+    figure = new_figure(9.5, 3.8)
+    panels = {
+        "loss": ([line.get("train_loss") for line in lines], "loss (nats per text)"),
+        "accuracy": ([line["valid"].get("train_accuracy") for line in lines], "accuracy"),
+    }
+    for axes, (name, (training, label)) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        for series, values, style in (
+            ("training", training, "-"),
+            ("validation", [line["valid"].get(name) for line in lines], "--"),
+        ):
+            y = [math.nan if value is None else float(value) for value in values]
+            color = COLORS[0 if series == "training" else 1]
+            axes.plot(x, y, style, color=color, marker="o", markersize=3.5, label=series)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+        axes.secondary_xaxis(
+            "top", functions=(lambda epoch: epoch * per_epoch, lambda step: step / per_epoch)
+        ).set_xlabel("step")
+    axes.legend()
+    paths = [stem.with_suffix(ending) for ending in ENDINGS]
+    save_all(figure, paths, "")
+    return paths
