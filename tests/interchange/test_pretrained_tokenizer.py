@@ -97,6 +97,6 @@ def test_what_is_no_tokenizer_is_refused():
     with pytest.raises(DataError, match="boundary=999 is outside"):
         PretrainedTokenizer(ours("gpt2").text, 999, 0)
     with pytest.raises(ConfigError, match="comes with pretrained weights"):
-        TOKENIZERS["pretrained"].train("a b c")
+        PretrainedTokenizer.train("a b c")
     with pytest.raises(DataError, match="not UTF-8 at character 1"):
         ours("gpt2").encode("a\udc80")

@@ -329,9 +329,9 @@ TOKENIZERS = Registry(
         "character": Character,
         "byte": Byte,
         "bpe": "anaphor.data.bpe:BPE",
-        "pretrained": "anaphor.data.pretrained_tokenizer:PretrainedTokenizer",
     },
 )
+"""Those that are trained on a text; `PretrainedTokenizer` comes with weights."""
 
 
 def tokenizer_from_plain(plain: Mapping[str, Any]) -> Tokenizer:
@@ -341,5 +341,9 @@ def tokenizer_from_plain(plain: Mapping[str, Any]) -> Tokenizer:
     kind = plain.get("kind")
     if not isinstance(kind, str):
         raise DataError("the description of a tokenizer has no 'kind'")
+    if kind == "pretrained":
+        from anaphor.data.pretrained_tokenizer import PretrainedTokenizer
+
+        return PretrainedTokenizer.from_plain(plain)
     tokenizer: Tokenizer = look_up(TOKENIZERS, kind, "tokenizer").from_plain(plain)
     return tokenizer

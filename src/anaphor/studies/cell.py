@@ -19,7 +19,7 @@ from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 
 # Code that may change a result; drawing, commands and studies do not.
-CODE = ("mixers", "models", "data", "metrics", "evaluation.py", "generate.py", "tasks", "training")
+CODE = ("mixers", "models", "data", "metrics", "evaluation.py", "generate.py", "interchange", "tasks", "training")
 
 JOB, MEASURES, TEST, STOP, STATUS, OUTPUT = (
     "job.json", "measures.json", "test.json", "stop", "status.json", "output.txt"
