@@ -1,5 +1,7 @@
 """What classifiers reach by default: an LSTM learns nested negation and SST-2, a bag of words learns no negation."""
 
+import os
+
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ def test_an_lstm_learns_nested_negation_and_a_bag_of_words_does_not(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("ANAPHOR_DATA" not in os.environ, reason="SST-2 is needed: set ANAPHOR_DATA")
 def test_the_default_classifier_of_sst2_is_right_on_77_percent_of_test(tmp_path):
     result, _ = execute(ClassifyRunSpec(data="sst2", device="cpu"), tmp_path / "run")
     assert result["test"]["accuracy"] >= 0.77
