@@ -20,6 +20,14 @@ BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derive
 ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0)
 TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0)
 CALIBRATION = Metric("calibration_error", "min", "calibration error", digits=4, derived_from="loss", minimum=0.0)
+REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
+    "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
+    "width": ("layer_widths",),
+    "norm": ("layer_norms",),
+    "residual": ("layer_residuals",),
+    "dropout": ("layer_dropouts",),
+}
+"""`RunSpec.replaced` of a stack of layers: what a flag says of all replaces what a file says of each."""
 WORST = 5  # classes that `describe_classes` names
 
 

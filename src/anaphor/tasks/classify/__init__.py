@@ -12,7 +12,15 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.spec import reject_unused_by_model
 from anaphor.models.text_spec import TextEncoderSpec
-from anaphor.tasks import ACCURACY, CALIBRATION, TOP5, describe_classes, describe_overlap, drop_implied_options
+from anaphor.tasks import (
+    ACCURACY,
+    CALIBRATION,
+    REPLACED_LAYERS,
+    TOP5,
+    describe_classes,
+    describe_overlap,
+    drop_implied_options,
+)
 from anaphor.training.spec import (
     FREE_WITH_INIT,
     DataSection,
@@ -91,13 +99,7 @@ class ClassifyTraining(FineTuning, TrainingSection):
 class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunSpec):
     """Train a text classifier."""
 
-    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
-        "width": ("layer_widths",),
-        "norm": ("layer_norms",),
-        "residual": ("layer_residuals",),
-        "dropout": ("layer_dropouts",),
-    }
+    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
 
     def __post_init__(self) -> None:
         if self.lr is None and self.optimizer == "adamw":

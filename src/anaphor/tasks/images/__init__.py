@@ -13,7 +13,7 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.spec import reject_unused_by_model
-from anaphor.tasks import ACCURACY, CALIBRATION, TOP5, describe_classes, drop_implied_options
+from anaphor.tasks import ACCURACY, CALIBRATION, REPLACED_LAYERS, TOP5, describe_classes, drop_implied_options
 from anaphor.training.spec import (
     DataSection,
     EvaluationSection,
@@ -84,13 +84,7 @@ class ImageEvaluation(EvaluationSection):
 class ImageRunSpec(ImageEvaluation, ImageTraining, ImageModelSection, ImageData, RunSpec):
     """Train an image classifier."""
 
-    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
-        "width": ("layer_widths",),
-        "norm": ("layer_norms",),
-        "residual": ("layer_residuals",),
-        "dropout": ("layer_dropouts",),
-    }
+    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
 
     def __post_init__(self) -> None:
         RunSpec.__post_init__(self)

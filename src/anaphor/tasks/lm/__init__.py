@@ -16,6 +16,7 @@ from anaphor.tasks import (
     BITS_PER_BYTE,
     LOSS,
     PERPLEXITY,
+    REPLACED_LAYERS,
     count_noun,
     describe_overlap,
     describe_values,
@@ -99,13 +100,7 @@ class LanguageEvaluation(EvaluationSection):
 class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection, LanguageData, RunSpec):
     """Train a language model."""
 
-    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
-        "width": ("layer_widths",),
-        "norm": ("layer_norms",),
-        "residual": ("layer_residuals",),
-        "dropout": ("layer_dropouts",),
-    }
+    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
 
     def __post_init__(self) -> None:
         super().__post_init__()
