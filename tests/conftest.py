@@ -1,6 +1,5 @@
 """Every test starts from the same seed, in double precision, on one thread: two workers share two cores."""
 
-import importlib.util
 import os
 import signal
 
@@ -10,17 +9,14 @@ import torch
 from hypothesis import settings
 
 from anaphor import registry
+from anaphor.bench.images import declare_operators
 
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# torchvision, which timm imports, is built for CUDA on PyPI. Beside a torch for CPUs its operators cannot be loaded,
-# and importing it fails unless these two, which are never called, have been declared.
-if importlib.util.find_spec("torchvision") and torch.version.cuda is None:
-    DECLARED = torch.library.Library("torchvision", "DEF")
-    for operator in ("nms", "qnms"):
-        DECLARED.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+# Before any test imports transformers, which imports torchvision where it is installed.
+declare_operators()
 
 # The tests may run where a lost connection is ignored (`nohup`), or Ctrl-C (a job in the background of a script); those
 # of these signals need their defaults.
