@@ -73,12 +73,18 @@ def test_wall_time_of_several_threads_decides_nothing(monkeypatch):
     assert not [check for check in outcome.checks if check.timed]
 
 
-def test_the_time_of_a_call_is_the_processor_time_of_enough_calls(monkeypatch):
-    ticks = iter(range(1000))  # of a clock that advances by 3.9 ms between two readings
-    monkeypatch.setattr(measures, "thread_time", lambda: next(ticks) * 2.0**-8)
-    calls = []
-    assert measures.processor_seconds(calls.append, 1) == pytest.approx(2.0**-8)
-    assert len(calls) == 6  # until 20 ms are together
+@pytest.mark.parametrize("tick", [1e-6, 1e-3, 0.01])
+def test_the_time_of_a_call_is_its_processor_time_also_by_a_coarse_clock(monkeypatch, tick):
+    calls = []  # each takes 0.7 ms of a clock that advances by whole ticks
+    monkeypatch.setattr(measures, "thread_time", lambda: len(calls) * 0.7e-3 // tick * tick)
+    assert measures.processor_seconds(calls.append, 1) == pytest.approx(0.7e-3, rel=0.5)
+    assert len(calls) * 0.7e-3 >= measures.MIN_SECONDS
+
+
+def test_a_clock_that_stands_still_gives_a_time_that_has_a_logarithm(monkeypatch):
+    monkeypatch.setattr(measures, "thread_time", lambda: 1.0)
+    monkeypatch.setattr(measures, "LONGEST_WAIT", 0.0)
+    assert measures.processor_seconds(len, "") > 0
 
 
 def test_the_number_of_threads_is_put_back(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,35 @@ from torch.utils.flop_counter import FlopCounterMode
 from anaphor.inspect.graph.program import tensors_in
 
 MIN_SECONDS = 0.02  # a call is repeated until its processor time adds up to this
+GROUPS = 4  # of calls that are timed together; the fastest counts
+LONGEST_WAIT = 0.5  # seconds by the wall clock for a group to become long enough
+SHORTEST = 1e-9  # a time of zero has no logarithm
 MIN_RUN = 1e-3  # least processor time of the largest computation; below it fixed costs of a call are a large share
 QUADRATIC = (1.7, 2.3)  # exponents that count as quadratic
 LINEAR = 1.35  # largest exponent that counts as linear
 
 
 def processor_seconds(function: Callable[..., Any], *inputs: Any) -> float:
-    """Minimum processor time of a call in this thread: other processes and other threads are not counted."""
-    best, total = float("inf"), 0.0
-    while total < MIN_SECONDS:
-        start = thread_time()
+    """Minimum processor time of a call in this thread: other processes and other threads are not counted.
+
+    Calls are timed in groups, because some machines have a thread clock that advances by milliseconds.
+    """
+    calls, seconds, start = 1, 0.0, perf_counter()
+    while (seconds := _group_seconds(function, inputs, calls)) < MIN_SECONDS / GROUPS:
+        if perf_counter() - start > LONGEST_WAIT:  # the clock stands still
+            break
+        calls *= 2
+    groups = [seconds, *(_group_seconds(function, inputs, calls) for _ in range(GROUPS - 1))]
+    best, mean = min(groups), sum(groups) / GROUPS
+    # Groups are equal work: where one seems to take less than half of the others, that is the clock's rounding.
+    return max((best if best > mean / 2 else mean) / calls, SHORTEST)
+
+
+def _group_seconds(function: Callable[..., Any], inputs: Sequence[Any], calls: int) -> float:
+    start = thread_time()
+    for _ in range(calls):
         function(*inputs)
-        seconds = thread_time() - start
-        best, total = min(best, seconds), total + max(seconds, 1e-6)  # ends even if the clock stands still
-    return best
+    return thread_time() - start
 
 
 @dataclass(frozen=True)
