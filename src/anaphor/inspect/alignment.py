@@ -14,13 +14,13 @@ from anaphor.draw import Panel, heat_maps
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.figures import SUFFIXES, token_labels
-from anaphor.inspect.page import render_page
+from anaphor.inspect.page import SHARED, render_page
 from anaphor.inspect.record import recorded
 from anaphor.mixers.attention.layer import CrossAttention
 from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.models import Seq2Seq
 
-SCRIPTS = ("data.js", "grid.js", "alignment.js")
+SCRIPTS = (*SHARED, "data.js", "grid.js", "alignment.js")
 
 
 @dataclass(frozen=True)

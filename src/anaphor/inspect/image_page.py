@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from anaphor.inspect.image_maps import ImageLook
 from anaphor.inspect.look import layer_label
-from anaphor.inspect.page import STEPS, pack_bytes, pack_weights, render_page
+from anaphor.inspect.page import SHARED, STEPS, pack_bytes, pack_weights, render_page
 
-SCRIPTS = ("data.js", "images.js")
+SCRIPTS = (*SHARED, "data.js", "images.js")
 MAX_PIXELS = 384
 """Side of the images in the page; larger ones are scaled down."""
 

@@ -21,7 +21,9 @@ from anaphor.config import finite
 from anaphor.inspect.look import ClassLook, Look, TextLook, compare_losses, layer_label
 from anaphor.inspect.maps import UnitMap
 
-SCRIPTS = ("data.js", "grid.js", "lines.js", "text.js", "page.js")
+SHARED = ("element.js", "packed.js", "colors.js")
+"""Scripts that need no data of a page: other pages use them, too."""
+SCRIPTS = (*SHARED, "data.js", "grid.js", "lines.js", "text.js", "page.js")
 MAX_CHARACTERS = 14_000_000
 """Of all maps in one page."""
 STEPS = (255, 127, 63, 31, 15)

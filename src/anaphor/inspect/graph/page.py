@@ -13,7 +13,7 @@ from anaphor.inspect.graph import Edge, Graph, Node, formatting
 from anaphor.inspect.graph.drawing import Box, Curve, compute_layout, thumbnail
 from anaphor.inspect.graph.gradients import LocalDerivative, local_derivative
 from anaphor.inspect.graph.rounding import zero_if_rounding
-from anaphor.inspect.page import render_page
+from anaphor.inspect.page import SHARED, render_page
 
 MAX_JACOBIAN = 64
 """Largest Jacobian that is written in full."""
@@ -32,7 +32,7 @@ def build_page(graph: Graph) -> str:
         "notes": list(graph.notes),
         "levels": [_level(one) for one in graphs],
     }
-    return render_page(content, "graph.html", ("data.js", "graph.js"), ("page.css", "graph.css"))
+    return render_page(content, "graph.html", (*SHARED, "data.js", "graph.js"), ("page.css", "graph.css"))
 
 
 def _level(graph: Graph) -> dict[str, Any]:
