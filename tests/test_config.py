@@ -122,6 +122,18 @@ def test_a_missing_argument_is_named(verb, message, capsys):
     assert capsys.readouterr().err == f"anaphor: {message}\n"
 
 
+def test_a_value_of_a_file_may_look_like_a_flag(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text('data: "--width"\nwidth: 12\n', encoding="utf-8")
+    spec = from_yaml(LanguageRunSpec, path)
+    assert (spec.data, spec.width) == ("--width", 12)
+
+
+def test_help_shows_defaults_of_zero(capsys):
+    assert main(["train", "lm", "--help"]) == 0
+    assert "Random seed. (default: 0)" in capsys.readouterr().out
+
+
 def test_flags_override_a_file():
     base = preset("lstm", vocabulary=9)
     assert parse(LanguageModelSpec, ["--width", "12"], program="x", default=base).width == 12

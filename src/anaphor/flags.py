@@ -302,7 +302,8 @@ def _member(flag: Flag, hint: Any, field: dataclasses.Field[Any], default: Any) 
             extras.append(tyro.conf.FlagCreatePairsOff)  # nobody would type `--no-no-name`
     if flag.repeated:
         extras.append(tyro.conf.UseAppendAction)
-    shown = "" if value in (MISSING, None, (), False, "") else f"(default: {_shown(value)})"
+    is_open = value is False or value is MISSING or value is None or value in ((), "")
+    shown = "" if is_open else f"(default: {_shown(value)})"
     argument: dict[str, Any] = {
         "help": flag.help or None,
         "help_behavior_hint": shown if value is not MISSING else None,
@@ -350,4 +351,5 @@ def _to_words(key: str, value: Any, path: Path) -> list[str]:
             raise ConfigError(
                 f"{path}: {key} holds a {type(item).__name__}; a spec is flat: names, numbers and lists of them"
             )
-    return [f"--{key.replace('_', '-')}", *map(str, items)]
+    flag, words = f"--{key.replace('_', '-')}", [*map(str, items)]
+    return [f"{flag}={words[0]}", *words[1:]] if words else [flag]  # a value may start with two hyphens
