@@ -1,0 +1,419 @@
+"use strict";
+// The frame of the live page and of a report: the address, questions to the server, the list of runs, and what all views share.
+//
+// A view is `views.NAME = {title, open(element, state), refresh?(listing), close?(), offered?(listing), keys?}`. Scripts of
+// views put their own names inside a block `{ … }`: all scripts share one scope. The page starts when all have been read.
+
+const views = {};
+const live = data.mode === "live";
+let listing = { folder: "", runs: [], studies: [], differing: [], version: "" };
+
+// ---- the address: #VIEW?key=value&…
+
+const SHARED = ["runs", "group"]; // keys that follow the reader from view to view
+
+class State {
+  constructor(name, values) {
+    this.name = name;
+    this.values = values;
+    this.closed = false;
+    this.timers = [];
+  }
+
+  get(key, otherwise = "") {
+    return this.values.get(key) ?? otherwise;
+  }
+
+  has(key) {
+    return this.values.has(key);
+  }
+
+  list(key) {
+    return this.get(key).split(",").filter(Boolean);
+  }
+
+  // null, "" and false remove a key; {push: true} makes a step that Back undoes.
+  set(changes, { push = false } = {}) {
+    if (this.closed) return;
+    for (const [key, value] of Object.entries(changes))
+      if (value === null || value === undefined || value === false || (value === "" && key !== "runs")) this.values.delete(key);
+      else this.values.set(key, value === true ? "1" : Array.isArray(value) ? value.join(",") : String(value));
+    const address = addressOf(this.name, this.values);
+    if (address !== location.hash) history[push ? "pushState" : "replaceState"](null, "", address);
+    showTabs();
+  }
+
+  // Call `work` now and again `pause` ms after it has ended, until the view is closed; not while the page is hidden.
+  repeat(work, pause) {
+    const timer = repeat(work, pause);
+    this.timers.push(timer);
+    return timer;
+  }
+
+  close() {
+    this.closed = true;
+    for (const timer of this.timers) timer.stop();
+  }
+}
+
+let state = new State("", new URLSearchParams());
+let shownView = null;
+const lastValues = {}; // of each view, to come back to
+
+// Commas and colons stay readable; all that could end the address is encoded.
+function addressOf(name, values) {
+  const query = values.toString().replaceAll("%2C", ",").replaceAll("%3A", ":");
+  return `#${name}${query ? `?${query}` : ""}`;
+}
+
+function readAddress() {
+  const [, name, query] = /^#?([^?]*)\??(.*)$/s.exec(location.hash);
+  return [Object.hasOwn(views, name) ? name : "runs", new URLSearchParams(query)];
+}
+
+// The address of a view with the selection of now: for links.
+function linkTo(name, changes = {}) {
+  const values = new URLSearchParams(name === state.name ? state.values : lastValues[name] ?? "");
+  for (const key of SHARED)
+    if (state.has(key)) values.set(key, state.get(key));
+    else values.delete(key);
+  for (const [key, value] of Object.entries(changes)) values.set(key, value);
+  return addressOf(name, values);
+}
+
+// ---- questions and answers
+
+const encode = encodeURIComponent;
+const sortKeys = (value) =>
+  Array.isArray(value) ? value.map(sortKeys)
+    : value && typeof value === "object" ? Object.fromEntries(Object.keys(value).sort().map((key) => [key, sortKeys(value[key])]))
+      : value;
+
+// The name of an answer that is embedded in a report.
+function keyOf(method, path, content = {}) {
+  if (method === "POST") return `POST ${path} ${JSON.stringify(sortKeys(content))}`;
+  const query = Object.keys(content).sort().map((key) => `${encode(key)}=${encode(content[key])}`).join("&");
+  return `GET ${path}${query ? `?${query}` : ""}`;
+}
+
+const has = (key) => live || Object.hasOwn(data.answers ?? {}, key);
+
+function embedded(key) {
+  if (!has(key)) throw new Error("not in this report");
+  return data.answers[key];
+}
+
+async function request(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    showConnection(false);
+    throw Object.assign(new Error("no connection to the server; retrying"), { offline: true });
+  }
+  showConnection(true);
+  let content;
+  try {
+    content = await answer.json();
+  } catch {
+    content = { error: `the server answered with status ${answer.status}` };
+  }
+  if (answer.status === 401 || answer.status === 403)
+    content.error ??= "access has ended: open the address that anaphor serve printed";
+  if (!answer.ok) throw Object.assign(new Error(content.error ?? `status ${answer.status}`), { status: answer.status });
+  return content;
+}
+
+async function ask(path, params = {}, { signal } = {}) {
+  const key = keyOf("GET", path, params);
+  return live ? request(key.slice(4), { signal }) : embedded(key);
+}
+
+// A POST. Where the answer is a job, it is followed to its end: `progress(done, total, what)` hears of it, and a signal that
+// is aborted cancels it.
+async function send(path, body, { progress = () => {}, signal } = {}) {
+  if (!live) return embedded(keyOf("POST", path, body));
+  const post = (where, what, more) => request(where, {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(what), ...more,
+  });
+  const first = await post(path, body, { signal });
+  if (first.job === undefined) return first;
+  const cancel = () => post("/api/cancel", { job: first.job }).catch(() => {});
+  signal?.addEventListener("abort", cancel, { once: true });
+  try {
+    for (;;) {
+      const job = await ask("/api/job", { id: first.job }, { signal });
+      if (job.state === "done") return job.result;
+      if (job.state === "failed" || job.state === "cancelled") throw new Error(job.error ?? job.state);
+      progress(...(job.progress ?? [0, 0, job.state]));
+      await new Promise((after) => setTimeout(after, 150));
+    }
+  } finally {
+    signal?.removeEventListener("abort", cancel);
+  }
+}
+
+// ---- work that is repeated while somebody looks
+
+function repeat(work, pause) {
+  let timer = 0, stopped = false, busy = false;
+  const turn = async () => {
+    if (stopped || busy || document.hidden) return;
+    busy = true;
+    try {
+      await work();
+    } catch (error) {
+      showError(error);
+    }
+    busy = false;
+    clearTimeout(timer);
+    if (!stopped && live) timer = setTimeout(turn, pause);
+  };
+  const wake = () => { if (!document.hidden) turn(); };
+  document.addEventListener("visibilitychange", wake);
+  turn();
+  return {
+    now: turn,
+    stop() {
+      stopped = true;
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", wake);
+    },
+  };
+}
+
+// ---- what the page says
+
+// The line below the title; kind is "", "busy" or "error".
+function say(text, kind = "") {
+  const line = byId("status");
+  if (line.textContent !== text) line.textContent = text;
+  line.className = kind;
+}
+
+function showError(error) {
+  if (error.name === "AbortError" || error.offline) return; // the connection has its own line
+  say(error.message || String(error), "error");
+}
+
+// An event handler whose errors are shown in the status line.
+const guard = (work) => async (...given) => {
+  try {
+    return await work(...given);
+  } catch (error) {
+    showError(error);
+  }
+};
+
+// For screen readers only.
+function tell(text) {
+  byId("said").textContent = text;
+}
+
+function showConnection(there) {
+  const line = byId("connection"), text = there ? "" : "No connection to the server; retrying.";
+  if (line.hidden !== there) line.hidden = there;
+  if (line.textContent !== text) line.textContent = text;
+}
+
+// ---- numbers as text
+
+function digits(value, places = 4) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (typeof value !== "number") return String(value);
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US");
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(Math.max(places - 2, 1)).replace("e+", "e");
+  return value.toPrecision(places);
+}
+
+function short(value) {
+  if (value === null || value === undefined) return "–";
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+    if (Math.abs(value) >= size) return `${(value / size).toPrecision(3)} ${unit}`;
+  return Number.isInteger(value) ? String(value) : value.toPrecision(3);
+}
+
+function ago(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]])
+    if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
+  return `${Math.max(0, Math.round(seconds))} s`;
+}
+
+// ---- runs: names, colors, selection
+
+// Kept in this browser only; a frame without storage keeps them until it is closed.
+const memory = {
+  held: {},
+  read(key) {
+    try {
+      return JSON.parse(localStorage.getItem(`anaphor.${listing.folder}.${key}`)) ?? this.held[key] ?? {};
+    } catch {
+      return this.held[key] ?? {};
+    }
+  },
+  write(key, value) {
+    this.held[key] = value;
+    try {
+      localStorage.setItem(`anaphor.${listing.folder}.${key}`, JSON.stringify(value));
+    } catch { /* no storage here */ }
+  },
+};
+
+const find_run = (id) => listing.runs.find((run) => run.id === id);
+const run_name = (id) => memory.read("nicknames")[id] || find_run(id)?.run || id;
+const is_hidden = (id) => Boolean(memory.read("hidden")[id]);
+
+function rename_run(id, name) {
+  memory.write("nicknames", { ...memory.read("nicknames"), [id]: name || undefined });
+}
+
+function hide_run(id, hidden) {
+  memory.write("hidden", { ...memory.read("hidden"), [id]: hidden || undefined });
+}
+
+const FIRST = 10; // runs that are selected when the address names none
+
+// Ids of the selected runs that exist: those of the address, or the newest ones.
+function selected() {
+  if (state.has("runs")) return state.list("runs").filter(find_run);
+  const rank = (run) => (run.status === "training" ? 0 : 1e12) + (run.age ?? 1e11);
+  return listing.runs.filter((run) => run.status !== "unreadable" && !is_hidden(run.id))
+    .sort((one, other) => rank(one) - rank(other)).slice(0, FIRST).map((run) => run.id);
+}
+
+const select_runs = (ids) => state.set({ runs: ids });
+const is_grouped = () => state.get("group") === "1";
+
+// Ten colors that color-blind readers can tell apart, for a light and a dark page; beyond ten, lines are dashed.
+const PALETTE = [
+  ["#2a78c2", "#5aaef0"], ["#d97a00", "#ffb040"], ["#b3200f", "#ff6f5c"], ["#7b2fb0", "#c48bf2"], ["#1e8f7e", "#4fd0bb"],
+  ["#94590f", "#cf9a5a"], ["#c8379b", "#f58bd0"], ["#6b7480", "#aab4bf"], ["#7d8b00", "#c9d64a"], ["#123f7a", "#8fa8ff"],
+];
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+const slots = new Map();
+
+// A color stays with its run, or with its group of seeds, as long as it is selected.
+function slotOf(id) {
+  const key = (is_grouped() && find_run(id)?.group) || id;
+  if (!slots.has(key)) {
+    const wanted = new Set(selected().map((one) => (is_grouped() && find_run(one)?.group) || one));
+    for (const old of slots.keys()) if (!wanted.has(old)) slots.delete(old);
+    if (!wanted.has(key)) return null;
+    for (const one of wanted) {
+      if (slots.has(one)) continue;
+      const used = new Set(slots.values());
+      let slot = 0;
+      while (used.has(slot)) slot++;
+      slots.set(one, slot);
+    }
+  }
+  return slots.get(key);
+}
+
+function run_color(id) {
+  const slot = slotOf(id);
+  return slot === null ? (dark.matches ? "#59626d" : "#c3c9cf") : PALETTE[slot % PALETTE.length][dark.matches ? 1 : 0];
+}
+
+const run_dash = (id) => DASHES[Math.floor((slotOf(id) ?? 0) / PALETTE.length) % DASHES.length];
+
+// ---- views
+
+function showTabs() {
+  const tabs = Object.entries(views).filter(([, view]) => !view.offered || view.offered(listing));
+  const host = byId("tabs"), names = tabs.map(([name]) => name).join();
+  if (host.dataset.names !== names) {
+    host.replaceChildren(...tabs.map(([name, view]) => {
+      const item = make("li"), link = make("a", view.title);
+      link.dataset.view = name;
+      item.append(link);
+      return item;
+    }));
+    host.dataset.names = names;
+  }
+  for (const link of host.querySelectorAll("a")) {
+    link.href = linkTo(link.dataset.view);
+    if (link.dataset.view === state.name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+async function openView() {
+  const [name, values] = readAddress(), moved = name !== state.name;
+  const view = views[name];
+  if (shownView) {
+    lastValues[state.name] = state.values.toString();
+    shownView.close?.();
+  }
+  state.close();
+  state = new State(name, values);
+  shownView = view;
+  document.title = `${view.title} · ${listing.folder || "Anaphor"}`;
+  byId("title").textContent = view.title;
+  say("");
+  showTabs();
+  const element = make("div", "", `view ${name}`), own = state;
+  byId("view").replaceChildren(element);
+  if (moved) scrollTo(0, 0);
+  try {
+    await view.open(element, own);
+  } catch (error) {
+    if (!own.closed) showError(error);
+  }
+  if (!own.closed) document.documentElement.dataset.ready = name;
+}
+
+async function refreshListing() {
+  const answer = await ask("/api/runs", live && listing.version ? { version: listing.version } : {});
+  if (answer.unchanged) return false;
+  listing = answer;
+  byId("folder").textContent = listing.folder;
+  return true;
+}
+
+async function start() {
+  document.documentElement.dataset.mode = data.mode;
+  let open = false;
+  repeat(async () => {
+    const changed = await refreshListing();
+    if (!open) {
+      open = true;
+      addEventListener("popstate", openView);
+      await openView();
+    } else if (changed) {
+      showTabs();
+      await shownView.refresh?.(listing);
+    }
+  }, 2000);
+}
+
+// ---- keys and help
+
+const KEYS = [["/", "to the filter"], ["1 … 9", "to a view"], ["?", "this help"], ["Esc", "close, leave a field"]];
+
+function showHelp() {
+  byId("keys").replaceChildren(...[...KEYS, ...(shownView?.keys ?? [])].flatMap(([key, what]) => [make("dt", key), make("dd", what)]));
+  byId("help").showModal();
+}
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches?.("input:not([type=checkbox], [type=range]), textarea, select, [contenteditable]");
+  if (event.key === "Escape" && typing) event.target.blur();
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
+  const tab = /^[1-9]$/.test(event.key) && byId("tabs").querySelectorAll("a")[event.key - 1];
+  if (event.key === "?") showHelp();
+  else if (event.key === "/") byId("view").querySelector("[data-filter]")?.focus();
+  else if (tab) tab.click();
+  else return;
+  event.preventDefault();
+});
+byId("help-open").addEventListener("click", showHelp);
+byId("skip").addEventListener("click", () => byId("main").focus());
+dark.addEventListener("change", () => {
+  mixRamps();
+  if (shownView) openView();
+});
+document.addEventListener("DOMContentLoaded", start);

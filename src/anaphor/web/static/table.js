@@ -1,0 +1,76 @@
+"use strict";
+// A table whose columns sort, and whose rows can be replaced without losing the focus.
+
+// columns: {key, title, hint?, value(row) for sorting, cell(row) -> text or element, words?: left-aligned text}; `sort` is the
+// key of a column, with - before it for descending; `onsort(sort)` is called when the reader asks for another one.
+class SortTable {
+  constructor(host, { caption, onsort = () => {} }) {
+    this.onsort = onsort;
+    this.table = make("table");
+    this.caption = make("caption", caption, "hidden");
+    this.head = make("thead");
+    this.body = make("tbody");
+    this.table.append(this.caption, this.head, this.body);
+    this.box = make("div", "", "scroll");
+    this.box.tabIndex = 0;
+    this.box.setAttribute("role", "region");
+    this.box.setAttribute("aria-label", caption);
+    this.box.append(this.table);
+    host.append(this.box);
+  }
+
+  // `name(row)` identifies a row; `mark(row, element)` may set classes and attributes of its element.
+  show(columns, rows, { sort = "", name = (row) => row.id, mark = () => {} } = {}) {
+    const focus = this.table.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    this.head.replaceChildren(this.headRow(columns, sort));
+    const sorted = sortRows(columns, rows, sort);
+    this.body.replaceChildren(...sorted.map((row) => {
+      const element = make("tr");
+      columns.forEach((column, place) => {
+        const cell = make(place === 0 || column.heads ? "th" : "td", "", column.words ? "words" : "");
+        if (cell.tagName === "TH") cell.scope = "row";
+        const content = column.cell ? column.cell(row) : column.value(row);
+        cell.append(...(Array.isArray(content) ? content : [content ?? "–"]));
+        element.append(cell);
+      });
+      for (const control of element.querySelectorAll("a, button, input")) control.dataset.focus ??= `${name(row)} ${control.className}`;
+      mark(row, element);
+      return element;
+    }));
+    if (focus) [...this.table.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focus)?.focus();
+    this.table.dataset.rows = rows.length;
+  }
+
+  headRow(columns, sort) {
+    const row = make("tr");
+    for (const column of columns) {
+      const cell = make("th", "", column.words ? "words" : "");
+      cell.scope = "col";
+      if (column.hint) cell.title = column.hint;
+      if (column.value && column.title) {
+        const button = make("button", column.title), down = sort === `-${column.key}`, up = sort === column.key;
+        button.type = "button";
+        button.dataset.focus = `sort ${column.key}`;
+        if (up || down) cell.setAttribute("aria-sort", up ? "ascending" : "descending");
+        button.addEventListener("click", () => this.onsort(up ? `-${column.key}` : column.key));
+        cell.append(button);
+      } else if (column.control) cell.append(column.control);
+      else cell.textContent = column.title;
+      row.append(cell);
+    }
+    return row;
+  }
+}
+
+// Empty values come last in both directions.
+function sortRows(columns, rows, sort) {
+  const column = columns.find((one) => one.key === sort.replace(/^-/, ""));
+  if (!column?.value) return rows;
+  const sign = sort.startsWith("-") ? -1 : 1;
+  const order = (one, other) => {
+    const a = column.value(one) ?? null, b = column.value(other) ?? null;
+    if (a === null || b === null) return (a === null) - (b === null);
+    return sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  };
+  return [...rows].sort(order);
+}
