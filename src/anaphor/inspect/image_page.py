@@ -13,7 +13,7 @@ from anaphor.inspect.image_maps import ImageLook
 from anaphor.inspect.look import layer_label
 from anaphor.inspect.page import SHARED, STEPS, pack_bytes, pack_weights, render_page
 
-SCRIPTS = (*SHARED, "data.js", "images.js")
+SCRIPTS = (*SHARED, "data.js", "heat.js", "images.js")
 MAX_PIXELS = 384
 """Side of the images in the page; larger ones are scaled down."""
 

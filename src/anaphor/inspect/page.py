@@ -23,7 +23,7 @@ from anaphor.inspect.maps import UnitMap
 
 SHARED = ("element.js", "packed.js", "colors.js")
 """Scripts that need no data of a page: other pages use them, too."""
-SCRIPTS = (*SHARED, "data.js", "grid.js", "lines.js", "text.js", "page.js")
+SCRIPTS = (*SHARED, "data.js", "grid.js", "lines.js", "text.js", "maps.js", "page.js")
 MAX_CHARACTERS = 14_000_000
 """Of all maps in one page."""
 STEPS = (255, 127, 63, 31, 15)

@@ -61,7 +61,7 @@ class Units {
   }
 }
 
-const opened = new Map();
+const opened = new WeakMap();
 function opening(packed, kind) {
   if (!opened.has(packed)) opened.set(packed, bytesOf(packed.cells).then((cells) => new kind(packed, cells)));
   return opened.get(packed);

@@ -65,7 +65,6 @@ function tell(place) {
   byId("token-facts").textContent = line;
 }
 
-const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(3)}`;
 const apart = data.differences ? Math.max(0.1, ...data.differences.filter((one) => one !== null).map(Math.abs)) : 1;
 
 function paint() {
@@ -139,20 +138,8 @@ function draw() {
   // In a long text the few weights of the first tokens would outshine all others.
   chosen.scale ??= current.rows > 100 ? "row" : "map";
   byId("scale").value = chosen.scale;
-  const map = current, names = labels();
-  const most = { map: () => map.largest, row: (row) => map.peaks[row], one: () => 1 }[chosen.scale];
-  const largest = (row) => most(row) || 1;
-  // Cells of a causal mask have no color.
-  const { causal } = layer(), root = (row, column) => Math.sqrt(Math.abs(map.at(row, column)) / largest(row));
-  const step = map.signed
-    ? (row, column) => 128 + Math.round(127 * Math.min(1, root(row, column)) * Math.sign(map.at(row, column)))
-    : (row, column) => causal && column > row ? -1 : Math.round(255 * Math.min(1, root(row, column)));
-  const what = {
-    rows: map.rows, columns: map.columns, rowNames: names, columnNames: names, square: true, ramp: map.signed ? "both" : "weight",
-    chosen: chosen.token, tick: String, at: (row, column) => map.at(row, column), largest: (row) => map.peaks[row],
-    step,
-    describe: (row, column) => `${names[row]} (${row}) attends to ${names[column]} (${column})\n${written(map.at(row, column))}`,
-  };
+  const names = labels();
+  const what = attentionCells(current, names, names, { scale: chosen.scale, causal: layer().causal, chosen: chosen.token });
   const inMatrix = chosen.view === "matrix";
   byId("matrix").hidden = !inMatrix;
   byId("lines").hidden = inMatrix;
@@ -164,30 +151,16 @@ function draw() {
   } else {
     lines.show(what);
   }
-  const end = chosen.scale === "row" ? "row" : written(chosen.scale === "one" ? 1 : map.largest);
-  legend(byId("map-legend"), what.ramp, map.signed ? `−${end}` : "0", end);
+  attentionLegend(byId("map-legend"), current, chosen.scale);
 }
 
 function list(row) {
   if (!current) return;
   const names = labels();
-  const rank = (host, count, weight, limit) => {
-    const all = Array.from({ length: count }, (_, place) => [weight(place), place]).filter(([value]) => value !== 0);
-    all.sort((one, other) => Math.abs(other[0]) - Math.abs(one[0]));
-    const most = all.length ? Math.abs(all[0][0]) : 1;
-    host.replaceChildren(...all.slice(0, limit).map(([value, place]) => {
-      const item = make("li"), name = make("span", names[place], "name"), beam = make("span", "", "beam");
-      name.append(make("span", `  ${place}`, "place"));
-      beam.style.width = `${Math.max(1, 100 * Math.abs(value) / most)}%`;
-      item.append(name, beam, make("span", written(value), "number"));
-      return item;
-    }));
-    if (!all.length) host.replaceChildren(make("li", "nothing"));
-  };
   byId("from-title").textContent = `${names[row]} (${row}) attends to`;
   byId("to-title").textContent = `${names[row]} (${row}) is attended to by`;
-  rank(byId("from"), current.columns, (place) => current.at(row, place), 10);
-  rank(byId("to"), current.rows, (place) => current.at(place, row), 6);
+  rankWeights(byId("from"), names, current.columns, (place) => current.at(row, place), 10);
+  rankWeights(byId("to"), names, current.rows, (place) => current.at(place, row), 6);
 }
 
 function open(name, head) {
@@ -197,7 +170,7 @@ function open(name, head) {
   attend();
 }
 
-// Thumbnails of all heads: each pixel is the largest weight of its cells.
+// Thumbnails of all heads.
 async function thumbs() {
   const host = byId("thumbs"), mine = run();
   host.replaceChildren();
@@ -224,26 +197,6 @@ async function thumbs() {
   }
 }
 
-function thumb(canvas, map, causal) {
-  const side = Math.min(72, map.rows), image = new ImageData(side, side), most = new Float32Array(side * side);
-  for (let row = 0; row < map.rows; row++) {
-    const down = Math.floor(row * side / map.rows) * side;
-    for (let column = 0; column < map.columns; column++) {
-      const place = down + Math.floor(column * side / map.columns), value = Math.abs(map.at(row, column));
-      if (value > most[place]) most[place] = value;
-    }
-  }
-  most.forEach((value, place) => {
-    if (causal && place % side > Math.floor(place / side)) return;
-    const step = 3 * Math.min(255, Math.round(255 * Math.sqrt(value / (map.largest || 1))));
-    image.data.set(ramps.weight.subarray(step, step + 3), 4 * place);
-    image.data[4 * place + 3] = 255;
-  });
-  canvas.width = canvas.height = side;
-  canvas.style.imageRendering = side < 72 ? "pixelated" : "auto";
-  canvas.getContext("2d").putImageData(image, 0, 0);
-}
-
 function mark() {
   const at = `${chosen.layer}/${chosen.head}`;
   for (const button of byId("thumbs").querySelectorAll("button"))
@@ -251,47 +204,9 @@ function mark() {
   for (const row of byId("summary").querySelectorAll("tbody tr")) row.classList.toggle("now", row.dataset.at === at);
 }
 
-const COLUMNS = [
-  ["entropy", "entropy"], ["distance", "distance"], ["on_self", "itself"], ["on_previous", "previous"],
-  ["on_first", "first"], ["induction", "induction"],
-];
-
-function summary(sorted = null) {
-  const table = byId("summary"), heads = [...run().summary];
-  if (sorted) heads.sort((one, other) => ((one[sorted.by] ?? Infinity) - (other[sorted.by] ?? Infinity)) * sorted.way || 0);
-  const top = make("tr");
-  top.append(make("th", "head"));
-  for (const [key, name] of COLUMNS) {
-    const cell = make("th"), button = make("button", name), here = sorted && sorted.by === key;
-    cell.scope = "col";
-    cell.setAttribute("aria-sort", here ? (sorted.way > 0 ? "ascending" : "descending") : "none");
-    button.onclick = () => summary({ by: key, way: here ? -sorted.way : -1 });
-    cell.append(button);
-    top.append(cell);
-  }
-  top.append(make("th", "pattern", "words"));
-  const body = document.createElement("tbody"), head = document.createElement("thead");
-  head.append(top);
-  for (const one of heads) {
-    const row = make("tr"), first = make("td"), name = `layer ${one.place} head ${one.head}`;
-    row.dataset.at = `${one.name}/${one.head}`;
-    if (run().layers.some((each) => each.name === one.name)) {
-      const button = make("button", name);
-      button.onclick = () => { open(one.name, one.head); byId("attention").scrollIntoView({ block: "start" }); };
-      first.append(button);
-    } else {
-      first.textContent = name;
-    }
-    row.append(first);
-    for (const [key] of COLUMNS) {
-      const share = key.startsWith("on_") || key === "induction";
-      row.append(make("td", one[key] === null ? "–" : one[key].toFixed(2), share && one[key] >= 0.5 ? "strong" : ""));
-    }
-    row.append(make("td", one.pattern, "words"));
-    body.append(row);
-  }
-  table.replaceChildren(head, body);
-  mark();
+function summary() {
+  const openThere = (name, head) => { open(name, head); byId("attention").scrollIntoView({ block: "start" }); };
+  headTable(byId("summary"), run().summary, { has: (name) => run().layers.some((one) => one.name === name), open: openThere, drawn: mark });
 }
 
 // ---- recurrent layers
@@ -313,22 +228,12 @@ async function walk() {
   if (!one) return;
   const map = await opening(one, Units), names = labels();
   if (mine !== run()) return;
-  const what = {
-    rows: map.rows, columns: map.columns, rowNames: one.units.map(String), columnNames: names, square: false,
-    ramp: one.bounded ? "weight" : "both", tick: (row) => String(one.units[row]),
-    step: one.bounded
-      ? (row, column) => Math.max(0, Math.min(255, Math.round(255 * map.at(row, column))))
-      : (row, column) => map.cells[row * map.columns + column],
-    describe: (row, column) => `unit ${one.units[row]} at ${names[column]} (${column})\n${written(map.at(row, column))}`,
-  };
+  const what = unitCells(one, map, names);
   unitSize ??= units.fitting(what);
   byId("unit-cell").value = unitSize;
   units.show(what, unitSize);
-  if (one.bounded) legend(byId("unit-legend"), "weight", "0", "1");
-  else legend(byId("unit-legend"), "both", `−${written(map.peak)}`, `+${written(map.peak)}`);
-  byId("unit-facts").textContent = one.units.length < one.of
-    ? `Rows are units, columns are tokens. The ${one.units.length} of ${one.of} units whose hidden state varies most are shown.`
-    : `Rows are units, columns are tokens. All ${one.of} units are shown.`;
+  unitLegend(byId("unit-legend"), one, map);
+  byId("unit-facts").textContent = unitFacts(one);
   byId("units").dataset.shown = `${one.layer}/${one.part}`;
 }
 
