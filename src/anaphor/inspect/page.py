@@ -6,9 +6,6 @@ The parts are in `static/`. The content security policy allows exactly this styl
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -17,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.config import finite
+from anaphor.draw.html import embed
 from anaphor.inspect.look import ClassLook, Look, TextLook, compare_losses, layer_label
 from anaphor.inspect.maps import UnitMap
 
@@ -54,21 +51,7 @@ def render_page(
     """One HTML file from parts in `static/` and the data."""
     static = files("anaphor.inspect") / "static"
     read = {name: (static / name).read_text(encoding="utf-8") for name in (markup, *styles, *scripts)}
-    style = "\n".join(read[name] for name in styles)
-    script = "(() => {\n" + '"use strict";\n' + "\n".join(read[name] for name in scripts) + "})();\n"
-    policy = (
-        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; "
-        f"base-uri 'none'; form-action 'none'"
-    )
-    # Inside a script element only this character could end the element or start a comment.
-    data = json.dumps(finite(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    parts = {"policy": policy, "style": style, "script": script, "data": data}
-    # In one pass: inserted text may look like a placeholder.
-    return re.sub(r"@(policy|style|script|data)@", lambda match: parts[match[1]], read[markup])
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return embed(read[markup], [read[name] for name in styles], [read[name] for name in scripts], content)
 
 
 def _run(name: str, look: Look, layers: list[dict[str, Any]], left_out: Sequence[str]) -> dict[str, Any]:
