@@ -1,1 +1,1 @@
-"""The live page of a folder of runs, and the report: what the command line shows, in a browser."""
+"""Runs and studies of a folder as data, for the terminal, the report and the live page. Imports no torch."""

@@ -1,0 +1,183 @@
+"""Catalog: the runs and studies below a folder, as data. Reads files only; models and a user's own code stay alone.
+
+What is read is kept until a file changes, so that a second look costs little more than the list of the folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anaphor.errors import DataError
+from anaphor.training.run_folder import STUDY
+from anaphor.web.locks import LOCK, HeldLocks
+from anaphor.web.study_view import StudyReader
+from anaphor.web.summary import RunReader
+
+CHECKPOINTS, PREVIOUS = "checkpoints", "previous"
+NOT_ENTERED = (CHECKPOINTS, "events", PREVIOUS, "__pycache__", "node_modules")
+MOST_FOLDERS = 100_000
+DEEPEST = 16
+RUN_FILES = (CHECKPOINTS, LOCK, "metrics.jsonl", "result.json")
+"""A folder with `spec.yaml` and one of these is a run. Other programs have files of that name too."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All runs and studies of a folder at one moment."""
+
+    folder: str
+    runs: list[dict[str, Any]]
+    studies: list[dict[str, Any]]
+    differing: list[str]
+    """Settings that differ between runs of one task."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be read."""
+
+    @property
+    def version(self) -> str:
+        """Changes when anything does, except that time passes."""
+        return hashlib.sha256(json.dumps(vars(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON, with the age of each run and study in seconds."""
+        now = time.time()
+        return {
+            "folder": self.folder,
+            "version": self.version,
+            "runs": [{**row, "age": max(now - row["written"], 0.0)} for row in self.runs],
+            "studies": [{**row, "age": max(now - row["written"], 0.0)} for row in self.studies],
+            "differing": self.differing,
+            "notes": self.notes,
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """A folder with a run or a study."""
+
+    path: Path
+    name: str
+    """Path below the catalog's folder, with slashes."""
+    is_study: bool
+    study: str | None
+    """Id of the study that it belongs to."""
+
+
+class Catalog:
+    """The runs and studies below a folder. Links are not followed, so that everything shown is inside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.runs: dict[str, Path] = {}
+        self.studies: dict[str, Path] = {}
+        self._readers: dict[str, RunReader | StudyReader] = {}
+        self._lock = threading.Lock()
+
+    def path(self, key: str) -> Path:
+        """The folder of a run or a study by its id. KeyError for an unknown one, or where a link took its place."""
+        path = self.runs.get(key) or self.studies[key]
+        if path.resolve() != path:
+            raise KeyError(key)
+        return path
+
+    def scan(self) -> Listing:
+        """Look at all folders again. A run that is deleted meanwhile is left out."""
+        with self._lock:
+            return self._scan()
+
+    def _scan(self) -> Listing:
+        notes: list[str] = []
+        locks, runs, studies = HeldLocks(), list[dict[str, Any]](), list[dict[str, Any]]()
+        readers: dict[str, RunReader | StudyReader] = {}
+        found = list(find_folders(self.folder, notes))
+        for one in found:
+            key = make_id(one.name)
+            reader = self._readers.get(key)
+            kind = StudyReader if one.is_study else RunReader
+            reader = reader if type(reader) is kind else kind(one.path)
+            try:
+                row = reader.read(locks)
+            except OSError:  # deleted while we look
+                continue
+            readers[key] = reader
+            row = {"id": key, "study" if one.is_study else "run": clean_text(one.name), **row}
+            if one.is_study:
+                studies.append(row)
+            else:
+                runs.append({**row, "study": one.study})
+        self._readers = readers
+        self.runs = {make_id(one.name): one.path for one in found if not one.is_study and make_id(one.name) in readers}
+        self.studies = {make_id(one.name): one.path for one in found if one.is_study and make_id(one.name) in readers}
+        return Listing(
+            clean_text(self.folder.name) or "/",
+            runs,
+            studies,
+            find_differing(runs),
+            [clean_text(note) for note in notes],
+        )
+
+
+def make_id(name: str) -> str:
+    """Id of a run or a study: a digest of its path below the folder."""
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+
+
+def clean_text(text: str) -> str:
+    """A text that can be encoded: a file's name need not be one."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def find_folders(root: Path, notes: list[str]) -> Iterator[Found]:
+    """All folders with a run or a study, the root among them, in the order of their names."""
+    waiting: list[tuple[Path, str, str | None]] = [(root, ".", None)]
+    seen = 0
+    while waiting:
+        path, name, study = waiting.pop()
+        try:
+            with os.scandir(path) as entries:
+                files, folders = set[str](), list[str]()
+                for entry in entries:
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    (folders.append if is_folder else files.add)(entry.name)
+        except FileNotFoundError:
+            if path == root:
+                raise DataError(f"no folder at {root}") from None
+            continue
+        except OSError as error:
+            notes.append(f"{name} cannot be read: {error.strerror}")
+            continue
+        seen += 1
+        if seen > MOST_FOLDERS:
+            notes.append(f"there are more than {MOST_FOLDERS:,} folders: name one with fewer")
+            return
+        if STUDY in files:
+            yield Found(path, name, True, study)
+            study = make_id(name)
+        elif "spec.yaml" in files and not {*files, *folders}.isdisjoint(RUN_FILES):
+            yield Found(path, name, False, study)
+        if name.count("/") + 1 >= DEEPEST:
+            continue
+        for inner in sorted(folders, reverse=True):
+            if not inner.startswith(".") and not inner.endswith(".tmp") and inner not in NOT_ENTERED:
+                waiting.append((path / inner, inner if name == "." else f"{name}/{inner}", study))
+
+
+def find_differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the settings that differ between runs of one task, in the order of their specs."""
+    by_task: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["settings"]:
+            by_task.setdefault(row["task"], []).append(row["settings"])
+    found: dict[str, None] = {}
+    for settings in by_task.values():
+        names = dict.fromkeys(name for one in settings for name in one)
+        found |= {name: None for name in names if len({json.dumps(one.get(name)) for one in settings}) > 1}
+    return list(found)
