@@ -8,14 +8,14 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.errors import AnaphorError, DataError
 from anaphor.metrics.result import Metric
 from anaphor.studies.axes import Axis, Range, format_value, read_axis, to_label
-from anaphor.studies.spec import find_support
+from anaphor.studies.spec import GOALS, find_support
 from anaphor.training.run_folder import STUDY
 from anaphor.training.spec import StudySupport
 from anaphor.web.history import parse_lines
@@ -26,7 +26,7 @@ from anaphor.web.summary import (
     SPEC,
     Stats,
     find_task,
-    guess_goal,
+    guess_metric,
     make_plain,
     newest,
     read_file,
@@ -83,7 +83,9 @@ def read_plan(folder: Path) -> Plan:
     metric = metric if isinstance(metric, dict) else {"name": metric}
     name = str(metric.get("name")).removeprefix("valid.")
     known = {} if definition is None else {one.name: one for one in definition.metrics}
-    goal = {"minimize": "min", "maximize": "max"}.get(str(metric.get("goal")), guess_goal(name))
+    guessed = guess_metric(name)
+    if metric.get("goal") in GOALS.values():
+        guessed = replace(guessed, goal="min" if metric["goal"] == GOALS["min"] else "max")
     parameters, method = document.get("parameters"), document.get("method", "grid")
     seeds = document.get("seeds")
     try:
@@ -91,7 +93,7 @@ def read_plan(folder: Path) -> Plan:
         return Plan(
             about=make_plain(str(document.get("about") or "")),
             task=make_plain(task),
-            metric=known.get(name) or Metric(name, goal, name.replace("_", " ")),
+            metric=known.get(name, guessed),
             support=StudySupport() if definition is None else find_support(definition),
             axes=axes,
             is_search=method in ("random", "bayes"),
@@ -103,7 +105,7 @@ def read_plan(folder: Path) -> Plan:
         raise DataError(f"{STUDY} cannot be read: {error}") from None
 
 
-def _read_axes(parameters: Any, base: Any, method: Any) -> tuple[dict[str, Sequence[Any]], list[dict[str, Any]]]:
+def _read_axes(parameters: Any, base: Any, method: Any) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     if isinstance(parameters, list):
         listed = [one for one in parameters if isinstance(one, dict)]
         base = base if isinstance(base, dict) else {}

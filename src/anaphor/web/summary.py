@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +182,11 @@ class RunReader:
             problems.append(f"{METRICS} has {damaged} damaged line{'s' if damaged > 1 else ''}")
         task = make_plain(document.get("task"))
         definition = find_task(task)
-        metric = find_selecting(definition, settings, [*self._values])
+        metrics = find_metrics(definition, self._values)
+        metric = find_selecting(metrics, settings)
         counted = definition.counted if definition else find_counted(self._last)
         valid, test = (to_scores(result.get(split)) for split in ("valid", "test"))
-        best = self._best(metric, valid, result)
+        best = self._best(metric, valid)
         status = find_status(settings, result, cell, is_held=is_held)
         if status == "diverged" or (status == "stopped" and cell):
             problems.insert(0, make_plain(str((result if status == "diverged" else cell).get("reason") or "")))
@@ -209,7 +210,10 @@ class RunReader:
             "seed": settings.get("seed"),
             "settings": settings,
             "group": make_group(task, settings),
-            "metrics": describe_metrics(definition, [*self._values]),
+            "metrics": [
+                {"name": one.name, "goal": one.goal, "label": one.label, "unit": one.unit, "digits": one.digits}
+                for one in metrics.values()
+            ],
             "curves": list_curves(definition, self._names),
             "offers": list_offers(definition, files),
             "scores": {"valid": valid, "test": test},
@@ -251,7 +255,7 @@ class RunReader:
             if value > ends[1][1]:
                 ends[1] = (step, value)
 
-    def _best(self, metric: Metric | None, valid: dict[str, Any] | None, result: Mapping[str, Any]) -> float | None:
+    def _best(self, metric: Metric | None, valid: dict[str, Any] | None) -> float | None:
         """Value of the best checkpoint: as the result has it, else the best of the metrics."""
         if metric is None:
             return None
@@ -274,31 +278,25 @@ def find_status(
     return status if status in ("finished", "interrupted", "diverged", "converted") else "stopped"
 
 
-def find_selecting(definition: TaskDefinition | None, settings: Mapping[str, Any], names: list[str]) -> Metric | None:
-    """The metric that selects the best checkpoint. Of an unknown task the first value is taken, and a loss falls."""
-    wanted = settings.get("select")
-    if definition is not None:
-        known = {metric.name: metric for metric in definition.metrics}
-        return known.get(str(wanted), definition.metrics[0])
-    name = wanted if isinstance(wanted, str) else next(iter(names), None)
-    return None if name is None else Metric(name, guess_goal(name), name.replace("_", " "))
+def guess_metric(name: str) -> Metric:
+    """A metric of an unknown task: as another task has it, else a loss and an error are to fall, and others to rise."""
+    for task in TASKS:
+        definition = find_task(task)
+        for metric in () if definition is None else definition.metrics:
+            if metric.name == name:
+                return metric
+    return Metric(name, "min" if name.endswith(("loss", "error")) else "max", name.replace("_", " "), digits=4)
 
 
-def guess_goal(name: str) -> Any:
-    """Of a metric of an unknown task."""
-    return "min" if any(word in name.lower() for word in ("loss", "perplexity", "error", "bits", "distance")) else "max"
+def find_metrics(definition: TaskDefinition | None, names: Iterable[str]) -> dict[str, Metric]:
+    """Metrics by name: those of the task; of an unknown task, whatever numbers its results have."""
+    metrics = map(guess_metric, names) if definition is None else definition.metrics
+    return {metric.name: metric for metric in metrics}
 
 
-def describe_metrics(definition: TaskDefinition | None, names: list[str]) -> list[dict[str, Any]]:
-    metrics = (
-        [Metric(name, guess_goal(name), name.replace("_", " ")) for name in names]
-        if definition is None
-        else definition.metrics
-    )
-    return [
-        {"name": one.name, "goal": one.goal, "label": one.label, "unit": one.unit, "digits": one.digits}
-        for one in metrics
-    ]
+def find_selecting(metrics: Mapping[str, Metric], settings: Mapping[str, Any]) -> Metric | None:
+    """The metric that selects the best checkpoint: what `select` names, else the first."""
+    return metrics.get(str(settings.get("select"))) or next(iter(metrics.values()), None)
 
 
 def list_curves(definition: TaskDefinition | None, names: Mapping[str, None]) -> list[str]:
