@@ -1,0 +1,61 @@
+"use strict";
+// Numbers as text, and the fields of a toolbar.
+
+function digits(value, places = 4) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (typeof value !== "number") return String(value);
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US");
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(Math.max(places - 2, 1)).replace("e+", "e");
+  return value.toPrecision(places);
+}
+
+function short(value) {
+  if (value === null || value === undefined) return "–";
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+    if (Math.abs(value) >= size) return `${(value / size).toPrecision(3)} ${unit}`;
+  return Number.isInteger(value) ? String(value) : value.toPrecision(3);
+}
+
+function ago(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]])
+    if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
+  return `${Math.max(0, Math.round(seconds))} s`;
+}
+
+// ---- fields
+
+// options: [[value, text], …]
+function choice(label, options, value, onchange) {
+  const host = make("label", label), field = make("select");
+  for (const [one, text] of options) {
+    const option = make("option", text);
+    option.value = one;
+    field.append(option);
+  }
+  field.value = value;
+  field.addEventListener("change", () => onchange(field.value));
+  host.append(field);
+  return host;
+}
+
+function toggle(label, on, onchange) {
+  const host = make("label"), field = make("input");
+  field.type = "checkbox";
+  field.checked = on;
+  field.addEventListener("change", () => onchange(field.checked));
+  host.append(field, make("span", label));
+  return host;
+}
+
+function action(text, title, onclick, className = "") {
+  const button = make("button", text, className);
+  button.type = "button";
+  if (title) {
+    button.title = title;
+    button.setAttribute("aria-label", title);
+  }
+  button.addEventListener("click", guard(onclick));
+  return button;
+}

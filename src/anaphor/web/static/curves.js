@@ -1,0 +1,339 @@
+"use strict";
+// Curves: charts of the selected runs, as many as the reader wants, with one x axis for all.
+
+{
+  const AXES = [["step", "step"], ["epoch", "epoch"], ["count", "tokens"], ["seconds", "time"]];
+  let own, host, cards, cursorChart, loud = "", told = 0, tornBefore = new Set();
+
+  // ---- which charts
+
+  function curveNames() {
+    const names = new Set(selected().flatMap((id) => find_run(id).curves ?? []));
+    return [...names].filter((name) => !["step", "epoch", "count", "seconds"].includes(name));
+  }
+
+  function defaultCharts() {
+    const names = curveNames(), counts = new Map();
+    for (const id of selected()) {
+      const { metric, curves = [] } = find_run(id), name = curves.find((one) => one === metric || one === `valid.${metric}`);
+      if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
+    }
+    const [first] = [...counts].sort((one, other) => other[1] - one[1])[0] ?? [];
+    const charts = [...new Set([first, names.find((name) => name === "train_loss")])].filter(Boolean);
+    return charts.length ? charts : names.slice(0, 2);
+  }
+
+  const charted = () => (own.has("charts") ? own.list("charts") : defaultCharts());
+  const axis = () => own.get("x", "step");
+  const axisName = () => {
+    if (axis() !== "count") return Object.fromEntries(AXES)[axis()] ?? axis();
+    return selected().map((id) => find_run(id).counted).find(Boolean) ?? "tokens";
+  };
+  const pair = (text) => {
+    const values = text.split(",").map(Number);
+    return values.length === 2 && values.every(Number.isFinite) && values[0] < values[1] ? values : null;
+  };
+  const zoomX = () => pair(own.get("zoom"));
+  const zoomY = (metric) => pair(own.get(`y.${metric}`));
+
+  function goalOf(metric, ids) {
+    for (const id of ids) {
+      const found = find_run(id)?.metrics?.find((one) => metric === one.name || metric.endsWith(`.${one.name}`));
+      if (found?.goal) return found.goal;
+    }
+    return /loss|perplexity/.test(metric) ? "minimize" : "";
+  }
+
+  // ---- lines
+
+  function lines() {
+    return (is_grouped() ? groupRuns(selected()) : selected().map((id) => ({ key: id, name: run_name(id), ids: [id] })))
+      .map((line) => ({ ...line, color: run_color(line.ids[0]), dash: run_dash(line.ids[0]) }));
+  }
+
+  function seriesOf(metric) {
+    const weight = Number(own.get("smooth", "0"));
+    return lines().map((line) => {
+      const members = line.ids.map((id) => trackOf(id).points(axis(), metric)).filter(({ x }) => x.length);
+      if (!members.length) return null;
+      const curve = members.length > 1 ? meanCurve(members) : members[0], one = { ...line, ...curve, raw: curve.y, loud: loud === line.key };
+      if (weight > 0) {
+        one.y = smooth(curve.y, weight);
+        if (one.low) [one.low, one.high] = [smooth(curve.low, weight), smooth(curve.high, weight)];
+        else one.pale = curve.y;
+      }
+      return one;
+    }).filter(Boolean);
+  }
+
+  // Last and best value of a line, of the values before smoothing.
+  function summary(one, goal) {
+    const at = one.raw.length - 1;
+    let best = -1;
+    if (goal) for (let place = 0; place <= at; place++) if (best < 0 || (goal === "maximize" ? one.raw[place] > one.raw[best] : one.raw[place] < one.raw[best])) best = place;
+    return { last: one.raw[at], x: one.x[at], best: best < 0 ? null : one.raw[best], bestX: best < 0 ? null : one.x[best] };
+  }
+
+  // ---- cards
+
+  function card(metric) {
+    const box = make("section", "", "chart-card"), bar = make("div", "", "bar"), canvas = make("div");
+    box.setAttribute("aria-label", `Chart of ${metric}`);
+    const names = [...new Set([metric, ...curveNames()])];
+    const field = choice("", names.map((name) => [name, name]), metric, (name) => {
+      own.set({ charts: [...new Set(charted().map((one) => (one === metric ? name : one)))] }, { push: true });
+      rebuild();
+    });
+    field.querySelector("select").setAttribute("aria-label", "Curve");
+    const log = action("log", "Logarithmic y axis", () => {
+      const now = own.list("ylog");
+      own.set({ ylog: now.includes(metric) ? now.filter((one) => one !== metric) : [...now, metric], [`y.${metric}`]: null }, { push: true });
+      log.setAttribute("aria-pressed", String(own.list("ylog").includes(metric)));
+      show();
+    });
+    log.setAttribute("aria-pressed", String(own.list("ylog").includes(metric)));
+    const files = make("span", "", "files right");
+    for (const kind of ["SVG", "PNG", "CSV"]) files.append(action(kind, `Download ${metric} as ${kind}`, () => save(one, kind.toLowerCase()), "plain"));
+    files.append(action("×", `Remove the chart of ${metric}`, () => {
+      own.set({ charts: charted().filter((name) => name !== metric) }, { push: true });
+      rebuild();
+    }, "plain"));
+    bar.append(field, log, files);
+    box.append(bar, canvas);
+    canvas.dataset.metric = metric;
+    const chart = new Chart(canvas, {
+      zoomed: (domain) => {
+        own.set({ zoom: domain.x ? domain.x.map((value) => Number(value.toPrecision(8))) : null, [`y.${metric}`]: domain.y ? domain.y.map((value) => Number(value.toPrecision(6))) : null });
+        show();
+        refine();
+      },
+      hovered: (x) => {
+        cursorChart = x === null ? null : chart;
+        for (const other of cards) other.chart.point(x, { tip: other.chart === chart });
+      },
+    });
+    const one = { metric, box, chart };
+    return one;
+  }
+
+  async function save({ metric, chart }, kind) {
+    const goal = goalOf(metric, selected());
+    if (kind !== "csv") {
+      const legend = chart.series.slice(0, 60).map((one) => {
+        const { last, best } = summary(one, goal);
+        return { ...one, label: `${one.name}: last ${digits(last)}${best === null ? "" : `, best ${digits(best)}`}` };
+      });
+      return chart.save(kind, metric, legend);
+    }
+    const rows = [["run", axis(), metric, ...(is_grouped() ? ["lowest", "highest"] : [])]];
+    for (const one of chart.series)
+      one.x.forEach((x, at) => rows.push([one.name, x, one.raw[at], ...(is_grouped() ? [one.low?.[at] ?? "", one.high?.[at] ?? ""] : [])]));
+    return download(`${metric}.csv`, csvText(rows), "text/csv");
+  }
+
+  function rebuild() {
+    for (const { chart } of cards ?? []) chart.close();
+    const grid = host.querySelector(".charts");
+    cards = charted().map(card);
+    const add = choice("", [["", "Add a chart…"], ...curveNames().filter((name) => !charted().includes(name)).map((name) => [name, name])], "", (name) => {
+      if (name) own.set({ charts: [...charted(), name] }, { push: true });
+      rebuild();
+    });
+    add.querySelector("select").setAttribute("aria-label", "Add a chart");
+    host.querySelector(".add").replaceChildren(add);
+    grid.replaceChildren(...cards.map(({ box }) => box));
+    grid.classList.toggle("single", cards.length === 1);
+    show();
+  }
+
+  function show() {
+    const total = cards.map(({ metric, chart }) => {
+      const series = seriesOf(metric);
+      chart.show(series, {
+        title: metric, xname: axisName(), xlog: own.get("xlog") === "1", ylog: own.list("ylog").includes(metric),
+        time: axis() === "seconds", outliers: own.get("outliers") === "1",
+      }, { x: zoomX(), y: zoomY(metric) });
+      chart.note.textContent = series.length ? "" : selected().length ? "No values yet." : "No run is selected.";
+      return { metric, series };
+    });
+    host.querySelector(".reset").hidden = !zoomX() && ![...own.values.keys()].some((key) => key.startsWith("y."));
+    legendTable(total);
+    if (cursorChart) cursorChart.hovered(cursorChart.cursor, cursorChart);
+  }
+
+  // ---- the legend, which is also the charts as a table
+
+  function legendTable(total) {
+    const table = make("table"), head = make("tr"), second = make("tr"), box = host.querySelector(".legend-box");
+    table.append(make("caption", "Last and best values of the selected runs", "hidden"));
+    const corner = make("th", is_grouped() ? "Setting" : "Run", "words");
+    corner.rowSpan = 2;
+    corner.scope = "col";
+    head.append(corner);
+    const goals = total.map(({ metric }) => goalOf(metric, selected()));
+    total.forEach(({ metric }, place) => {
+      const cell = make("th", metric);
+      cell.colSpan = goals[place] ? 2 : 1;
+      cell.scope = "colgroup";
+      head.append(cell);
+      for (const name of goals[place] ? ["last", "best"] : ["last"]) {
+        const sub = make("th", name);
+        sub.scope = "col";
+        second.append(sub);
+      }
+    });
+    const top = make("thead"), body = make("tbody");
+    top.append(head, second);
+    for (const line of lines()) body.append(legendRow(line, total, goals));
+    table.append(top, body);
+    const focus = box.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    box.replaceChildren(table);
+    if (focus) [...box.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focus)?.focus();
+  }
+
+  function legendRow(line, total, goals) {
+    const row = make("tr"), name = make("th", "", "words"), swatch = make("span", "", "swatch"), text = make("span", line.name, "line-name");
+    swatch.style.background = line.dash.length ? `repeating-linear-gradient(90deg, ${line.color} 0 ${line.dash[0]}px, transparent 0 ${line.dash[0] + line.dash[1]}px)` : line.color;
+    name.scope = "row";
+    text.title = line.ids.map((id) => find_run(id).run).join("\n");
+    const drop = action("×", `Take ${line.name} out of the charts`, () => {
+      select_runs(selected().filter((id) => !line.ids.includes(id)));
+      rebuild();
+    }, "drop");
+    drop.dataset.focus = line.key;
+    name.append(swatch, text, drop);
+    const troubled = line.ids.map(find_run).find((run) => run.status !== "finished");
+    if (troubled) name.append(make("span", troubled.status, `badge ${troubled.status}`));
+    row.append(name);
+    total.forEach(({ series }, place) => {
+      const one = series.find((other) => other.key === line.key), { last, x, best, bestX } = one ? summary(one, goals[place]) : {};
+      const cell = make("td", digits(last ?? null));
+      if (one) cell.title = `at ${axisName()} ${digits(x, 6)}`;
+      row.append(cell);
+      if (!goals[place]) return;
+      const other = make("td", digits(best ?? null));
+      if (one) other.title = `at ${axisName()} ${digits(bestX, 6)}`;
+      row.append(other);
+    });
+    const raise = (key) => {
+      if (loud === key) return;
+      loud = key;
+      for (const { chart } of cards) {
+        for (const one of chart.series) one.loud = one.key === key;
+        chart.later();
+      }
+    };
+    row.addEventListener("pointerenter", () => raise(line.key));
+    row.addEventListener("pointerleave", () => raise(""));
+    return row;
+  }
+
+  // ---- the bar
+
+  function bar() {
+    const line = make("div", "", "bar"), change = (name) => (value) => {
+      own.set({ [name]: value }, { push: true });
+      show();
+    };
+    const smoothing = make("label", "Smoothing"), field = make("input"), output = make("output", own.get("smooth", "0"));
+    Object.assign(field, { type: "range", min: 0, max: 0.99, step: 0.01, value: own.get("smooth", "0") });
+    field.addEventListener("input", () => {
+      output.textContent = field.value;
+      own.set({ smooth: field.value === "0" ? null : field.value });
+      show();
+    });
+    smoothing.append(field, output);
+    const axes = AXES.map(([value, text]) => [value, value === "count" ? selected().map((id) => find_run(id).counted).find(Boolean) ?? text : text]);
+    const reset = action("Show all", "Show everything again (double click)", () => {
+      own.set(Object.fromEntries(["zoom", ...[...own.values.keys()].filter((key) => key.startsWith("y."))].map((key) => [key, null])));
+      show();
+    }, "reset");
+    line.append(
+      choice("x axis", axes, axis(), (value) => {
+        own.set({ x: value === "step" ? null : value, zoom: null }, { push: true });
+        show();
+      }),
+      toggle("log", own.get("xlog") === "1", change("xlog")), smoothing,
+      toggle("Ignore outliers", own.get("outliers") === "1", change("outliers")),
+      toggle("Seeds together", is_grouped(), (value) => {
+        own.set({ group: value }, { push: true });
+        show();
+      }),
+      reset, make("span", "", "add right"),
+    );
+    return line;
+  }
+
+  // ---- new points
+
+  let refining = 0;
+  function refine() {
+    clearTimeout(refining);
+    if (!zoomX()) return;
+    refining = setTimeout(guard(async () => {
+      const asked = own;
+      if (zoomX() && await refineTracks(selected(), axis(), zoomX()) && !asked.closed) show();
+    }), 200);
+  }
+
+  async function poll() {
+    const asked = own, changed = await fetchTracks(selected());
+    if (asked.closed) return;
+    if (changed.length) {
+      if (!cards.length && charted().length) rebuild();
+      else show();
+      if (zoomX()) refine();
+      if (Date.now() - told > 20000) {
+        told = Date.now();
+        tell(`New points of ${changed.slice(0, 3).map(run_name).join(", ")}${changed.length > 3 ? " and others" : ""}`);
+      }
+    }
+    report();
+  }
+
+  // What is wrong with the selected runs, in one line.
+  function report() {
+    const notes = [], torn = new Set(selected().filter((id) => trackOf(id).torn)), gone = own.list("runs").filter((id) => !find_run(id)).length;
+    if (gone) notes.push(`${gone} of the selected ${gone === 1 ? "runs is" : "runs are"} gone`);
+    for (const id of selected()) if (trackOf(id).error) notes.push(`${run_name(id)}: ${trackOf(id).error}`);
+    // A line that is being written is incomplete for a moment; it is told only when it stays so.
+    for (const id of torn) if (tornBefore.has(id) && find_run(id).status !== "training") notes.push(`${run_name(id)}: the last line of its metrics is incomplete and is left out`);
+    tornBefore = torn;
+    say(notes.slice(0, 3).join(" · ") + (notes.length > 3 ? ` · and ${notes.length - 3} more` : ""), notes.length ? "error" : "");
+  }
+
+  views.curves = {
+    title: "Curves",
+    keys: [["← →", "values along a chart"], ["+ − 0", "zoom a chart in, out, show all"], ["Shift ← →", "move a zoomed chart"], ["drag", "zoom; wheel after a click, or with Ctrl"], ["double click", "show all"]],
+    async open(element, opening) {
+      own = opening;
+      host = element;
+      cards = [];
+      loud = "";
+      cursorChart = null;
+      const body = make("div", "", "curves-body"), aside = make("section", "", "legend-box");
+      aside.setAttribute("aria-label", "Legend: last and best values");
+      aside.tabIndex = 0;
+      body.append(aside, make("div", "", "charts"));
+      host.append(bar(), body);
+      rebuild();
+      await new Promise((done) => own.repeat(async () => {
+        try {
+          await poll();
+        } finally {
+          done();
+        }
+      }, 1500));
+      refine();
+    },
+    refresh() {
+      const now = charted().join();
+      if (now !== cards.map(({ metric }) => metric).join()) rebuild();
+      else show();
+      report();
+    },
+    close() {
+      for (const { chart } of cards) chart.close();
+    },
+  };
+}

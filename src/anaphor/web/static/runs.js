@@ -1,0 +1,309 @@
+"use strict";
+// Runs: the table of all runs, from which those for the other views are selected.
+
+{
+  let own, host, table, opened = "", renaming = "";
+
+  const valueText = (value) => (typeof value === "number" ? digits(value) : value === null ? "none" : Array.isArray(value) ? value.join(" ") : String(value));
+  const mean = (values) => {
+    const there = values.filter((value) => typeof value === "number");
+    return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
+  };
+
+  // One row for each run, or for each group of seeds.
+  function rowsOf(runs) {
+    if (!is_grouped()) return runs.map((run) => ({ id: run.id, runs: [run], run, name: run_name(run.id) }));
+    return groupRuns(runs.map((run) => run.id)).map(({ key, name, ids }) => ({ id: key, runs: ids.map(find_run), run: find_run(ids[0]), name }));
+  }
+
+  const across = (row, key) => mean(row.runs.map((run) => run[key]));
+
+  function nameCell(row) {
+    const { id } = row.run, chosen = row.runs.every((run) => selected().includes(run.id));
+    if (renaming === row.id) return [renameField(row)];
+    const swatch = make("span", "", "swatch"), name = make("button", row.name, "name");
+    swatch.style.background = chosen ? run_color(id) : "transparent";
+    name.type = "button";
+    name.title = row.runs.map((run) => run.run).join("\n");
+    name.setAttribute("aria-expanded", String(opened === row.id));
+    name.addEventListener("click", () => {
+      opened = opened === row.id ? "" : row.id;
+      own.set({ open: opened });
+      showRuns();
+    });
+    return [swatch, name];
+  }
+
+  function renameField(row) {
+    const field = make("input", "", "rename"), { id, run } = row.run;
+    field.type = "text";
+    field.value = run_name(id);
+    field.placeholder = run;
+    field.setAttribute("aria-label", `Nickname of ${run}`);
+    const finish = (keep) => {
+      if (renaming !== row.id) return;
+      renaming = "";
+      if (keep) rename_run(id, field.value.trim() === run ? "" : field.value.trim());
+      showRuns();
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === "Escape") finish(event.key === "Enter");
+    });
+    field.addEventListener("blur", () => finish(true));
+    requestAnimationFrame(() => field.focus());
+    return field;
+  }
+
+  function actionsCell(row) {
+    if (row.runs.length > 1) return [""];
+    const rename = make("button", "✎", "plain rename-run"), hide = make("button", is_hidden(row.id) ? "show" : "hide", "plain hide-run");
+    rename.title = `Give ${row.name} a nickname, in this browser`;
+    hide.title = is_hidden(row.id) ? `Show ${row.name} again` : `Hide ${row.name}, in this browser`;
+    for (const button of [rename, hide]) {
+      button.type = "button";
+      button.setAttribute("aria-label", button.title);
+    }
+    rename.addEventListener("click", () => {
+      renaming = row.id;
+      showRuns();
+    });
+    hide.addEventListener("click", () => {
+      hide_run(row.id, !is_hidden(row.id));
+      if (is_hidden(row.id) && own.has("runs")) select_runs(own.list("runs").filter((id) => id !== row.id));
+      showRuns();
+    });
+    return [rename, hide];
+  }
+
+  function statusCell(row) {
+    const words = [...new Set(row.runs.map((run) => run.status))];
+    return words.map((word) => {
+      const badge = make("span", words.length > 1 ? `${row.runs.filter((run) => run.status === word).length} ${word}` : word, `badge ${word}`);
+      const reason = row.runs.find((run) => run.status === word && run.error)?.error;
+      if (reason) badge.title = reason;
+      return badge;
+    });
+  }
+
+  function stepCell(row) {
+    const step = Math.min(...row.runs.map((run) => run.step ?? 0)), { steps, status } = row.run;
+    const text = digits(step) + (steps && step !== steps ? ` / ${digits(steps)}` : "");
+    if (status !== "training" || !steps) return [text];
+    const bar = make("progress");
+    bar.max = steps;
+    bar.value = step;
+    bar.setAttribute("aria-label", `progress of ${row.name}`);
+    return [text, bar];
+  }
+
+  function spread(row, key) {
+    const values = row.runs.map((run) => run[key]).filter((value) => typeof value === "number");
+    const text = digits(mean(values));
+    if (values.length < 2) return text;
+    const span = make("span", text);
+    span.title = `${values.length} seeds, ${digits(Math.min(...values))} to ${digits(Math.max(...values))}`;
+    return [span, make("span", ` ± ${digits((Math.max(...values) - Math.min(...values)) / 2, 2)}`, "quiet")];
+  }
+
+  function columnsOf(rows) {
+    const metrics = new Set(rows.map((row) => row.run.metric)), oneMetric = metrics.size === 1 ? ` ${[...metrics][0] ?? ""}` : "";
+    const named = (row, key) => (oneMetric || across(row, key) === null ? spread(row, key) : [...[spread(row, key)].flat(), make("span", ` ${row.run.metric}`, "quiet")]);
+    const columns = [
+      { key: "chosen", title: "", control: selectAll(rows), cell: checkCell },
+      { key: "name", title: "Run", words: true, heads: true, value: (row) => row.name, cell: nameCell },
+      { key: "status", title: "Status", words: true, value: (row) => row.run.status, cell: statusCell },
+      { key: "step", title: "Step", value: (row) => across(row, "step"), cell: stepCell },
+      { key: "best", title: `Best${oneMetric}`, hint: "Best value on validation data", value: (row) => across(row, "best"), cell: (row) => named(row, "best") },
+      { key: "last", title: "Last", hint: "Last value on validation data", value: (row) => across(row, "last"), cell: (row) => named(row, "last") },
+      { key: "parameters", title: "Parameters", value: (row) => row.run.parameters, cell: (row) => short(row.run.parameters) },
+      { key: "throughput", title: "Speed", hint: "Tokens, examples or images per second", value: (row) => across(row, "throughput"),
+        cell: (row) => (row.run.throughput ? `${short(across(row, "throughput"))} ${row.run.counted ?? ""}/s` : "–") },
+      { key: "age", title: "Age", hint: "Time since the run was last written", value: (row) => row.run.age, cell: (row) => ago(row.run.age) },
+    ];
+    if (new Set(listing.runs.map((run) => run.task)).size > 1)
+      columns.splice(2, 0, { key: "task", title: "Task", words: true, value: (row) => row.run.task });
+    for (const name of settingNames(rows))
+      columns.push({ key: `set.${name}`, title: name, words: true, value: (row) => row.run.settings?.[name],
+        cell: (row) => (row.run.settings?.[name] === undefined ? "–" : valueText(row.run.settings[name])) });
+    columns.push({ key: "actions", title: "", cell: actionsCell });
+    return columns;
+  }
+
+  function settingNames(rows) {
+    const kind = own.get("settings", "differ");
+    if (kind === "none") return [];
+    const all = [...new Set(rows.flatMap((row) => Object.keys(row.run.settings ?? {})))];
+    if (kind === "all") return all;
+    const kept = is_grouped() ? ["seed", "device", "out"] : [];
+    return all.filter((name) => listing.differing.includes(name) && !kept.includes(name)
+      && new Set(rows.map((row) => JSON.stringify(row.run.settings?.[name]))).size > 1);
+  }
+
+  function checkCell(row) {
+    const box = make("input", "", "choose"), ids = row.runs.map((run) => run.id), chosen = selected();
+    box.type = "checkbox";
+    box.checked = ids.every((id) => chosen.includes(id));
+    box.indeterminate = !box.checked && ids.some((id) => chosen.includes(id));
+    box.setAttribute("aria-label", `Select ${row.name}`);
+    box.addEventListener("change", () => {
+      const others = selected().filter((id) => !ids.includes(id));
+      select_runs(box.checked ? [...others, ...ids] : others);
+      showRuns();
+    });
+    return [box];
+  }
+
+  function selectAll(rows) {
+    const box = make("input", "", "choose"), ids = rows.flatMap((row) => row.runs.map((run) => run.id)), chosen = new Set(selected());
+    box.type = "checkbox";
+    box.dataset.focus = "all";
+    box.checked = ids.length > 0 && ids.every((id) => chosen.has(id));
+    box.indeterminate = !box.checked && ids.some((id) => chosen.has(id));
+    box.setAttribute("aria-label", "Select all that are listed");
+    box.addEventListener("change", () => {
+      select_runs(box.checked ? [...new Set([...selected(), ...ids])] : selected().filter((id) => !ids.includes(id)));
+      showRuns();
+    });
+    return box;
+  }
+
+  // What is known of one run, below its row.
+  function detailRow(row, width) {
+    const line = make("tr", "", "detail"), cell = make("td");
+    cell.colSpan = width;
+    const links = make("p", "", "links");
+    for (const name of ["curves", "samples", "tokens", "look"]) {
+      const view = views[name];
+      if (!view || (view.offered && !view.offered(listing))) continue;
+      const link = make("a", view.title);
+      link.href = linkTo(name, { runs: row.runs.map((run) => run.id).join() });
+      links.append(link);
+    }
+    cell.append(links);
+    for (const run of row.runs) if (run.error) cell.append(make("p", row.runs.length > 1 ? `${run_name(run.id)}: ${run.error}` : run.error, "bad"));
+    const scores = Object.entries(row.run.scores ?? {}).filter(([, values]) => values && typeof values === "object");
+    if (scores.length) cell.append(factList("Scores", scores.flatMap(([split, values]) => Object.entries(values)
+      .filter(([, value]) => typeof value !== "object").map(([name, value]) => [`${split} ${name}`, valueText(value)]))));
+    cell.append(factList("Settings", Object.entries(row.run.settings ?? {}).map(([name, value]) => [name, valueText(value)])));
+    line.append(cell);
+    return line;
+  }
+
+  function factList(title, facts) {
+    const box = make("div", "", "facts"), list = make("dl");
+    for (const [name, value] of facts) {
+      const pair = make("div");
+      pair.append(make("dt", name), make("dd", value));
+      list.append(pair);
+    }
+    box.append(make("h3", title), list);
+    return box;
+  }
+
+  function showRuns() {
+    const hidden = listing.runs.filter((run) => is_hidden(run.id));
+    const { kept, notes } = filterRuns(own.get("hidden") ? listing.runs : listing.runs.filter((run) => !is_hidden(run.id)), own.get("q"));
+    const rows = rowsOf(kept), columns = columnsOf(rows);
+    table.show(columns, rows, {
+      sort: own.get("sort", "age"),
+      mark: (row, element) => {
+        element.classList.toggle("now", row.runs.every((run) => selected().includes(run.id)));
+        element.classList.toggle("is-hidden", row.runs.some((run) => is_hidden(run.id)));
+        element.dataset.run = row.id;
+        if (opened === row.id) queueMicrotask(() => element.after(detailRow(row, columns.length)));
+      },
+    });
+    const count = selected().length, gone = own.list("runs").length - own.list("runs").filter(find_run).length;
+    const facts = [`${kept.length} of ${listing.runs.length} runs`, `${count} selected`];
+    if (gone) facts.push(`${gone} of the selected ${gone === 1 ? "run is" : "runs are"} gone`);
+    host.querySelector(".counts").textContent = [...facts, ...notes].join(" · ");
+    host.querySelector(".hidden-choice").hidden = !hidden.length;
+    host.querySelector(".hidden-choice span").textContent = `Hidden runs (${hidden.length})`;
+    host.querySelector(".nothing").hidden = listing.runs.length > 0;
+  }
+
+  function bar() {
+    const line = make("div", "", "bar"), filter = make("input", "", "filter");
+    filter.type = "search";
+    filter.placeholder = "Filter: words, model=lstm, lr>0.01";
+    filter.dataset.filter = "";
+    filter.value = own.get("q");
+    filter.setAttribute("aria-label", "Filter runs by words and by settings, such as model=lstm or lr>0.01");
+    filter.addEventListener("input", () => {
+      own.set({ q: filter.value });
+      showRuns();
+    });
+    filter.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowDown" || event.key === "Enter") table.body.querySelector("input.choose")?.focus();
+    });
+    const change = (name) => (value) => {
+      own.set({ [name]: value }, { push: true });
+      showRuns();
+    };
+    line.append(
+      filter,
+      choice("Settings", [["differ", "that differ"], ["all", "all"], ["none", "none"]], own.get("settings", "differ"), change("settings")),
+      toggle("Seeds together", is_grouped(), change("group")),
+      Object.assign(toggle("", Boolean(own.get("hidden")), change("hidden")), { className: "hidden-choice" }),
+    );
+    const buttons = make("span", "", "right");
+    for (const [name, pick] of [["Newest ten", newest], ["Best ten", best], ["None", () => []]]) {
+      const button = make("button", name);
+      button.type = "button";
+      button.title = name === "None" ? "Select no run" : `Select the ${name.toLowerCase()} of those that are listed`;
+      button.addEventListener("click", () => {
+        select_runs(pick().map((run) => run.id));
+        showRuns();
+      });
+      buttons.append(button);
+    }
+    line.append(buttons);
+    return line;
+  }
+
+  const listed = () => filterRuns(listing.runs.filter((run) => !is_hidden(run.id)), own.get("q")).kept;
+  const newest = () => listed().sort((one, other) => (one.age ?? 1e12) - (other.age ?? 1e12)).slice(0, FIRST);
+
+  // The best of the metric that most of the listed runs select by.
+  function best() {
+    const counts = new Map();
+    for (const run of listed()) counts.set(run.metric, (counts.get(run.metric) ?? 0) + 1);
+    const [metric] = [...counts].sort((one, other) => other[1] - one[1])[0] ?? [];
+    return listed().filter((run) => run.metric === metric && typeof run.best === "number")
+      .sort((one, other) => (one.goal === "maximize" ? -1 : 1) * (one.best - other.best)).slice(0, FIRST);
+  }
+
+  views.runs = {
+    title: "Runs",
+    keys: [["↓ ↑", "from run to run"], ["Space", "select a run"], ["Enter", "what is known of a run"]],
+    open(element, opening) {
+      own = opening;
+      host = element;
+      opened = own.get("open");
+      const section = make("section"), counts = make("p", "", "counts quiet");
+      section.setAttribute("aria-label", "Runs");
+      counts.setAttribute("role", "status");
+      section.append(bar(), counts);
+      table = new SortTable(section, {
+        caption: "Runs of this folder",
+        onsort: (sort) => {
+          own.set({ sort });
+          showRuns();
+        },
+      });
+      table.table.addEventListener("keydown", (event) => {
+        const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], boxes = [...table.body.querySelectorAll("input.choose")];
+        if (!step || event.target.matches(".rename")) return;
+        const at = boxes.indexOf(event.target.closest("tr")?.querySelector("input.choose"));
+        event.preventDefault();
+        boxes[Math.max(0, Math.min(boxes.length - 1, at + step))]?.focus();
+      });
+      section.append(make("p", "There are no runs here yet. A run appears as soon as anaphor train has written its folder.", "empty nothing"));
+      host.append(section);
+      showRuns();
+    },
+    refresh() {
+      if (!renaming) showRuns();
+    },
+  };
+}

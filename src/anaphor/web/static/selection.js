@@ -1,0 +1,98 @@
+"use strict";
+// Names and colors of runs, and which of them are selected.
+
+// Kept in this browser only; a frame without storage keeps them until it is closed.
+const memory = {
+  held: {},
+  read(key) {
+    try {
+      return JSON.parse(localStorage.getItem(`anaphor.${listing.folder}.${key}`)) ?? this.held[key] ?? {};
+    } catch {
+      return this.held[key] ?? {};
+    }
+  },
+  write(key, value) {
+    this.held[key] = value;
+    try {
+      localStorage.setItem(`anaphor.${listing.folder}.${key}`, JSON.stringify(value));
+    } catch { /* no storage here */ }
+  },
+};
+
+const find_run = (id) => listing.runs.find((run) => run.id === id);
+const run_name = (id) => memory.read("nicknames")[id] || find_run(id)?.run || id;
+const is_hidden = (id) => Boolean(memory.read("hidden")[id]);
+
+function rename_run(id, name) {
+  memory.write("nicknames", { ...memory.read("nicknames"), [id]: name || undefined });
+}
+
+function hide_run(id, hidden) {
+  memory.write("hidden", { ...memory.read("hidden"), [id]: hidden || undefined });
+}
+
+const FIRST = 10; // runs that are selected when the address names none
+
+// Ids of the selected runs that exist: those of the address, or the newest ones.
+function selected() {
+  if (state.has("runs")) return state.list("runs").filter(find_run);
+  const rank = (run) => (run.status === "training" ? 0 : 1e12) + (run.age ?? 1e11);
+  return listing.runs.filter((run) => run.status !== "unreadable" && !is_hidden(run.id))
+    .sort((one, other) => rank(one) - rank(other)).slice(0, FIRST).map((run) => run.id);
+}
+
+const select_runs = (ids) => state.set({ runs: ids });
+const is_grouped = () => state.get("group") === "1";
+
+// Ten colors that color-blind readers can tell apart, for a light and a dark page; beyond ten, lines are dashed.
+const PALETTE = [
+  ["#2a78c2", "#5aaef0"], ["#d97a00", "#ffb040"], ["#b3200f", "#ff6f5c"], ["#7b2fb0", "#c48bf2"], ["#1e8f7e", "#4fd0bb"],
+  ["#94590f", "#cf9a5a"], ["#c8379b", "#f58bd0"], ["#6b7480", "#aab4bf"], ["#7d8b00", "#c9d64a"], ["#123f7a", "#8fa8ff"],
+];
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+const slots = new Map();
+
+// A color stays with its run, or with its group of seeds, as long as it is selected.
+function slotOf(id) {
+  const key = (is_grouped() && find_run(id)?.group) || id;
+  if (!slots.has(key)) {
+    const wanted = new Set(selected().map((one) => (is_grouped() && find_run(one)?.group) || one));
+    for (const old of slots.keys()) if (!wanted.has(old)) slots.delete(old);
+    if (!wanted.has(key)) return null;
+    for (const one of wanted) {
+      if (slots.has(one)) continue;
+      const used = new Set(slots.values());
+      let slot = 0;
+      while (used.has(slot)) slot++;
+      slots.set(one, slot);
+    }
+  }
+  return slots.get(key);
+}
+
+function run_color(id) {
+  const slot = slotOf(id);
+  return slot === null ? (dark.matches ? "#59626d" : "#c3c9cf") : PALETTE[slot % PALETTE.length][dark.matches ? 1 : 0];
+}
+
+const run_dash = (id) => DASHES[Math.floor((slotOf(id) ?? 0) / PALETTE.length) % DASHES.length];
+
+// The groups of runs that differ only in their seed, in the order of `ids`; a run alone is a group too.
+function groupRuns(ids) {
+  const groups = new Map();
+  for (const id of ids) {
+    const key = find_run(id)?.group || id;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(id);
+  }
+  return [...groups].map(([key, members]) => ({ key, ids: members, name: members.length > 1 ? groupName(members) : run_name(members[0]) }));
+}
+
+// What the names of the runs have in common.
+function groupName(ids) {
+  const names = ids.map(run_name);
+  let length = 0;
+  while (length < names[0].length && names.every((name) => name[length] === names[0][length])) length++;
+  const common = names[0].slice(0, length).replace(/[-_./ =]*(seed|s)?[-_./ =]*$/i, "");
+  return `${common || find_run(ids[0])?.settings?.model || names[0]} (${ids.length} seeds)`;
+}

@@ -1,0 +1,189 @@
+"use strict";
+// The points of the runs, fetched by cursor: only what is new travels. Runs are held from view to view.
+
+const POINTS = 500; // asked for each run; a curve with more rows is thinned by the server
+
+// Columns that grow, NaN where a row has no value.
+class Columns {
+  constructor() {
+    this.rows = 0;
+    this.held = new Map();
+  }
+
+  append(columns) {
+    const names = Object.keys(columns), more = names.length ? columns[names[0]].length : 0;
+    for (const name of new Set([...this.held.keys(), ...names])) {
+      let values = this.held.get(name);
+      if (!values || values.length < this.rows + more) {
+        const larger = new Float64Array(Math.max(64, Math.ceil(1.5 * (this.rows + more)))).fill(NaN);
+        if (values) larger.set(values.subarray(0, this.rows));
+        this.held.set(name, (values = larger));
+      }
+      const added = columns[name];
+      for (let at = 0; at < more; at++) values[this.rows + at] = added?.[at] ?? NaN;
+    }
+    this.rows += more;
+  }
+
+  get(name) {
+    return this.held.get(name)?.subarray(0, this.rows) ?? new Float64Array(0);
+  }
+}
+
+class Track {
+  constructor(id) {
+    this.id = id;
+    this.reset();
+  }
+
+  reset() {
+    this.cursor = "";
+    this.columns = new Columns();
+    this.total = 0; // rows in the file
+    this.fresh = 0; // rows that came by cursor, not thinned
+    this.detail = null;
+    this.touch();
+  }
+
+  touch() {
+    this.version = (this.version ?? 0) + 1;
+    this.cache = new Map();
+  }
+
+  // Takes an answer for this run; true where something changed.
+  take(answer) {
+    this.error = answer.error ?? "";
+    if (answer.error) return false;
+    if (answer.restart) this.reset();
+    const before = this.columns.rows;
+    if (this.cursor) this.fresh += answer.columns.step?.length ?? 0;
+    this.columns.append(answer.columns);
+    this.cursor = answer.cursor;
+    this.total = answer.rows;
+    this.torn = Boolean(answer.torn);
+    if (this.columns.rows === before && !answer.restart) return false;
+    this.touch();
+    return true;
+  }
+
+  get thinned() {
+    return this.total > this.columns.rows;
+  }
+
+  // Rows in more detail for a part of the steps.
+  refine(from, to, answer) {
+    const columns = new Columns();
+    columns.append(answer.columns);
+    this.detail = { from, to, columns };
+    this.touch();
+  }
+
+  // Points of a curve: x ascending, rows without a value left out.
+  points(xname, yname) {
+    const key = `${xname} ${yname}`;
+    if (!this.cache.has(key)) this.cache.set(key, this.collect(xname, yname));
+    return this.cache.get(key);
+  }
+
+  collect(xname, yname) {
+    const xs = [], ys = [], steps = this.columns.get("step"), { detail } = this;
+    const add = (columns, first, last) => {
+      const x = columns.get(xname), y = columns.get(yname);
+      for (let at = first; at < Math.min(last, x.length, y.length); at++)
+        if (Number.isFinite(x[at]) && Number.isFinite(y[at]) && !(x[at] < xs[xs.length - 1])) {
+          xs.push(x[at]);
+          ys.push(y[at]);
+        }
+    };
+    if (detail) {
+      add(this.columns, 0, lowerBound(steps, detail.from));
+      add(detail.columns, 0, detail.columns.rows);
+      add(this.columns, lowerBound(steps, detail.to + 1e-9), this.columns.rows);
+    } else add(this.columns, 0, this.columns.rows);
+    return { x: Float64Array.from(xs), y: Float64Array.from(ys) };
+  }
+}
+
+const tracks = new Map();
+
+function trackOf(id) {
+  if (!tracks.has(id)) tracks.set(id, new Track(id));
+  return tracks.get(id);
+}
+
+// Fetches what is new of these runs; gives the ids of those that changed.
+async function fetchTracks(ids) {
+  for (const id of tracks.keys()) if (!find_run(id)) tracks.delete(id);
+  if (!ids.length) return [];
+  const wanted = ids.map(trackOf);
+  // A page that stays open for long collects rows that were never thinned: ask for such a run from its beginning.
+  for (const track of wanted) if (track.fresh > 4 * POINTS) track.reset();
+  const changed = [];
+  if (!live) {
+    for (const track of wanted)
+      if (!track.cursor && has(keyOf("GET", "/api/curves", { runs: `${track.id}:`, points: POINTS }))) {
+        const answer = await ask("/api/curves", { runs: `${track.id}:`, points: POINTS });
+        if (track.take(answer.runs[track.id])) changed.push(track.id);
+      }
+    return changed;
+  }
+  const answer = await ask("/api/curves", { runs: wanted.map((track) => `${track.id}:${track.cursor}`).join(), points: POINTS });
+  for (const [id, one] of Object.entries(answer.runs)) if (tracks.get(id)?.take(one)) changed.push(id);
+  return changed;
+}
+
+// More detail for a part of the x axis, of those runs whose curves are thinned.
+async function refineTracks(ids, xname, [low, high]) {
+  const wanted = ids.map(trackOf).filter((track) => track.thinned && track.columns.rows);
+  if (!live || !wanted.length) return false;
+  const from = [], to = [];
+  for (const track of wanted) {
+    const x = track.columns.get(xname), step = track.columns.get("step");
+    from.push(step[Math.max(0, lowerBound(x, low) - 1)] ?? step[0]);
+    to.push(step[Math.min(step.length - 1, lowerBound(x, high))]);
+  }
+  const first = Math.floor(Math.min(...from)), last = Math.ceil(Math.max(...to));
+  if (wanted.every(({ detail }) => detail && detail.asked === `${first} ${last}`)) return false;
+  const answer = await ask("/api/curves", { runs: wanted.map((track) => `${track.id}:`).join(), points: POINTS, from: first, to: last });
+  for (const track of wanted) {
+    const one = answer.runs[track.id], steps = track.columns.get("step");
+    if (!one || one.error) continue;
+    track.refine(first, Math.min(last, steps[steps.length - 1]), one);
+    track.detail.asked = `${first} ${last}`;
+  }
+  return true;
+}
+
+// ---- smoothing and means
+
+// Exponential moving average, without the bias towards the first value.
+function smooth(values, weight) {
+  const out = new Float64Array(values.length);
+  let sum = 0, count = 0;
+  for (let at = 0; at < values.length; at++) {
+    sum = sum * weight + values[at];
+    count = count * weight + 1;
+    out[at] = sum / count;
+  }
+  return out;
+}
+
+function interpolate({ x, y }, at) {
+  if (!x.length || at < x[0] || at > x[x.length - 1]) return NaN;
+  const right = lowerBound(x, at);
+  if (x[right] === at) return y[right];
+  return y[right - 1] + ((at - x[right - 1]) / (x[right] - x[right - 1])) * (y[right] - y[right - 1]);
+}
+
+// Mean, lowest and highest of several curves, at the places of the one with the most points; of those that reach there.
+function meanCurve(curves) {
+  const dense = curves.reduce((best, one) => (one.x.length > best.x.length ? one : best));
+  const y = new Float64Array(dense.x.length), low = new Float64Array(y.length), high = new Float64Array(y.length);
+  dense.x.forEach((x, at) => {
+    const values = curves.map((curve) => interpolate(curve, x)).filter((value) => !Number.isNaN(value));
+    y[at] = values.reduce((sum, value) => sum + value, 0) / values.length;
+    low[at] = Math.min(...values);
+    high[at] = Math.max(...values);
+  });
+  return { x: dense.x, y, low, high };
+}
