@@ -24,6 +24,10 @@ class DataError(AnaphorError):
     """A data set or a file that is missing or broken."""
 
 
+class TooLarge(DataError):
+    """A text or a file that is larger than is allowed where it was given."""
+
+
 class CheckpointError(AnaphorError):
     """A checkpoint that is damaged or does not fit."""
 

@@ -37,6 +37,11 @@ class Tokenizer(ABC):
     pad: int
     """Fills up rows that are shorter than others; masked everywhere."""
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether tokens are shown without spaces between them."""
+        return self.kind not in ("word", "treebank")
+
     @classmethod
     @abstractmethod
     def train(cls, text: str, size: int | None = None) -> Self:

@@ -141,7 +141,7 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
     counts = ", ".join(f"{mixers.count(name)} × {name}" for name in dict.fromkeys(mixers))
     changes = {
         "model": f"{counts}; width {model.spec.width}; {model.count_parameters():,} parameters",
-        "joined": tokenizer.kind not in ("word", "treebank"),
+        "joined": tokenizer.is_joined,
         "scored": scored,
         "summary": f"loss {scored.total.loss:.4f}",
         "notes": (*noncausal, *look.notes),

@@ -55,22 +55,29 @@ def render_page(
 
 
 def _run(name: str, look: Look, layers: list[dict[str, Any]], left_out: Sequence[str]) -> dict[str, Any]:
+    return {
+        **plain_tokens(look),
+        "name": name,
+        "scores": getattr(look, "summary", ""),
+        "notes": [*look.notes, *left_out],
+        "layers": layers,
+        "summary": [{**head.to_plain(), "place": layer_label(head.name)} for head in look.heads],
+        "units": [pack_units(one) for one in look.units],
+    }
+
+
+def plain_tokens(look: Look) -> dict[str, Any]:
+    """The model, and the tokens with a value for each."""
     text = look if isinstance(look, TextLook) else None
     count = len(look.tokens)
     return {
-        "name": name,
         "model": look.model,
         "tokens": look.tokens,
         "joined": getattr(look, "joined", True),
         "losses": [None] * count if text is None else [None, *text.scored.losses],
         "unknown": [False] * count if text is None else [False, *text.scored.unknown],
-        "scores": getattr(look, "summary", ""),
         "contributions": look.contributions if isinstance(look, ClassLook) else None,
         "label": look.label if isinstance(look, ClassLook) else None,
-        "notes": [*look.notes, *left_out],
-        "layers": layers,
-        "summary": [{**head.to_plain(), "place": layer_label(head.name)} for head in look.heads],
-        "units": [_packed_units(one) for one in look.units],
     }
 
 
@@ -155,7 +162,8 @@ def pack_weights(weights: Tensor, steps: int) -> dict[str, Any]:
     }
 
 
-def _packed_units(one: UnitMap) -> dict[str, Any]:
+def pack_units(one: UnitMap) -> dict[str, Any]:
+    """One byte per value: from 1 to 255 for values from -peak to peak."""
     peak = 1.0 if one.bounded else max(float(one.values.abs().max()), 1e-9)
     return {
         "layer": one.layer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -214,16 +214,16 @@ _ITEMS: dict[str, tuple[str, tuple[type, ...]]] = {
 
 def check_lists(spec: Any) -> None:
     """Turn sequences into tuples and check their items. A bare string is refused: it would be taken apart."""
-    for field in fields(spec):
-        kind = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", str(field.type))
+    for setting in fields(spec):
+        kind = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", str(setting.type))
         if kind is None or kind[1] not in _ITEMS:
             continue
-        given, (what, kinds) = getattr(spec, field.name), _ITEMS[kind[1]]
+        given, (what, kinds) = getattr(spec, setting.name), _ITEMS[kind[1]]
         is_list = isinstance(given, Sequence) and not isinstance(given, str)
         # bool is a subclass of int.
         if not is_list or not all(isinstance(one, kinds) and isinstance(one, bool) == (bool in kinds) for one in given):
-            raise ConfigError(f"{field.name}={given!r}: it must be a list of {what}")
-        object.__setattr__(spec, field.name, tuple(given))
+            raise ConfigError(f"{setting.name}={given!r}: it must be a list of {what}")
+        object.__setattr__(spec, setting.name, tuple(given))
 
 
 def at_least_one(spec: Any, *names: str) -> None:
@@ -357,6 +357,9 @@ class TaskDefinition:
     `StudySupport.options`."""
     study: str | StudySupport | None = None
     """How a study compares runs, or "module:object". None: values on the same data are compared as they are."""
+    page: Mapping[str, str] = field(default_factory=dict)
+    """What the live page shows of its models, "module:function" by verb (see `anaphor.web.inference.VERBS`): look,
+    tokens, passages, continue."""
     interchange: str | None = None
     """How it takes and gives pretrained models, as "module:object"; see `training.conversion.Interchange`."""
     recipes: Path | None = None

@@ -72,7 +72,7 @@ def look_at(experiment: ClassifyExperiment, text: str, label: str | None = None)
         look_up(classes, label, "label"),
         label=label,
         tokens=[experiment.tokenizer.tokens[number] for number in ids],
-        joined=experiment.tokenizer.kind not in ("word", "treebank"),
+        joined=experiment.tokenizer.is_joined,
         summary=f"{row['label']} with probability {row['probabilities'][row['label']]:.4f}",
     )
 

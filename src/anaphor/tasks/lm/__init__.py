@@ -180,6 +180,12 @@ TASK = TaskDefinition(
     measure="anaphor.tasks.lm.measures:measure",
     study="anaphor.tasks.lm.study:STUDY",
     models="anaphor.tasks.lm.look:describe_model",
+    page={
+        "look": "anaphor.tasks.lm.page:look",
+        "tokens": "anaphor.tasks.lm.page:score",
+        "passages": "anaphor.tasks.lm.token_losses:token_losses",
+        "continue": "anaphor.tasks.lm.page:continue_text",
+    },
     interchange="anaphor.tasks.lm.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
 )

@@ -323,9 +323,13 @@ class PaddedExperiment(LanguageModelExperiment):
         self.split("valid")
 
     def evaluate(self, split: str) -> LossResult:
+        return self.result_of(split, losses_by_batch(self.model, self.split(split), carry=False))
+
+    def result_of(self, split: str, losses: Iterable[tuple[Batch, Tensor]]) -> LossResult:
+        """The result of the losses of all examples of a split."""
         examples = self.split(split)
         tally = Tally(causal=self.model.causal)
-        for batch, values in losses_by_batch(self.model, examples, carry=False):
+        for batch, values in losses:
             tally.add(values.double().sum(), batch.count)
         total = tally.read(examples.text_bytes)
         unknowns = examples.count_token(self.tokenizer.unknown)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from anaphor.data.files import split_lines
@@ -18,9 +15,9 @@ from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.metrics.result import LossResult, LossTotal, Tally, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import losses_by_length
+from anaphor.tasks.lm.token_losses import number_lines, score_tokens
 
 LOSSES = "losses.safetensors"
-TOKENS_PER_LINE = 40  # where a text has no lines
 
 
 def measure(experiment: LanguageModelExperiment, folder: Path, split: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,20 +108,6 @@ def save_losses(experiment: LanguageModelExperiment, folder: Path, split: str) -
     """Save the loss of every token in the order of the text, and the number of its line. Returns the file's name."""
     if not isinstance(experiment, StreamExperiment):
         return {}
-    boundary, tokens = experiment.tokenizer.boundary, experiment.split(split).tokens
-    protocol = replace(experiment.protocol, complete=True)
-    rows: list[list[NDArray[Any]]] = []
-    for batch, losses in losses_by_batch(experiment.model, protocol.batches(tokens, boundary), protocol.carry):
-        valid = (batch.targets >= 0).cpu().numpy()
-        for row, (values, mask) in enumerate(zip(losses.float().cpu().numpy(), valid, strict=True)):
-            if row == len(rows):
-                rows.append([])
-            rows[row].append(values[mask])
-    text = tokens.cpu().numpy()
-    ends = np.cumsum(text == boundary)
-    lines = np.concatenate(([0], ends[:-1])) if ends[-1] > 1 else np.arange(len(text)) // TOKENS_PER_LINE
-    save_file(
-        {"losses": np.concatenate([part for row in rows for part in row]), "lines": lines.astype(np.int32)},
-        folder / LOSSES,
-    )
+    losses, _ = score_tokens(experiment, split)
+    save_file({"losses": losses, "lines": number_lines(experiment, split)}, folder / LOSSES)
     return {"losses": LOSSES}
