@@ -1,0 +1,184 @@
+"""`anaphor serve [FOLDER]`: the live page of all runs and studies below a folder."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import tyro
+
+from anaphor.cli.table import for_terminal
+from anaphor.errors import ConfigError, DataError
+from anaphor.flags import parse
+
+PORT, TRIED = 8765, 100
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Show runs and studies below a folder in the browser, live: curves, samples, tokens, attention. Ctrl-C stops it.
+
+    The address that is printed holds a token; nobody without it sees anything.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path()
+    """Folder with runs and studies (the current folder if not given)."""
+    port: int | None = None
+    """Port; 0 for any free one (8765, or the next free one, if not given)."""
+    host: str = LOOPBACK
+    """Address to listen on. The default cannot be reached from other computers."""
+    browser: bool = True
+    """Open the page in the browser."""
+    json: bool = False
+    """Print one JSON value first: address, port and folder."""
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 0 <= self.port <= 65535:
+            raise ConfigError(f"port={self.port}: it must be from 0 to 65535")
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor serve")
+    folder = options.folder.expanduser()
+    if not folder.is_dir():
+        raise DataError(f"no folder at {folder}")
+    listening = listen(options.host, options.port)
+    port: int = listening.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    name = public_name(options.host)
+    address = f"http://{name}:{port}/?token={token}"
+    found = {"address": address, "port": port, "folder": str(folder.resolve())}
+    # Not through rich: an address must not be broken into two lines.
+    print(json.dumps(found) if options.json else for_terminal(address, sys.stdout), flush=True)
+    hint = tunnel_hint(options.host, port)
+    if hint:
+        print(hint, file=sys.stderr, flush=True)
+    if options.browser and has_display():
+        threading.Thread(target=open_browser, args=(address,), daemon=True).start()
+    serve(folder, token, listening, name, options.host)
+    return 0
+
+
+def serve(folder: Path, token: str, listening: socket.socket, name: str, host: str) -> None:
+    """Answer requests until a signal comes."""
+    import uvicorn
+
+    from anaphor.web.catalog import Catalog
+    from anaphor.web.guard import Access
+    from anaphor.web.listener import Protocol
+    from anaphor.web.server import build_app
+
+    logging.basicConfig(format="anaphor: %(message)s", level=logging.ERROR)
+    hosts = {LOOPBACK, "localhost", "[::1]", name.lower()}
+    access = Access(token, listening.getsockname()[1], frozenset(hosts), any_address=is_wildcard(host))
+    config = uvicorn.Config(
+        build_app(Catalog(folder), access),
+        http=Protocol,
+        loop="asyncio",
+        ws="none",
+        log_config=None,
+        log_level=logging.CRITICAL,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=65_536,
+        timeout_graceful_shutdown=2,
+    )
+    # uvicorn closes everything at SIGTERM, and then raises the signal again.
+    signal.signal(signal.SIGTERM, _terminate)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket that accepts connections at the port, or at the next free one where none was asked for."""
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise ConfigError(f"host={host!r}: there is no such address") from None
+    first = PORT if port is None else port
+    for number in range(first, min(first + TRIED, 65536)):
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((where[0], number, *where[2:]))
+            listening.listen(512)
+        except OSError as error:
+            listening.close()
+            if isinstance(error, PermissionError) or not _is_taken(error):
+                raise ConfigError(f"cannot listen on {host} port {number}: {error.strerror}") from None
+            if port is not None:
+                raise ConfigError(f"port {port} is taken: give another one, or leave out --port") from None
+            continue
+        if number != first:
+            print(f"port {first} is taken: using {number}", file=sys.stderr, flush=True)
+        return listening
+    raise ConfigError(f"ports {first} to {first + TRIED - 1} are taken: give another one with --port")
+
+
+def _is_taken(error: OSError) -> bool:
+    import errno
+
+    return error.errno == errno.EADDRINUSE
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether it stands for all addresses of this computer."""
+    return host in ("", "0.0.0.0", "::")
+
+
+def public_name(host: str) -> str:
+    """The host as it stands in an address."""
+    name = socket.gethostname() if is_wildcard(host) else host
+    return f"[{name}]" if ":" in name else name
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def tunnel_hint(host: str, port: int) -> str | None:
+    """What to do about another computer: with --host, and in a session over ssh, where no browser can be opened."""
+    tunnel = f"ssh -L {port}:{LOOPBACK}:{port} {os.environ.get("USER", "USER")}@{socket.gethostname()}"
+    if not is_loopback(host):
+        return (
+            f"warning: {host} can be reached from other computers, and the connection is not encrypted; safer: leave out "
+            f"--host, run `{tunnel}` on your computer, and open the address there"
+        )
+    if os.environ.get("SSH_CONNECTION") and not has_display():
+        return f"to open it on your own computer, run there: {tunnel}"
+    return None
+
+
+def has_display() -> bool:
+    """Whether a browser has somewhere to open. On Linux the module knows browsers for terminals too, which would take
+    over this one."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("BROWSER"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def open_browser(address: str) -> None:
+    import contextlib
+    import webbrowser
+
+    with contextlib.suppress(Exception):  # the address is printed in any case
+        webbrowser.open(address)

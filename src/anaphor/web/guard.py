@@ -1,0 +1,178 @@
+"""What every request must pass, whatever its route and method: host, origin, token, size and time. And the headers of
+every response."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY = 1_000_000  # bytes
+BODY_SECONDS = 10.0
+REQUEST_SECONDS = 60.0
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+TOO_LARGE = f"the request is too large: at most {MAX_BODY:,} bytes"
+NO_TOKEN = "open the address that `anaphor serve` has printed: it holds the token"
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?", re.ASCII)
+# A link on another site leads here without the cookie that has just been set, because of SameSite=Strict; what this
+# page itself leads to has it.
+_CONTINUE = '<!doctype html><title>Anaphor</title><meta http-equiv="refresh" content="0; url=/"><a href="/">continue</a>'
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask: the names of this server and the secret of its users."""
+
+    token: str
+    port: int
+    hosts: frozenset[str]
+    """Names for the Host header, in lower case and without port; IPv6 addresses in brackets."""
+    any_address: bool = False
+    """Accept every IP address as a name: for a server on all addresses. No name of another site can be one."""
+
+    @property
+    def cookie(self) -> str:
+        # Browsers share cookies between the ports of a host.
+        return f"anaphor-{self.port}"
+
+    def is_own_host(self, header: str) -> bool:
+        match = _HOST.fullmatch(header.lower())
+        if match is None or int(match[2] or 80) != self.port:
+            return False
+        return match[1] in self.hosts or (self.any_address and _is_address(match[1]))
+
+    def is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """ASGI middleware. Nothing behind it sees a request that is not allowed."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        is_started = False
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal is_started
+            if message["type"] == "http.response.start":
+                is_started = True
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                answer = self.respond(scope)
+                await (self.app if answer is None else answer)(scope, _limit(receive), send_guarded)
+        except Exception as error:  # noqa: BLE001 (a bug of ours: the page gets one line, the terminal the rest)
+            if is_started:
+                raise
+            await _describe(error)(scope, receive, send_guarded)
+
+    def respond(self, scope: Scope) -> Response | None:
+        """The answer to a request that goes no further."""
+        headers, method, path = Headers(scope=scope), scope["method"], scope["path"]
+        host = headers.get("host", "")
+        if not self.access.is_own_host(host):
+            line = f"this server is not {host[:100]!r}: use the address it has printed (with a tunnel, the same port)"
+            return error_response(403 if host else 400, line)
+        if "upgrade" in headers:
+            return error_response(400, "this server does not switch protocols")
+        if method not in ("GET", "HEAD") and headers.get("origin", "").lower() != f"http://{host.lower()}":
+            return error_response(403, "only the page itself may send this")
+        if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > MAX_BODY:
+            return error_response(413, TOO_LARGE)
+        if not path.startswith("/"):
+            return error_response(400, "the address must begin with /")
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        if path == "/" and method in ("GET", "HEAD") and "token" in query:
+            return self._enter(query["token"], headers)
+        cookies = [value for line in headers.getlist("cookie") for value in _values(line, self.access.cookie)]
+        if not any(map(self.access.is_token, cookies)):
+            return Response(NO_TOKEN, 403, media_type="text/plain") if path == "/" else error_response(403, NO_TOKEN)
+        return None
+
+    def _enter(self, token: str, headers: Headers) -> Response:
+        """From the address with the token to the one without it."""
+        if not self.access.is_token(token):
+            return Response(f"wrong token: {NO_TOKEN}", 403, media_type="text/plain")
+        is_link = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        answer: Response = HTMLResponse(_CONTINUE) if is_link else RedirectResponse("/", 303)
+        answer.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict", path="/")
+        return answer
+
+
+def _values(line: str, name: str) -> list[str]:
+    """Values of a cookie. A name that comes twice is two cookies."""
+    pairs = (cookie_parser(part) for part in line.split(";"))
+    return [pair[name] for pair in pairs if name in pair]
+
+
+def _limit(receive: Receive) -> Receive:
+    """Count what arrives: a body in chunks does not say how long it is."""
+    size = 0
+
+    async def receive_limited() -> Message:
+        nonlocal size
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, "the request did not arrive in time") from None
+        size += len(message.get("body", b""))
+        if size > MAX_BODY:
+            raise HTTPException(413, TOO_LARGE)
+        return message
+
+    return receive_limited
+
+
+def _describe(error: Exception) -> Response:
+    """One line without paths."""
+    if isinstance(error, TimeoutError):
+        return error_response(503, "this took too long: try again later")
+    if isinstance(error, OSError):  # a disk that fails, too many open files
+        return error_response(503, f"the folder cannot be read now: {error.strerror or 'input/output error'}")
+    logger.error("unexpected error", exc_info=error)
+    return error_response(500, "internal error: the terminal of `anaphor serve` shows the details")
+
+
+def error_response(status: int, line: str) -> JSONResponse:
+    return JSONResponse({"error": line}, status)

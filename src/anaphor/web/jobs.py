@@ -1,0 +1,211 @@
+"""Jobs: work with a model, one at a time, in a worker process that can be killed. The server itself loads no model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_WAITING = 16
+MAX_KEPT = 32  # finished jobs
+MAX_RESULT = 64_000_000  # bytes
+JOB_SECONDS = 900.0
+POLL_SECONDS = 60.0  # a job that nobody asks for any more is cancelled
+CANCEL_SECONDS = 1.0  # for a job to end by itself before its process is killed
+IDLE_SECONDS = 600.0  # then the worker and its models leave the memory
+TICK = 0.1
+CLOSED = ("done", "failed", "cancelled")
+# -P: `-m` alone would put the current folder on the path, and execute a torch.py that lies there.
+COMMAND = (sys.executable, "-P", "-m", "anaphor.web.worker")
+
+
+class Busy(Exception):
+    """Too many jobs are waiting."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One request to the worker and what became of it."""
+
+    request: dict[str, Any]
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    state: str = "waiting"
+    progress: list[Any] = field(default_factory=lambda: [0, 1, "waiting"])
+    result: bytes = b"null"
+    """JSON, as the worker wrote it."""
+    error: str = ""
+    is_too_large: bool = False
+    polled: float = field(default_factory=time.monotonic)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state in CLOSED
+
+    def update(self, state: str, **values: Any) -> None:
+        self.state = state
+        for name, value in values.items():
+            setattr(self, name, value)
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for news, at most so long."""
+        self.polled = time.monotonic()
+        if not self.is_closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), seconds)
+        self.polled = time.monotonic()
+
+
+class Jobs:
+    """The queue and its worker, which is started at the first job and again after it was killed or has died."""
+
+    def __init__(self, command: Sequence[str] = COMMAND, seconds: float = JOB_SECONDS) -> None:
+        self.jobs: dict[str, Job] = {}
+        self._command, self._seconds = command, seconds
+        self._waiting: deque[Job] = deque()
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    def submit(self, request: dict[str, Any]) -> Job:
+        self._cancel_abandoned()
+        if len(self._waiting) >= MAX_WAITING:
+            raise Busy
+        job = Job(request)
+        self.jobs[job.id] = job
+        closed = [old for old in self.jobs.values() if old.is_closed]
+        for old in closed[: max(0, len(closed) - MAX_KEPT)]:
+            del self.jobs[old.id]
+        self._waiting.append(job)
+        self._news.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+        return job
+
+    def cancel(self, job: Job, reason: str = "cancelled") -> None:
+        """Of a running job the process is told, and killed if that does not help."""
+        if job.is_closed:
+            return
+        if job in self._waiting:
+            self._waiting.remove(job)
+        job.update("cancelled", error=reason)
+
+    def _cancel_abandoned(self) -> None:
+        for job in self.jobs.values():
+            if time.monotonic() - job.polled > POLL_SECONDS:
+                self.cancel(job, "cancelled: nobody asked for the result")
+
+    async def close(self) -> None:
+        for job in self.jobs.values():
+            self.cancel(job)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._stop()
+
+    async def _work(self) -> None:
+        while True:
+            while not self._waiting:
+                self._news.clear()
+                try:
+                    await asyncio.wait_for(self._news.wait(), IDLE_SECONDS)
+                except TimeoutError:
+                    await self._stop()
+            await self._run(self._waiting.popleft())
+
+    async def _run(self, job: Job) -> None:
+        job.update("running", progress=[0, 1, "starting"])
+        exchange = asyncio.create_task(self._exchange(job))
+        deadline = time.monotonic() + self._seconds
+        is_told = False
+        try:
+            while not exchange.done():
+                await asyncio.wait({exchange}, timeout=TICK)
+                self._cancel_abandoned()
+                if job.state == "cancelled" and not is_told:
+                    is_told, deadline = True, time.monotonic() + CANCEL_SECONDS
+                    await self._tell({"cancel": True})
+                if time.monotonic() > deadline:
+                    if not job.is_closed:
+                        job.update("failed", error=f"stopped: it took longer than {self._seconds:,.0f} seconds")
+                    await self._stop()
+        finally:
+            exchange.cancel()
+            await asyncio.gather(exchange, return_exceptions=True)
+
+    async def _exchange(self, job: Job) -> None:
+        """Send one request and read what comes back: progress, and at last one answer."""
+        try:
+            if self._process is None:
+                self._process = await self._start()
+            process = self._process
+            await self._tell(job.request)
+            assert process.stdout is not None
+            while True:
+                head = json.loads(await process.stdout.readuntil())
+                if head["length"] > MAX_RESULT:
+                    raise ValueError("the answer is too large to be shown")
+                body = await process.stdout.readexactly(head["length"])
+                if head["kind"] != "progress":
+                    break
+                if not job.is_closed:
+                    job.update("running", progress=json.loads(body))
+        except (EOFError, OSError) as error:
+            code = await self._stop()
+            reason = "it was killed, perhaps because the memory is full" if code == -9 else f"exit code {code}"
+            if isinstance(error, OSError) and error.strerror:
+                reason = error.strerror
+            head, body = {"kind": "failed"}, json.dumps(f"the process with the model has ended: {reason}").encode()
+        except ValueError as error:
+            await self._stop()
+            head, body = {"kind": "failed"}, json.dumps(str(error)).encode()
+        if job.is_closed:
+            return
+        if head["kind"] == "done":
+            job.update("done", result=body, progress=[1, 1, "done"])
+        else:
+            job.update("failed", error=json.loads(body), is_too_large=head["kind"] == "too large")
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # told by the end of its output
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                await self._process.stdin.drain()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """A process on one core, on no GPU, which gets no Ctrl-C of this one and ends with it."""
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **threads, "CUDA_VISIBLE_DEVICES": ""},
+            start_new_session=True,
+        )
+
+    async def _stop(self) -> int | None:
+        """Kill the worker. The result is how it ended, by our hand or another."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, TimeoutError):
+                await asyncio.wait_for(process.wait(), TICK)  # its output may end before it does
+        code = process.returncode
+        if code is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            code = await process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        return code

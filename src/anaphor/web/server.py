@@ -1,0 +1,295 @@
+"""The server of the live page: its files, the data of runs and studies by GET, work with models by POST.
+
+Runs have ids that the catalog makes; no path comes in or goes out. What changes anything is a POST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from anaphor.config import finite
+from anaphor.errors import AnaphorError
+from anaphor.web.catalog import Catalog, Listing
+from anaphor.web.guard import Access, Guard, error_response
+from anaphor.web.history import read_curves, read_samples
+from anaphor.web.jobs import Busy, Job, Jobs
+from anaphor.web.study_view import read_study
+from anaphor.web.worker import without_paths
+
+PAGE = "app.html"
+KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml", "png": "image/png"}
+SCAN_SECONDS = 0.5  # several open pages cost as much as one
+JOB_WAIT = 1.0
+MAX_READS = 256
+MAX_RUNS = 1000
+MAX_POINTS = 100_000
+MAX_TOKENS = 4096
+MAX_IMAGE = 700_000  # characters of base64
+NO_RUN, NO_STUDY = "no such run: it may have been deleted", "no such study: it may have been deleted"
+_ID = re.compile(r"[0-9a-f]{12}")
+_INTEGER = re.compile(r"-?[0-9]{1,15}")
+
+Fields = dict[str, type | tuple[type, ...]]
+NUMBER = (int, float)
+FIELDS: dict[str, Fields] = {
+    "look": {"run": str, "text": str, "image": str, "example": int},
+    "head": {"look": str, "tap": str, "head": (int, str), "unit": str},
+    "tokens": {"runs": list, "text": str},
+    "passages": {"runs": list, "split": str, "length": int, "count": int},
+    "continue": {"run": str, "text": str, "at": int, "tokens": int, "temperature": NUMBER, "seed": int},
+}
+"""What a job may be asked for, and the types of what comes with it."""
+
+
+def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Starlette:
+    """The whole server as an ASGI application."""
+    api = Api(catalog, jobs or Jobs())
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await api.close()
+
+    routes = [
+        Route("/", api.get_page, methods=["GET"]),
+        Route("/static/{name}", api.get_static, methods=["GET"]),
+        Route("/api/runs", api.get_runs, methods=["GET"]),
+        Route("/api/curves", api.get_curves, methods=["GET"]),
+        Route("/api/samples", api.get_samples, methods=["GET"]),
+        Route("/api/study", api.get_study, methods=["GET"]),
+        Route("/api/job", api.get_job, methods=["GET"]),
+        Route("/api/cancel", api.cancel, methods=["POST"]),
+        *(Route(f"/api/{verb}", api.submit, methods=["POST"]) for verb in FIELDS),
+    ]
+    handlers: dict[Any, Any] = {HTTPException: _on_http_exception, AnaphorError: _on_anaphor_error}
+    app = Starlette(
+        routes=routes, middleware=[Middleware(Guard, access=access)], exception_handlers=handlers, lifespan=lifespan
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _on_http_exception(request: Request, error: HTTPException) -> Response:
+    answer = error_response(error.status_code, error.detail)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _on_anaphor_error(request: Request, error: AnaphorError) -> Response:
+    return error_response(400, without_paths(str(error), {}))
+
+
+class Api:
+    """The routes. Files are read by one thread: a page may be open on a machine that trains."""
+
+    def __init__(self, catalog: Catalog, jobs: Jobs) -> None:
+        self.catalog, self.jobs = catalog, jobs
+        self._static = find_static()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self._reads = 0
+        self._listing: tuple[float, Listing] | None = None
+
+    async def close(self) -> None:
+        await self.jobs.close()
+        self._reader.shutdown(cancel_futures=True)
+
+    async def read(self, function: Callable[..., Any], *arguments: Any) -> Response:
+        """What a function returns, as JSON, computed in the reading thread."""
+        if self._reads >= MAX_READS:
+            raise HTTPException(503, "too many requests at a time: try again later")
+        self._reads += 1
+        try:
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(self._reader, lambda: encode(function(*arguments)))
+        finally:
+            self._reads -= 1
+        return Response(body, media_type="application/json")
+
+    def list_runs(self) -> Listing:
+        """The runs and studies, at most half a second old."""
+        if self._listing is None or time.monotonic() - self._listing[0] > SCAN_SECONDS:
+            listing = self.catalog.scan()
+            self._listing = time.monotonic(), listing
+        return self._listing[1]
+
+    async def get_page(self, request: Request) -> Response:
+        return Response(self._static[PAGE].read_bytes(), media_type="text/html")
+
+    async def get_static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        kind = KINDS.get(name.rpartition(".")[2])
+        if name not in self._static or kind is None:
+            raise HTTPException(404, "no such file")
+        return Response(self._static[name].read_bytes(), media_type=kind)
+
+    async def get_runs(self, request: Request) -> Response:
+        version = request.query_params.get("version")
+
+        def read() -> dict[str, Any]:
+            plain = self.list_runs().to_plain()
+            return {"version": version, "unchanged": True} if plain["version"] == version else plain
+
+        return await self.read(read)
+
+    async def get_curves(self, request: Request) -> Response:
+        given = [one.partition(":") for one in request.query_params.get("runs", "").split(",") if one]
+        if len(given) > MAX_RUNS:
+            raise HTTPException(400, f"{len(given):,} runs: ask for at most {MAX_RUNS:,} at a time")
+        points = _integer(request, "points", 1000, 10, MAX_POINTS)
+
+        def read() -> dict[str, Any]:
+            self.list_runs()
+            found = {key: self._read_run(key, cursor, points) for key, _, cursor in given if _ID.fullmatch(key)}
+            return {"runs": {key: value for key, value in found.items() if value}}
+
+        return await self.read(read)
+
+    def _read_run(self, key: str, cursor: str, points: int) -> dict[str, Any] | None:
+        """The curves of a run; an error of one must not keep the others from being shown. None: nothing new."""
+        try:
+            found = read_curves(self.catalog.path(key), cursor, points)
+        except (KeyError, FileNotFoundError):
+            return {"error": NO_RUN}
+        except OSError as error:
+            return {"error": f"the run cannot be read: {error.strerror}"}
+        is_news = found["restart"] or any(found["columns"].values()) or found["cursor"] != cursor
+        return found if is_news else None
+
+    async def get_samples(self, request: Request) -> Response:
+        key, after = request.query_params.get("run", ""), _integer(request, "after", -1, -1, 10**15)
+
+        def read() -> dict[str, Any]:
+            self.list_runs()
+            return {"samples": self._existing(lambda path: read_samples(path, after), key, NO_RUN)}
+
+        return await self.read(read)
+
+    async def get_study(self, request: Request) -> Response:
+        key = request.query_params.get("id", "")
+
+        def read() -> Any:
+            self.list_runs()
+            if key not in self.catalog.studies:
+                raise HTTPException(404, NO_STUDY)
+            return self._existing(lambda path: read_study(path, self.catalog), key, NO_STUDY)
+
+        return await self.read(read)
+
+    def _existing(self, function: Callable[..., Any], key: str, line: str) -> Any:
+        try:
+            return function(self.catalog.path(key))
+        except (KeyError, FileNotFoundError):
+            raise HTTPException(404, line) from None
+
+    async def submit(self, request: Request) -> Response:
+        verb = request.url.path.rpartition("/")[2]
+        values = check_fields(await _read_body(request), FIELDS[verb])
+        keys = [values["run"]] if "run" in values else values.get("runs", [])
+        if not (verb == "head" or 1 <= len(keys) <= 2):
+            raise HTTPException(400, "one run or two are needed")
+        loop = asyncio.get_running_loop()
+        names = await loop.run_in_executor(self._reader, self._names, keys)
+        paths = {key: path for key, (path, _) in names.items()}
+        if "run" in values:
+            values["run"] = paths[values["run"]]
+        if "runs" in values:
+            values["runs"] = [paths[key] for key in values["runs"]]
+        facts = {"ids": {path: key for key, path in paths.items()}, "names": dict(names.values())}
+        try:
+            job = self.jobs.submit({"verb": verb, **values, **facts})
+        except Busy:
+            raise HTTPException(503, "too many requests are waiting for a model: try again later") from None
+        return Response(encode({"job": job.id}), media_type="application/json")
+
+    def _names(self, keys: list[str]) -> dict[str, tuple[str, str]]:
+        """Path and name of each run."""
+        listing = self.list_runs()
+        names = {row["id"]: row["run"] for row in listing.runs}
+        found = {key: self._existing(str, key, NO_RUN) for key in keys if key in names}
+        if len(found) < len(set(keys)):
+            raise HTTPException(404, NO_RUN)
+        return {key: (path, names[key]) for key, path in found.items()}
+
+    def _job(self, key: object) -> Job:
+        job = self.jobs.jobs.get(key) if isinstance(key, str) else None
+        if job is None:
+            raise HTTPException(404, "no such job: ask again")
+        return job
+
+    async def get_job(self, request: Request) -> Response:
+        job = self._job(request.query_params.get("id"))
+        await job.wait(JOB_WAIT)
+        plain = {"state": job.state, "progress": job.progress}
+        if job.error:
+            plain["error"] = job.error
+        result = b"," + b'"result":' + job.result + b"}" if job.state == "done" else b"}"
+        return Response(encode(plain)[:-1] + result, 413 if job.is_too_large else 200, media_type="application/json")
+
+    async def cancel(self, request: Request) -> Response:
+        job = self._job((await _read_body(request)).get("job"))
+        self.jobs.cancel(job)
+        return Response(encode({"state": job.state}), media_type="application/json")
+
+
+def find_static() -> dict[str, Traversable]:
+    """The files of the page by name, and those that it shares with the page of `look`."""
+    folders = [files("anaphor.inspect") / "static", files("anaphor.web") / "static"]
+    return {file.name: file for folder in folders for file in folder.iterdir() if file.is_file()}
+
+
+def encode(value: Any) -> bytes:
+    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def check_fields(values: dict[str, Any], fields: Fields) -> dict[str, Any]:
+    """What was sent, if there is nothing unknown, too large or of another type in it."""
+    for name, value in values.items():
+        if name not in fields:
+            raise HTTPException(400, f"unknown field {name[:50]!r} (known: {', '.join(fields)})")
+        if not isinstance(value, fields[name]) or isinstance(value, bool):
+            raise HTTPException(400, f"the field {name} has a wrong type")
+        if name == "runs" and not all(isinstance(one, str) for one in value):
+            raise HTTPException(400, "the field runs must be a list of ids")
+    if len(values.get("text", "").split()) > MAX_TOKENS:  # every tokenizer has at least a token for a word
+        raise HTTPException(413, f"the text is too long: at most {MAX_TOKENS:,} tokens")
+    if len(values.get("image", "")) > MAX_IMAGE:
+        raise HTTPException(413, f"the image is too large: at most {MAX_IMAGE:,} characters of base64")
+    return dict(values)
+
+
+async def _read_body(request: Request) -> dict[str, Any]:
+    body = await request.body()
+    try:
+        values = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise HTTPException(400, "the request must be a JSON object")
+    return values
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _integer(request: Request, name: str, default: int, low: int, high: int) -> int:
+    given = request.query_params.get(name, str(default))
+    if not _INTEGER.fullmatch(given) or not low <= int(given) <= high:
+        raise HTTPException(400, f"{name} must be a whole number from {low:,} to {high:,}")
+    return int(given)
