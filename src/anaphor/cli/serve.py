@@ -157,11 +157,11 @@ def is_loopback(host: str) -> bool:
 
 def tunnel_hint(host: str, port: int) -> str | None:
     """What to do about another computer: with --host, and in a session over ssh, where no browser can be opened."""
-    tunnel = f"ssh -L {port}:{LOOPBACK}:{port} {os.environ.get("USER", "USER")}@{socket.gethostname()}"
+    tunnel = f"ssh -L {port}:{LOOPBACK}:{port} {os.environ.get('USER', 'USER')}@{socket.gethostname()}"
     if not is_loopback(host):
         return (
-            f"warning: {host} can be reached from other computers, and the connection is not encrypted; safer: leave out "
-            f"--host, run `{tunnel}` on your computer, and open the address there"
+            f"warning: {host} can be reached from other computers, and the connection is not encrypted; safer: leave "
+            f"out --host, run `{tunnel}` on your computer, and open the address there"
         )
     if os.environ.get("SSH_CONNECTION") and not has_display():
         return f"to open it on your own computer, run there: {tunnel}"

@@ -36,7 +36,9 @@ NO_TOKEN = "open the address that `anaphor serve` has printed: it holds the toke
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?", re.ASCII)
 # A link on another site leads here without the cookie that has just been set, because of SameSite=Strict; what this
 # page itself leads to has it.
-_CONTINUE = '<!doctype html><title>Anaphor</title><meta http-equiv="refresh" content="0; url=/"><a href="/">continue</a>'
+_CONTINUE = (
+    '<!doctype html><title>Anaphor</title><meta http-equiv="refresh" content="0; url=/"><a href="/">continue</a>'
+)
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +103,7 @@ class Guard:
             async with asyncio.timeout(REQUEST_SECONDS):
                 answer = self.respond(scope)
                 await (self.app if answer is None else answer)(scope, _limit(receive), send_guarded)
-        except Exception as error:  # noqa: BLE001 (a bug of ours: the page gets one line, the terminal the rest)
+        except Exception as error:  # a bug of ours: the page gets one line, the terminal the rest
             if is_started:
                 raise
             await _describe(error)(scope, receive, send_guarded)

@@ -45,16 +45,8 @@ NO_RUN, NO_STUDY = "no such run: it may have been deleted", "no such study: it m
 _ID = re.compile(r"[0-9a-f]{12}")
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
 
-Fields = dict[str, type | tuple[type, ...]]
-NUMBER = (int, float)
-FIELDS: dict[str, Fields] = {
-    "look": {"run": str, "text": str, "image": str, "example": int},
-    "head": {"look": str, "tap": str, "head": (int, str), "unit": str},
-    "tokens": {"runs": list, "text": str},
-    "passages": {"runs": list, "split": str, "length": int, "count": int},
-    "continue": {"run": str, "text": str, "at": int, "tokens": int, "temperature": NUMBER, "seed": int},
-}
-"""What a job may be asked for, and the types of what comes with it."""
+VERBS = ("look", "head", "tokens", "passages", "continue")
+"""Work with models; `anaphor.web.inference` says what options each has, and checks them."""
 
 
 def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Starlette:
@@ -75,7 +67,7 @@ def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Sta
         Route("/api/study", api.get_study, methods=["GET"]),
         Route("/api/job", api.get_job, methods=["GET"]),
         Route("/api/cancel", api.cancel, methods=["POST"]),
-        *(Route(f"/api/{verb}", api.submit, methods=["POST"]) for verb in FIELDS),
+        *(Route(f"/api/{verb}", api.submit, methods=["POST"]) for verb in VERBS),
     ]
     handlers: dict[Any, Any] = {HTTPException: _on_http_exception, AnaphorError: _on_anaphor_error}
     app = Starlette(
@@ -198,21 +190,17 @@ class Api:
             raise HTTPException(404, line) from None
 
     async def submit(self, request: Request) -> Response:
-        verb = request.url.path.rpartition("/")[2]
-        values = check_fields(await _read_body(request), FIELDS[verb])
+        values = check_values(await _read_body(request))
         keys = [values["run"]] if "run" in values else values.get("runs", [])
-        if not (verb == "head" or 1 <= len(keys) <= 2):
-            raise HTTPException(400, "one run or two are needed")
         loop = asyncio.get_running_loop()
         names = await loop.run_in_executor(self._reader, self._names, keys)
-        paths = {key: path for key, (path, _) in names.items()}
         if "run" in values:
-            values["run"] = paths[values["run"]]
+            values["run"] = names[values["run"]][0]
         if "runs" in values:
-            values["runs"] = [paths[key] for key in values["runs"]]
-        facts = {"ids": {path: key for key, path in paths.items()}, "names": dict(names.values())}
+            values["runs"] = {key: names[key][0] for key in keys}
+        values["verb"] = request.url.path.rpartition("/")[2]
         try:
-            job = self.jobs.submit({"verb": verb, **values, **facts})
+            job = self.jobs.submit({"request": values, "names": dict(names.values())})
         except Busy:
             raise HTTPException(503, "too many requests are waiting for a model: try again later") from None
         return Response(encode({"job": job.id}), media_type="application/json")
@@ -254,21 +242,31 @@ def find_static() -> dict[str, Traversable]:
 
 
 def encode(value: Any) -> bytes:
-    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+        "utf-8", "replace"
+    )
 
 
-def check_fields(values: dict[str, Any], fields: Fields) -> dict[str, Any]:
-    """What was sent, if there is nothing unknown, too large or of another type in it."""
+def check_values(values: dict[str, Any]) -> dict[str, Any]:
+    """What was sent, if its runs are ids, all else is text and numbers, and nothing is too large."""
     for name, value in values.items():
-        if name not in fields:
-            raise HTTPException(400, f"unknown field {name[:50]!r} (known: {', '.join(fields)})")
-        if not isinstance(value, fields[name]) or isinstance(value, bool):
-            raise HTTPException(400, f"the field {name} has a wrong type")
-        if name == "runs" and not all(isinstance(one, str) for one in value):
-            raise HTTPException(400, "the field runs must be a list of ids")
-    if len(values.get("text", "").split()) > MAX_TOKENS:  # every tokenizer has at least a token for a word
+        if name == "runs":
+            if (
+                not isinstance(value, list)
+                or not all(isinstance(one, str) for one in value)
+                or not 1 <= len(value) <= 2
+            ):
+                raise HTTPException(400, "runs must be a list of one or two ids")
+        elif not isinstance(value, str | int | float | None):
+            raise HTTPException(400, f"{name[:50]!r} must be a text or a number")
+    if "run" in values and not isinstance(values["run"], str):
+        raise HTTPException(400, "run must be an id")
+    if "run" in values and "runs" in values:
+        raise HTTPException(400, "give run or runs")
+    text, image = values.get("text"), values.get("image")
+    if isinstance(text, str) and len(text.split()) > MAX_TOKENS:  # a tokenizer has at least a token for a word
         raise HTTPException(413, f"the text is too long: at most {MAX_TOKENS:,} tokens")
-    if len(values.get("image", "")) > MAX_IMAGE:
+    if isinstance(image, str) and len(image) > MAX_IMAGE:
         raise HTTPException(413, f"the image is too large: at most {MAX_IMAGE:,} characters of base64")
     return dict(values)
 

@@ -13,53 +13,18 @@ import re
 import threading
 import time
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from anaphor.config import finite
 from anaphor.errors import AnaphorError, ConfigError, TooLarge
 from anaphor.training.run_folder import RunFolder
 
-if TYPE_CHECKING:
-    from anaphor.training.load import Run
-
-MAX_MODELS = 2
 NICENESS = 10
 PROGRESS_SECONDS = 0.2
-Answer = Callable[[dict[str, Any], "Models"], dict[str, Any]]
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
 _PATH = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\"`:;,()]+)+[/\\]?")
-
-
-class Models:
-    """Loaded runs, at most two. One whose checkpoints have changed since is loaded again."""
-
-    def __init__(self) -> None:
-        self._runs: OrderedDict[Path, tuple[object, Run]] = OrderedDict()
-
-    def load(self, folder: Path | str) -> Run:
-        folder = Path(folder)
-        refuse_own_parts(folder)
-        stamp = read_stamp(folder)
-        if folder in self._runs and self._runs[folder][0] == stamp:
-            self._runs.move_to_end(folder)
-            return self._runs[folder][1]
-
-        from anaphor.training.load import load_run
-
-        self._runs.pop(folder, None)
-        while len(self._runs) >= MAX_MODELS:
-            self._runs.popitem(last=False)  # before the next one is loaded: two fit into memory
-        run = load_run(folder, device="cpu", threads=1, warn=lambda line: None)
-        self._runs[folder] = stamp, run
-        return run
-
-
-def read_stamp(folder: Path) -> object:
-    """Changes when the run gets another checkpoint."""
-    paths = [RunFolder(folder).spec, *sorted(RunFolder(folder).checkpoints.glob("*"))]
-    return [(path.name, path.stat().st_mtime_ns) for path in paths if path.exists()]
 
 
 def refuse_own_parts(folder: Path) -> None:
@@ -95,12 +60,14 @@ class Channel:
         return message
 
     def send(self, kind: str, value: Any) -> None:
-        body = json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+        body = json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+            "utf-8", "replace"
+        )
         self._sink.write(json.dumps({"kind": kind, "length": len(body)}).encode() + b"\n" + body)
         self._sink.flush()
 
 
-def respond(request: dict[str, Any], models: Models, channel: Channel, answer: Answer) -> None:
+def respond(message: dict[str, Any], channel: Channel, answer: Answer) -> None:
     """Work on one request and send one answer, whatever happens."""
     from anaphor.evaluation import Cancelled, progress_listener
 
@@ -115,14 +82,16 @@ def respond(request: dict[str, Any], models: Models, channel: Channel, answer: A
             channel.send("progress", [round(fraction * 1000), 1000, name])
 
     try:
+        for path in message["names"]:
+            refuse_own_parts(Path(path))
         with progress_listener(listen):
-            channel.send("done", answer(request, models))
+            channel.send("done", answer(message["request"]))
     except Cancelled:
         channel.send("failed", "cancelled")
     except TooLarge as error:
-        channel.send("too large", without_paths(str(error), request))
+        channel.send("too large", without_paths(str(error), message["names"]))
     except AnaphorError as error:
-        channel.send("failed", without_paths(str(error), request))
+        channel.send("failed", without_paths(str(error), message["names"]))
     except OSError as error:
         channel.send("failed", f"a file of the run cannot be read: {error.strerror or type(error).__name__}")
     except MemoryError:
@@ -132,24 +101,34 @@ def respond(request: dict[str, Any], models: Models, channel: Channel, answer: A
         channel.send("failed", "internal error: the terminal of `anaphor serve` shows the details")
 
 
-def without_paths(line: str, request: dict[str, Any]) -> str:
+def without_paths(line: str, names: Mapping[str, str]) -> str:
     """A message for the page: runs by their names, of other files the last part."""
-    for path, name in request.get("names", {}).items():
+    for path, name in names.items():
         line = line.replace(path, name)
     return " ".join(_PATH.sub(lambda match: re.split(r"[/\\]", match[0].rstrip("/\\"))[-1], line).split())
 
 
 def main(answer: Answer | None = None) -> NoReturn:
-    """Answer until the input is closed, with `anaphor.web.inference.answer` or another function."""
+    """Answer until the input is closed, by `anaphor.web.inference` or by another function."""
     os.nice(NICENESS)
     # Of this process's own, so that nothing a library prints gets between the answers.
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    channel, models = Channel(source, sink), Models()
+    channel = Channel(source, sink)
     if answer is None:
-        from anaphor.web.inference import answer
+        answer = load_inference()
     while True:
-        respond(channel.receive(), models, channel, answer)
+        respond(channel.receive(), channel, answer)
+
+
+def load_inference() -> Answer:
+    import torch
+
+    from anaphor.web import inference
+
+    torch.set_num_threads(1)
+    cache = inference.Cache()
+    return lambda request: inference.answer(request, cache)
 
 
 if __name__ == "__main__":
