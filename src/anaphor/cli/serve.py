@@ -14,13 +14,16 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import tyro
 
 from anaphor.cli.table import for_terminal
 from anaphor.errors import ConfigError, DataError
 from anaphor.flags import parse
+
+if TYPE_CHECKING:
+    from uvicorn import Config
 
 PORT, TRIED = 8765, 100
 LOOPBACK = "127.0.0.1"
@@ -57,8 +60,7 @@ def run(words: Sequence[str]) -> int:
     listening = listen(options.host, options.port)
     port: int = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    name = public_name(options.host)
-    address = f"http://{name}:{port}/?token={token}"
+    address = f"http://{public_name(options.host)}:{port}/?token={token}"
     found = {"address": address, "port": port, "folder": str(folder.resolve())}
     # Not through rich: an address must not be broken into two lines.
     print(json.dumps(found) if options.json else for_terminal(address, sys.stdout), flush=True)
@@ -67,24 +69,29 @@ def run(words: Sequence[str]) -> int:
         print(hint, file=sys.stderr, flush=True)
     if options.browser and has_display():
         threading.Thread(target=open_browser, args=(address,), daemon=True).start()
-    serve(folder, token, listening, name, options.host)
+    logging.basicConfig(format="anaphor: %(message)s", level=logging.ERROR)
+
+    from uvicorn import Server
+
+    # uvicorn closes everything at SIGTERM, and then raises the signal again.
+    signal.signal(signal.SIGTERM, _terminate)
+    Server(build_config(folder, token, listening, options.host)).run(sockets=[listening])
     return 0
 
 
-def serve(folder: Path, token: str, listening: socket.socket, name: str, host: str) -> None:
-    """Answer requests until a signal comes."""
-    import uvicorn
+def build_config(folder: Path, token: str, listening: socket.socket, host: str, **options: Any) -> Config:
+    """The server of uvicorn for a folder. Options: those of `build_app`."""
+    from uvicorn import Config
 
     from anaphor.web.catalog import Catalog
     from anaphor.web.guard import Access
     from anaphor.web.listener import Protocol
     from anaphor.web.server import build_app
 
-    logging.basicConfig(format="anaphor: %(message)s", level=logging.ERROR)
-    hosts = {LOOPBACK, "localhost", "[::1]", name.lower()}
+    hosts = {LOOPBACK, "localhost", "[::1]", public_name(host).lower()}
     access = Access(token, listening.getsockname()[1], frozenset(hosts), any_address=is_wildcard(host))
-    config = uvicorn.Config(
-        build_app(Catalog(folder), access),
+    return Config(
+        build_app(Catalog(folder), access, **options),
         http=Protocol,
         loop="asyncio",
         ws="none",
@@ -96,9 +103,6 @@ def serve(folder: Path, token: str, listening: socket.socket, name: str, host: s
         h11_max_incomplete_event_size=65_536,
         timeout_graceful_shutdown=2,
     )
-    # uvicorn closes everything at SIGTERM, and then raises the signal again.
-    signal.signal(signal.SIGTERM, _terminate)
-    uvicorn.Server(config).run(sockets=[listening])
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

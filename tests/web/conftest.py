@@ -1,0 +1,218 @@
+"""A folder with small runs of every kind, a server for it, and a browser.
+
+The runs are trained once for all processes of a test run. Each process has its own copy of the folder, so that tests of
+another one cannot change it. A test that changes runs itself makes a copy: `copied`.
+"""
+
+import fcntl
+import http.client
+import json
+import random
+import shutil
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from PIL import Image
+
+from anaphor.cli.main import main
+from anaphor.cli.serve import build_config, listen
+from anaphor.studies.report import report
+from anaphor.studies.spec import read_study
+from anaphor.studies.study import Study, lock_study
+from anaphor.training.run_folder import RunFolder
+from anaphor.web.catalog import make_id
+from studies.here import Here, Silent
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+HOSTILE = "<script>alert(1)</script>"
+TEXT = f"the cat sat on the mat\nthe dog sat on the log\na bird saw {HOSTILE} on the log\n"
+LANGUAGE = "lm --data data/text.txt --width 16 --batch-size 4 --bptt 8 --steps 24 --eval-every 8"
+RUNS = {
+    "lstm": f"{LANGUAGE} --model lstm --layers 1",
+    "lstm-1": f"{LANGUAGE} --model lstm --layers 1 --seed 1",
+    f"hybrid {HOSTILE.replace('/', '⁄')}": f"{LANGUAGE} --model hybrid --layers 3 --heads 2 --memory 16",
+    "diverged": f"{LANGUAGE} --model lstm --layers 1 --lr 1e20",
+    "translation": "translate --data data/train.en,data/train.de --model luong --width 16 --steps 4 --batch-size 8 "
+    "--beam 1",
+    "images": "images --data data/images --width 16 --layers 1 --steps 2 --batch-size 8",
+    "labels": "classify --data data/labels.tsv --model transformer --heads 2 --width 16 --layers 1 --steps 2 "
+    "--batch-size 8",
+}
+STUDY = """
+base: {data: %s, width: 8, layers: 1, batch_size: 2, bptt: 4, steps: 4, eval_every: 2, device: cpu}
+parameters:
+  width: {values: [4, 8]}
+seeds: 2
+"""
+
+
+def write_data(folder):
+    folder.mkdir()
+    (folder / "text.txt").write_text(TEXT * 30, encoding="utf-8")
+    draw = random.Random(0)
+    for split, count in (("train", 60), ("valid", 8)):
+        lines = [" ".join(draw.choices("abcde", k=draw.randint(1, 4))) for _ in range(count)]
+        (folder / f"{split}.en").write_text("\n".join(lines))
+        (folder / f"{split}.de").write_text("\n".join(line.upper() for line in lines))
+    rows = [f"a {draw.choice(('red', 'blue'))} house {HOSTILE}" for _ in range(60)]
+    labels = "".join(f"{row}\t{'warm' if 'red' in row else 'cold'}\n" for row in rows)
+    (folder / "labels.tsv").write_text("text\tlabel\n" + labels)
+    pixels = np.random.default_rng(0)
+    for name, color in (("dark", 40), ("light", 200)):
+        (folder / "images" / name).mkdir(parents=True)
+        for number in range(16):
+            image = pixels.integers(color, color + 50, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(image).save(folder / "images" / name / f"{number}.png")
+
+
+def train_all(root):
+    """`data/` and `runs/`; the runs that can be read by everybody and changed by nobody."""
+    write_data(root / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setenv("ANAPHOR_CACHE", str(root / "cache"))
+        patch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+        for name, words in RUNS.items():
+            code = main(["train", *words.split(), "--out", f"runs/{name}", "--device", "cpu", "--no-test", "--json"])
+            assert code == (3 if name == "diverged" else 0), name
+        (root / "study.yaml").write_text(STUDY % (root / "data" / "text.txt"))
+        folder = root / "runs" / "study"
+        folder.mkdir()
+        with lock_study(folder):
+            study = Study(read_study(root / "study.yaml"), folder, Here(), Silent())
+            study.run()
+            report(study)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of runs that all processes share. Use `folder`."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if base.name.startswith("popen-") else base) / "trained"
+    with open(root.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "ready").exists():
+            root.mkdir()
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(torch.float32)
+            train_all(root)
+            torch.set_default_dtype(before)
+            (root / "ready").touch()
+    return root / "runs"
+
+
+def begin_run(folder, source):
+    """A run that trains, as far as files can tell: half of the metrics, no result. Its lock must be held as well."""
+    shutil.copytree(source, folder)
+    (folder / "result.json").unlink()
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
+    return lines[len(lines) // 2 :]
+
+
+@pytest.fixture(scope="session")
+def folder(trained, tmp_path_factory):
+    """Runs of every kind and a study. `training` is one in progress."""
+    folder = tmp_path_factory.mktemp("web") / "runs"
+    shutil.copytree(trained, folder)
+    begin_run(folder / "training", trained / "lstm")
+    with RunFolder(folder / "training").lock():
+        yield folder
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    """A copy of the runs that a test may change. Nobody trains in it."""
+    return Path(shutil.copytree(folder, tmp_path / "runs"))
+
+
+@pytest.fixture(scope="session")
+def ids(folder):
+    """Ids of the runs by name; the one with markup in its name is `hybrid`."""
+    return {path.name.partition(" ")[0]: make_id(path.name) for path in folder.iterdir()}
+
+
+class Served(SimpleNamespace):
+    """A running server: `address` (with the token), `url` (without), `port`, `token`, `folder`, `app`."""
+
+    def request(self, method, path, body=None, *, cookie=True, origin=True, **headers):
+        """Status, headers and bytes. The headers of a page unless others are given; None leaves one out."""
+        every = {"Host": f"127.0.0.1:{self.port}"}
+        if cookie:
+            every["Cookie"] = f"anaphor-{self.port}={self.token}"
+        if origin and method not in ("GET", "HEAD"):
+            every["Origin"] = self.url
+        every |= {name.replace("_", "-"): value for name, value in headers.items()}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            if body is not None:
+                every.setdefault("Content-Length", str(len(body)))
+            for name, value in every.items():
+                if value is not None:
+                    connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return SimpleNamespace(status=answer.status, headers=answer.headers, body=answer.read())
+        finally:
+            connection.close()
+
+    def ask(self, path):
+        """JSON by GET."""
+        answer = self.request("GET", path)
+        assert answer.status == 200, answer.body
+        assert answer.headers["Content-Type"] == "application/json"
+        return json.loads(answer.body)
+
+    def send(self, path, **values):
+        """JSON by POST: what the job gives, or its error as {"error": …}."""
+        answer = self.request("POST", path, json.dumps(values).encode())
+        found = json.loads(answer.body)
+        key = found.get("job")
+        while "job" in found or found.get("state") in ("waiting", "running"):
+            found = json.loads(self.request("GET", f"/api/job?id={key}").body)
+        return found["result"] if "result" in found else {"error": found["error"]}
+
+
+@contextmanager
+def serving(folder, **options):
+    """A server for a folder, in a thread."""
+    listening, token = listen("127.0.0.1", 0), "t" * 32
+    port = listening.getsockname()[1]
+    server = uvicorn.Server(build_config(folder, token, listening, "127.0.0.1", **options))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    url = f"http://127.0.0.1:{port}"
+    try:
+        yield Served(
+            address=f"{url}/?token={token}", url=url, port=port, token=token, folder=folder, app=server.config.app
+        )
+    finally:
+        server.should_exit = True
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def served(folder):
+    """A server for `folder`."""
+    with serving(folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium; without it tests are skipped and say so."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium to open the page with: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
