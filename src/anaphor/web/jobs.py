@@ -69,9 +69,10 @@ class Job:
 class Jobs:
     """The queue and its worker, which is started at the first job and again after it was killed or has died."""
 
-    def __init__(self, command: Sequence[str] = COMMAND, seconds: float = JOB_SECONDS) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self.jobs: dict[str, Job] = {}
-        self._command, self._seconds = command, seconds
+        self.seconds = JOB_SECONDS
+        self._command = command
         self._waiting: deque[Job] = deque()
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -126,7 +127,7 @@ class Jobs:
     async def _run(self, job: Job) -> None:
         job.update("running", progress=[0, 1, "starting"])
         exchange = asyncio.create_task(self._exchange(job))
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + self.seconds
         is_told = False
         try:
             while not exchange.done():
@@ -137,7 +138,7 @@ class Jobs:
                     await self._tell({"cancel": True})
                 if time.monotonic() > deadline:
                     if not job.is_closed:
-                        job.update("failed", error=f"stopped: it took longer than {self._seconds:,.0f} seconds")
+                        job.update("failed", error=f"stopped: it took longer than {self.seconds:g} seconds")
                     await self._stop()
         finally:
             exchange.cancel()

@@ -23,8 +23,13 @@ from anaphor.training.run_folder import RunFolder
 
 NICENESS = 10
 PROGRESS_SECONDS = 0.2
-Answer = Callable[[dict[str, Any]], dict[str, Any]]
+Listener = Callable[[str, float], None]
+Answer = Callable[[dict[str, Any], Listener], dict[str, Any]]
 _PATH = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\"`:;,()]+)+[/\\]?")
+
+
+class Cancelled(Exception):
+    """The server does not want the answer any more."""
 
 
 def refuse_own_parts(folder: Path) -> None:
@@ -69,8 +74,6 @@ class Channel:
 
 def respond(message: dict[str, Any], channel: Channel, answer: Answer) -> None:
     """Work on one request and send one answer, whatever happens."""
-    from anaphor.evaluation import Cancelled, progress_listener
-
     told = 0.0
 
     def listen(name: str, fraction: float) -> None:
@@ -84,8 +87,7 @@ def respond(message: dict[str, Any], channel: Channel, answer: Answer) -> None:
     try:
         for path in message["names"]:
             refuse_own_parts(Path(path))
-        with progress_listener(listen):
-            channel.send("done", answer(message["request"]))
+        channel.send("done", answer(message["request"], listen))
     except Cancelled:
         channel.send("failed", "cancelled")
     except TooLarge as error:
@@ -124,11 +126,17 @@ def main(answer: Answer | None = None) -> NoReturn:
 def load_inference() -> Answer:
     import torch
 
+    from anaphor.evaluation import progress_listener
     from anaphor.web import inference
 
     torch.set_num_threads(1)
     cache = inference.Cache()
-    return lambda request: inference.answer(request, cache)
+
+    def answer(request: dict[str, Any], listen: Listener) -> dict[str, Any]:
+        with progress_listener(listen):
+            return inference.answer(request, cache)
+
+    return answer
 
 
 if __name__ == "__main__":
