@@ -154,7 +154,7 @@ def test_a_job_that_nobody_asks_for_is_given_up(monkeypatch):
         return left
 
     left = play(scene)
-    assert (left.state, left.error) == ("cancelled", "cancelled: nobody asked for the result")
+    assert (left.state, left.error) == ("cancelled", "cancelled: the page stopped asking for the result")
 
 
 def test_only_the_latest_results_are_kept(monkeypatch):

@@ -33,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 class Options:
     """Show runs and studies below a folder in the browser, live: curves, samples, tokens, attention. Ctrl-C stops it.
 
-    The address that is printed holds a token; nobody without it sees anything.
+    The address that is printed includes a token, without which the server shows nothing.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path()

@@ -104,7 +104,7 @@ class Jobs:
     def _cancel_abandoned(self) -> None:
         for job in self.jobs.values():
             if time.monotonic() - job.polled > POLL_SECONDS:
-                self.cancel(job, "cancelled: nobody asked for the result")
+                self.cancel(job, "cancelled: the page stopped asking for the result")
 
     async def close(self) -> None:
         for job in self.jobs.values():
