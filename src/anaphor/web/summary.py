@@ -17,13 +17,13 @@ from anaphor.registry import TASKS
 from anaphor.training.run_folder import LARGEST_RESULT
 from anaphor.training.spec import TaskDefinition
 from anaphor.web.history import (
+    AXES,
     METRICS,
     SAMPLES,
-    Cursor,
+    LastAndBest,
     find_counted,
     flatten_row,
     open_file,
-    read_lines,
     to_number,
 )
 from anaphor.web.locks import LOCK, HeldLocks, read_holder
@@ -71,7 +71,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = from_text(read_file(path, LARGEST_FILE).decode())
+        values = from_text(read_file(path, LARGEST_FILE).decode(), fast=True)
     except ConfigError as error:
         raise DataError(f"{path.name} {error}") from None
     except OSError as error:
@@ -128,7 +128,7 @@ def newest(files: Stats) -> float:
 
 
 class RunReader:
-    """A run's summary, kept up to date. Of metrics only new lines are read."""
+    """A run's summary, kept up to date: a file is read again when it has changed, and of metrics what is new."""
 
     files = (SPEC, METRICS, RESULT, SAMPLES, LOCK, CELL_STATUS, CHECKPOINTS)
 
@@ -136,75 +136,49 @@ class RunReader:
         self.folder = folder
         self._before: Any = None
         self._row: dict[str, Any] = {}
-        self._cursor: Cursor | None = None
-        self._forget()
-
-    def _forget(self) -> None:
-        self._first: dict[str, Any] = {}
-        self._last: dict[str, Any] = {}
-        self._values: dict[str, list[tuple[int, float]]] = {}
-        """Best so far of each metric, as (step, smallest) and (step, largest)."""
-        self._names: dict[str, None] = {}
+        self._metrics: LastAndBest | None = None
 
     def read(self, locks: HeldLocks) -> dict[str, Any]:
+        """The run in a few values. FileNotFoundError where it is gone."""
         files = stat_files(self.folder, self.files)
         if SPEC not in files:
             raise FileNotFoundError(self.folder / SPEC)
         holder = read_holder(self.folder)
         is_held = locks.is_held(self.folder, holder, None if RESULT in files else newest(files))
-        state = (files, is_held)
-        if state != self._before:
-            self._row = self._summarize(files, is_held)
-            self._row["started"] = holder.since if holder else files[SPEC][2] / 1e9
-            self._before = state
+        if (files, is_held) != self._before:
+            started = holder.since if holder else files[SPEC][2] / 1e9
+            self._row = {**self._summarize(files, is_held), "started": started}
+            self._before = (files, is_held)
         return self._row
 
     def _summarize(self, files: Stats, is_held: bool) -> dict[str, Any]:
         problems: list[str] = []
-        document: dict[str, Any] = {}
-        settings: dict[str, Any] = {}
-        result: dict[str, Any] = {}
-        cell: dict[str, Any] = {}
-        try:
-            document = read_yaml(self.folder / SPEC)
-            check_format(document, Path(SPEC), required=True)
-            sections = {key: value for key, value in document.items() if key not in NOT_SETTINGS}
-            settings = make_plain(flatten_sections(sections, Path(SPEC)))
-        except AnaphorError as error:
-            problems.append(str(error))
-        try:
-            result = read_json(self.folder / RESULT)
-            cell = read_json(self.folder / CELL_STATUS)
-        except DataError as error:
-            problems.append(str(error))
-        damaged = self._read_metrics(problems) if METRICS in files else 0
-        if damaged:
-            problems.append(f"{METRICS} has {damaged} damaged line{'s' if damaged > 1 else ''}")
-        task = make_plain(document.get("task"))
+        task, settings = self._read_spec(problems)
+        result = self._read_json(RESULT, problems)
+        cell = self._read_json(CELL_STATUS, problems)
         definition = find_task(task)
-        metrics = find_metrics(definition, self._values)
-        metric = find_selecting(metrics, settings)
-        counted = definition.counted if definition else find_counted(self._last)
         valid, test = (to_scores(result.get(split)) for split in ("valid", "test"))
-        best = self._best(metric, valid)
-        status = find_status(settings, result, cell, is_held=is_held)
-        if status == "diverged" or (status == "stopped" and cell):
-            problems.insert(0, make_plain(str((result if status == "diverged" else cell).get("reason") or "")))
-        step = result.get("steps") if type(result.get("steps")) is int and not is_held else self._last.get("step")
-        flat = flatten_row(self._last)
+        last, best = self._read_metrics(definition, settings, valid, problems) if METRICS in files else ({}, None)
+        flat = flatten_row(last)
+        metrics = find_metrics(definition, flat)
+        metric = find_selecting(metrics, settings)
+        counted = definition.counted if definition else find_counted(last)
+        status = find_status(settings, result, is_held=is_held)
+        reason = result.get("reason") if status == "diverged" else cell.get("reason") if status == "stopped" else None
+        scored = to_number(valid.get(metric.name)) if valid and metric else None
         return {
-            "task": task if isinstance(task, str) else None,
+            "task": task,
             "status": status,
-            "error": "; ".join(filter(None, problems)) or None,
-            "step": step,
+            "error": make_plain("; ".join(filter(None, [str(reason or ""), *problems]))) or None,
+            "step": to_number(last.get("step")) if is_held else to_number(result.get("steps", last.get("step"))),
             "steps": plan_steps(settings, flat),
-            "epoch": to_number(self._last.get("epoch")),
+            "epoch": to_number(last.get("epoch")),
             "metric": metric.name if metric else None,
             "goal": metric.goal if metric else None,
-            "best": best,
+            "best": best if scored is None else scored,
             "last": to_number(flat.get(f"valid.{metric.name}")) if metric else None,
             "parameters": to_number(result.get("parameters")),
-            "throughput": to_number(result.get(f"{counted}_per_second")) or to_number(flat.get("throughput")),
+            "throughput": to_number(result.get(f"{counted}_per_second", flat.get("throughput"))),
             "counted": counted,
             "written": newest(files),
             "seed": settings.get("seed"),
@@ -214,61 +188,57 @@ class RunReader:
                 {"name": one.name, "goal": one.goal, "label": one.label, "unit": one.unit, "digits": one.digits}
                 for one in metrics.values()
             ],
-            "curves": list_curves(definition, self._names),
+            "curves": list_curves(definition, flat),
             "offers": list_offers(definition, files),
             "scores": {"valid": valid, "test": test},
         }
 
-    def _read_metrics(self, problems: list[str]) -> int:
-        """Take note of new lines. Gives the number of damaged ones."""
+    def _read_spec(self, problems: list[str]) -> tuple[str | None, dict[str, Any]]:
         try:
-            while True:
-                found = read_lines(self.folder / METRICS, self._cursor)
-                if found.restart or self._cursor is None:
-                    self._forget()
-                    self._damaged = 0
-                is_over = self._cursor == found.cursor
-                self._cursor = found.cursor
-                self._damaged += found.damaged
-                for row in found.rows:
-                    self._add(row)
-                if is_over:
-                    return self._damaged
+            document = read_yaml(self.folder / SPEC)
+            check_format(document, Path(SPEC), required=True)
+            sections = {key: value for key, value in document.items() if key not in NOT_SETTINGS}
+            settings = make_plain(flatten_sections(sections, Path(SPEC)))
+        except AnaphorError as error:
+            problems.append(str(error))
+            return None, {}
+        task = document.get("task")
+        return make_plain(task) if isinstance(task, str) else None, settings
+
+    def _read_json(self, name: str, problems: list[str]) -> dict[str, Any]:
+        try:
+            return read_json(self.folder / name)
+        except DataError as error:
+            problems.append(str(error))
+            return {}
+
+    def _read_metrics(
+        self,
+        definition: TaskDefinition | None,
+        settings: Mapping[str, Any],
+        valid: Mapping[str, Any] | None,
+        problems: list[str],
+    ) -> tuple[dict[str, Any], float | None]:
+        """The last row, and the best value of the metric that selects, unless the result has it."""
+        name = str(settings.get("select") or (definition.metrics[0].name if definition else ""))
+        metric = find_metrics(definition, [f"valid.{name}"]).get(name)
+        before = self._metrics
+        needs_best = to_number((valid or {}).get(name)) is None
+        if before is None or before.metric != name or (needs_best and not before.has_best):
+            goal = "min" if metric is None else metric.goal
+            self._metrics = before = LastAndBest(name, is_maximized=goal == "max", has_best=needs_best)
+        try:
+            before.update(self.folder / METRICS)
         except FileNotFoundError:
-            pass
+            return {}, None
         except OSError as error:
             problems.append(f"{METRICS} cannot be read: {error.strerror}")
-        return 0
-
-    def _add(self, row: dict[str, Any]) -> None:
-        self._last = row
-        flat = flatten_row(row)
-        self._names |= dict.fromkeys(flat)
-        step = row["step"]
-        for name, given in flat.items():
-            value = to_number(given)
-            if value is None or not name.startswith("valid."):
-                continue
-            ends = self._values.setdefault(name.removeprefix("valid."), [(step, value), (step, value)])
-            if value < ends[0][1]:
-                ends[0] = (step, value)
-            if value > ends[1][1]:
-                ends[1] = (step, value)
-
-    def _best(self, metric: Metric | None, valid: dict[str, Any] | None) -> float | None:
-        """Value of the best checkpoint: as the result has it, else the best of the metrics."""
-        if metric is None:
-            return None
-        scored = to_number((valid or {}).get(metric.name))
-        if scored is not None:
-            return scored
-        ends = self._values.get(metric.name)
-        return ends[metric.goal == "max"][1] if ends else None
+        if before.damaged:
+            problems.append(f"{METRICS} has {before.damaged} damaged line{'s' if before.damaged > 1 else ''}")
+        return before.last, before.best
 
 
-def find_status(
-    settings: Mapping[str, Any], result: Mapping[str, Any], cell: Mapping[str, Any], *, is_held: bool
-) -> str:
+def find_status(settings: Mapping[str, Any], result: Mapping[str, Any], *, is_held: bool) -> str:
     """training while a process holds the lock; else as the result says; stopped without one."""
     if is_held:
         return "training"
@@ -288,8 +258,9 @@ def guess_metric(name: str) -> Metric:
     return Metric(name, "min" if name.endswith(("loss", "error")) else "max", name.replace("_", " "), digits=4)
 
 
-def find_metrics(definition: TaskDefinition | None, names: Iterable[str]) -> dict[str, Metric]:
-    """Metrics by name: those of the task; of an unknown task, whatever numbers its results have."""
+def find_metrics(definition: TaskDefinition | None, columns: Iterable[str]) -> dict[str, Metric]:
+    """Metrics by name: those of the task; of an unknown task, whatever numbers its validations have."""
+    names = [name.removeprefix("valid.") for name in columns if name.startswith("valid.")]
     metrics = map(guess_metric, names) if definition is None else definition.metrics
     return {metric.name: metric for metric in metrics}
 
@@ -299,14 +270,13 @@ def find_selecting(metrics: Mapping[str, Metric], settings: Mapping[str, Any]) -
     return metrics.get(str(settings.get("select"))) or next(iter(metrics.values()), None)
 
 
-def list_curves(definition: TaskDefinition | None, names: Mapping[str, None]) -> list[str]:
+def list_curves(definition: TaskDefinition | None, names: Iterable[str]) -> list[str]:
     """Columns that are worth drawing: what the task measures, and what is said of training."""
     metrics = None if definition is None else {f"valid.{metric.name}" for metric in definition.metrics}
     return [
         name
         for name in names
-        if name not in ("step", "epoch", "count", "seconds")
-        and (metrics is None or not name.startswith("valid.") or name in metrics)
+        if name not in AXES and (metrics is None or not name.startswith("valid.") or name in metrics)
     ]
 
 
