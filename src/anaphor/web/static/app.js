@@ -266,7 +266,7 @@ async function openView() {
 async function refreshListing() {
   const answer = await ask("/api/runs", live && listing.version ? { version: listing.version } : {});
   if (answer.unchanged) return false;
-  listing = answer;
+  listing = { ...answer, received: Date.now() };
   byId("folder").textContent = listing.folder;
   return true;
 }

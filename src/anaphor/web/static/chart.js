@@ -157,16 +157,16 @@ class Chart {
     const [unit, unitName] = this.options.time ? timeUnit(x[1]) : [1, ""];
     const xs = (this.options.xlog ? logTicks : linearTicks)(x[0] / unit, x[1] / unit, Math.floor(wide / 90));
     const ys = (this.options.ylog ? logTicks : linearTicks)(y[0], y[1], Math.floor(high / 44));
-    for (const tick of ys) {
-      const at = Math.round(toY.to(tick)) + 0.5;
+    tickTexts(ys, this.options.ylog).forEach((text, place) => {
+      const at = Math.round(toY.to(ys[place])) + 0.5;
       pen.line([MARGIN.left, at, right, at], { color: color.rule });
-      pen.text(tickText(tick, this.options.ylog ? tick / 10 : Math.abs(ys[1] - ys[0]) || tick), MARGIN.left - 6, at, { color: color.quiet, align: "right" });
-    }
-    for (const tick of xs) {
-      const at = Math.round(toX.to(tick * unit)) + 0.5;
+      pen.text(text, MARGIN.left - 6, at, { color: color.quiet, align: "right" });
+    });
+    tickTexts(xs, this.options.xlog).forEach((text, place) => {
+      const at = Math.round(toX.to(xs[place] * unit)) + 0.5;
       pen.line([at, bottom, at, bottom + 4], { color: color.quiet });
-      pen.text(tickText(tick, this.options.xlog ? tick / 10 : Math.abs(xs[1] - xs[0]) || tick), at, bottom + 11, { color: color.quiet, align: "center" });
-    }
+      pen.text(text, Math.min(at, wide - 4 * text.length), bottom + 11, { color: color.quiet, align: "center" });
+    });
     pen.line([MARGIN.left, bottom + 0.5, right, bottom + 0.5], { color: color.quiet });
     const xname = unitName ? `${this.options.xname} (${unitName})` : this.options.xname;
     pen.text(xname, (MARGIN.left + right) / 2, bottom + 26, { color: color.quiet, align: "center" });
@@ -276,7 +276,7 @@ class Chart {
       const row = make("tr"), mark = make("td"), swatch = make("span", "", "swatch");
       swatch.style.background = one.color;
       mark.append(swatch);
-      row.append(mark, make("td", one.name, "name"), make("td", digits(y), "number"));
+      row.append(mark, make("td", one.name, "name"), make("td", score(y), "number"));
       table.append(row);
     }
     const parts = [make("p", this.xText(found.length ? found[0].x : this.cursor)), table];
@@ -373,7 +373,7 @@ class Chart {
     event.preventDefault();
     event.stopPropagation();
     if (this.cursor !== null) {
-      const values = this.valuesAt(this.cursor).map(({ one, y }) => `${one.name} ${digits(y)}`);
+      const values = this.valuesAt(this.cursor).map(({ one, y }) => `${one.name} ${score(y)}`);
       tell(`${this.xText(this.cursor)}: ${values.slice(0, 12).join(", ")}`);
     }
   }

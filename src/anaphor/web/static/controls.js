@@ -10,6 +10,11 @@ function digits(value, places = 4) {
   return value.toPrecision(places);
 }
 
+// A metric's value, always with the same number of digits.
+const score = (value, places = 4) => (typeof value === "number" && Number.isInteger(value) && Math.abs(value) < 1e4 && value !== 0 ? value.toPrecision(places) : digits(value, places));
+
+const isMax = (goal) => goal === "max" || goal === "maximize";
+
 function short(value) {
   if (value === null || value === undefined) return "–";
   for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])

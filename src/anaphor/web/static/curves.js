@@ -3,7 +3,7 @@
 
 {
   const AXES = [["step", "step"], ["epoch", "epoch"], ["count", "tokens"], ["seconds", "time"]];
-  let own, host, cards, cursorChart, loud = "", told = 0, tornBefore = new Set();
+  let own, host, cards, values, cursorChart, loud = "", told = 0, tornBefore = new Set();
 
   // ---- which charts
 
@@ -41,7 +41,7 @@
       const found = find_run(id)?.metrics?.find((one) => metric === one.name || metric.endsWith(`.${one.name}`));
       if (found?.goal) return found.goal;
     }
-    return /loss|perplexity/.test(metric) ? "minimize" : "";
+    return /loss|perplexity/.test(metric) ? "min" : "";
   }
 
   // ---- lines
@@ -70,7 +70,7 @@
   function summary(one, goal) {
     const at = one.raw.length - 1;
     let best = -1;
-    if (goal) for (let place = 0; place <= at; place++) if (best < 0 || (goal === "maximize" ? one.raw[place] > one.raw[best] : one.raw[place] < one.raw[best])) best = place;
+    if (goal) for (let place = 0; place <= at; place++) if (best < 0 || (isMax(goal) ? one.raw[place] > one.raw[best] : one.raw[place] < one.raw[best])) best = place;
     return { last: one.raw[at], x: one.x[at], best: best < 0 ? null : one.raw[best], bestX: best < 0 ? null : one.x[best] };
   }
 
@@ -121,7 +121,7 @@
     if (kind !== "csv") {
       const legend = chart.series.slice(0, 60).map((one) => {
         const { last, best } = summary(one, goal);
-        return { ...one, label: `${one.name}: last ${digits(last)}${best === null ? "" : `, best ${digits(best)}`}` };
+        return { ...one, label: `${one.name}: last ${score(last)}${best === null ? "" : `, best ${score(best)}`}` };
       });
       return chart.save(kind, metric, legend);
     }
@@ -157,75 +157,75 @@
       return { metric, series };
     });
     host.querySelector(".reset").hidden = !zoomX() && ![...own.values.keys()].some((key) => key.startsWith("y."));
-    legendTable(total);
+    showLegend(total);
+    showValues(total);
     if (cursorChart) cursorChart.hovered(cursorChart.cursor, cursorChart);
   }
 
-  // ---- the legend, which is also the charts as a table
+  // ---- the legend, and the charts as a table
 
-  function legendTable(total) {
-    const table = make("table"), head = make("tr"), second = make("tr"), box = host.querySelector(".legend-box");
-    table.append(make("caption", "Last and best values of the selected runs", "hidden"));
-    const corner = make("th", is_grouped() ? "Setting" : "Run", "words");
-    corner.rowSpan = 2;
-    corner.scope = "col";
-    head.append(corner);
-    const goals = total.map(({ metric }) => goalOf(metric, selected()));
-    total.forEach(({ metric }, place) => {
-      const cell = make("th", metric);
-      cell.colSpan = goals[place] ? 2 : 1;
-      cell.scope = "colgroup";
-      head.append(cell);
-      for (const name of goals[place] ? ["last", "best"] : ["last"]) {
-        const sub = make("th", name);
-        sub.scope = "col";
-        second.append(sub);
-      }
-    });
-    const top = make("thead"), body = make("tbody");
-    top.append(head, second);
-    for (const line of lines()) body.append(legendRow(line, total, goals));
-    table.append(top, body);
+  function showLegend(total) {
+    const box = host.querySelector(".legend-box"), first = total[0], goal = first && goalOf(first.metric, selected());
+    const list = make("ul");
+    for (const line of lines()) list.append(legendItem(line, first?.series.find((one) => one.key === line.key), goal));
+    const head = make("p", "", "legend-head");
+    head.append(make("span", first ? first.metric : "Selected runs"), make("span", "last"), make("span", goal ? "best" : ""));
     const focus = box.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-    box.replaceChildren(table);
+    box.replaceChildren(head, list, chooseLink());
     if (focus) [...box.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focus)?.focus();
   }
 
-  function legendRow(line, total, goals) {
-    const row = make("tr"), name = make("th", "", "words"), swatch = make("span", "", "swatch"), text = make("span", line.name, "line-name");
-    swatch.style.background = line.dash.length ? `repeating-linear-gradient(90deg, ${line.color} 0 ${line.dash[0]}px, transparent 0 ${line.dash[0] + line.dash[1]}px)` : line.color;
-    name.scope = "row";
-    text.title = line.ids.map((id) => find_run(id).run).join("\n");
+  function chooseLink() {
+    const link = make("a", "Choose runs");
+    link.href = linkTo("runs");
+    link.dataset.focus = "choose";
+    return link;
+  }
+
+  function swatchOf({ color, dash }) {
+    const swatch = make("span", "", "swatch");
+    swatch.style.background = dash.length ? `repeating-linear-gradient(90deg, ${color} 0 ${dash[0]}px, transparent 0 ${dash[0] + dash[1]}px)` : color;
+    return swatch;
+  }
+
+  function legendItem(line, one, goal) {
+    const item = make("li"), name = make("span", "", "line-name"), about = make("span", line.name);
+    name.append(about);
+    about.title = line.ids.map((id) => find_run(id).run).join("\n");
     const drop = action("×", `Take ${line.name} out of the charts`, () => {
       select_runs(selected().filter((id) => !line.ids.includes(id)));
       rebuild();
     }, "drop");
     drop.dataset.focus = line.key;
-    name.append(swatch, text, drop);
-    const troubled = line.ids.map(find_run).find((run) => run.status !== "finished");
-    if (troubled) name.append(make("span", troubled.status, `badge ${troubled.status}`));
-    row.append(name);
-    total.forEach(({ series }, place) => {
-      const one = series.find((other) => other.key === line.key), { last, x, best, bestX } = one ? summary(one, goals[place]) : {};
-      const cell = make("td", digits(last ?? null));
-      if (one) cell.title = `at ${axisName()} ${digits(x, 6)}`;
-      row.append(cell);
-      if (!goals[place]) return;
-      const other = make("td", digits(best ?? null));
-      if (one) other.title = `at ${axisName()} ${digits(bestX, 6)}`;
-      row.append(other);
-    });
-    const raise = (key) => {
-      if (loud === key) return;
-      loud = key;
-      for (const { chart } of cards) {
-        for (const one of chart.series) one.loud = one.key === key;
-        chart.later();
+    const { last, best } = one ? summary(one, goal) : {}, state = line.ids.map(find_run).find((run) => run.status !== "finished")?.status;
+    item.append(swatchOf(line), name, make("span", score(last ?? null), "number"), make("span", goal ? score(best ?? null) : "", "number"), drop);
+    if (state) name.append(make("span", state, `badge ${state}`));
+    item.addEventListener("pointerenter", () => raise(line.key));
+    item.addEventListener("pointerleave", () => raise(""));
+    return item;
+  }
+
+  // Draws one line above the others.
+  function raise(key) {
+    if (loud === key) return;
+    loud = key;
+    for (const { chart } of cards) {
+      for (const one of chart.series) one.loud = one.key === key;
+      chart.later();
+    }
+  }
+
+  function showValues(total) {
+    const columns = [{ key: "name", title: is_grouped() ? "Setting" : "Run", words: true, value: (line) => line.name, cell: (line) => [swatchOf(line), line.name] }];
+    for (const { metric, series } of total) {
+      const goal = goalOf(metric, selected()), found = new Map(series.map((one) => [one.key, summary(one, goal)]));
+      columns.push({ key: `last.${metric}`, title: `${metric} last`, value: (line) => found.get(line.key)?.last, cell: (line) => score(found.get(line.key)?.last ?? null) });
+      if (goal) {
+        columns.push({ key: `best.${metric}`, title: `${metric} best`, value: (line) => found.get(line.key)?.best, cell: (line) => score(found.get(line.key)?.best ?? null) });
+        columns.push({ key: `at.${metric}`, title: `at ${axisName()}`, value: (line) => found.get(line.key)?.bestX, cell: (line) => digits(found.get(line.key)?.bestX ?? null, 6) });
       }
-    };
-    row.addEventListener("pointerenter", () => raise(line.key));
-    row.addEventListener("pointerleave", () => raise(""));
-    return row;
+    }
+    values.show(columns, lines(), { sort: own.get("sort"), name: (line) => line.key });
   }
 
   // ---- the bar
@@ -277,18 +277,17 @@
   }
 
   async function poll() {
-    const asked = own, changed = await fetchTracks(selected());
-    if (asked.closed) return;
-    if (changed.length) {
+    const asked = own;
+    await fetchTracks(selected(), (changed) => {
+      if (asked.closed) return;
       if (!cards.length && charted().length) rebuild();
       else show();
       if (zoomX()) refine();
-      if (Date.now() - told > 20000) {
-        told = Date.now();
-        tell(`New points of ${changed.slice(0, 3).map(run_name).join(", ")}${changed.length > 3 ? " and others" : ""}`);
-      }
-    }
-    report();
+      if (Date.now() - told < 20000) return;
+      told = Date.now();
+      tell(`New points of ${changed.slice(0, 3).map(run_name).join(", ")}${changed.length > 3 ? " and others" : ""}`);
+    });
+    if (!asked.closed) report();
   }
 
   // What is wrong with the selected runs, in one line.
@@ -296,6 +295,7 @@
     const notes = [], torn = new Set(selected().filter((id) => trackOf(id).torn)), gone = own.list("runs").filter((id) => !find_run(id)).length;
     if (gone) notes.push(`${gone} of the selected ${gone === 1 ? "runs is" : "runs are"} gone`);
     for (const id of selected()) if (trackOf(id).error) notes.push(`${run_name(id)}: ${trackOf(id).error}`);
+    for (const id of selected()) if (trackOf(id).damaged) notes.push(`${run_name(id)}: ${trackOf(id).damaged} damaged lines are left out`);
     // A line that is being written is incomplete for a moment; it is told only when it stays so.
     for (const id of torn) if (tornBefore.has(id) && find_run(id).status !== "training") notes.push(`${run_name(id)}: the last line of its metrics is incomplete and is left out`);
     tornBefore = torn;
@@ -311,11 +311,16 @@
       cards = [];
       loud = "";
       cursorChart = null;
-      const body = make("div", "", "curves-body"), aside = make("section", "", "legend-box");
-      aside.setAttribute("aria-label", "Legend: last and best values");
-      aside.tabIndex = 0;
+      const body = make("div", "", "curves-body"), aside = make("section", "", "legend-box"), table = make("section", "", "values");
+      aside.setAttribute("aria-label", "Legend");
+      table.setAttribute("aria-label", "Values");
+      table.append(make("h2", "Values"));
+      values = new SortTable(table, { caption: "Last and best values of the selected runs", onsort: (sort) => {
+        own.set({ sort });
+        show();
+      } });
       body.append(aside, make("div", "", "charts"));
-      host.append(bar(), body);
+      host.append(bar(), body, table);
       rebuild();
       await new Promise((done) => own.repeat(async () => {
         try {

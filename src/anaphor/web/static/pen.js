@@ -154,14 +154,16 @@ function logTicks(low, high, count) {
   return ticks;
 }
 
-// A tick with as many digits as its distance to the next one asks for.
-function tickText(value, spacing) {
-  const size = Math.abs(value);
-  if (size < Math.abs(spacing) * 1e-6) return "0";
-  if (size >= 1e4) return short(value);
-  if (size < 1e-3 || spacing < 1e-5) return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
+// Ticks as text, with as many digits as their distance asks for, all written in the same way.
+function tickTexts(ticks, log) {
+  const largest = Math.max(...ticks.map(Math.abs)), spacing = Math.abs(ticks[1] - ticks[0]) || largest || 1;
   const places = Math.max(0, Math.min(6, Math.ceil(-Math.log10(spacing) - 1e-9)));
-  return value.toFixed(places);
+  return ticks.map((tick) => {
+    if (Math.abs(tick) < spacing * 1e-6) return "0";
+    if (log ? tick < 1e-3 : largest < 0.01) return tick.toExponential(1).replace(".0e", "e");
+    if (Math.abs(tick) >= 1e4) return short(tick);
+    return log ? String(Number(tick.toPrecision(3))) : tick.toFixed(places);
+  });
 }
 
 // Seconds, as s, min or h: the unit is chosen for the whole axis.

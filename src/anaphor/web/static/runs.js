@@ -2,9 +2,9 @@
 // Runs: the table of all runs, from which those for the other views are selected.
 
 {
-  let own, host, table, opened = "", renaming = "";
+  let own, host, table, chosen = new Set(), opened = "", renaming = "";
 
-  const valueText = (value) => (typeof value === "number" ? digits(value) : value === null ? "none" : Array.isArray(value) ? value.join(" ") : String(value));
+  const valueText = (value) => (value === null ? "none" : Array.isArray(value) ? value.join(" ") : String(value));
   const mean = (values) => {
     const there = values.filter((value) => typeof value === "number");
     return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
@@ -19,10 +19,10 @@
   const across = (row, key) => mean(row.runs.map((run) => run[key]));
 
   function nameCell(row) {
-    const { id } = row.run, chosen = row.runs.every((run) => selected().includes(run.id));
+    const { id } = row.run, all = row.runs.every((run) => chosen.has(run.id));
     if (renaming === row.id) return [renameField(row)];
     const swatch = make("span", "", "swatch"), name = make("button", row.name, "name");
-    swatch.style.background = chosen ? run_color(id) : "transparent";
+    swatch.style.background = all ? run_color(id) : "transparent";
     name.type = "button";
     name.title = row.runs.map((run) => run.run).join("\n");
     name.setAttribute("aria-expanded", String(opened === row.id));
@@ -50,7 +50,7 @@
       if (event.key === "Enter" || event.key === "Escape") finish(event.key === "Enter");
     });
     field.addEventListener("blur", () => finish(true));
-    requestAnimationFrame(() => field.focus());
+    requestAnimationFrame(() => field.select());
     return field;
   }
 
@@ -98,10 +98,10 @@
 
   function spread(row, key) {
     const values = row.runs.map((run) => run[key]).filter((value) => typeof value === "number");
-    const text = digits(mean(values));
+    const text = score(mean(values));
     if (values.length < 2) return text;
     const span = make("span", text);
-    span.title = `${values.length} seeds, ${digits(Math.min(...values))} to ${digits(Math.max(...values))}`;
+    span.title = `${values.length} seeds, ${score(Math.min(...values))} to ${score(Math.max(...values))}`;
     return [span, make("span", ` ± ${digits((Math.max(...values) - Math.min(...values)) / 2, 2)}`, "quiet")];
   }
 
@@ -118,7 +118,7 @@
       { key: "parameters", title: "Parameters", value: (row) => row.run.parameters, cell: (row) => short(row.run.parameters) },
       { key: "throughput", title: "Speed", hint: "Tokens, examples or images per second", value: (row) => across(row, "throughput"),
         cell: (row) => (row.run.throughput ? `${short(across(row, "throughput"))} ${row.run.counted ?? ""}/s` : "–") },
-      { key: "age", title: "Age", hint: "Time since the run was last written", value: (row) => row.run.age, cell: (row) => ago(row.run.age) },
+      { key: "age", title: "Age", hint: "Time since the run was last written", value: (row) => age_of(row.run), cell: (row) => ago(age_of(row.run)) },
     ];
     if (new Set(listing.runs.map((run) => run.task)).size > 1)
       columns.splice(2, 0, { key: "task", title: "Task", words: true, value: (row) => row.run.task });
@@ -140,10 +140,10 @@
   }
 
   function checkCell(row) {
-    const box = make("input", "", "choose"), ids = row.runs.map((run) => run.id), chosen = selected();
+    const box = make("input", "", "choose"), ids = row.runs.map((run) => run.id);
     box.type = "checkbox";
-    box.checked = ids.every((id) => chosen.includes(id));
-    box.indeterminate = !box.checked && ids.some((id) => chosen.includes(id));
+    box.checked = ids.every((id) => chosen.has(id));
+    box.indeterminate = !box.checked && ids.some((id) => chosen.has(id));
     box.setAttribute("aria-label", `Select ${row.name}`);
     box.addEventListener("change", () => {
       const others = selected().filter((id) => !ids.includes(id));
@@ -154,7 +154,7 @@
   }
 
   function selectAll(rows) {
-    const box = make("input", "", "choose"), ids = rows.flatMap((row) => row.runs.map((run) => run.id)), chosen = new Set(selected());
+    const box = make("input", "", "choose"), ids = rows.flatMap((row) => row.runs.map((run) => run.id));
     box.type = "checkbox";
     box.dataset.focus = "all";
     box.checked = ids.length > 0 && ids.every((id) => chosen.has(id));
@@ -201,19 +201,19 @@
   }
 
   function showRuns() {
+    chosen = new Set(selected());
     const hidden = listing.runs.filter((run) => is_hidden(run.id));
     const { kept, notes } = filterRuns(own.get("hidden") ? listing.runs : listing.runs.filter((run) => !is_hidden(run.id)), own.get("q"));
     const rows = rowsOf(kept), columns = columnsOf(rows);
     table.show(columns, rows, {
       sort: own.get("sort", "age"),
       mark: (row, element) => {
-        element.classList.toggle("now", row.runs.every((run) => selected().includes(run.id)));
         element.classList.toggle("is-hidden", row.runs.some((run) => is_hidden(run.id)));
         element.dataset.run = row.id;
         if (opened === row.id) queueMicrotask(() => element.after(detailRow(row, columns.length)));
       },
     });
-    const count = selected().length, gone = own.list("runs").length - own.list("runs").filter(find_run).length;
+    const count = chosen.size, gone = own.list("runs").length - own.list("runs").filter(find_run).length;
     const facts = [`${kept.length} of ${listing.runs.length} runs`, `${count} selected`];
     if (gone) facts.push(`${gone} of the selected ${gone === 1 ? "run is" : "runs are"} gone`);
     host.querySelector(".counts").textContent = [...facts, ...notes].join(" · ");
@@ -270,7 +270,7 @@
     for (const run of listed()) counts.set(run.metric, (counts.get(run.metric) ?? 0) + 1);
     const [metric] = [...counts].sort((one, other) => other[1] - one[1])[0] ?? [];
     return listed().filter((run) => run.metric === metric && typeof run.best === "number")
-      .sort((one, other) => (one.goal === "maximize" ? -1 : 1) * (one.best - other.best)).slice(0, FIRST);
+      .sort((one, other) => (isMax(one.goal) ? -1 : 1) * (one.best - other.best)).slice(0, FIRST);
   }
 
   views.runs = {
@@ -300,7 +300,7 @@
       });
       section.append(make("p", "There are no runs here yet. A run appears as soon as anaphor train has written its folder.", "empty nothing"));
       host.append(section);
-      showRuns();
+      own.repeat(() => views.runs.refresh(), 10000); // for the ages
     },
     refresh() {
       if (!renaming) showRuns();

@@ -5,38 +5,70 @@
 const memory = {
   held: {},
   read(key) {
-    try {
-      return JSON.parse(localStorage.getItem(`anaphor.${listing.folder}.${key}`)) ?? this.held[key] ?? {};
-    } catch {
-      return this.held[key] ?? {};
-    }
+    const name = `anaphor.${listing.folder}.${key}`;
+    if (!this.held[name])
+      try {
+        this.held[name] = JSON.parse(localStorage.getItem(name)) ?? {};
+      } catch {
+        this.held[name] = {};
+      }
+    return this.held[name];
   },
-  write(key, value) {
-    this.held[key] = value;
+  write(key, changes) {
+    const name = `anaphor.${listing.folder}.${key}`;
+    this.held[name] = { ...this.read(key), ...changes };
     try {
-      localStorage.setItem(`anaphor.${listing.folder}.${key}`, JSON.stringify(value));
+      localStorage.setItem(name, JSON.stringify(this.held[name]));
     } catch { /* no storage here */ }
   },
 };
+addEventListener("storage", () => { memory.held = {}; }); // another tab has changed them
 
-const find_run = (id) => listing.runs.find((run) => run.id === id);
-const run_name = (id) => memory.read("nicknames")[id] || find_run(id)?.run || id;
-const is_hidden = (id) => Boolean(memory.read("hidden")[id]);
-
-function rename_run(id, name) {
-  memory.write("nicknames", { ...memory.read("nicknames"), [id]: name || undefined });
+// What is derived from the list of runs, until there is a new one.
+const derived = { of: null };
+function fromListing(name, make) {
+  if (derived.of !== listing) {
+    for (const key of Object.keys(derived)) delete derived[key];
+    derived.of = listing;
+  }
+  derived[name] ??= make();
+  return derived[name];
 }
 
-function hide_run(id, hidden) {
-  memory.write("hidden", { ...memory.read("hidden"), [id]: hidden || undefined });
+const find_run = (id) => fromListing("runs", () => new Map(listing.runs.map((run) => [run.id, run]))).get(id);
+const run_name = (id) => memory.read("nicknames")[id] || cellName(id) || find_run(id)?.run || id;
+const is_hidden = (id) => Boolean(memory.read("hidden")[id]);
+const age_of = (one) => (one.age === null || one.age === undefined ? null : one.age + (live ? (Date.now() - listing.received) / 1000 : 0));
+const rename_run = (id, name) => memory.write("nicknames", { [id]: name || undefined });
+const hide_run = (id, hidden) => memory.write("hidden", { [id]: hidden || undefined });
+
+// The cells of a study have folders with meaningless names: they are called by the settings in which they differ.
+function cellName(id) {
+  const run = find_run(id);
+  if (!run?.study || !/\/cells\/[^/]+$/.test(run.run)) return "";
+  return fromListing(`cells ${run.study}`, () => nameCells(listing.runs.filter((other) => other.study === run.study))).get(id);
+}
+
+function nameCells(runs) {
+  const kinds = new Set(), names = [];
+  for (const name of Object.keys(runs[0].settings ?? {})) {
+    const values = runs.map((run) => JSON.stringify(run.settings?.[name])), different = [...new Set(values)];
+    // A setting that follows from another one distinguishes the same runs: it adds nothing.
+    const kind = values.map((value) => different.indexOf(value)).join();
+    if (different.length < 2 || kinds.has(kind)) continue;
+    kinds.add(kind);
+    names.push(name);
+  }
+  const title = (run) => names.filter((name) => name !== "seed").slice(0, 4).map((name) => run.settings?.[name] ?? "–").join(" ") || "base";
+  return new Map(runs.map((run) => [run.id, `${run.run.replace(/\/cells\/[^/]+$/, "")}: ${title(run)}${names.includes("seed") ? ` seed ${run.seed}` : ""}`]));
 }
 
 const FIRST = 10; // runs that are selected when the address names none
 
-// Ids of the selected runs that exist: those of the address, or the newest ones.
+// Ids of the selected runs that exist: those of the address, or the newest ones, cells of studies last.
 function selected() {
   if (state.has("runs")) return state.list("runs").filter(find_run);
-  const rank = (run) => (run.status === "training" ? 0 : 1e12) + (run.age ?? 1e11);
+  const rank = (run) => (run.status === "training" ? 0 : run.study ? 2e12 : 1e12) + (run.age ?? 1e11);
   return listing.runs.filter((run) => run.status !== "unreadable" && !is_hidden(run.id))
     .sort((one, other) => rank(one) - rank(other)).slice(0, FIRST).map((run) => run.id);
 }
@@ -94,5 +126,5 @@ function groupName(ids) {
   let length = 0;
   while (length < names[0].length && names.every((name) => name[length] === names[0][length])) length++;
   const common = names[0].slice(0, length).replace(/[-_./ =]*(seed|s)?[-_./ =]*$/i, "");
-  return `${common || find_run(ids[0])?.settings?.model || names[0]} (${ids.length} seeds)`;
+  return `${common || find_run(ids[0])?.settings?.model || names[0]} × ${ids.length} seeds`;
 }

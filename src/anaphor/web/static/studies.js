@@ -4,10 +4,10 @@
 {
   let own, host, study = null, groups, cells;
 
-  const text = (value) => (typeof value === "number" ? digits(value) : value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
+  const text = (value) => (value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
   const valuesOf = (name) => study.axes[name] ?? [];
   const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
-  const sign = () => (study.goal === "maximize" ? -1 : 1);
+  const sign = () => (isMax(study.goal) ? -1 : 1);
 
   function listStudies() {
     const chosen = chosenStudy(), box = host.querySelector(".studies-list");
@@ -15,7 +15,7 @@
       const item = make("li"), link = make("a", one.study);
       link.href = linkTo("studies", { study: one.id });
       if (one.id === chosen) link.setAttribute("aria-current", "true");
-      const facts = [`${one.finished} of ${one.cells} cells`, one.failed ? `${one.failed} failed` : "", `${ago(one.age)} ago`].filter(Boolean).join(" · ");
+      const facts = [`${one.finished} of ${one.cells} cells`, one.failed ? `${one.failed} failed` : "", `${ago(age_of(one))} ago`].filter(Boolean).join(" · ");
       item.append(link, make("span", one.status, `badge ${one.status}`), make("span", facts, "quiet"));
       return item;
     }));
@@ -64,10 +64,10 @@
     rows.forEach((value, place) => {
       const line = make("tr");
       line.append(Object.assign(make("th", row === null ? study.metric : text(value)), { scope: "row" }), ...grid[place].map(({ value: mean, groups: found }) => {
-        const cell = make("td", mean === null ? "–" : digits(mean), mean !== null && mean === best ? "best" : "");
+        const cell = make("td", score(mean), mean !== null && mean === best ? "best" : "");
         if (mean !== null) painted(cell, "weight", high > low ? (sign() > 0 ? high - mean : mean - low) / (high - low) : 0.5);
         const one = found.length === 1 ? found[0] : null;
-        cell.title = one ? `${(one.seeds ?? []).map(text).join(", ")}${one.note ? `\n${one.note}` : ""}` : found.length ? `mean of ${found.length} settings` : "no cell";
+        cell.title = one ? `${(one.seeds ?? []).map((value) => score(value)).join(", ")}${one.note ? `\n${one.note}` : ""}` : found.length ? `mean of ${found.length} settings` : "no cell";
         return cell;
       }));
       body.append(line);
@@ -75,7 +75,7 @@
     top.append(head);
     table.append(top, body);
     box.querySelector(".scroll").replaceChildren(table);
-    legend(box.querySelector(".legend"), "weight", values.length ? `worse ${digits(sign() > 0 ? high : low)}` : "", values.length ? `${digits(best)} better` : "");
+    legend(box.querySelector(".legend"), "weight", values.length ? `worse ${score(sign() > 0 ? high : low)}` : "", values.length ? `${score(best)} better` : "");
   }
 
   // ---- tables
@@ -85,13 +85,13 @@
     const columns = names.map((name) => ({ key: name, title: name, words: true, value: (group) => group.parameters[name], cell: (group) => text(group.parameters[name]) }));
     if (!columns.length) columns.push({ key: "setting", title: "Setting", words: true, value: () => "base" });
     columns.push(
-      { key: "mean", title: study.metric, value: (group) => group.mean, cell: (group) => digits(group.mean) },
-      { key: "interval", title: "95 % interval", cell: (group) => (typeof group.low === "number" ? `${digits(group.low)} … ${digits(group.high)}` : "–") },
-      { key: "seeds", title: "Seeds", cell: (group) => (group.seeds ?? []).map(text).join("  ") || "–" },
+      { key: "mean", title: study.metric, value: (group) => group.mean, cell: (group) => score(group.mean) },
+      { key: "interval", title: "95 % interval", cell: (group) => (typeof group.low === "number" ? `${score(group.low)} … ${score(group.high)}` : "–") },
+      { key: "seeds", title: "Seeds", cell: (group) => (group.seeds ?? []).map((value) => score(value)).join("  ") || "–" },
       { key: "note", title: "", words: true, cell: (group) => group.note ?? "" },
     );
     groups.show(columns, study.groups, {
-      sort: own.get("sort", study.goal === "maximize" ? "-mean" : "mean"), name: (group) => JSON.stringify(group.parameters),
+      sort: own.get("sort", isMax(study.goal) ? "-mean" : "mean"), name: (group) => JSON.stringify(group.parameters),
       mark: (group, element) => element.classList.toggle("now", study.best !== null && same(study.best?.parameters ?? study.best, group.parameters)),
     });
   }
@@ -110,7 +110,7 @@
         cell: (cell) => Object.entries(cell.parameters).map(([name, value]) => `${name} ${text(value)}`).join(", ") || "base" },
       { key: "seed", title: "Seed", value: (cell) => cell.seed },
       { key: "status", title: "Status", words: true, value: (cell) => cell.status, cell: (cell) => [make("span", cell.status, `badge ${cell.status}`)] },
-      { key: "value", title: study.metric, value: (cell) => cell.value, cell: (cell) => digits(cell.value) },
+      { key: "value", title: study.metric, value: (cell) => cell.value, cell: (cell) => score(cell.value) },
       { key: "reason", title: "Reason", words: true, value: (cell) => cell.reason, cell: (cell) => [make("span", cell.reason ?? "", "reason")] },
     ], shown, { sort: own.get("cells", ""), name: (cell) => cell.key });
     const states = [...new Set(study.cells.map((cell) => cell.status))];
@@ -128,7 +128,7 @@
     if (study.running) facts.push(`${study.running} running`);
     if (study.failed) facts.push(`${study.failed} failed`);
     host.querySelector(".study-title").textContent = study.study;
-    line.replaceChildren(make("span", study.status, `badge ${study.status}`), ` ${facts.join(" · ")} · selected by ${study.metric}, ${study.goal}`);
+    line.replaceChildren(make("span", study.status, `badge ${study.status}`), ` ${facts.join(" · ")} · selected by ${study.metric} (${isMax(study.goal) ? "highest" : "lowest"})`);
     const runs = study.cells.map((cell) => cell.run).filter((id) => id && find_run(id));
     if (runs.length) {
       const link = make("a", "curves of all its runs");

@@ -1,6 +1,7 @@
 "use strict";
 // The points of the runs, fetched by cursor: only what is new travels. Runs are held from view to view.
 
+const PORTION = 10; // runs in one question for whole curves
 const POINTS = 500; // asked for each run; a curve with more rows is thinned by the server
 
 // Columns that grow, NaN where a row has no value.
@@ -52,8 +53,9 @@ class Track {
 
   // Takes an answer for this run; true where something changed.
   take(answer) {
+    const failed = this.error;
     this.error = answer.error ?? "";
-    if (answer.error) return false;
+    if (answer.error) return !failed;
     if (answer.restart) this.reset();
     const before = this.columns.rows;
     if (this.cursor) this.fresh += answer.columns.step?.length ?? 0;
@@ -61,6 +63,7 @@ class Track {
     this.cursor = answer.cursor;
     this.total = answer.rows;
     this.torn = Boolean(answer.torn);
+    this.damaged = (answer.restart ? 0 : this.damaged ?? 0) + (answer.damaged ?? 0);
     if (this.columns.rows === before && !answer.restart) return false;
     this.touch();
     return true;
@@ -111,25 +114,23 @@ function trackOf(id) {
   return tracks.get(id);
 }
 
-// Fetches what is new of these runs; gives the ids of those that changed.
-async function fetchTracks(ids) {
+// Fetches what is new of these runs, and calls `arrived` with the ids of those that changed. Runs that are new here come in
+// portions, so that the first lines are drawn early.
+async function fetchTracks(ids, arrived) {
   for (const id of tracks.keys()) if (!find_run(id)) tracks.delete(id);
-  if (!ids.length) return [];
   const wanted = ids.map(trackOf);
   // A page that stays open for long collects rows that were never thinned: ask for such a run from its beginning.
   for (const track of wanted) if (track.fresh > 4 * POINTS) track.reset();
-  const changed = [];
-  if (!live) {
-    for (const track of wanted)
-      if (!track.cursor && has(keyOf("GET", "/api/curves", { runs: `${track.id}:`, points: POINTS }))) {
-        const answer = await ask("/api/curves", { runs: `${track.id}:`, points: POINTS });
-        if (track.take(answer.runs[track.id])) changed.push(track.id);
-      }
-    return changed;
+  const known = wanted.filter((track) => track.cursor), fresh = wanted.filter((track) => !track.cursor), size = live ? PORTION : 1;
+  const portions = live && known.length ? [known] : [];
+  for (let at = 0; at < fresh.length; at += size) portions.push(fresh.slice(at, at + size));
+  for (const portion of portions) {
+    const params = { runs: portion.map((track) => `${track.id}:${track.cursor}`).join(), points: POINTS };
+    if (!has(keyOf("GET", "/api/curves", params))) continue;
+    const answer = await ask("/api/curves", params);
+    const changed = Object.entries(answer.runs).filter(([id, one]) => tracks.get(id)?.take(one)).map(([id]) => id);
+    if (changed.length) arrived(changed);
   }
-  const answer = await ask("/api/curves", { runs: wanted.map((track) => `${track.id}:${track.cursor}`).join(), points: POINTS });
-  for (const [id, one] of Object.entries(answer.runs)) if (tracks.get(id)?.take(one)) changed.push(id);
-  return changed;
 }
 
 // More detail for a part of the x axis, of those runs whose curves are thinned.
