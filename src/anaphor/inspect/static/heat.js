@@ -19,7 +19,7 @@ const magma = ["#000004", "#0b0924", "#20114b", "#3b0f70", "#57157e", "#721f81",
 stops.heat = [magma, magma];
 mixRamps();
 
-// An image as a canvas of its own size, in color, or in gray for what is imageCanvases over it.
+// An image as a canvas of its own size, in color, or in gray for what is drawn over it.
 const imageCanvases = new WeakMap();
 function canvasOf(image, gray) {
   const key = gray ? image.pixels : image;

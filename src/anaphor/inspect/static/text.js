@@ -1,21 +1,23 @@
 // A text with colored tokens, which can be selected with the pointer or the arrow keys.
 
 class Text {
-  constructor(host, run, { moved = () => {}, picked = null }) {
+  // boundary: whether the first token is the boundary before the text.
+  constructor(host, run, { moved = () => {}, picked = null, boundary = true }) {
     host.replaceChildren();
     host.classList.toggle("words", !run.joined);
     this.tokens = run.tokens.map((token, place) => {
-      const span = make("span", place ? token : shown(token), "token");
-      if (!place) span.classList.add("outside"); // the boundary before the text
+      const outside = boundary && !place, span = make("span", outside ? shown(token) : token, "token");
+      if (outside) span.classList.add("outside");
       if (run.unknown[place]) span.classList.add("unknown");
-      // The same token inside the text ends a line there.
-      if (place && (token === run.tokens[0] || token === "\n")) span.textContent = "⏎\n";
+      // Inside the text the same token ends a line.
+      if (!outside && (token === (boundary ? run.tokens[0] : "<eos>") || token === "\n")) span.textContent = "⏎\n";
       if (picked) {
         span.setAttribute("role", "option");
         span.setAttribute("aria-selected", "false");
         span.tabIndex = -1;
       }
       host.append(span);
+      if (!run.joined) host.append(make("wbr")); // lines break between words only
       return span;
     });
     const placeOf = (event) => this.tokens.indexOf(event.target);
