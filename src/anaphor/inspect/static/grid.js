@@ -64,10 +64,11 @@ class Grid {
     this.rule = style.getPropertyValue("--rule");
     this.card = style.getPropertyValue("--card");
     this.accent = style.getPropertyValue("--accent");
-    this.font = `12px ${style.getPropertyValue("--mono")}`;
-    context.font = this.font;
     this.wide = this.size;
     this.high = what.square ? this.size : Math.max(4, Math.min(14, Math.floor(560 / what.rows)));
+    // Labels of small cells are small, so that they do not overlap.
+    this.font = `${Math.min(12, ...[this.wide, this.high].filter((side) => side >= ROOM))}px ${style.getPropertyValue("--mono")}`;
+    context.font = this.font;
     const longest = (names) => Math.min(118, Math.max(...names.slice(0, 400).map((name) => context.measureText(name).width)));
     this.left = this.high >= ROOM ? longest(what.rowNames) + 12 : 46;
     this.flat = this.wide >= longest(what.columnNames) + 4;

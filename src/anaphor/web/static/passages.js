@@ -9,7 +9,8 @@ class Passages {
     this.feed = make("div", "", "feed");
     this.feed.setAttribute("role", "feed");
     this.feed.setAttribute("aria-label", "Passages, the largest difference first");
-    this.aside = make("aside", "", "groups");
+    this.aside = make("details", "", "groups");
+    this.aside.open = !matchMedia("(max-width: 44rem)").matches;
     const split = make("div", "", "passages");
     split.append(this.feed, this.aside);
     host.replaceChildren(split);
@@ -23,7 +24,7 @@ class Passages {
     this.most = full_color(answer.passages.flatMap((one) => one.losses.A.map((loss, place) => one.losses.B[place] - loss)));
     this.mostLoss = Math.max(0.5, ...answer.passages.flatMap((one) => [...one.losses.A, ...one.losses.B]));
     this.cards = answer.passages.map((passage, place) => new Card(passage, place, this));
-    this.aside.replaceChildren(...(answer.tables ?? []).map((table) => this.group(table)));
+    this.aside.replaceChildren(make("summary", "By group"), ...(answer.tables ?? []).map((table) => this.group(table)));
   }
 
   // better: "A", "B" or "" for both; by: what colors the tokens; mark: "table:row" or "".
@@ -97,7 +98,7 @@ class Passages {
     const clickable = this.answer.passages.some((passage) => passage.rows?.[key]);
     const reach = Math.max(1e-9, ...rows.flatMap((row) => [row.difference, row.low ?? 0, row.high ?? 0].map(Math.abs)));
     const heading = make("h3", of ? `${title} of ${this.look.names[of]}` : title), head = make("thead"), top = make("tr");
-    for (const [name, kind] of [["", "words"], [this.answer.counted, ""], ["A", ""], ["B", ""], ["← B better · A better →", "axis"], ["B − A", ""], ["95 % interval", ""]]) {
+    for (const [name, kind] of [["", "words"], [this.answer.counted, ""], ["A", "loss"], ["B", "loss"], ["← B better · A better →", "axis"], ["B − A", ""], ["95 % interval", "interval"]]) {
       const cell = make("th", name, kind);
       cell.scope = "col";
       if (!name) cell.append(make("span", "group", "hidden"));
@@ -120,7 +121,7 @@ class Passages {
       const interval = row.low === null || row.low === undefined ? "–" : `${signed(row.low, 2)} … ${signed(row.high, 2)}`;
       const axis = make("td", "", "axis");
       axis.append(this.whisker(row, reach));
-      line.append(first, make("td", row.tokens.toLocaleString("en-US")), make("td", digits(row.A)), make("td", digits(row.B)), axis,
+      line.append(first, make("td", row.tokens.toLocaleString("en-US")), make("td", digits(row.A), "loss"), make("td", digits(row.B), "loss"), axis,
         make("td", signed(row.difference)), make("td", interval, "interval"));
       body.append(line);
     });
