@@ -65,11 +65,8 @@ const lookKinds = {};
       this.number = make("input");
       Object.assign(this.number, { type: "number", min: 0, step: 1, name: "example", value: this.state.get("example") });
       this.number.addEventListener("change", guard(() => this.show({ example: this.number.value })));
-      const step = (by, text, name) => {
-        const button = action(text, "", () => this.show({ example: Math.max(0, Number(this.number.value || 0) + by * this.stride()) }), "plain");
-        button.setAttribute("aria-label", name);
-        return button;
-      };
+      const step = (by, text, name) =>
+        action(text, name, () => this.show({ example: Math.max(0, Number(this.number.value || 0) + by * this.stride()) }), "plain");
       const example = make("span", "", "stepper");
       example.append(step(-1, "‹", "Previous example"), field("Example of validation", this.number), step(1, "›", "Next example"));
       this.file = make("input");

@@ -94,9 +94,7 @@
         A: picker([], "", (id) => this.setRuns({ ...this.ids, A: id }), "a"),
         B: picker([], "", (id) => this.setRuns({ ...this.ids, B: id }), "b"),
       };
-      this.swap = action("⇄", "", () => this.setRuns({ A: this.ids.B, B: this.ids.A }), "plain");
-      this.swap.setAttribute("aria-label", "Swap A and B");
-      this.swap.title = "Swap A and B";
+      this.swap = action("⇄", "Swap A and B", () => this.setRuns({ A: this.ids.B, B: this.ids.A }), "plain");
       const labels = BOTH.map((letter) => {
         const label = field("", this.choices[letter]);
         label.firstChild.append(chip(letter));
