@@ -16,6 +16,8 @@ from anaphor.inspect.split_losses import Groups, SplitLosses
 from anaphor.studies.statistics import block_bootstrap
 
 Floats = NDArray[np.float64]
+NamedGroups = tuple[str, str | None, Groups]
+"""Key of a table, the run that the groups are of where both have their own, and the groups."""
 SIMILAR = 0.5
 """Least share of common trigrams of two passages that count as nearly the same."""
 TRIES = 10
@@ -60,6 +62,12 @@ def compare_losses(
         passage.update(first.show(start, stop) if first.is_text else {"example": first.show(start, stop)})
     if not first.is_text:
         _add_predictions(found, scored, experiment_of)
+    named = _name_groups(scored)
+    for key, _, groups in named:
+        rows = _number_rows(groups)
+        for passage in found:
+            start = passage["start"]
+            passage.setdefault("rows", {})[key] = rows[start : start + length].tolist()
     return {
         "kind": "passages" if first.is_text else "examples",
         "counted": first.counted,
@@ -70,7 +78,7 @@ def compare_losses(
         "totals": {name: dict(losses.result) for name, losses in scored.items()},
         "signature": {name: losses.result["signature"] for name, losses in scored.items()},
         "notes": list(dict.fromkeys(note for losses in scored.values() for note in losses.notes)),
-        **({} if at is not None else _tables(losses, scored)),
+        **({} if at is not None else _tables(losses, first.lines, named, tuple(scored))),
     }
 
 
@@ -119,25 +127,38 @@ def _add_predictions(
                 passage["example"].setdefault(key, {})[name] = value
 
 
-def _tables(losses: Floats, scored: Mapping[str, SplitLosses]) -> dict[str, Any]:
-    """A table for each kind of groups; where they differ, such as frequencies in other training texts, one per run."""
-    names = tuple(scored)
-    first, second = scored.values()
+def _tables(
+    losses: Floats, lines: NDArray[Any], named: Sequence[NamedGroups], names: tuple[str, ...]
+) -> dict[str, Any]:
+    """The difference of all items and of each group of them."""
     everything = Groups("", ("all",), np.zeros(losses.shape[1], np.int16))
-    (overall,) = _table(losses, first.lines, everything, names)
-    better = float((losses[1] < losses[0]).mean())
-    tables, found = [], {}
+    (overall,) = _table(losses, lines, everything, names)
+    interval = {name: overall[name] for name in ("difference", "low", "high")}
+    return {
+        "overall": {**interval, "better": float((losses[1] < losses[0]).mean())},
+        "tables": [{"key": key, "title": groups.title, "of": of} for key, of, groups in named],
+        **{key: _table(losses, lines, groups, names) for key, _, groups in named},
+    }
+
+
+def _name_groups(scored: Mapping[str, SplitLosses]) -> list[NamedGroups]:
+    """Each kind of groups once; where they differ, such as frequencies in other training texts, once per run."""
+    names, (first, second), named = tuple(scored), scored.values(), []
     for name in dict.fromkeys((*first.groups, *second.groups)):
         own = [groups.groups.get(name) for groups in (first, second)]
         for number, groups in enumerate(own):
             if groups is None or (number and groups == own[0]):
                 continue
             of = None if own[0] == own[1] else names[number]
-            key = f"by_{name}{'_second' if number and own[0] is not None else ''}"
-            tables.append({"key": key, "title": groups.title, "of": of})
-            found[key] = _table(losses, first.lines, groups, names)
-    interval = {name: overall[name] for name in ("difference", "low", "high")}
-    return {"overall": {**interval, "better": better}, "tables": tables, **found}
+            named.append((f"by_{name}{'_second' if number and own[0] is not None else ''}", of, groups))
+    return named
+
+
+def _number_rows(groups: Groups) -> NDArray[Any]:
+    """The row of each item in the table of these groups, which has no empty ones. [N]"""
+    is_used = np.isin(np.arange(len(groups.labels)), groups.codes)
+    numbers: NDArray[Any] = (np.cumsum(is_used) - 1)[groups.codes]
+    return numbers
 
 
 def _table(losses: Floats, lines: NDArray[Any], groups: Groups, names: tuple[str, ...]) -> list[dict[str, Any]]:

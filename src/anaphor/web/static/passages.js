@@ -10,7 +10,7 @@ class Passages {
     this.feed.setAttribute("role", "feed");
     this.feed.setAttribute("aria-label", "Passages, the largest difference first");
     this.aside = make("details", "", "groups");
-    this.aside.open = !matchMedia("(max-width: 44rem)").matches;
+    this.aside.open = !matchMedia("(max-width: 60rem)").matches;
     const split = make("div", "", "passages");
     split.append(this.feed, this.aside);
     host.replaceChildren(split);
@@ -24,7 +24,7 @@ class Passages {
     this.most = full_color(answer.passages.flatMap((one) => one.losses.A.map((loss, place) => one.losses.B[place] - loss)));
     this.mostLoss = Math.max(0.5, ...answer.passages.flatMap((one) => [...one.losses.A, ...one.losses.B]));
     this.cards = answer.passages.map((passage, place) => new Card(passage, place, this));
-    this.aside.replaceChildren(make("summary", "By group"), ...(answer.tables ?? []).map((table) => this.group(table)));
+    this.aside.replaceChildren(make("summary", "By group, with 95 % intervals"), ...(answer.tables ?? []).map((table) => this.group(table)));
   }
 
   // better: "A", "B" or "" for both; by: what colors the tokens; mark: "table:row" or "".
