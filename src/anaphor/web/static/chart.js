@@ -1,6 +1,7 @@
 "use strict";
 // A chart of lines on a canvas. It is drawn again only when something has changed; the crosshair has a canvas of its own.
 
+const TIP_ROWS = 12;
 const MARGIN = { left: 56, right: 12, top: 8, bottom: 34 };
 
 // Index of the first value in a sorted array that is not below x.
@@ -270,18 +271,19 @@ class Chart {
   }
 
   fillTip(found, at) {
-    const room = Math.max(6, Math.floor((innerHeight - 160) / 20)), sorted = [...found].sort((a, b) => b.y - a.y);
-    const table = make("table");
-    for (const { one, y } of sorted.slice(0, room)) {
-      const row = make("tr"), mark = make("td"), swatch = make("span", "", "swatch");
+    // Of many lines, those next to the pointer.
+    const away = ({ y }) => Math.abs(this.scale.toY.to(y) - (this.height ?? 0));
+    const near = [...found].sort((one, other) => away(one) - away(other)).slice(0, TIP_ROWS), table = make("table");
+    for (const { one, y } of [...near].sort((first, second) => second.y - first.y)) {
+      const row = make("tr", "", one === near[0].one && this.height !== null ? "near" : ""), mark = make("td"), swatch = make("span", "", "swatch");
       swatch.style.background = one.color;
       mark.append(swatch);
       row.append(mark, make("td", one.name, "name"), make("td", score(y), "number"));
       table.append(row);
     }
     const parts = [make("p", this.xText(found.length ? found[0].x : this.cursor)), table];
-    if (sorted.length > room) parts.push(make("p", `and ${sorted.length - room} more`));
-    if (!sorted.length) parts.push(make("p", "no values here"));
+    if (found.length > near.length) parts.push(make("p", `and ${found.length - near.length} more`));
+    if (!found.length) parts.push(make("p", "no values here"));
     this.tip.replaceChildren(...parts);
     const wide = this.tip.offsetWidth, left = at + 14 + wide > this.wide ? at - wide - 14 : at + 14;
     this.tip.style.transform = `translate(${Math.max(0, Math.min(left, this.wide - wide))}px, ${MARGIN.top}px)`;
@@ -313,6 +315,7 @@ class Chart {
       if (!this.scale) return;
       const [x, y] = place(event);
       if (this.drag) Object.assign(this.drag, { x1: x, y1: y, box: Math.abs(y - this.drag.y0) > 40 });
+      this.height = y;
       this.hovered(this.scale.toX.from(x), this);
     });
     overlay.addEventListener("pointerup", () => this.drop());
@@ -358,6 +361,7 @@ class Chart {
   press(event) {
     if (!this.scale || event.ctrlKey || event.metaKey || event.altKey) return;
     const { x: [from, to], toX } = this.scale;
+    this.height = null;
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const middle = this.cursor ?? toX.from((toX.to(from) + toX.to(to)) / 2);
     if (step && event.shiftKey) {

@@ -50,17 +50,14 @@ function cellName(id) {
 }
 
 function nameCells(runs) {
-  const kinds = new Set(), names = [];
-  for (const name of Object.keys(runs[0].settings ?? {})) {
-    const values = runs.map((run) => JSON.stringify(run.settings?.[name])), different = [...new Set(values)];
-    // A setting that follows from another one distinguishes the same runs: it adds nothing.
-    const kind = values.map((value) => different.indexOf(value)).join();
-    if (different.length < 2 || kinds.has(kind)) continue;
-    kinds.add(kind);
-    names.push(name);
-  }
-  const title = (run) => names.filter((name) => name !== "seed").slice(0, 4).map((name) => run.settings?.[name] ?? "–").join(" ") || "base";
-  return new Map(runs.map((run) => [run.id, `${run.run.replace(/\/cells\/[^/]+$/, "")}: ${title(run)}${names.includes("seed") ? ` seed ${run.seed}` : ""}`]));
+  const names = [], parts = (keys) => runs.map((run) => JSON.stringify(keys.map((key) => run.settings?.[key])));
+  const isText = (name) => typeof runs[0].settings[name] === "string";
+  for (const name of Object.keys(runs[0].settings ?? {}).filter((key) => key !== "seed").sort((one, other) => isText(other) - isText(one)))
+    // A setting that follows from those before it distinguishes no more runs.
+    if (new Set(parts([...names, name])).size > new Set(parts(names)).size) names.push(name);
+  const seeds = new Set(runs.map((run) => run.seed)).size > 1;
+  const title = (run) => names.slice(0, 4).map((name) => run.settings?.[name] ?? "–").join(" ") || "base";
+  return new Map(runs.map((run) => [run.id, `${run.run.replace(/\/cells\/[^/]+$/, "")}: ${title(run)}${seeds ? ` seed ${run.seed}` : ""}`]));
 }
 
 const FIRST = 10; // runs that are selected when the address names none

@@ -87,7 +87,7 @@
     columns.push(
       { key: "mean", title: study.metric, value: (group) => group.mean, cell: (group) => score(group.mean) },
       { key: "interval", title: "95 % interval", cell: (group) => (typeof group.low === "number" ? `${score(group.low)} … ${score(group.high)}` : "–") },
-      { key: "seeds", title: "Seeds", cell: (group) => (group.seeds ?? []).map((value) => score(value)).join("  ") || "–" },
+      { key: "seeds", title: "Seeds", cell: (group) => (group.seeds ?? []).map((value) => score(value)).join(", ") || "–" },
       { key: "note", title: "", words: true, cell: (group) => group.note ?? "" },
     );
     groups.show(columns, study.groups, {
