@@ -18,6 +18,7 @@ from anaphor.flags import value_of
 
 VERBS = {
     "train": "train a model, keep the best checkpoint, evaluate it",
+    "runs": "list runs and studies: status, values, speed, age, settings that differ",
     "evaluate": "evaluate a run on validation or test, at other lengths too",
     "generate": "generate text with a trained language model",
     "score": "loss of sentences, token by token",

@@ -7,14 +7,14 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.table import Table
     from rich.text import Text
 
 LONGEST = 100_000
 
 
-def print_table(console: Console, table: Table, **options: Any) -> None:
+def print_table(console: Console, table: Table | Group, **options: Any) -> None:
     """Print a table; where no terminal ends them, its lines are as long as its cells need and no longer."""
     if _ends_at_a_terminal():
         console.print(table, **options)

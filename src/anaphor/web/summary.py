@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ class RunReader:
                 for one in metrics.values()
             ],
             "curves": list_curves(definition, flat),
-            "offers": list_offers(definition, files),
+            "offers": list_offers(definition, self.folder, files),
             "scores": {"valid": valid, "test": test},
         }
 
@@ -280,11 +281,13 @@ def list_curves(definition: TaskDefinition | None, names: Iterable[str]) -> list
     ]
 
 
-def list_offers(definition: TaskDefinition | None, files: Mapping[str, Any]) -> list[str]:
-    """Views that a page has of a run, beside its curves."""
+def list_offers(definition: TaskDefinition | None, folder: Path, files: Stats) -> list[str]:
+    """Views that a page has of a run, beside its curves. Those that need a model need a checkpoint."""
     offers = ["samples"] if SAMPLES in files else []
-    if definition is not None and CHECKPOINTS in files and definition.look is not None:
-        offers.append("look")
+    if definition is not None and definition.page and CHECKPOINTS in files:
+        with suppress(OSError), os.scandir(folder / CHECKPOINTS) as entries:
+            if any(entry.name.startswith("step-") and "." not in entry.name for entry in entries):
+                offers += definition.page
     return offers
 
 

@@ -1,0 +1,257 @@
+"""`anaphor runs [FOLDER]`: a table of all runs and studies below a folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from anaphor.cli.table import LONGEST, print_table
+from anaphor.config import from_text, look_up, nearest, user_path
+from anaphor.errors import ConfigError, DataError
+from anaphor.flags import parse
+
+if TYPE_CHECKING:
+    from anaphor.web.catalog import Listing
+
+Row = Mapping[str, Any]
+
+STATUSES = {
+    "training": "a process holds the lock of the run",
+    "finished": "the budget was spent, or training stopped early",
+    "interrupted": "ended by Ctrl-C, and scored",
+    "stopped": "ended or killed without a result",
+    "diverged": "the loss was not finite",
+    "converted": "read from weights of transformers",
+    "unreadable": "its settings cannot be read",
+}
+SORTS = {
+    "name": "path of the folder",
+    "task": "name of the task",
+    "status": "status",
+    "step": "last step, largest first",
+    "best": "best value of the selecting metric, best first",
+    "last": "last value of the selecting metric, best first",
+    "parameters": "number of parameters, largest first",
+    "throughput": "items per second, fastest first",
+    "age": "time since it was last written, newest first",
+}
+LARGEST_FIRST = ("step", "parameters", "throughput")
+FACTS = (
+    "run", "kind", "study", "task", "status", "error", "step", "steps", "epoch", "metric", "goal", "best", "last",
+    "parameters", "throughput", "counted", "age", "started", "seed", "cells", "finished", "failed",
+)  # fmt: skip
+"""Keys of an entry of `--json`, which has `settings` and `scores` as well, and columns of `--csv`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """List the runs and studies below a folder: status, step, best and last value, size, speed, age, and the settings
+    in which they differ."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path()
+    """Folder with runs and studies (the current folder if not given); links are not followed."""
+    sort: str = "name"
+    """Order: name, task, status, step, best, last, parameters, throughput or age."""
+    reverse: bool = False
+    """Reverse the order."""
+    filter: str | None = None
+    """Show only runs with this text in their path, task, status or settings that differ."""
+    where: tuple[str, ...] = ()
+    """Show only runs with these settings, as NAME=VALUE."""
+    status: tuple[str, ...] = ()
+    """Show only training, finished, interrupted, stopped, diverged, converted or unreadable ones."""
+    cells: bool = False
+    """Show the runs of studies in the table as well; --json and --csv always have them."""
+    watch: bool = False
+    """Refresh until Ctrl-C; where there is no terminal, print again after each change."""
+    interval: float = 2.0
+    """Seconds between two looks of --watch."""
+    csv: bool = False
+    """Print CSV, with a column for each setting that differs."""
+    json: bool = False
+    """Print one JSON list; with --watch one in each line."""
+
+    def __post_init__(self) -> None:
+        look_up(SORTS, self.sort, "order")
+        for status in self.status:
+            look_up(STATUSES, status, "status")
+        for condition in self.where:
+            if not re.fullmatch(r"\w+=.*", condition, flags=re.DOTALL):
+                raise ConfigError(f"where={condition!r}: write NAME=VALUE, such as model=lstm")
+        if self.csv and self.json:
+            raise ConfigError("--csv and --json: give one of them")
+        if not 0.1 <= self.interval <= 3600:
+            raise ConfigError(f"interval={self.interval}: it must be from 0.1 to 3600 seconds")
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, program="anaphor runs")
+    folder = user_path(options.folder)
+    if not folder.is_dir():
+        raise DataError(f"no folder at {folder}")
+
+    from anaphor.web.catalog import Catalog
+
+    catalog = Catalog(folder)
+    if options.watch:
+        return watch(catalog.scan, options)
+    print_listing(catalog.scan(), options)
+    return 0
+
+
+def watch(scan: Callable[[], Listing], options: Options) -> int:
+    """Show the table again and again. Ctrl-C is how it ends."""
+    try:
+        if is_terminal() and not options.json and not options.csv:
+            watch_terminal(scan, options)
+        before = None
+        while True:
+            listing = scan()
+            if listing.version != before:
+                print_listing(listing, options)
+                sys.stdout.flush()
+            before = listing.version
+            time.sleep(options.interval)
+    except KeyboardInterrupt:
+        return 0
+
+
+def watch_terminal(scan: Callable[[], Listing], options: Options) -> None:
+    from rich.live import Live
+
+    from anaphor.cli.runs_table import build_view
+
+    with Live(auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            entries = select(scan(), options)
+            live.update(build_view(entries, options.cells, live.console.size), refresh=True)
+            time.sleep(options.interval)
+
+
+def print_listing(listing: Listing, options: Options) -> None:
+    entries = select(listing, options)
+    if options.json:
+        print(json.dumps([to_json(entry) for entry in entries]))
+    elif options.csv:
+        print(to_csv(entries), end="")
+    else:
+        from rich.console import Console
+
+        from anaphor.cli.runs_table import build_view
+
+        console = Console()
+        print_table(console, build_view(entries, options.cells, (console.width, LONGEST) if is_terminal() else None))
+        for note in listing.notes:
+            print(f"anaphor: {note}", file=sys.stderr)
+
+
+def is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def select(listing: Listing, options: Options) -> list[Row]:
+    """The runs and studies that are asked for, in order; paths are as other commands take them."""
+    plain = listing.to_plain()
+    folder = options.folder
+    names = {study["id"]: str(folder / study["study"]) for study in plain["studies"]}
+    runs = [
+        {**row, "kind": "run", "run": str(folder / row["run"]), "study": names.get(row["study"] or "")}
+        for row in plain["runs"]
+    ]
+    studies = [{**row, "kind": "study", "run": names[row["id"]], "study": None} for row in plain["studies"]]
+    check_names(options.where, runs)
+    kept = [row for row in [*runs, *studies] if is_selected(row, plain["differing"], options)]
+    return sort_entries(kept, options.sort, reverse=options.reverse)
+
+
+def check_names(conditions: Sequence[str], runs: Sequence[Row]) -> None:
+    """Raise for a setting that no run has, unless there are no runs at all."""
+    known = {name for row in runs for name in ("task", *row["settings"])}
+    for name in [condition.partition("=")[0] for condition in conditions]:
+        if known and name not in known:
+            raise ConfigError(f"where: no run has the setting {name!r}{nearest(name, known)}")
+
+
+def is_selected(row: Row, differing: Sequence[str], options: Options) -> bool:
+    settings = {"task": row.get("task"), **row.get("settings", {})}
+    if options.status and row["status"] not in options.status:
+        return False
+    for condition in options.where:
+        name, _, value = condition.partition("=")
+        if name not in settings or value not in (show_value(settings[name]), str(settings[name])):
+            try:
+                if name not in settings or from_text(value) != settings[name]:
+                    return False
+            except Exception:  # noqa: BLE001 (a text that is no YAML is a text)
+                return False
+    if options.filter is None:
+        return True
+    shown = [f"{name}={show_value(settings.get(name))}" for name in differing]
+    texts = [row["run"], str(row.get("task")), row["status"], *shown]
+    return any(options.filter.casefold() in text.casefold() for text in texts)
+
+
+def show_value(value: Any) -> str:
+    """A setting for people, as `--where` takes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return f"[{','.join(map(show_value, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else str(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def sort_entries(entries: Sequence[Row], by: str, *, reverse: bool) -> list[Row]:
+    """In order of a value, then of names; those without the value come last, in either direction."""
+    named = sorted(entries, key=lambda row: natural_key(row["run"]), reverse=reverse and by == "name")
+    if by == "name":
+        return named
+    if by in ("task", "status"):
+        return sorted(named, key=lambda row: str(row.get(by) or ""), reverse=reverse)
+    present = [row for row in named if row.get(by) is not None]
+    missing = [row for row in named if row.get(by) is None]
+
+    def key(row: Row) -> tuple[str, float]:
+        is_falling = by in LARGEST_FIRST or (by in ("best", "last") and row["goal"] == "max")
+        sign = (-1 if is_falling else 1) * (-1 if reverse else 1)
+        # Values of two metrics are not comparable.
+        return str(row["metric"]) if by in ("best", "last") else "", sign * row[by]
+
+    return [*sorted(present, key=key), *missing]
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """`run-10` after `run-9`."""
+    parts = re.findall(r"\d{1,18}|\D+|\d+", name)
+    return [(int(part), "") if part.isdecimal() and len(part) <= 18 else (-1, part.casefold()) for part in parts]
+
+
+def to_json(row: Row) -> dict[str, Any]:
+    """An entry of `--json`; every one has the same keys."""
+    return {name: row.get(name) for name in (*FACTS, "settings", "scores")}
+
+
+def to_csv(entries: Sequence[Row]) -> str:
+    from anaphor.web.catalog import find_differing
+
+    runs = [row for row in entries if row["kind"] == "run"]
+    names = [name for name in find_differing(runs) if name not in FACTS]
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow([*FACTS, *names])
+    for row in entries:
+        settings = row.get("settings", {})
+        shown = [show_value(settings[name]) if name in settings else "" for name in names]
+        writer.writerow([*(row.get(name) for name in FACTS), *shown])
+    return output.getvalue()

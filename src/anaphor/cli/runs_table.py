@@ -1,0 +1,164 @@
+"""The table of `anaphor runs`: a line for each run, then one for each study, then what went wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anaphor.cli.runs import show_value
+from anaphor.cli.table import for_terminal
+from anaphor.web.catalog import find_differing
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+
+STYLES = {
+    "training": "bold green",
+    "diverged": "red",
+    "unreadable": "red",
+    "stopped": "yellow",
+    "interrupted": "yellow",
+}
+LEFT, RIGHT = ("run", "task", "status", "metric"), ("step", "best", "last", "parameters", "speed", "age")
+WIDE = 120  # columns of a terminal that shows all
+MOST_ERRORS = 10
+
+
+def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] | None = None) -> Group:
+    """All that is shown, for rich. `size` is that of the terminal; without one, nothing is left out."""
+    from rich.console import Group
+    from rich.text import Text
+
+    width, height = size or (None, None)
+    runs = [row for row in entries if row["kind"] == "run" and (with_cells or not row["study"])]
+    studies = [row for row in entries if row["kind"] == "study"]
+    hidden = sum(row["kind"] == "run" for row in entries) - len(runs)
+    parts: list[Any] = []
+    room = len(runs) if height is None else max(height - len(studies) - MOST_ERRORS - 6, 5)
+    if runs:
+        parts.append(build_runs(runs[:room], runs, is_narrow=width is not None and width < WIDE))
+    lines = [f"and {len(runs) - room} more runs"] if len(runs) > room else []
+    lines += [f"{hidden} runs of studies are not listed: use --cells"] if hidden else []
+    lines += [] if runs or hidden or studies else ["no runs"]
+    parts += [Text(line, style="dim") for line in lines]
+    if studies:
+        parts += [*([Text("")] if parts else []), build_studies(studies)]
+    errors = [row for row in [*runs, *studies] if row["error"]]
+    parts += [Text("")] if errors else []
+    parts += [Text(show_text(f"{row['run']}: {row['error']}")) for row in errors[:MOST_ERRORS]]
+    if len(errors) > MOST_ERRORS:
+        parts.append(Text(f"and {len(errors) - MOST_ERRORS} more, which --json lists", style="dim"))
+    return Group(*parts)
+
+
+def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) -> Table:
+    """The table of these runs, which are the first of every one. A narrow one lacks what changes least."""
+    from rich.table import Table
+    from rich.text import Text
+
+    tasks = {row["task"] for row in every}
+    names = {task: find_distinguishing([row for row in every if row["task"] == task]) for task in tasks}
+    left_out = {*(["task"] if len(tasks) == 1 or is_narrow else []), *(["parameters", "speed"] if is_narrow else [])}
+    headings = [name for name in (*LEFT, *RIGHT) if name not in left_out]
+    table = Table(box=None, pad_edge=False)
+    # Columns that may be wrapped are those that rich makes narrower. Settings are cut off all the same, cell by cell.
+    for name in headings:
+        is_wrapped = is_narrow and name == "run"
+        table.add_column(name, no_wrap=not is_wrapped, overflow="fold", justify="left" if name in LEFT else "right")
+    table.add_column("settings that differ")
+    for row in runs:
+        settings = row["settings"]
+        shown = ", ".join(f"{name}={show_value(settings[name])}" for name in names[row["task"]] if name in settings)
+        cells = {
+            "run": row["run"],
+            "task": row["task"] or "",
+            "status": row["status"],
+            "metric": row["metric"] or "",
+            "step": format_step(row),
+            "best": format_metric(row, "best"),
+            "last": format_metric(row, "last"),
+            "parameters": format_size(row["parameters"]),
+            "speed": format_speed(row),
+            "age": format_age(row["age"]),
+        }
+        styles = {"status": STYLES.get(row["status"], "")}
+        texts = [Text(show_text(cells[name]), style=styles.get(name, "")) for name in headings]
+        table.add_row(*texts, Text(show_text(shown), no_wrap=True, overflow="ellipsis"))
+    return table
+
+
+def build_studies(studies: Sequence[Row]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("study", "status"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("cells", "finished", "failed", "age"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in studies:
+        status = Text(row["status"], style=STYLES.get(row["status"], ""))
+        counts = [str(row[name]) for name in ("cells", "finished", "failed")]
+        table.add_row(Text(show_text(row["run"])), status, *counts, format_age(row["age"]))
+    return table
+
+
+def show_text(text: str) -> str:
+    """A text in one line, without codes that a terminal would obey."""
+    return for_terminal(re.sub(r"[\t\n\r]", lambda code: repr(code[0])[1:-1], text), sys.stdout)
+
+
+def find_distinguishing(runs: Sequence[Row]) -> list[str]:
+    """As few settings as tell apart the runs of a task that differ at all: data and model first, the seed last.
+    Settings that follow from these are left out."""
+    differing = find_differing(runs)
+    order = sorted(differing, key=lambda name: (name == "seed", name not in ("data", "model"), differing.index(name)))
+    groups, chosen = [list(runs)], list[str]()
+    for name in order:
+        split: list[list[Row]] = []
+        for group in groups:
+            by_value: dict[str, list[Row]] = {}
+            for row in group:
+                by_value.setdefault(show_value(row["settings"].get(name)), []).append(row)
+            split += by_value.values()
+        if len(split) > len(groups):
+            chosen.append(name)
+            groups = split
+    return chosen
+
+
+def format_step(row: Row) -> str:
+    if row["step"] is None:
+        return ""
+    planned = f"/{row['steps']:,}" if row["steps"] and row["steps"] != row["step"] else ""
+    return f"{row['step']:,}{planned}"
+
+
+def format_metric(row: Row, name: str) -> str:
+    digits = next((one["digits"] for one in row["metrics"] if one["name"] == row["metric"]), 4)
+    return "" if row[name] is None else f"{row[name]:.{digits}f}" if abs(row[name]) < 1e9 else f"{row[name]:.3g}"
+
+
+def format_size(count: float | None) -> str:
+    if count is None:
+        return ""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f}"
+
+
+def format_speed(row: Row) -> str:
+    return "" if row["throughput"] is None else f"{row['throughput']:,.0f} {row['counted'] or 'items'}/s"
+
+
+def format_age(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
