@@ -74,6 +74,7 @@ def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Sta
         routes=routes, middleware=[Middleware(Guard, access=access)], exception_handlers=handlers, lifespan=lifespan
     )
     app.router.redirect_slashes = False
+    app.state.jobs = api.jobs
     return app
 
 
