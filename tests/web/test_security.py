@@ -270,13 +270,13 @@ def test_of_200_concurrent_requests_none_fails_but_for_want_of_room(served, ids)
     def ask(number):
         if number % 4 == 0:
             body = json.dumps({"runs": ["0" * 12], "text": "a"}).encode()
-            return served.request("POST", "/api/tokens", body).status
-        return served.request("GET", targets[number % len(targets)]).status
+            return served.request("POST", "/api/tokens", body)
+        return served.request("GET", targets[number % len(targets)])
 
     with ThreadPoolExecutor(200) as pool:
-        found = set(pool.map(ask, range(200)))
-    assert found <= {200, 404, 503}
-    assert 200 in found
+        answers = list(pool.map(ask, range(200)))
+    assert not [answer.body for answer in answers if answer.status not in (200, 404, 503)]
+    assert sum(answer.status == 200 for answer in answers) > 100
 
 
 def test_more_work_than_there_is_room_for_gets_503(folder, ids):

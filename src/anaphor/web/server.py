@@ -11,9 +11,10 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -41,7 +42,6 @@ MAX_RUNS = 1000
 MAX_POINTS = 100_000
 MAX_TOKENS = 4096
 MAX_IMAGE = 700_000  # characters of base64
-NO_RUN, NO_STUDY = "no such run: it may have been deleted", "no such study: it may have been deleted"
 _ID = re.compile(r"[0-9a-f]{12}")
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
 
@@ -147,7 +147,6 @@ class Api:
         points = _integer(request, "points", 1000, 10, MAX_POINTS)
 
         def read() -> dict[str, Any]:
-            self.list_runs()
             found = {key: self._read_run(key, cursor, points) for key, _, cursor in given if _ID.fullmatch(key)}
             return {"runs": {key: value for key, value in found.items() if value}}
 
@@ -156,39 +155,33 @@ class Api:
     def _read_run(self, key: str, cursor: str, points: int) -> dict[str, Any] | None:
         """The curves of a run; an error of one must not keep the others from being shown. None: nothing new."""
         try:
-            found = read_curves(self.catalog.path(key), cursor, points)
-        except (KeyError, FileNotFoundError):
-            return {"error": NO_RUN}
-        except OSError as error:
-            return {"error": f"the run cannot be read: {error.strerror}"}
-        is_news = found["restart"] or any(found["columns"].values()) or found["cursor"] != cursor
-        return found if is_news else None
+            found = read_curves(self._find(key), cursor, points)
+        except HTTPException as error:
+            return {"error": error.detail}
+        except AnaphorError as error:
+            return {"error": without_paths(str(error), {})}
+        return found if found["restart"] or found["cursor"] != cursor else None
+
+    def _find(self, key: str, *, study: bool = False) -> Path:
+        """The folder of a run or a study by its id."""
+
+        def is_known() -> bool:
+            return key in (self.catalog.studies if study else self.catalog.runs)
+
+        if not is_known():
+            self.list_runs()  # it may be new
+        if is_known():
+            with suppress(KeyError):  # a link has taken its place
+                return self.catalog.path(key)
+        raise HTTPException(404, f"no such {'study' if study else 'run'}: it may have been deleted")
 
     async def get_samples(self, request: Request) -> Response:
         key, after = request.query_params.get("run", ""), _integer(request, "after", -1, -1, 10**15)
-
-        def read() -> dict[str, Any]:
-            self.list_runs()
-            return {"samples": self._existing(lambda path: read_samples(path, after), key, NO_RUN)}
-
-        return await self.read(read)
+        return await self.read(lambda: {"samples": read_samples(self._find(key), after)})
 
     async def get_study(self, request: Request) -> Response:
         key = request.query_params.get("id", "")
-
-        def read() -> Any:
-            self.list_runs()
-            if key not in self.catalog.studies:
-                raise HTTPException(404, NO_STUDY)
-            return self._existing(lambda path: read_study(path, self.catalog), key, NO_STUDY)
-
-        return await self.read(read)
-
-    def _existing(self, function: Callable[..., Any], key: str, line: str) -> Any:
-        try:
-            return function(self.catalog.path(key))
-        except (KeyError, FileNotFoundError):
-            raise HTTPException(404, line) from None
+        return await self.read(lambda: read_study(self._find(key, study=True), self.catalog))
 
     async def submit(self, request: Request) -> Response:
         values = check_values(await _read_body(request))
@@ -208,12 +201,8 @@ class Api:
 
     def _names(self, keys: list[str]) -> dict[str, tuple[str, str]]:
         """Path and name of each run."""
-        listing = self.list_runs()
-        names = {row["id"]: row["run"] for row in listing.runs}
-        found = {key: self._existing(str, key, NO_RUN) for key in keys if key in names}
-        if len(found) < len(set(keys)):
-            raise HTTPException(404, NO_RUN)
-        return {key: (path, names[key]) for key, path in found.items()}
+        paths = {key: self._find(key) for key in keys}
+        return {key: (str(path), path.relative_to(self.catalog.folder).as_posix()) for key, path in paths.items()}
 
     def _job(self, key: object) -> Job:
         job = self.jobs.jobs.get(key) if isinstance(key, str) else None
