@@ -1,7 +1,7 @@
 "use strict";
 // The passages (or examples) of a split where two runs differ most, as a list of cards, and the tables next to it.
 
-// shown: {names: {A, B}, ids: {A, B}, by, tip}; told of: opened(start or null), marked("table:row" or "")
+// opened(start or null) and marked("table:row" or "") are told what the reader chose.
 class Passages {
   constructor(host, { opened, marked }) {
     this.opened = opened;
@@ -18,12 +18,14 @@ class Passages {
     this.feed.addEventListener("focusin", (event) => this.roam(event.target.closest("article")));
   }
 
+  // look: {names: {A, B}, ids: {A, B}, by() -> what colors the tokens, tip(token, text)}
   show(answer, look) {
     this.answer = answer;
     this.look = look;
     this.most = full_color(answer.passages.flatMap((one) => one.losses.A.map((loss, place) => one.losses.B[place] - loss)));
     this.mostLoss = Math.max(0.5, ...answer.passages.flatMap((one) => [...one.losses.A, ...one.losses.B]));
-    this.cards = answer.passages.map((passage, place) => new Card(passage, place, this));
+    const order = [...answer.passages].sort((one, other) => Math.abs(other.difference) - Math.abs(one.difference));
+    this.cards = order.map((passage) => new Card(passage, this));
     this.aside.replaceChildren(make("summary", "By group, with 95 % intervals"), ...(answer.tables ?? []).map((table) => this.group(table)));
   }
 
@@ -151,7 +153,7 @@ class Passages {
 
 // One passage with its tokens, or one example with what both runs make of it.
 class Card {
-  constructor(passage, place, list) {
+  constructor(passage, list) {
     this.passage = passage;
     this.list = list;
     this.isOpen = false;
