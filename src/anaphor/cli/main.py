@@ -29,6 +29,7 @@ VERBS = {
     "trace": "computation graph of any function: value and gradient at every node",
     "study": "train many runs, compare them with statistics, draw a table and a figure",
     "serve": "show runs and studies in the browser, live",
+    "report": "one page of one or several runs that needs no network",
     "lab": "claims about attention and recurrence as programs with checks",
     "check-mixer": "check that a mixer keeps the five promises of the contract",
     "convert": "read weights of transformers into a run",

@@ -72,10 +72,14 @@ class Found:
 
 
 class Catalog:
-    """The runs and studies below a folder. Links are not followed, so that everything shown is inside it."""
+    """The runs and studies below a folder. Links are not followed, so that everything shown is inside it.
 
-    def __init__(self, folder: Path) -> None:
+    `only` names folders inside it; others are not looked at.
+    """
+
+    def __init__(self, folder: Path, only: Sequence[Path] | None = None) -> None:
         self.folder = folder.resolve()
+        self._roots = [self.folder] if only is None else [path.resolve() for path in only]
         self.runs: dict[str, Path] = {}
         self.studies: dict[str, Path] = {}
         self._readers: dict[str, RunReader | StudyReader] = {}
@@ -97,7 +101,7 @@ class Catalog:
         notes: list[str] = []
         locks, runs, studies = HeldLocks(), list[dict[str, Any]](), list[dict[str, Any]]()
         readers: dict[str, RunReader | StudyReader] = {}
-        found = list(find_folders(self.folder, notes))
+        found = list(find_folders(self.folder, notes, self._roots))
         for one in found:
             key = make_id(one.name)
             reader = self._readers.get(key)
@@ -135,9 +139,11 @@ def clean_text(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def find_folders(root: Path, notes: list[str]) -> Iterator[Found]:
-    """All folders with a run or a study, the root among them, in the order of their names."""
-    waiting: list[tuple[Path, str, str | None]] = [(root, ".", None)]
+def find_folders(top: Path, notes: list[str], roots: Sequence[Path]) -> Iterator[Found]:
+    """All folders with a run or a study, the roots among them, in the order of their names."""
+    waiting: list[tuple[Path, str, str | None]] = [
+        (root, root.relative_to(top).as_posix(), None) for root in roots[::-1]
+    ]
     seen = 0
     while waiting:
         path, name, study = waiting.pop()
@@ -148,8 +154,8 @@ def find_folders(root: Path, notes: list[str]) -> Iterator[Found]:
                     is_folder = entry.is_dir(follow_symlinks=False)
                     (folders.append if is_folder else files.add)(entry.name)
         except FileNotFoundError:
-            if path == root:
-                raise DataError(f"no folder at {root}") from None
+            if path in roots:
+                raise DataError(f"no folder at {path}") from None
             continue
         except OSError as error:
             notes.append(f"{name} cannot be read: {error.strerror}")

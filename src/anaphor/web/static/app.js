@@ -17,6 +17,7 @@ class State {
     this.name = name;
     this.values = values;
     this.closed = false;
+    this.aside = false; // of a view that is not the shown one: it has no address
     this.timers = [];
   }
 
@@ -38,8 +39,10 @@ class State {
     for (const [key, value] of Object.entries(changes))
       if (value === null || value === undefined || value === false || (value === "" && key !== "runs")) this.values.delete(key);
       else this.values.set(key, value === true ? "1" : Array.isArray(value) ? value.join(",") : String(value));
+    if (this.aside) return;
     const address = addressOf(this.name, this.values);
-    if (address !== location.hash) history[push ? "pushState" : "replaceState"](null, "", address);
+    if (framed) framedAddress = address;
+    else if (address !== location.hash) history[push ? "pushState" : "replaceState"](null, "", address);
     showTabs();
   }
 
@@ -66,9 +69,20 @@ function addressOf(name, values) {
   return `#${name}${query ? `?${query}` : ""}`;
 }
 
+// A frame in a notebook has no address of its own, and a link there would leave the frame.
+const framed = location.protocol === "about:";
+let framedAddress = "";
+
 function readAddress() {
-  const [, name, query] = /^#?([^?]*)\??(.*)$/s.exec(location.hash);
-  return [Object.hasOwn(views, name) ? name : "runs", new URLSearchParams(query)];
+  const [, name, query] = /^#?([^?]*)\??(.*)$/s.exec(framed ? framedAddress : location.hash);
+  const found = Object.hasOwn(views, name) ? name : Object.keys(views)[0];
+  return [found, withDefaults(found, new URLSearchParams(query))];
+}
+
+// A report says what its views start with: only that is embedded.
+function withDefaults(name, values) {
+  for (const [key, value] of Object.entries(data.start?.[name] ?? {})) if (!values.has(key)) values.set(key, value);
+  return values;
 }
 
 // The address of a view with the selection of now: for links.
@@ -313,4 +327,12 @@ dark.addEventListener("change", () => {
   mixRamps();
   if (shownView) openView();
 });
+if (framed)
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.("a[href^='#']");
+    if (!link) return;
+    event.preventDefault();
+    framedAddress = link.getAttribute("href");
+    openView();
+  });
 document.addEventListener("DOMContentLoaded", start);

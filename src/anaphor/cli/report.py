@@ -1,0 +1,89 @@
+"""`anaphor report RUN… --out FILE.html`: one page of one or several runs that needs no network."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from anaphor.cli.table import for_terminal
+from anaphor.cli.train import import_given
+from anaphor.config import user_path, writing_to
+from anaphor.errors import ConfigError
+from anaphor.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """One page of runs or studies that needs no network: curves, settings, scores, samples, attention, token losses."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folders of runs or studies."""
+    out: Path
+    """HTML file to write."""
+    text: str | None = None
+    """Text to score and to look at (a passage of validation where the first two runs differ most if not given)."""
+    no_model: bool = False
+    """Load no model: only what the files of the runs say."""
+    device: str = "auto"
+    """Device: auto, cpu or cuda."""
+    threads: int | None = None
+    """CPU threads (all cores if not given)."""
+    imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
+    """Python file that registers mixers, tasks or data sets of your own; may be given several times."""
+    json: bool = False
+    """Print one JSON value."""
+
+    def __post_init__(self) -> None:
+        if self.out.suffix.lower() not in (".html", ".htm"):
+            raise ConfigError(f"out={self.out}: it must be a file whose name ends with .html")
+        if user_path(self.out).is_dir():
+            raise ConfigError(f"out={self.out} is a folder: name a file in it")
+        if self.no_model and self.text is not None:
+            raise ConfigError("--text needs models: leave out --no-model")
+
+
+def run(words: Sequence[str]) -> int:
+    import_given(words)
+    options = parse(Options, words, program="anaphor report")
+
+    from anaphor.training.files import replace_file
+    from anaphor.web.report import build_report
+
+    out = user_path(options.out)
+    with writing_to(out.parent), ExitStack() as stack:
+        ask = None if options.no_model else _load_models(options, stack)
+        report = build_report(options.runs, text=options.text, ask=ask)
+        content = report.page.encode()
+        replace_file(out, content)
+    if options.json:
+        plain = {"report": str(options.out), "bytes": len(content), "runs": report.runs, "left_out": report.left_out}
+        print(json.dumps(plain))
+        return 0
+    for line in report.left_out:
+        print(for_terminal(f"left out: {line}", sys.stdout))
+    count = f"{len(report.runs)} run{'s' if len(report.runs) > 1 else ''}"
+    print(for_terminal(f"report: {options.out} ({count}, {len(content) / 1e6:.1f} MB)", sys.stdout))
+    return 0
+
+
+def _load_models(options: Options, stack: ExitStack) -> Any:
+    """What answers requests to models, with a progress bar."""
+    from functools import partial
+
+    from anaphor.cli.progress import Bar, SecondBar
+    from anaphor.evaluation import progress_listener
+    from anaphor.training.experiment import choose_device, set_threads
+    from anaphor.web.inference import Cache, answer
+
+    set_threads(options.threads)
+    choose_device(options.device)  # refuse an unknown one now
+    bar = stack.enter_context(Bar("report"))
+    stack.enter_context(progress_listener(SecondBar(bar, alone=True)))
+    return partial(answer, cache=Cache(device=options.device))

@@ -1,0 +1,307 @@
+"""A report: the live page of some runs as one file, with the answers that its server would give inside.
+
+The page has the same scripts as the live one. What a reader can ask for without a model is there; of what needs one,
+an example: two runs token by token, the passages where they differ most, and the maps of one text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from anaphor.config import finite, user_path
+from anaphor.draw.html import embed
+from anaphor.errors import AnaphorError, ConfigError
+from anaphor.training.run_folder import STUDY, RunFolder
+from anaphor.web.catalog import Catalog
+from anaphor.web.history import read_curves, read_samples
+from anaphor.web.study_view import read_study
+from anaphor.web.worker import without_paths
+
+LIMIT = 2_900_000
+"""Bytes of a report. What does not fit is left out, and the page says so."""
+POINTS = 500
+"""Points of a curve, as the page asks for them; of many runs fewer are embedded."""
+CURVE_SHARE, SAMPLE_SHARE = 0.4, 0.1
+"""Shares of the limit for all curves, and for all samples."""
+LOOKS = 3
+"""Runs whose example is shown from inside."""
+LENGTH, PASSAGES = 64, 40
+TOO_LARGE = "the page would be too large"
+UNENCODED = "!*'()~"  # by encodeURIComponent
+_STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">\n')
+_SCRIPT = re.compile(r'<script src="/static/([\w.-]+)"></script>\n')
+_DATA = re.compile(r'(<script type="application/json" id="data">).*?(</script>)', flags=re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One HTML file that needs no network."""
+
+    page: str
+    runs: tuple[str, ...]
+    """Their names in the page."""
+    left_out: tuple[str, ...]
+    """A line for each thing that is not in the page, though it could be asked for."""
+
+
+class Answers:
+    """What is embedded, by the requests of the page. Nothing is added beyond the limit."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit, self.size = limit, 0
+        self.found: dict[str, Any] = {}
+
+    def add(self, key: str, answer: Any, share: float = 1.0) -> bool:
+        """Whether it fits into a share of the whole."""
+        size = len(json.dumps(finite(answer), separators=(",", ":"))) + len(key) + 4
+        if self.size + size > share * self.limit:
+            return False
+        self.size += size
+        self.found[key] = answer
+        return True
+
+
+def get_key(path: str, **parameters: str | int) -> str:
+    """The name of an answer to GET, as the page's script spells it."""
+    query = "&".join(f"{name}={quote(str(value), safe=UNENCODED)}" for name, value in sorted(parameters.items()))
+    return f"GET {path}?{query}" if query else f"GET {path}"
+
+
+def post_key(path: str, body: Mapping[str, Any]) -> str:
+    """The name of an answer to POST."""
+    return f"POST {path} {json.dumps(body, sort_keys=True, separators=(',', ':'), ensure_ascii=False)}"
+
+
+def build_report(
+    paths: Sequence[Path],
+    *,
+    text: str | None = None,
+    ask: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    views: Sequence[str] | None = None,
+) -> Report:
+    """The page of the runs and studies in some folders.
+
+    `ask` answers requests to models, as `anaphor.web.inference.answer` does; without it the report has what the files
+    say. `text` is what models look at. `views` names those that the page has; None means all.
+    """
+    catalog = open_catalog(paths)
+    listing = catalog.scan().to_plain()
+    if not listing["runs"]:
+        raise ConfigError(f"no run in {', '.join(map(str, paths))}: name folders of runs or studies")
+    markup, styles, scripts = read_parts()
+    answers = Answers(LIMIT - len(markup) - sum(map(len, (*styles, *scripts))))
+    left_out: list[str] = []
+    if not answers.add(get_key("/api/runs"), listing, 0.5):
+        raise ConfigError(f"{len(listing['runs']):,} runs are too many for one page: name fewer")
+    for row in listing["studies"]:
+        if not answers.add(get_key("/api/study", id=row["id"]), read_study(catalog.path(row["id"]), catalog), 0.6):
+            left_out.append(f"the table of the study {row['study']}: it is too large")
+    _add_curves(answers, catalog, listing["runs"], left_out)
+    _add_samples(answers, catalog, listing["runs"], left_out)
+    start: dict[str, dict[str, str]] = {}
+    if ask is not None:
+        start = _Models(answers, catalog, listing["runs"], ask, left_out).add(text)
+    content = {
+        "mode": "report", "views": views, "start": start, "notes": left_out, "answers": answers.found,
+    }  # fmt: skip
+    names = tuple(row["run"] for row in listing["runs"])
+    return Report(embed(markup, styles, scripts, content), names, tuple(left_out))
+
+
+def open_catalog(paths: Sequence[Path]) -> Catalog:
+    """Of the given folders alone. Names of runs begin below the folder that all are in."""
+    folders = []
+    for path in paths:
+        folder = user_path(path).resolve()
+        if not folder.is_dir():
+            raise ConfigError(f"no run at {path}: there is no such folder")
+        folders.append(folder)
+    shown = [folder.parent if is_run_or_study(folder) else folder for folder in folders]
+    return Catalog(Path(os.path.commonpath(shown)), only=list(dict.fromkeys(folders)))
+
+
+def is_run_or_study(folder: Path) -> bool:
+    return RunFolder(folder).exists or (folder / STUDY).is_file()
+
+
+def read_parts() -> tuple[str, list[str], list[str]]:
+    """Markup of the live page with places for a report's parts, its styles and its scripts."""
+    folders = [files(package) / "static" for package in ("anaphor.web", "anaphor.inspect")]
+
+    def read(name: str) -> str:
+        found = next(folder / name for folder in folders if (folder / name).is_file())
+        return found.read_text(encoding="utf-8")
+
+    page = read("app.html")
+    styles, scripts = _STYLE.findall(page), _SCRIPT.findall(page)
+    policy = '<meta http-equiv="Content-Security-Policy" content="@policy@">\n'
+    page = _SCRIPT.sub("", _STYLE.sub("", page))
+    page = page.replace('<meta charset="utf-8">\n', f'<meta charset="utf-8">\n{policy}', 1)
+    page = page.replace("</head>", "<style>@style@</style>\n</head>", 1)
+    page = _DATA.sub(r"\1@data@\2\n<script>@script@</script>", page, count=1)
+    return page, [*map(read, styles), read("report.css")], [*map(read, scripts), read("report.js")]
+
+
+def round_numbers(value: Any, digits: int = 5) -> Any:
+    """The same with fewer digits, which is most of a report's size."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {key: round_numbers(inner, digits) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [round_numbers(inner, digits) for inner in value]
+    return value
+
+
+def _add_curves(answers: Answers, catalog: Catalog, rows: Sequence[dict[str, Any]], left_out: list[str]) -> None:
+    points = POINTS
+    while True:
+        found = {row["id"]: _read_curves(catalog.path(row["id"]), points) for row in rows}
+        size = len(json.dumps(found, separators=(",", ":")))
+        if size <= CURVE_SHARE * answers.limit or points < 20:
+            break
+        points //= 2
+    for row in rows:
+        key = get_key("/api/curves", points=POINTS, runs=f"{row['id']}:")
+        if not answers.add(key, {"runs": {row["id"]: found[row["id"]]}}, 0.9):
+            left_out.append(f"the curves of {row['run']}: {TOO_LARGE}")
+    if points < POINTS:
+        left_out.append(f"points of curves: {points} of each are kept, with the smallest and largest of each stretch")
+
+
+def _read_curves(path: Path, points: int) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = round_numbers(read_curves(path, "", points), 6)
+    except AnaphorError as error:
+        return {"error": without_paths(str(error), {})}
+    return found
+
+
+def _add_samples(answers: Answers, catalog: Catalog, rows: Sequence[dict[str, Any]], left_out: list[str]) -> None:
+    """Of many samples every second one goes, the oldest first to go, until all fit."""
+    found = {row["id"]: read_samples(catalog.path(row["id"])) for row in rows if "samples" in row["offers"]}
+    total = sum(map(len, found.values()))
+    while len(json.dumps(found)) > SAMPLE_SHARE * answers.limit and any(len(one) > 1 for one in found.values()):
+        found = {key: samples[-1::-2][::-1] for key, samples in found.items()}
+    kept = 0
+    for key, samples in found.items():
+        if answers.add(get_key("/api/samples", run=key), {"samples": samples}):
+            kept += len(samples)
+    if kept < total:
+        left_out.append(f"{total - kept} of {total} samples")
+
+
+class _Models:
+    """What needs models: two runs token by token, their passages, and the maps of an example in the first runs."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        catalog: Catalog,
+        rows: Sequence[dict[str, Any]],
+        ask: Callable[[dict[str, Any]], dict[str, Any]],
+        left_out: list[str],
+    ) -> None:
+        self.answers, self.catalog, self.rows, self.ask, self.left_out = answers, catalog, rows, ask, left_out
+        self.names = {row["id"]: row["run"] for row in rows}
+
+    def add(self, text: str | None) -> dict[str, dict[str, str]]:
+        """Ask, and give the address that each view starts with."""
+        start: dict[str, dict[str, str]] = {}
+        two = self._comparable()
+        body = {"runs": two, "split": "valid", "length": LENGTH, "count": PASSAGES}
+        passages = self._post("passages", body, "passages") if two else None
+        first = passages["passages"][0]["start"] if passages and passages["passages"] else 0
+        looked, scored = self._offering("look")[:LOOKS], two or self._offering("tokens")[:1]
+        source = self._find_source((looked or scored)[:1], text, first)
+        for key in looked if source else ():
+            if self._look(key, source) is not None:
+                start.setdefault("look", {"run": key, **{name: str(value) for name, value in source.items()}})
+        if scored:
+            start["tokens"] = {"runs": ",".join(scored)}
+            if "text" in source and "tokens" in self._row(scored[0])["offers"]:
+                self._post("tokens", {"runs": scored, "text": source["text"]}, "losses of tokens")
+                start["tokens"]["text"] = source["text"]
+        return start
+
+    def _find_source(self, runs: Sequence[str], text: str | None, first: int) -> dict[str, Any]:
+        """What models are shown: a text if they read one, which all get alike, else an example of validation."""
+        if text is not None or not runs:
+            return {} if text is None else {"text": text}
+        example = {"example": first, "length": LENGTH}
+        found = self._ask("look", {"run": runs[0], **example}, "an example of validation")
+        if found is None:
+            return {}
+        return {"text": found["text"]} if found["kind"] == "text" else {"example": first}
+
+    def _row(self, key: str) -> dict[str, Any]:
+        return next(row for row in self.rows if row["id"] == key)
+
+    def _offering(self, view: str) -> list[str]:
+        return [row["id"] for row in self.rows if view in row["offers"]]
+
+    def _comparable(self) -> list[str]:
+        """The first two runs of one task whose passages can be compared; empty where there are none."""
+        by_task: dict[str, list[str]] = {}
+        for key in self._offering("passages"):
+            by_task.setdefault(self._row(key)["task"], []).append(key)
+        return next((keys[:2] for keys in by_task.values() if len(keys) > 1), [])
+
+    def _ask(self, verb: str, body: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+        """The answer; None where there is none, and a line says why."""
+        paths = {key: str(self.catalog.path(key)) for key in body.get("runs", [body.get("run")])}
+        runs: dict[str, Any] = {"runs": paths} if "runs" in body else {"run": paths[body["run"]]}
+        try:
+            found: dict[str, Any] = round_numbers(self.ask({"verb": verb, **body, **runs}))
+        except AnaphorError as error:
+            line = without_paths(str(error), {path: self.names[key] for key, path in paths.items()})
+            self.left_out.append(f"{what} of {', '.join(self.names[key] for key in paths)}: {line}")
+            return None
+        return found
+
+    def _post(self, verb: str, body: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+        """The answer, embedded if it fits."""
+        found = self._ask(verb, body, what)
+        if found is not None and not self.answers.add(post_key(f"/api/{verb}", body), found):
+            self.left_out.append(f"{what}: {TOO_LARGE}")
+            return None
+        return found
+
+    def _look(self, key: str, source: Mapping[str, Any]) -> dict[str, Any] | None:
+        """An input from inside, with the maps that fit."""
+        what = f"the inside of {self.names[key]}"
+        found = self._post("look", {"run": key, **source}, what)
+        if found is None:
+            return None
+        maps = list(_maps_of(found))
+        kept = 0
+        for body in maps:
+            answer = self._ask("head", {"run": key, **source, **body}, what)
+            kept += answer is not None and self.answers.add(post_key("/api/head", body), answer)
+        if kept < len(maps):
+            self.left_out.append(f"{len(maps) - kept} of {len(maps)} maps of {self.names[key]}: {TOO_LARGE}")
+        return found
+
+
+def _maps_of(look: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Requests for all maps of a look, those that its view shows first at the beginning."""
+    key, asked = look["look"], set[tuple[str, Any]]()
+    heads = [(head["name"], head["head"]) for head in look.get("heads") or ()]
+    layers = look.get("layers") or ()
+    heads += [(layer["tap"], "mean") for layer in layers]
+    heads += [(layer["tap"], "rollout") for layer in layers if layer.get("rollout")]
+    heads += [(layer["tap"], head) for layer in layers for head in range(layer["heads"])]
+    for tap, head in heads:
+        if (tap, head) not in asked:
+            asked.add((tap, head))
+            yield {"look": key, "tap": tap, "head": head}
+    for unit in look.get("units") or ():
+        yield {"look": key, "unit": unit["key"]}

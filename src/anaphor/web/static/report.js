@@ -1,0 +1,128 @@
+"use strict";
+// Only in a report: what it holds in one view of its own, which views it has, and all of them one after the other on paper.
+
+{
+  // ---- the first view: scores with their signatures, settings that differ, what was left out
+
+  const FEW_RUNS = 8; // fit side by side
+  const text = (value) => (value === null || value === undefined ? "–" : Array.isArray(value) ? value.join(" ") : typeof value === "number" ? digits(value) : String(value));
+
+  function addTable(host, title, columns, rows) {
+    if (!rows.length) return;
+    const section = make("section");
+    section.setAttribute("aria-label", title);
+    section.append(make("h2", title));
+    host.append(section);
+    const table = new SortTable(section, { caption: title, onsort: (sort) => table.show(columns, rows, { sort }) });
+    table.show(columns, rows, {});
+  }
+
+  function scoreRows() {
+    return listing.runs.flatMap((run) => ["valid", "test"].filter((split) => run.scores?.[split])
+      .map((split) => ({ id: `${run.id} ${split}`, run, split, scores: run.scores[split] })));
+  }
+
+  function openSummary(element) {
+    const facts = listing.runs.map((run) => ({ id: run.id, run })), few = listing.runs.length <= FEW_RUNS;
+    const setting = (name, run) => text(run.settings?.[name]);
+    addTable(element, "Runs", [
+      { key: "name", title: "Run", words: true, value: ({ run }) => run_name(run.id) },
+      { key: "task", title: "Task", words: true, value: ({ run }) => run.task },
+      { key: "status", title: "Status", words: true, value: ({ run }) => run.status },
+      { key: "step", title: "Step", value: ({ run }) => run.step, cell: ({ run }) => text(run.step) },
+      { key: "parameters", title: "Parameters", value: ({ run }) => run.parameters, cell: ({ run }) => text(run.parameters) },
+      { key: "throughput", title: "Speed", value: ({ run }) => run.throughput, cell: ({ run }) => (run.throughput ? `${short(run.throughput)} ${run.counted}/s` : "–") },
+      ...(few ? [] : listing.differing.map((name) => ({ key: `set.${name}`, title: name, words: true, value: ({ run }) => run.settings?.[name], cell: ({ run }) => setting(name, run) }))),
+    ], facts);
+    if (few)
+      addTable(element, "Settings that differ", [
+        { key: "setting", title: "Setting", words: true, value: ({ id }) => id },
+        ...listing.runs.map((run) => ({ key: run.id, title: run_name(run.id), words: true, value: ({ id }) => setting(id, run) })),
+      ], listing.differing.map((name) => ({ id: name })));
+    const rows = scoreRows(), metrics = new Map(listing.runs.flatMap((run) => run.metrics.map((one) => [one.name, one])));
+    addTable(element, "Scores", [
+      { key: "name", title: "Run", words: true, value: ({ run }) => run_name(run.id) },
+      { key: "split", title: "Split", words: true, value: ({ split }) => split },
+      ...[...metrics.values()].filter(({ name }) => rows.some(({ scores }) => typeof scores[name] === "number"))
+        .map(({ name, label }) => ({ key: name, title: label, value: ({ scores }) => scores[name], cell: ({ scores }) => text(scores[name]) })),
+      { key: "signature", title: "Signature", words: true, value: ({ scores }) => scores.signature },
+    ], rows);
+    const failed = listing.runs.filter((run) => run.error);
+    if (failed.length) element.append(make("h2", "Problems"), list(failed.map((run) => `${run_name(run.id)}: ${run.error}`)));
+    if (data.notes?.length) element.append(make("h2", "Not in this report"), list(data.notes));
+  }
+
+  function list(lines) {
+    const items = make("ul");
+    items.append(...lines.map((line) => make("li", line)));
+    return items;
+  }
+
+  const others = Object.entries(views);
+  for (const [name] of others) delete views[name];
+  views.report = { title: "Report", open: openSummary };
+  Object.assign(views, Object.fromEntries(others));
+  for (const name of Object.keys(views)) if (data.views && !data.views.includes(name)) delete views[name];
+
+  // ---- paper: copies of the views, made while nobody waits; a view that is being read is copied as it is
+
+  const paper = make("div", "", "paper"), copies = {};
+  document.body.append(paper);
+
+  function copyOf(name, element) {
+    const section = make("section", "", `copy ${name}`), copy = element.cloneNode(true), drawn = copy.querySelectorAll("canvas");
+    element.querySelectorAll("canvas").forEach((canvas, place) => {
+      const image = make("img");
+      image.alt = "";
+      image.className = drawn[place].className;
+      if (canvas.width && canvas.height) image.src = canvas.toDataURL();
+      image.style.width = `${canvas.clientWidth}px`;
+      drawn[place].replaceWith(image);
+    });
+    for (const one of copy.querySelectorAll("[id]")) one.removeAttribute("id");
+    section.append(make("h1", views[name].title), copy);
+    return section;
+  }
+
+  const frames = (count) => new Promise((done) => {
+    const next = () => (count-- > 0 ? requestAnimationFrame(next) : done());
+    next();
+  });
+
+  async function copyView(name) {
+    const host = make("div", "", "aside"), element = make("div", "", `view ${name}`), line = byId("status");
+    const before = [line.textContent, line.className], own = new State(name, withDefaults(name, new URLSearchParams()));
+    own.aside = true;
+    host.setAttribute("aria-hidden", "true");
+    host.inert = true;
+    host.append(element);
+    document.body.append(host);
+    try {
+      await views[name].open(element, own);
+      await frames(3);
+      copies[name] = copyOf(name, element);
+    } catch { /* it says why when it is opened */ }
+    own.close();
+    views[name].close?.();
+    host.remove();
+    say(...before);
+  }
+
+  async function copyViews() {
+    for (const [name, view] of Object.entries(views))
+      if (name !== state.name && (!view.offered || view.offered(listing))) await copyView(name);
+    document.documentElement.dataset.printable = "";
+  }
+
+  addEventListener("beforeprint", () => {
+    const shownNow = byId("view").firstElementChild;
+    if (shownNow) copies[state.name] = copyOf(state.name, shownNow);
+    paper.replaceChildren(...Object.keys(views).filter((name) => copies[name]).map((name) => copies[name]));
+  });
+
+  const opened = new MutationObserver(() => {
+    opened.disconnect();
+    (self.requestIdleCallback ?? setTimeout)(copyViews);
+  });
+  opened.observe(document.documentElement, { attributes: true, attributeFilter: ["data-ready"] });
+}

@@ -1,0 +1,56 @@
+"""`anaphor report`: one file, told in one line; mistakes are refused before a model is loaded."""
+
+import json
+
+import pytest
+
+from anaphor.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    words = "train lm --data grammar --model lstm --width 8 --layers 1 --steps 2 --eval-every 1 --device cpu --no-test"
+    assert main([*words.split(), "--out", str(folder), "--json"]) == 0
+    return folder
+
+
+def test_the_file_and_its_size_are_told(run, tmp_path, capsys):
+    out = tmp_path / "new" / "page.html"
+    assert main(["report", str(run), "--out", str(out), "--no-model", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"report": str(out), "bytes": out.stat().st_size, "runs": ["a"], "left_out": []}
+    assert main(["report", str(run), "--out", str(out), "--no-model"]) == 0  # a second time it is replaced
+    assert capsys.readouterr().out == f"report: {out} (1 run, {out.stat().st_size / 1e6:.1f} MB)\n"
+    assert "Content-Security-Policy" in out.read_text(encoding="utf-8")
+
+
+def test_models_are_asked_unless_they_are_refused(run, tmp_path, capsys):
+    assert main(["report", str(run), "--out", str(tmp_path / "a.html"), "--text", "these old", "--device", "cpu"]) == 0
+    assert main(["report", str(run), "--out", str(tmp_path / "b.html"), "--no-model"]) == 0
+    assert "POST /api/look" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "POST /api/look {" not in (tmp_path / "b.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "a.html"], "`anaphor report` needs RUN: folders of runs or studies"),
+        (["nowhere", "--out", "a.html"], "no run at nowhere: there is no such folder"),
+        (["RUN", "--out", "a.yaml"], "out=a.yaml: it must be a file whose name ends with .html"),
+        (["RUN", "--out", "folder.html"], "out=folder.html is a folder: name a file in it"),
+        (["RUN", "--out", "a.html", "--no-model", "--text", "x"], "--text needs models: leave out --no-model"),
+        (["RUN", "--out", "file/a.html"], "out=file cannot be written to: File exists"),
+        (["RUN", "--out", "a.html", "--device", "tpu"], "unknown device 'tpu'"),
+    ],
+)
+def test_a_mistake_is_one_line(run, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "file").touch()
+    assert main(["report", *[str(run) if word == "RUN" else word for word in words]]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"anaphor: {message}")
+    assert said.err.count("\n") == 1
+    assert not list(tmp_path.glob("a.*"))

@@ -1,0 +1,153 @@
+"""A report is one file that shows what the live page shows, without a server, a network or markup from runs."""
+
+import json
+import re
+from functools import partial
+
+import pytest
+
+from anaphor.errors import ConfigError
+from anaphor.web import report
+from anaphor.web.inference import Cache, answer
+from anaphor.web.report import build_report, get_key, post_key
+
+HYBRID = "hybrid <script>alert(1)<⁄script>"
+
+
+def embedded(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+@pytest.fixture(scope="module")
+def built(folder):
+    """The report of three runs, with models."""
+    return build_report([folder / "lstm", folder / "lstm-1", folder / HYBRID], ask=partial(answer, cache=Cache()))
+
+
+@pytest.fixture(scope="module")
+def opened(built, browser, tmp_path_factory):
+    """The report in a browser that reached it as a file: the page, its requests, and what its console said."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(built.page, encoding="utf-8")
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    requests, said = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-printable]", state="attached")
+    yield page, requests, said
+    context.close()
+
+
+def test_a_report_of_three_runs_has_less_than_3_mb(built):
+    assert len(built.page.encode()) < 3_000_000
+    assert built.runs == ("lstm", "lstm-1", HYBRID)
+    assert built.left_out == ()
+
+
+def test_every_view_opens_from_disk_without_a_request_and_without_an_error(opened):
+    page, requests, said = opened
+    titles = page.locator("#tabs a").all_inner_texts()
+    assert titles[:4] == ["Report", "Runs", "Curves", "Samples"]
+    for title in titles:
+        page.get_by_role("link", name=title, exact=True).first.click()
+        page.wait_for_selector(f'#tabs a[aria-current="page"]:text-is("{title}")')
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.locator("#status").inner_text() == "", title
+        assert page.locator("#view").inner_text().strip(), title
+    assert len(requests) == 1
+    assert said == []
+
+
+def test_markup_in_names_and_samples_is_text(built, opened):
+    assert "<script>alert" not in built.page
+    page, _, said = opened
+    page.evaluate("location.hash = '#report'")
+    page.wait_for_selector("html[data-ready=report]", state="attached")
+    assert page.get_by_text(HYBRID).count() > 0
+    assert said == []
+
+
+def test_scores_are_those_of_the_runs_with_their_signatures(built, folder, opened):
+    page, *_ = opened
+    page.evaluate("location.hash = '#report'")
+    page.wait_for_selector("html[data-ready=report]", state="attached")
+    shown = page.locator("#view").inner_text()
+    for name in built.runs:
+        scores = json.loads((folder / name / "result.json").read_bytes())["valid"]
+        assert scores["signature"] in shown
+        assert f"{scores['loss']:.4g}" in shown
+
+
+def test_paper_has_all_views_one_after_the_other_and_no_controls(opened):
+    page, *_ = opened
+    titles = page.locator("#tabs a").all_inner_texts()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".paper > section > h1").all_inner_texts() == titles
+    assert page.locator(".paper select:visible, .paper input:visible, header:visible, #view:visible").count() == 0
+    charts = page.locator(".paper .curves img")
+    assert charts.count() > 0
+    assert all(charts.nth(number).evaluate("image => image.naturalWidth") > 0 for number in range(charts.count()))
+    page.emulate_media(media="screen")
+
+
+def test_answers_are_those_of_the_server(built, served, ids):
+    """What is embedded under a request is what the server answers to it, up to the digits that are kept."""
+    answers = embedded(built.page)["answers"]
+    one, two = ids["lstm"], ids["lstm-1"]
+    asked = {"count": 40, "length": 64, "runs": [one, two], "split": "valid"}
+    found = answers[post_key("/api/passages", asked)]
+    assert report.round_numbers(served.send("/api/passages", **asked)) == found
+    curves = answers[get_key("/api/curves", points=500, runs=f"{one}:")]["runs"][one]
+    live = served.ask(f"/api/curves?points=500&runs={one}:")["runs"][one]
+    assert curves["columns"] == report.round_numbers(live["columns"], 6)
+
+
+def test_a_text_of_the_user_is_looked_at_and_scored(folder, ids):
+    built = build_report([folder / "lstm"], text="the cat", ask=partial(answer, cache=Cache()))
+    data = embedded(built.page)
+    look = data["answers"][post_key("/api/look", {"run": ids["lstm"], "text": "the cat"})]
+    assert look["tokens"][1:] == ["the", "cat"]
+    assert post_key("/api/tokens", {"runs": [ids["lstm"]], "text": "the cat"}) in data["answers"]
+    assert data["start"]["look"] == {"run": ids["lstm"], "text": "the cat"}
+    for unit in look["units"]:
+        assert post_key("/api/head", {"look": look["look"], "unit": unit["key"]}) in data["answers"]
+
+
+def test_every_task_has_a_report(folder):
+    for name in ("translation", "images", "labels", "diverged", "training"):
+        built = build_report([folder / name], ask=partial(answer, cache=Cache()))
+        assert built.runs == (name,)
+        assert len(built.page) < 3_000_000
+
+
+def test_a_study_comes_with_its_cells(folder):
+    built = build_report([folder / "study"])
+    data = embedded(built.page)
+    (study,) = data["answers"][get_key("/api/runs")]["studies"]
+    assert len(built.runs) == 4
+    assert get_key("/api/study", id=study["id"]) in data["answers"]
+
+
+def test_what_does_not_fit_is_left_out_and_named(folder, monkeypatch, built):
+    monkeypatch.setattr(report, "LIMIT", len(built.page) - 60_000)
+    smaller = build_report([folder / "lstm", folder / "lstm-1", folder / HYBRID], ask=partial(answer, cache=Cache()))
+    assert len(smaller.page) < len(built.page)
+    assert any("the page would be too large" in line for line in smaller.left_out)
+    assert embedded(smaller.page)["notes"] == list(smaller.left_out)
+
+
+def test_runs_that_cannot_be_compared_are_a_line_of_the_report(folder):
+    built = build_report([folder / "lstm", folder / "study"], ask=partial(answer, cache=Cache()))
+    assert not any(str(folder) in line for line in built.left_out)
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no run in"):
+        build_report([tmp_path])
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        build_report([tmp_path / "nothing"])
