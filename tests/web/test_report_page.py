@@ -134,7 +134,7 @@ def test_a_study_comes_with_its_cells(folder):
 
 
 def test_what_does_not_fit_is_left_out_and_named(folder, monkeypatch, built):
-    monkeypatch.setattr(report, "LIMIT", len(built.page) - 60_000)
+    monkeypatch.setattr(report, "LIMIT", len(built.page) - 3000)
     smaller = build_report([folder / "lstm", folder / "lstm-1", folder / HYBRID], ask=partial(answer, cache=Cache()))
     assert len(smaller.page) < len(built.page)
     assert any("the page would be too large" in line for line in smaller.left_out)
