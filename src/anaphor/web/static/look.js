@@ -159,7 +159,7 @@ const lookKinds = {};
       const key = JSON.stringify([this.answer.look, what]);
       this.maps ??= new Map();
       if (!this.maps.has(key)) {
-        const packed = await work.send("/api/head", { look: this.answer.look, run: this.run, ...this.asked, ...what });
+        const packed = await work.send("/api/head", { look: this.answer.look, ...(live ? { run: this.run, ...this.asked } : {}), ...what });
         if (!packed) return null;
         if (this.maps.size >= MAPS) this.maps.clear();
         this.maps.set(key, packed);
