@@ -34,6 +34,7 @@ CURVE_SHARE, SAMPLE_SHARE = 0.4, 0.1
 LOOKS = 3
 """Runs whose example is shown from inside."""
 LENGTH, PASSAGES = 64, 40
+LAYERED = ("attention", "gradient-weighted")  # views of an image that have a map for each head
 TOO_LARGE = "the page would be too large"
 UNENCODED = "!*'()~"  # by encodeURIComponent
 _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">\n')
@@ -221,10 +222,12 @@ class _Models:
         passages = self._post("passages", body, "passages") if two else None
         first = passages["passages"][0]["start"] if passages and passages["passages"] else 0
         looked, scored = self._offering("look")[:LOOKS], two or self._offering("tokens")[:1]
-        source = self._find_source((looked or scored)[:1], text, first)
+        source, has_maps = self._find_source((looked or scored)[:1], text, first), False
         for key in looked if source else ():
-            if self._look(key, source) is not None:
-                start.setdefault("look", {"run": key, **{name: str(value) for name, value in source.items()}})
+            found = self._look(key, source)
+            if found is not None and ("look" not in start or (found["layers"] and not has_maps)):
+                has_maps = bool(found["layers"])  # a run with attention is shown first
+                start["look"] = {"run": key, **{name: str(value) for name, value in source.items()}}
         if scored:
             start["tokens"] = {"runs": ",".join(scored)}
             if "text" in source and "tokens" in self._row(scored[0])["offers"]:
@@ -293,15 +296,12 @@ class _Models:
 
 def _maps_of(look: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Requests for all maps of a look, those that its view shows first at the beginning."""
-    key, asked = look["look"], set[tuple[str, Any]]()
+    layers = look["layers"]
     heads = [(head["name"], head["head"]) for head in look.get("heads") or ()]
-    layers = look.get("layers") or ()
     heads += [(layer["tap"], "mean") for layer in layers]
-    heads += [(layer["tap"], "rollout") for layer in layers if layer.get("rollout")]
     heads += [(layer["tap"], head) for layer in layers for head in range(layer["heads"])]
-    for tap, head in heads:
-        if (tap, head) not in asked:
-            asked.add((tap, head))
-            yield {"look": key, "tap": tap, "head": head}
-    for unit in look.get("units") or ():
-        yield {"look": key, "unit": unit["key"]}
+    kinds = [{"of": kind} for kind in look.get("views") or () if kind in LAYERED] or [{}]
+    for tap, head in dict.fromkeys(heads):
+        yield from ({"look": look["look"], "tap": tap, "head": head, **kind} for kind in kinds)
+    yield from ({"look": look["look"], "tap": one["tap"], "head": "rollout"} for one in layers if one["rollout"])
+    yield from ({"look": look["look"], "unit": unit["key"]} for unit in look.get("units") or ())
