@@ -59,6 +59,14 @@ def test_only_rows_after_the_cursor_are_given(run):
     assert (second["rows"], second["restart"]) == (3, False)
 
 
+def test_a_part_of_the_steps_is_given_in_more_detail(run):
+    log(run, *(1 / step for step in range(1, 201)))
+    assert len(read_curves(run.folder, points=20)["columns"]["step"]) < 40
+    part = read_curves(run.folder, points=20, steps=(51, 60))
+    assert part["columns"]["step"] == list(range(51, 61))
+    assert part["rows"] == 200
+
+
 def test_a_torn_line_is_told_and_comes_when_it_is_whole(run):
     log(run, 3.0)
     whole = json.dumps({"step": 2, **LINE, "valid": {"loss": 2.0}}).encode() + b"\n"

@@ -302,9 +302,12 @@ def find_values(data: bytes, metric: str) -> list[float | None] | None:
         return None
 
 
-def read_curves(run: Path, cursor: str = "", points: int = 1000) -> dict[str, Any]:
+def read_curves(
+    run: Path, cursor: str = "", points: int = 1000, steps: tuple[int, int] | None = None
+) -> dict[str, Any]:
     """The rows of a run's metrics after a cursor, as columns; without new rows `columns` is empty.
 
+    `steps` leaves out rows before the first and after the last of these steps, so that a part is thinned less.
     `restart` says that earlier rows no longer hold: a resumed run replaces the file. A run that is gone is a DataError.
     """
     before = Cursor.parse(cursor)
@@ -316,10 +319,11 @@ def read_curves(run: Path, cursor: str = "", points: int = 1000) -> dict[str, An
         found = NewLines([], Cursor(), before is not None, torn=False, damaged=0)
     except OSError as error:
         raise DataError(f"{METRICS} cannot be read: {error.strerror}") from None
+    rows = found.rows if steps is None else [row for row in found.rows if steps[0] <= row["step"] <= steps[1]]
     return {
         "cursor": str(found.cursor) if found.cursor.check else "",
         "restart": found.restart,
-        "columns": {_to_text(name): column for name, column in thin(make_columns(found.rows), points).items()},
+        "columns": {_to_text(name): column for name, column in thin(make_columns(rows), points).items()},
         "rows": found.cursor.rows,
         "torn": found.torn,
         "damaged": found.damaged,

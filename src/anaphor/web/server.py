@@ -145,17 +145,20 @@ class Api:
         if len(given) > MAX_RUNS:
             raise HTTPException(400, f"{len(given):,} runs: ask for at most {MAX_RUNS:,} at a time")
         points = _integer(request, "points", 1000, 10, MAX_POINTS)
+        steps = None
+        if "from" in request.query_params or "to" in request.query_params:
+            steps = _integer(request, "from", 0, 0, 10**15), _integer(request, "to", 10**15, 0, 10**15)
 
         def read() -> dict[str, Any]:
-            found = {key: self._read_run(key, cursor, points) for key, _, cursor in given if _ID.fullmatch(key)}
+            found = {key: self._read_run(key, cursor, points, steps) for key, _, cursor in given if _ID.fullmatch(key)}
             return {"runs": {key: value for key, value in found.items() if value}}
 
         return await self.read(read)
 
-    def _read_run(self, key: str, cursor: str, points: int) -> dict[str, Any] | None:
+    def _read_run(self, key: str, cursor: str, points: int, steps: tuple[int, int] | None) -> dict[str, Any] | None:
         """The curves of a run; an error of one must not keep the others from being shown. None: nothing new."""
         try:
-            found = read_curves(self._find(key), cursor, points)
+            found = read_curves(self._find(key), cursor, points, steps)
         except HTTPException as error:
             return {"error": error.detail}
         except AnaphorError as error:
