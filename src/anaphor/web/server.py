@@ -230,7 +230,7 @@ class Api:
 
 def find_static() -> dict[str, Traversable]:
     """The files of the page by name, and those that it shares with the page of `look`."""
-    folders = [files("anaphor.inspect") / "static", files("anaphor.web") / "static"]
+    folders = [files("anaphor") / part / "static" for part in ("inspect", "web")]  # the package inspect loads torch
     return {file.name: file for folder in folders for file in folder.iterdir() if file.is_file()}
 
 

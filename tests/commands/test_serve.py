@@ -1,0 +1,184 @@
+"""`anaphor serve`: the address at once, ports that are taken, other hosts, and a clean end."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from anaphor.cli import serve
+from anaphor.cli.main import main
+
+COMMAND = (sys.executable, "-P", "-m", "anaphor.cli.main", "serve")
+CPU_SECONDS = 1.5
+
+
+@pytest.fixture
+def start(tmp_path):
+    """From words to a running process that has printed its first line."""
+    started = []
+
+    def begin(*words, **environment):
+        process = subprocess.Popen(
+            [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        started.append(process)
+        return process, process.stdout.readline()
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ask(address, path):
+    place, _, token = address.partition("/?token=")
+    host, _, port = place.removeprefix("http://").rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=60)
+    connection.request("GET", path, headers={"Cookie": f"anaphor-{port}={token}"})
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def cpu_seconds(process):
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_the_address_is_one_line_that_works_at_once_without_torch_and_ctrl_c_ends_it(start):
+    process, line = start("--port", "0", "--no-browser", COLUMNS="20")
+    assert line.startswith("http://127.0.0.1:")
+    assert line.endswith("\n")
+    status, body = ask(line.strip(), "/api/runs")
+    assert status == 200
+    assert json.loads(body)["runs"] == []
+    assert ask(line.strip(), "/")[0] == 200
+    if sys.platform == "linux":
+        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+        assert cpu_seconds(process) < CPU_SECONDS
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output, errors) == (130, "", "anaphor: interrupted\n")
+
+
+def test_a_json_value_comes_first_and_sigterm_ends_it(start, tmp_path):
+    process, line = start(".", "--port", "0", "--no-browser", "--json")
+    found = json.loads(line)
+    assert found["address"].startswith(f"http://127.0.0.1:{found['port']}/?token=")
+    assert (found["folder"], sorted(found)) == (str(tmp_path.resolve()), ["address", "folder", "port"])
+    assert ask(found["address"], "/api/runs")[0] == 200
+    process.terminate()
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output, errors) == (143, "", "")
+
+
+def test_the_worker_does_not_outlive_the_server(start, tmp_path):
+    """Not even one that is killed."""
+    command = (sys.executable, "-P", "-m", "anaphor.web.worker")
+    reading, writing = os.pipe()
+    worker = subprocess.Popen(command, stdin=reading, stdout=subprocess.DEVNULL)
+    os.close(reading)
+    os.close(writing)
+    assert worker.wait(60) == 0
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
+def test_an_ipv6_address_works(start):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    _, line = start("--host", "::1", "--port", "0", "--no-browser")
+    assert line.startswith("http://[::1]:")
+    assert ask(line.strip(), "/api/runs")[0] == 200
+
+
+def test_a_taken_port_is_told_and_the_next_one_used_unless_it_was_asked_for(capsys, monkeypatch, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(serve, "PORT", port)
+        with serve.listen("127.0.0.1", None) as found:
+            used = found.getsockname()[1]
+            assert port < used < port + serve.TRIED
+            assert found.getsockname()[0] == "127.0.0.1"
+        assert capsys.readouterr().err == f"port {port} is taken: using {used}\n"
+        assert main(["serve", str(tmp_path), "--port", str(port)]) == 2
+        expected = f"anaphor: port {port} is taken: give another one, or leave out --port\n"
+        assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["no/folder"], "anaphor: no folder at no/folder\n"),
+        (["--port", "70000"], "anaphor: port=70000: it must be from 0 to 65535\n"),
+        (["--host", "no such host"], "anaphor: host='no such host': there is no such address\n"),
+        (["--host", "192.0.2.1"], "anaphor: cannot listen on 192.0.2.1 port 8765: Cannot assign requested address\n"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words, error, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "--no-browser", *words]) == 2
+    assert capsys.readouterr().err == error
+
+
+def test_another_host_is_answered_with_a_tunnel(monkeypatch):
+    monkeypatch.setenv("USER", "me")
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        assert serve.tunnel_hint(host, 8765) is None
+    for host in ("0.0.0.0", "box", "192.168.1.5", "::"):
+        hint = serve.tunnel_hint(host, 8765)
+        assert "`ssh -L 8765:127.0.0.1:8765 me@box`" in hint
+        assert "\n" not in hint
+    monkeypatch.setenv("SSH_CONNECTION", "1.2.3.4 1 5.6.7.8 22")
+    for display in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(display, raising=False)
+    assert serve.tunnel_hint("127.0.0.1", 1) == "to open it on your own computer, run there: " + (
+        "ssh -L 1:127.0.0.1:1 me@box"
+    )
+    assert serve.public_name("0.0.0.0") == "box"
+    assert serve.public_name("fe80::1") == "[fe80::1]"
+
+
+def test_no_browser_of_the_terminal_is_opened_and_one_that_fails_is_no_error(monkeypatch):
+    for display in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(display, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert not serve.has_display()
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert serve.has_display()
+
+    def fail(address):
+        raise webbrowser.Error("no browser")
+
+    monkeypatch.setattr(webbrowser, "open", fail)
+    serve.open_browser("http://127.0.0.1")
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    serve.open_browser("http://127.0.0.1")
+    assert opened == ["http://127.0.0.1"]
+
+
+def test_an_open_page_does_not_keep_the_server_from_ending(start):
+    """Browsers keep connections open."""
+    process, line = start("--port", "0", "--no-browser")
+    port = int(line.partition("/?")[0].rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as idle:
+        idle.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        assert idle.recv(12) == b"HTTP/1.1 403"
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert time.monotonic() - begun < 20
