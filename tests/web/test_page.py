@@ -1,0 +1,267 @@
+"""The live page in a real browser: views open and nothing complains; charts follow a run; the address holds the state.
+
+Playwright drives Debian's Chromium. The policy of the page forbids evaluation: tests wait for elements and attributes.
+"""
+
+import json
+import shutil
+
+import pytest
+
+from anaphor.training.run_folder import RunFolder
+from anaphor.web.catalog import make_id
+from web.conftest import HOSTILE, begin_run, serving
+
+VIEWS = ("runs", "curves", "samples", "tokens", "look", "studies")
+NARROW, WIDE = {"width": 390, "height": 800}, {"width": 1280, "height": 860}
+
+
+@pytest.fixture
+def open_tab(browser):
+    """Opens a tab, with lists of what goes wrong and of what is asked for in it."""
+    contexts = []
+
+    def open_tab(served, view="runs", viewport=None, **options):
+        context = browser.new_context(viewport=viewport or WIDE, **options)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.set_default_timeout(10_000)
+        tab.wrong, tab.asked = [], []
+        tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
+        tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
+        tab.on("dialog", lambda dialog: (tab.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        tab.on("request", lambda asked: tab.asked.append(asked.url))
+        tab.goto(served.address)
+        show(tab, served, view)
+        return tab
+
+    yield open_tab
+    for context in contexts:
+        context.close()
+
+
+def show(tab, served, address):
+    """Go to a view by its address."""
+    tab.goto(f"{served.url}/#{address}")
+    tab.wait_for_selector(f"html[data-ready={address.partition('?')[0]}]", state="attached")
+
+
+def overflow(tab):
+    return tab.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+
+def chart(tab, metric="valid.loss", **attributes):
+    """The chart of a metric, once it has these attributes."""
+    wanted = "".join(f"[data-{name}='{value}']" for name, value in attributes.items())
+    return tab.wait_for_selector(f".chart[data-metric='{metric}']{wanted}")
+
+
+# ---- row 1: every view, on a folder with runs of every kind
+
+
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", WIDE), ("dark", NARROW)])
+def test_every_view_opens_without_an_error_and_asks_no_other_host(open_tab, served, scheme, viewport):
+    tab = open_tab(served, viewport=viewport, color_scheme=scheme)
+    names = tab.locator("#tabs a").evaluate_all("links => links.map((link) => link.dataset.view)")
+    assert names == list(VIEWS)
+    for name in VIEWS:
+        tab.click(f"#tabs a[data-view={name}]")
+        tab.wait_for_selector(f"html[data-ready={name}]", state="attached")
+        assert tab.locator("#status.error").count() == 0, name
+        assert tab.locator(".view").inner_text().strip(), name
+        assert overflow(tab) <= 0, f"{name} is wider than the window"
+    assert tab.wrong == []
+    assert [asked for asked in tab.asked if not asked.startswith((f"{served.url}/", "data:"))] == []
+
+
+def test_the_table_says_what_the_server_says(open_tab, served, ids):
+    rows = {row["id"]: row for row in served.ask("/api/runs")["runs"]}
+    tab = open_tab(served)
+    table = tab.locator(".runs table")
+    assert table.get_attribute("data-rows") == str(len(rows))
+    for name, status in (("training", "training"), ("lstm", "finished"), ("diverged", "diverged")):
+        row = tab.locator(f"tr[data-run='{ids[name]}']")
+        assert row.locator(".badge").inner_text() == status == rows[ids[name]]["status"]
+    best = tab.locator(f"tr[data-run='{ids['lstm']}']").inner_text()
+    assert f"{rows[ids['lstm']]['best']:.4g}" in best
+    assert tab.locator("input.choose:checked").count() == 10, "at most ten are selected at first"
+    assert table.locator("thead th[scope=col]").count() > 8
+    assert table.locator("tbody th[scope=row]").count() >= len(rows)
+
+
+# ---- a chart that is open while a run is trained
+
+
+@pytest.fixture
+def growing(trained, tmp_path, served):
+    """A served folder with a run whose metrics a test writes; gives the server, the run and its remaining lines."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    rest = begin_run(folder / "training", trained / "lstm")
+    shutil.copytree(trained / "lstm-1", folder / "lstm-1")
+    with RunFolder(folder / "training").lock(), serving(folder) as found:
+        yield found, folder / "training", rest
+
+
+def write_row(run, row):
+    with open(run / "metrics.jsonl", "ab") as file:
+        file.write(row)
+
+
+def drag(tab, box, start, end):
+    tab.mouse.move(box["x"] + start[0], box["y"] + start[1])
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + end[0], box["y"] + end[1])
+    tab.mouse.up()
+
+
+def test_a_new_point_appears_in_an_open_chart_within_three_seconds_and_the_zoom_is_kept(open_tab, growing):
+    served, run, rest = growing
+    both = f"{make_id('training')},{make_id('lstm-1')}"
+    tab = open_tab(served, f"curves?runs={both}&charts=valid.loss")
+    whole = chart(tab, lines=2)
+    points, everything = int(whole.get_attribute("data-points")), whole.get_attribute("data-x")
+    drag(tab, whole.bounding_box(), (150, 60), (400, 70))
+    domain, address = chart(tab, zoomed="yes").get_attribute("data-x"), tab.url
+    assert domain != everything
+    tab.set_default_timeout(3_000)
+    write_row(run, rest[0])
+    assert chart(tab, points=points + 1).get_attribute("data-x") == domain
+    later = json.dumps({**json.loads(rest[0]), "step": 1000}).encode()
+    write_row(run, later[:40])  # a line that is not complete is no point, and no error
+    write_row(run, later[40:] + b"\n")
+    assert chart(tab, points=points + 2).get_attribute("data-x") == domain
+    assert tab.url == address
+    tab.dblclick(".chart .overlay")
+    assert chart(tab, zoomed="no").get_attribute("data-x").endswith(",1000")
+    assert tab.wrong == []
+
+
+def test_a_run_that_is_deleted_and_a_server_that_is_gone_are_told_and_the_page_goes_on(open_tab, growing):
+    served, run, _ = growing
+    tab = open_tab(served, f"curves?runs={make_id('training')},{make_id('lstm-1')}&charts=valid.loss")
+    chart(tab, lines=2)
+    shutil.rmtree(run.parent / "lstm-1")
+    tab.wait_for_selector("#status.error:text('gone')")
+    chart(tab, lines=1)
+    tab.context.set_offline(True)
+    tab.wait_for_selector("#connection:text('no connection to the server')")
+    chart(tab, lines=1)
+    tab.context.set_offline(False)
+    tab.wait_for_selector("#connection", state="hidden")
+    assert [line for line in tab.wrong if "ERR_INTERNET_DISCONNECTED" not in line] == []
+
+
+# ---- what the address and the keys do
+
+
+def test_the_state_of_a_view_is_in_its_address_and_back_works(open_tab, served, ids):
+    tab = open_tab(served, f"curves?runs={ids['lstm']},{ids['lstm-1']}&charts=valid.loss,train_loss")
+    chart(tab, lines=2)
+    tab.get_by_label("Seeds together").check()
+    chart(tab, lines=1)
+    tab.get_by_label("x axis").select_option("count")
+    tab.get_by_label("Smoothing").fill("0.6")
+    tab.get_by_role("button", name="Logarithmic y axis").first.click()
+    shown, address = chart(tab, lines=1).get_attribute("data-y"), tab.url
+    tab.reload()
+    assert chart(tab, lines=1).get_attribute("data-y") == shown
+    assert tab.url == address
+    assert tab.get_by_label("x axis").input_value() == "count"
+    assert tab.get_by_label("Smoothing").input_value() == "0.6"
+    tab.click("#tabs a[data-view=samples]")
+    tab.wait_for_selector(".samples-box[data-steps]")
+    assert f"runs={ids['lstm']},{ids['lstm-1']}" in tab.url, "the selection goes from view to view"
+    tab.go_back()
+    chart(tab, lines=1)
+    assert tab.url == address
+    tab.go_back()
+    tab.wait_for_selector(".curves button[aria-pressed=false] >> nth=1")
+    assert "ylog" not in tab.url
+    assert tab.wrong == []
+
+
+def test_runs_are_filtered_selected_hidden_and_named_by_the_keyboard(open_tab, served, ids):
+    tab = open_tab(served)
+    tab.keyboard.press("/")
+    tab.keyboard.type("task=lm model=lstm steps>4 !")
+    tab.wait_for_selector(".runs table[data-rows='0']")
+    tab.keyboard.press("Backspace")
+    tab.wait_for_selector(".runs table[data-rows='4']")
+    tab.keyboard.press("Enter")
+    box = tab.locator("tbody input.choose").first
+    assert box.evaluate("box => box === document.activeElement")
+    was = box.is_checked()
+    tab.keyboard.press("Space")
+    assert tab.locator("tbody input.choose").first.is_checked() != was
+    tab.keyboard.press("ArrowDown")
+    assert tab.locator("tbody input.choose").nth(1).evaluate("box => box === document.activeElement")
+    row = tab.locator(f"tr[data-run='{ids['lstm']}']")
+    row.locator(".rename-run").click(force=True)
+    tab.keyboard.type("<b>mine")
+    tab.keyboard.press("Enter")
+    tab.reload()
+    assert row.locator("button.name").inner_text() == "<b>mine"
+    row.locator(".hide-run").click(force=True)
+    tab.wait_for_selector(".runs table[data-rows='3']")
+    tab.locator("body").press("?")
+    assert tab.locator("dialog[open] dt").count() > 4
+    tab.keyboard.press("Escape")
+    tab.locator("body").press("2")
+    tab.wait_for_selector("html[data-ready=curves]", state="attached")
+    assert tab.wrong == []
+
+
+def test_a_chart_is_read_by_the_keyboard_and_saved(open_tab, served, ids, tmp_path):
+    tab = open_tab(served, f"curves?runs={ids['lstm']}&charts=valid.loss")
+    chart(tab, lines=1)
+    answer = served.ask(f"/api/curves?runs={ids['lstm']}:&points=500")["runs"][ids["lstm"]]["columns"]
+    tab.focus(".chart")
+    tab.keyboard.press("Home")
+    assert f"step {answer['step'][0]}: lstm {answer['valid.loss'][0]:#.4g}" == tab.inner_text("#said")
+    tab.keyboard.press("ArrowRight")
+    assert f"step {answer['step'][1]}: lstm {answer['valid.loss'][1]:#.4g}" == tab.inner_text("#said")
+    kinds = {"SVG": b"<svg ", "PNG": b"\x89PNG", "CSV": b"run,step,valid.loss\n"}
+    for kind, start in kinds.items():
+        with tab.expect_download() as saved:
+            tab.get_by_role("button", name=f"Download valid.loss as {kind}").click()
+        path = tmp_path / saved.value.suggested_filename
+        saved.value.save_as(path)
+        assert path.read_bytes().startswith(start)
+    lines = path.read_text().splitlines()[1:]
+    assert [float(line.split(",")[2]) for line in lines] == answer["valid.loss"]
+    assert tab.wrong == []
+
+
+# ---- row 5: text stays text
+
+
+def test_markup_in_names_settings_samples_and_errors_is_shown_and_never_executed(open_tab, trained, tmp_path):
+    folder = tmp_path / "runs"
+    hybrid = next(path for path in trained.iterdir() if path.name.startswith("hybrid"))
+    for source in (hybrid, trained / "diverged"):
+        shutil.copytree(source, folder / source.name)
+    shutil.copytree(trained / "study", folder / f"study {hybrid.name[7:]}")
+    (folder / hybrid.name / "samples.txt").write_text(f"=== step 8 ===\n{HOSTILE}\n\n")
+    spec = folder / "diverged" / "spec.yaml"
+    spec.write_text(spec.read_text().replace("tokenizer: word", f"tokenizer: '{HOSTILE}'"))
+    result = json.loads((folder / "diverged" / "result.json").read_text())
+    (folder / "diverged" / "result.json").write_text(json.dumps({**result, "reason": HOSTILE}))
+    cell = next((folder / f"study {hybrid.name[7:]}" / "cells").iterdir())
+    (cell / "result.json").unlink()
+    (cell / "status.json").write_text(json.dumps({"status": "failed", "reason": HOSTILE}))
+    with serving(folder) as served:
+        tab = open_tab(served, f"runs?open={make_id('diverged')}")
+        detail = tab.inner_text(".detail")
+        assert detail.count(HOSTILE) >= 2, "the error and a setting"
+        assert hybrid.name in tab.inner_text(".runs")
+        show(tab, served, f"curves?runs={make_id(hybrid.name)}&charts=valid.loss")
+        assert hybrid.name in tab.inner_text(".legend-box")
+        tab.hover(".chart .overlay")
+        assert hybrid.name in tab.inner_text(".chart .tip")
+        show(tab, served, f"samples?runs={make_id(hybrid.name)}")
+        tab.wait_for_selector(".samples-box[data-steps]")
+        assert tab.inner_text("td.sample") == HOSTILE
+        show(tab, served, "studies")
+        assert HOSTILE in tab.inner_text(".cells")
+        assert tab.wrong == []
