@@ -5,29 +5,23 @@ another one cannot change it. A test that changes runs itself makes a copy: `cop
 """
 
 import fcntl
-import http.client
-import json
 import random
 import shutil
-import threading
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-import uvicorn
 from PIL import Image
 
 from anaphor.cli.main import main
-from anaphor.cli.serve import build_config, listen
 from anaphor.studies.report import report
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study, lock_study
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
 from studies.here import Here, Silent
+from web.serving import begin_run, serving
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = "<script>alert(1)</script>"
@@ -107,15 +101,6 @@ def trained(tmp_path_factory):
     return root / "runs"
 
 
-def begin_run(folder, source):
-    """A run that trains, as far as files can tell: half of the metrics, no result. Its lock must be held as well."""
-    shutil.copytree(source, folder)
-    (folder / "result.json").unlink()
-    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
-    return lines[len(lines) // 2 :]
-
-
 @pytest.fixture(scope="session")
 def folder(trained, tmp_path_factory):
     """Runs of every kind and a study. `training` is one in progress."""
@@ -136,67 +121,6 @@ def copied(folder, tmp_path):
 def ids(folder):
     """Ids of the runs by name; the one with markup in its name is `hybrid`."""
     return {path.name.partition(" ")[0]: make_id(path.name) for path in folder.iterdir()}
-
-
-class Served(SimpleNamespace):
-    """A running server: `address` (with the token), `url` (without), `port`, `token`, `folder`, `app`."""
-
-    def request(self, method, path, body=None, *, cookie=True, origin=True, **headers):
-        """Status, headers and bytes. The headers of a page unless others are given; None leaves one out."""
-        every = {"Host": f"127.0.0.1:{self.port}"}
-        if cookie:
-            every["Cookie"] = f"anaphor-{self.port}={self.token}"
-        if origin and method not in ("GET", "HEAD"):
-            every["Origin"] = self.url
-        every |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-            if body is not None:
-                every.setdefault("Content-Length", str(len(body)))
-            for name, value in every.items():
-                if value is not None:
-                    connection.putheader(name, value)
-            connection.endheaders(body)
-            answer = connection.getresponse()
-            return SimpleNamespace(status=answer.status, headers=answer.headers, body=answer.read())
-        finally:
-            connection.close()
-
-    def ask(self, path):
-        """JSON by GET."""
-        answer = self.request("GET", path)
-        assert answer.status == 200, answer.body
-        assert answer.headers["Content-Type"] == "application/json"
-        return json.loads(answer.body)
-
-    def send(self, path, **values):
-        """JSON by POST: what the job gives, or its error as {"error": …}."""
-        answer = self.request("POST", path, json.dumps(values).encode())
-        found = json.loads(answer.body)
-        key = found.get("job")
-        while "job" in found or found.get("state") in ("waiting", "running"):
-            found = json.loads(self.request("GET", f"/api/job?id={key}").body)
-        return found["result"] if "result" in found else {"error": found["error"]}
-
-
-@contextmanager
-def serving(folder, **options):
-    """A server for a folder, in a thread."""
-    listening, token = listen("127.0.0.1", 0), "t" * 32
-    port = listening.getsockname()[1]
-    server = uvicorn.Server(build_config(folder, token, listening, "127.0.0.1", **options))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    url = f"http://127.0.0.1:{port}"
-    try:
-        yield Served(
-            address=f"{url}/?token={token}", url=url, port=port, token=token, folder=folder, app=server.config.app
-        )
-    finally:
-        server.should_exit = True
-        thread.join(30)
-    assert not thread.is_alive()
 
 
 @pytest.fixture(scope="session")

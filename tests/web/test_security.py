@@ -19,7 +19,7 @@ from anaphor.web.catalog import Catalog
 from anaphor.web.guard import Access
 from anaphor.web.jobs import Jobs
 from anaphor.web.server import VERBS, build_app
-from web.conftest import serving
+from web.serving import serving
 
 GET_ROUTES = ("/", "/static/app.js", "/api/runs", "/api/curves", "/api/samples", "/api/study", "/api/job")
 POST_ROUTES = ("/api/cancel", *(f"/api/{verb}" for verb in VERBS))

@@ -1,4 +1,31 @@
-"""The data of the page by GET: what it is, that reading changes nothing, and what is said of runs that go away."""
+"""The data of the page: what it is, and what is said of runs that are killed, cut off, deleted, or grow."""
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anaphor.training.run_folder import RunFolder
+from anaphor.web import server
+from anaphor.web.catalog import Catalog
+from web.serving import Served, begin_run, serving
+
+
+@pytest.fixture
+def live(copied, monkeypatch):
+    """A server for runs that a test changes, which looks at the folder at every request."""
+    monkeypatch.setattr(server, "SCAN_SECONDS", 0.0)
+    with serving(copied) as found:
+        yield found
+
+
+def listed(served):
+    return {row["run"]: row for row in served.ask("/api/runs")["runs"]}
 
 
 def test_the_page_and_its_files_are_served(served):
@@ -7,8 +34,12 @@ def test_the_page_and_its_files_are_served(served):
     assert page.headers["Content-Type"].startswith("text/html")
     for name in page.body.decode().split('src="')[1:]:
         script = served.request("GET", name.partition('"')[0])
-        assert script.status == 200
+        assert script.status == 200, name
         assert script.headers["Content-Type"].startswith("text/javascript")
+    for name in page.body.decode().split('rel="stylesheet" href="')[1:]:
+        assert served.request("GET", name.partition('"')[0]).headers["Content-Type"].startswith("text/css"), name
+    for name in ("app.html", "app", "", "nothing.js", "../server.py"):
+        assert served.request("GET", f"/static/{name}").status == 404
 
 
 def test_runs_of_every_kind_are_listed(served, ids):
@@ -20,3 +51,146 @@ def test_runs_of_every_kind_are_listed(served, ids):
     }  # fmt: skip
     assert [one["id"] for one in found["studies"]] == [ids["study"]]
     assert served.ask(f"/api/runs?version={found['version']}") == {"version": found["version"], "unchanged": True}
+
+
+def test_only_new_rows_travel(live, ids):
+    key, path = ids["training"], live.folder / "training" / "metrics.jsonl"
+    first = live.ask(f"/api/curves?runs={key}:")["runs"][key]
+    assert first["columns"]["step"] == [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    assert live.ask(f"/api/curves?runs={key}:{first['cursor']}") == {"runs": {}}
+    more = (live.folder / "lstm" / "metrics.jsonl").read_bytes().splitlines(keepends=True)[-1]
+    with path.open("ab") as file:
+        file.write(more)
+    second = live.ask(f"/api/curves?runs={key}:{first['cursor']},{ids['lstm']}:")["runs"]
+    assert second[key]["columns"]["step"] == [json.loads(more)["step"]]
+    assert not second[key]["restart"]
+    path.write_bytes(more)  # resumed from an earlier checkpoint
+    assert live.ask(f"/api/curves?runs={key}:{second[key]['cursor']}")["runs"][key]["restart"]
+
+
+def test_a_torn_line_is_left_out_until_it_is_whole(live, ids):
+    key, path = ids["training"], live.folder / "training" / "metrics.jsonl"
+    whole = (live.folder / "lstm" / "metrics.jsonl").read_bytes().splitlines(keepends=True)[-1]
+    rows = len(path.read_bytes().splitlines())
+    with path.open("ab") as file:
+        file.write(whole[:20])
+    torn = live.ask(f"/api/curves?runs={key}:")["runs"][key]
+    assert (torn["rows"], torn["torn"]) == (rows, True)
+    with path.open("ab") as file:
+        file.write(whole[20:])
+    after = live.ask(f"/api/curves?runs={key}:{torn['cursor']}")["runs"][key]
+    assert after["columns"]["step"] == [json.loads(whole)["step"]]
+    assert (after["rows"], after["torn"]) == (rows + 1, False)
+
+
+def test_a_killed_run_is_no_longer_shown_as_training(copied, monkeypatch):
+    monkeypatch.setattr(server, "SCAN_SECONDS", 0.0)
+    with serving(copied) as live:
+        with RunFolder(copied / "training").lock():
+            assert listed(live)["training"]["status"] == "training"
+        assert listed(live)["training"]["status"] == "stopped"
+
+
+def test_a_run_that_is_deleted_while_it_is_open_is_said_to_be_and_the_others_stay(live, ids):
+    key, other = ids["lstm"], ids["lstm-1"]
+    before = live.ask(f"/api/curves?runs={key}:,{other}:")["runs"]
+    shutil.rmtree(live.folder / "lstm")
+    after = live.ask(f"/api/curves?runs={key}:{before[key]['cursor']},{other}:")["runs"]
+    assert "deleted" in after[key]["error"]
+    assert after[other] == before[other]
+    answer = live.request("GET", f"/api/samples?run={key}")
+    assert 400 <= answer.status < 500
+    assert "deleted" in json.loads(answer.body)["error"]
+    assert "lstm" not in listed(live)
+    assert "deleted" in live.ask(f"/api/curves?runs={key}:")["runs"][key]["error"]
+    for verb, values in (("look", {"run": key, "text": "a"}), ("tokens", {"runs": [other, key], "text": "a"})):
+        sent = live.request("POST", f"/api/{verb}", json.dumps(values).encode())
+        assert sent.status == 404
+        assert "deleted" in json.loads(sent.body)["error"]
+
+
+def test_a_new_run_and_a_study_that_grows_appear(live, ids, trained):
+    study = live.folder / "study"
+    cells = live.ask(f"/api/study?id={ids['study']}")["cells"]
+    gone = next(path for path in sorted(study.rglob("spec.yaml")))
+    aside = live.folder.parent / "aside"
+    shutil.move(gone.parent, aside)
+    (study / "result.json").unlink(missing_ok=True)
+    smaller = live.ask(f"/api/study?id={ids['study']}")["cells"]
+    shutil.move(aside, gone.parent)
+    whole = live.ask(f"/api/study?id={ids['study']}")["cells"]
+    finished = [sum(cell["status"] == "finished" for cell in found) for found in (cells, smaller, whole)]
+    assert finished == [4, 3, 4]
+    begin_run(live.folder / "later", trained / "lstm")
+    assert listed(live)["later"]["status"] == "stopped"
+
+
+def test_a_broken_run_does_not_hide_the_others(live):
+    (live.folder / "lstm" / "spec.yaml").write_text("{{{{")
+    (live.folder / "lstm-1" / "result.json").write_text("[1, 2")
+    (live.folder / "images" / "metrics.jsonl").write_bytes(b"\x00\xff\n[]\n")
+    rows = listed(live)
+    assert rows["lstm"]["status"] == "unreadable"
+    assert rows["lstm"]["error"]
+    assert str(live.folder) not in json.dumps(rows)
+    assert rows["labels"]["status"] == "finished"
+    live.ask("/api/curves?runs=" + ",".join(f"{row['id']}:" for row in rows.values()))
+
+
+def test_a_poll_reads_no_file_that_has_not_changed(folder, monkeypatch):
+    """A page that is open on a machine that trains costs it a few calls for each file."""
+    catalog = Catalog(folder)
+    first = catalog.scan()
+    opened = []
+    audit = {"on": True}
+
+    def hook(event, arguments):
+        if audit["on"] and event == "open" and str(arguments[0]).startswith(str(folder)):
+            opened.append(arguments[0])
+
+    sys.addaudithook(hook)
+    try:
+        assert catalog.scan().version == first.version
+    finally:
+        audit["on"] = False
+    assert {Path(path).name for path in opened} <= {".lock"}
+
+
+def test_with_a_full_disk_everything_is_shown_and_models_answer(folder, ids):
+    """No process of the server may write a single byte; and the one that answers pages does not load torch."""
+
+    def fill_the_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "anaphor.cli.main",
+        "serve",
+        str(folder),
+        "--port",
+        "0",
+        "--no-browser",
+        "--json",
+    ]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=fill_the_disk)
+    try:
+        found = json.loads(process.stdout.readline())
+        address, _, token = found["address"].partition("/?token=")
+        served = Served(url=address, port=found["port"], token=token)
+        assert len(served.ask("/api/runs")["runs"]) > 7
+        assert served.ask(f"/api/curves?runs={ids['lstm']}:")["runs"][ids["lstm"]]["columns"]["step"]
+        assert served.ask(f"/api/study?id={ids['study']}")["cells"]
+        if sys.platform == "linux":
+            assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+        tokens = served.send("/api/tokens", runs=[ids["lstm"], ids["hybrid"]], text="the cat sat")
+        assert set(tokens["losses"]) == {ids["lstm"], ids["hybrid"]}
+        other = served.send("/api/tokens", runs=[ids["images"]], text="the cat")
+        assert "images" in other["error"]
+        assert "/" not in other["error"]
+    finally:
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 143
