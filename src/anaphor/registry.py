@@ -162,6 +162,8 @@ PRESETS = Registry(
     },
 )
 """Model presets of each task, a registry each: overrides of the fields of its model spec."""
+RUN_FRAME = "anaphor.web.notebook:show_run"
+"""What a notebook shows of a run: `(run, text) -> frame`. By name, because the page is built on runs."""
 
 
 def register_mixer(name: str, spec: Any) -> None:

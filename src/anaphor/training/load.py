@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anaphor.errors import CheckpointError, ConfigError, DataError
+from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError
 from anaphor.flags import from_yaml
+from anaphor.registry import RUN_FRAME, resolve
 from anaphor.training import checkpoint
 from anaphor.training.averaging import build_average
 from anaphor.training.build import build_experiment, task_of
@@ -103,6 +104,21 @@ class Run:
     def plot(self) -> list[Path]:
         """Draw the curves of the run into its folder and give their paths."""
         return draw_curves(RunFolder(self.folder), self.task)
+
+    def show(self, text: str | None = None) -> Any:
+        """Curves and a look inside, as a frame of a notebook that needs no network.
+
+        The model reads `text`, or a passage of validation.
+        """
+        return resolve(RUN_FRAME)(self, text)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows of a run. None, for which it prints the run, where files are missing."""
+        try:
+            html: str = self.show()._repr_html_()
+        except AnaphorError:
+            return None
+        return html
 
     def _offered(self, name: str, what: str) -> Any:
         if not hasattr(self.experiment, name):

@@ -228,11 +228,8 @@ class _Models:
             if found is not None and ("look" not in start or (found["layers"] and not has_maps)):
                 has_maps = bool(found["layers"])  # a run with attention is shown first
                 start["look"] = {"run": key, **{name: str(value) for name, value in source.items()}}
-        if scored:
-            start["tokens"] = {"runs": ",".join(scored)}
-            if "text" in source and "tokens" in self._row(scored[0])["offers"]:
-                self._post("tokens", {"runs": scored, "text": source["text"]}, "losses of tokens")
-                start["tokens"]["text"] = source["text"]
+        if scored and "text" in source and "tokens" in self._row(scored[0])["offers"]:
+            self._post("tokens", {"runs": scored, "text": source["text"]}, "losses of tokens")
         return start
 
     def _find_source(self, runs: Sequence[str], text: str | None, first: int) -> dict[str, Any]:
