@@ -197,6 +197,17 @@ function repeat(work, pause) {
   };
 }
 
+// What is under a pressed pointer must not be replaced: the click would be lost.
+let pressed = false;
+const waiting = [];
+addEventListener("pointerdown", () => { pressed = true; }, true);
+for (const name of ["pointerup", "pointercancel"])
+  addEventListener(name, () => {
+    pressed = false;
+    setTimeout(() => { for (const resolve of waiting.splice(0)) resolve(); }); // after the click
+  }, true);
+const untilReleased = () => (pressed ? new Promise((resolve) => { waiting.push(resolve); }) : undefined);
+
 // ---- what the page says
 
 // The line below the title; kind is "", "busy" or "error".
@@ -296,6 +307,7 @@ async function start() {
       await openView();
     } else if (changed) {
       showTabs();
+      await untilReleased();
       await shownView.refresh?.(listing);
     }
   }, 2000);

@@ -156,7 +156,7 @@ class Chart {
   paint(pen, wide, high, { x, y, toX, toY }) {
     const color = this.colors(), bottom = high - MARGIN.bottom, right = wide - MARGIN.right;
     const [unit, unitName] = this.options.time ? timeUnit(x[1]) : [1, ""];
-    const xs = (this.options.xlog ? logTicks : linearTicks)(x[0] / unit, x[1] / unit, Math.floor(wide / 90));
+    const xs = (this.options.xlog ? logTicks : linearTicks)(x[0] / unit, x[1] / unit, Math.floor(wide / 64));
     const ys = (this.options.ylog ? logTicks : linearTicks)(y[0], y[1], Math.floor(high / 44));
     tickTexts(ys, this.options.ylog).forEach((text, place) => {
       const at = Math.round(toY.to(ys[place])) + 0.5;

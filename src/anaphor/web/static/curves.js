@@ -165,20 +165,16 @@
   // ---- the legend, and the charts as a table
 
   function showLegend(total) {
-    const box = host.querySelector(".legend-box"), first = total[0], goal = first && goalOf(first.metric, selected());
-    const list = make("ul");
-    for (const line of lines()) list.append(legendItem(line, first?.series.find((one) => one.key === line.key), goal));
-    const head = make("p", "", "legend-head");
+    const [first] = total, goal = first && goalOf(first.metric, selected()), head = make("p", "", "legend-head");
     head.append(make("span", first ? first.metric : "Selected runs"), make("span", "last"), make("span", goal ? "best" : ""));
-    const focus = box.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-    box.replaceChildren(head, list, chooseLink());
-    if (focus) [...box.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focus)?.focus();
+    const items = lines().map((line) => legendItem(line, first?.series.find((one) => one.key === line.key), goal));
+    host.querySelector(".legend-box .legend-head").replaceWith(head);
+    patch(host.querySelector(".legend-box ul"), items);
   }
 
   function chooseLink() {
     const link = make("a", "Choose runs");
     link.href = linkTo("runs");
-    link.dataset.focus = "choose";
     return link;
   }
 
@@ -196,7 +192,7 @@
       select_runs(selected().filter((id) => !line.ids.includes(id)));
       rebuild();
     }, "drop");
-    drop.dataset.focus = line.key;
+    drop.dataset.focus = item.dataset.row = line.key;
     const { last, best } = one ? summary(one, goal) : {}, state = line.ids.map(find_run).find((run) => run.status !== "finished")?.status;
     item.append(swatchOf(line), name, make("span", score(last ?? null), "number"), make("span", goal ? score(best ?? null) : "", "number"), drop);
     if (state) name.append(make("span", state, `badge ${state}`));
@@ -314,6 +310,7 @@
       const body = make("div", "", "curves-body"), aside = make("section", "", "legend-box"), table = make("section", "", "values");
       aside.setAttribute("aria-label", "Legend");
       table.setAttribute("aria-label", "Values");
+      aside.append(make("p", "", "legend-head"), make("ul"), chooseLink());
       table.append(make("h2", "Values"));
       values = new SortTable(table, { caption: "Last and best values of the selected runs", onsort: (sort) => {
         own.set({ sort });

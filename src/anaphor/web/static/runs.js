@@ -139,11 +139,17 @@
       && new Set(rows.map((row) => JSON.stringify(row.run.settings?.[name]))).size > 1);
   }
 
+  // The state is in attributes as well: by them a row is known to be the same as before.
+  function setBox(box, ids) {
+    box.type = "checkbox";
+    box.defaultChecked = box.checked = ids.length > 0 && ids.every((id) => chosen.has(id));
+    box.indeterminate = !box.checked && ids.some((id) => chosen.has(id));
+    if (box.indeterminate) box.setAttribute("aria-checked", "mixed");
+  }
+
   function checkCell(row) {
     const box = make("input", "", "choose"), ids = row.runs.map((run) => run.id);
-    box.type = "checkbox";
-    box.checked = ids.every((id) => chosen.has(id));
-    box.indeterminate = !box.checked && ids.some((id) => chosen.has(id));
+    setBox(box, ids);
     box.setAttribute("aria-label", `Select ${row.name}`);
     box.addEventListener("change", () => {
       const others = selected().filter((id) => !ids.includes(id));
@@ -155,10 +161,8 @@
 
   function selectAll(rows) {
     const box = make("input", "", "choose"), ids = rows.flatMap((row) => row.runs.map((run) => run.id));
-    box.type = "checkbox";
     box.dataset.focus = "all";
-    box.checked = ids.length > 0 && ids.every((id) => chosen.has(id));
-    box.indeterminate = !box.checked && ids.some((id) => chosen.has(id));
+    setBox(box, ids);
     box.setAttribute("aria-label", "Select all that are listed");
     box.addEventListener("change", () => {
       select_runs(box.checked ? [...new Set([...selected(), ...ids])] : selected().filter((id) => !ids.includes(id)));
@@ -210,8 +214,8 @@
       mark: (row, element) => {
         element.classList.toggle("is-hidden", row.runs.some((run) => is_hidden(run.id)));
         element.dataset.run = row.id;
-        if (opened === row.id) queueMicrotask(() => element.after(detailRow(row, columns.length)));
       },
+      detail: (row) => (opened === row.id ? detailRow(row, columns.length) : null),
     });
     const count = chosen.size, gone = own.list("runs").length - own.list("runs").filter(find_run).length;
     const facts = [`${kept.length} of ${listing.runs.length} runs`, `${count} selected`];

@@ -60,14 +60,15 @@ function nameCells(runs) {
   return new Map(runs.map((run) => [run.id, `${run.run.replace(/\/cells\/[^/]+$/, "")}: ${title(run)}${seeds ? ` seed ${run.seed}` : ""}`]));
 }
 
-const FIRST = 10; // runs that are selected when the address names none
+const FIRST = 10; // runs, or groups of seeds, that are selected when the address names none
 
 // Ids of the selected runs that exist: those of the address, or the newest ones, cells of studies last.
 function selected() {
   if (state.has("runs")) return state.list("runs").filter(find_run);
   const rank = (run) => (run.status === "training" ? 0 : run.study ? 2e12 : 1e12) + (run.age ?? 1e11);
-  return listing.runs.filter((run) => run.status !== "unreadable" && !is_hidden(run.id))
-    .sort((one, other) => rank(one) - rank(other)).slice(0, FIRST).map((run) => run.id);
+  const ids = listing.runs.filter((run) => run.status !== "unreadable" && !is_hidden(run.id))
+    .sort((one, other) => rank(one) - rank(other)).map((run) => run.id);
+  return is_grouped() ? groupRuns(ids).slice(0, FIRST).flatMap((group) => group.ids) : ids.slice(0, FIRST);
 }
 
 const select_runs = (ids) => state.set({ runs: ids });

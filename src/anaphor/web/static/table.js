@@ -19,26 +19,38 @@ class SortTable {
     host.append(this.box);
   }
 
-  // `name(row)` identifies a row; `mark(row, element)` may set classes and attributes of its element.
-  show(columns, rows, { sort = "", name = (row) => row.id, mark = () => {} } = {}) {
-    const focus = this.table.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-    this.head.replaceChildren(this.headRow(columns, sort));
-    const sorted = sortRows(columns, rows, sort);
-    this.body.replaceChildren(...sorted.map((row) => {
-      const element = make("tr");
-      columns.forEach((column, place) => {
-        const cell = make(place === 0 || column.heads ? "th" : "td", "", column.words ? "words" : "");
-        if (cell.tagName === "TH") cell.scope = "row";
-        const content = column.cell ? column.cell(row) : column.value(row);
-        cell.append(...(Array.isArray(content) ? content : [content ?? "–"]));
-        element.append(cell);
-      });
+  // `name(row)` identifies a row; `mark(row, element)` may set classes and attributes of its element; `detail(row, columns)`
+  // may give a row to put below it.
+  show(columns, rows, { sort = "", name = (row) => row.id, mark = () => {}, detail = () => null } = {}) {
+    const head = this.headRow(columns, sort);
+    head.dataset.row = "head";
+    patch(this.head, [head]);
+    const elements = [];
+    for (const row of sortRows(columns, rows, sort)) {
+      const element = this.bodyRow(columns, row), below = detail(row, columns);
+      element.dataset.row = name(row);
       for (const control of element.querySelectorAll("a, button, input")) control.dataset.focus ??= `${name(row)} ${control.className}`;
       mark(row, element);
-      return element;
-    }));
-    if (focus) [...this.table.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focus)?.focus();
+      elements.push(element);
+      if (below) {
+        below.dataset.row = `below ${name(row)}`;
+        elements.push(below);
+      }
+    }
+    patch(this.body, elements);
     this.table.dataset.rows = rows.length;
+  }
+
+  bodyRow(columns, row) {
+    const element = make("tr");
+    columns.forEach((column, place) => {
+      const cell = make(place === 0 || column.heads ? "th" : "td", "", column.words ? "words" : "");
+      if (cell.tagName === "TH") cell.scope = "row";
+      const content = column.cell ? column.cell(row) : column.value(row);
+      cell.append(...(Array.isArray(content) ? content : [content ?? "–"]));
+      element.append(cell);
+    });
+    return element;
   }
 
   headRow(columns, sort) {
@@ -60,6 +72,25 @@ class SortTable {
     }
     return row;
   }
+}
+
+// Replaces the children of an element. Those that are the same as before (by data-row and content) stay in place, so that a
+// selection of text, the focus and a click in progress survive a refresh.
+function patch(host, elements) {
+  const before = new Map([...host.children].map((child) => [child.dataset.row, child]));
+  const focus = host.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+  const wanted = elements.map((element) => {
+    const old = before.get(element.dataset.row);
+    return old?.isEqualNode(element) ? old : element;
+  });
+  const kept = new Set(wanted);
+  for (const child of [...host.children]) if (!kept.has(child)) child.remove();
+  let next = host.firstElementChild;
+  for (const element of wanted)
+    if (element === next) next = next.nextElementSibling;
+    else host.insertBefore(element, next);
+  if (focus && !host.contains(document.activeElement))
+    [...host.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focus)?.focus();
 }
 
 // Empty values come last in both directions.
