@@ -56,6 +56,7 @@ def test_one_worker_serves_all_jobs_in_their_order_and_leaves_with_the_server():
     assert first["request"] == {"text": "one"}
     assert first["process"] == second["process"], "what a library prints is no answer"
     assert first["nice"] >= worker.NICENESS
+    assert first["kill first"] == "1000"
     assert first["not a number"] is None
     assert not alive(first["process"])
 
@@ -157,15 +158,18 @@ def test_a_job_that_nobody_asks_for_is_given_up(monkeypatch):
     assert (left.state, left.error) == ("cancelled", "cancelled: the page stopped asking for the result")
 
 
-def test_only_the_latest_results_are_kept(monkeypatch):
-    monkeypatch.setattr(jobs, "MAX_KEPT", 3)
+@pytest.mark.parametrize(("name", "most"), [("MAX_KEPT", 3), ("MAX_KEPT_BYTES", 1000)])
+def test_only_the_latest_results_are_kept(monkeypatch, name, most):
+    monkeypatch.setattr(jobs, name, most)
 
     async def scene(queue):
+        last = None
         for _ in range(6):
-            await finish(submit(queue))
+            last = await finish(submit(queue, "x" * 200))
+        assert last.id in queue.jobs
         return len(queue.jobs)
 
-    assert play(scene) <= 4
+    assert 1 <= play(scene) <= 4
 
 
 def test_an_idle_worker_leaves_the_memory(monkeypatch):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from web.serving import Served, begin_run, serving
 def live(copied, monkeypatch):
     """A server for runs that a test changes, which looks at the folder at every request."""
     monkeypatch.setattr(server, "SCAN_SECONDS", 0.0)
+    monkeypatch.setattr(server, "SCAN_PAUSE", 0.0)
     with serving(copied) as found:
         yield found
 
@@ -83,12 +85,10 @@ def test_a_torn_line_is_left_out_until_it_is_whole(live, ids):
     assert (after["rows"], after["torn"]) == (rows + 1, False)
 
 
-def test_a_killed_run_is_no_longer_shown_as_training(copied, monkeypatch):
-    monkeypatch.setattr(server, "SCAN_SECONDS", 0.0)
-    with serving(copied) as live:
-        with RunFolder(copied / "training").lock():
-            assert listed(live)["training"]["status"] == "training"
-        assert listed(live)["training"]["status"] == "stopped"
+def test_a_killed_run_is_no_longer_shown_as_training(live):
+    with RunFolder(live.folder / "training").lock():
+        assert listed(live)["training"]["status"] == "training"
+    assert listed(live)["training"]["status"] == "stopped"
 
 
 def test_a_run_that_is_deleted_while_it_is_open_is_said_to_be_and_the_others_stay(live, ids):
@@ -154,6 +154,26 @@ def test_a_poll_reads_no_file_that_has_not_changed(folder, monkeypatch):
     finally:
         audit["on"] = False
     assert {Path(path).name for path in opened} <= {".lock"}
+
+
+def test_the_folder_is_looked_at_a_twentieth_of_the_time_at_most(folder, monkeypatch):
+    now = 100.0
+    catalog = Catalog(folder)
+    scan, scans = catalog.scan, []
+
+    def slow_scan():
+        nonlocal now
+        now += 2.0
+        scans.append(now)
+        return scan()
+
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(catalog, "scan", slow_scan)
+    api = server.Api(catalog, None)
+    for _ in range(1000):
+        api.list_runs()
+        now += 0.1
+    assert len(scans) == 3
 
 
 def test_with_a_full_disk_everything_is_shown_and_models_answer(folder, ids):

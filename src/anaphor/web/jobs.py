@@ -16,6 +16,7 @@ from typing import Any
 
 MAX_WAITING = 16
 MAX_KEPT = 32  # finished jobs
+MAX_KEPT_BYTES = 256_000_000
 MAX_RESULT = 64_000_000  # bytes
 JOB_SECONDS = 900.0
 POLL_SECONDS = 60.0  # a job that nobody asks for any more is cancelled
@@ -84,14 +85,22 @@ class Jobs:
             raise Busy
         job = Job(request)
         self.jobs[job.id] = job
-        closed = [old for old in self.jobs.values() if old.is_closed]
-        for old in closed[: max(0, len(closed) - MAX_KEPT)]:
-            del self.jobs[old.id]
+        self._forget()
         self._waiting.append(job)
         self._news.set()
         if self._task is None:
             self._task = asyncio.create_task(self._work())
         return job
+
+    def _forget(self) -> None:
+        """Drop the oldest of too many results."""
+        closed = [job for job in self.jobs.values() if job.is_closed]
+        size = sum(len(job.result) for job in closed)
+        for number, job in enumerate(closed):
+            if len(closed) - number <= MAX_KEPT and size <= MAX_KEPT_BYTES:
+                break
+            size -= len(job.result)
+            del self.jobs[job.id]
 
     def cancel(self, job: Job, reason: str = "cancelled") -> None:
         """Of a running job the process is told, and killed if that does not help."""

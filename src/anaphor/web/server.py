@@ -36,6 +36,7 @@ from anaphor.web.worker import without_paths
 PAGE = "app.html"
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml", "png": "image/png"}
 SCAN_SECONDS = 0.5  # several open pages cost as much as one
+SCAN_PAUSE = 19.0
 JOB_WAIT = 1.0
 MAX_READS = 256
 MAX_RUNS = 1000
@@ -96,7 +97,8 @@ class Api:
         self._static = find_static()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._reads = 0
-        self._listing: tuple[float, Listing] | None = None
+        self._listing: tuple[Listing, str] | None = None
+        self._valid_until = 0.0
 
     async def close(self) -> None:
         await self.jobs.close()
@@ -114,12 +116,16 @@ class Api:
             self._reads -= 1
         return Response(body, media_type="application/json")
 
-    def list_runs(self) -> Listing:
-        """The runs and studies, at most half a second old."""
-        if self._listing is None or time.monotonic() - self._listing[0] > SCAN_SECONDS:
+    def list_runs(self) -> tuple[Listing, str]:
+        """The runs and studies and their version. To look at the folder again takes a twentieth of the time at most,
+        however many runs and open pages there are."""
+        if self._listing is None or time.monotonic() > self._valid_until:
+            start = time.monotonic()
             listing = self.catalog.scan()
-            self._listing = time.monotonic(), listing
-        return self._listing[1]
+            self._listing = listing, listing.version
+            now = time.monotonic()
+            self._valid_until = now + max(SCAN_SECONDS, SCAN_PAUSE * (now - start))
+        return self._listing
 
     async def get_page(self, request: Request) -> Response:
         return Response(self._static[PAGE].read_bytes(), media_type="text/html")
@@ -135,8 +141,8 @@ class Api:
         version = request.query_params.get("version")
 
         def read() -> dict[str, Any]:
-            plain = self.list_runs().to_plain()
-            return {"version": version, "unchanged": True} if plain["version"] == version else plain
+            listing, newest = self.list_runs()
+            return {"version": version, "unchanged": True} if newest == version else listing.to_plain()
 
         return await self.read(read)
 
@@ -235,9 +241,11 @@ def find_static() -> dict[str, Traversable]:
 
 
 def encode(value: Any) -> bytes:
-    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
-        "utf-8", "replace"
-    )
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # a number that JSON has no name for; to look at all takes half as long as to write them
+        text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
 
 
 def check_values(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Answers go to standard output: a line of JSON with the kind and the length, then
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -113,6 +114,8 @@ def without_paths(line: str, names: Mapping[str, str]) -> str:
 def main(answer: Answer | None = None) -> NoReturn:
     """Answer until the input is closed, by `anaphor.web.inference` or by another function."""
     os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # where the memory is full, Linux is to kill this process and no training
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     # Of this process's own, so that nothing a library prints gets between the answers.
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
