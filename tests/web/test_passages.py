@@ -1,0 +1,171 @@
+"""The passages where two runs differ most: planted ones rank first, and their numbers are those of `evaluate`."""
+
+import random
+
+import numpy as np
+import pytest
+
+import anaphor
+from anaphor.errors import ConfigError, DataError
+from anaphor.inspect.split_losses import Groups
+from anaphor.web.inference import Cache, answer
+from anaphor.web.passages import rank_windows
+
+SLOTS = {
+    "plain": ["the a", "old young tall small", "man woman child", "sees hears helps", "the a", "dog cat horse bird"],
+    "stars": ["every some", "bright cold", "comet planet moon", "orbits passes", "every some", "star ring sun"],
+    "kitchen": ["my your", "fresh sweet", "bread soup cake", "needs takes", "my your", "salt butter milk"],
+}
+LINE = 7  # tokens of a line, with its end
+
+
+def sentence(draw, topic):
+    return " ".join(draw.choice(words.split()) for words in SLOTS[topic])
+
+
+def write_text(folder, topic, seed):
+    """Training text with one topic; the words of the others occur once, so that all runs have the same vocabulary."""
+    draw = random.Random(seed)
+    lines = [" ".join(SLOTS[name]) for name in sorted(SLOTS)]
+    lines += [sentence(draw, name) for _ in range(300) for name in ("plain", topic)]
+    folder.mkdir(parents=True)
+    (folder / "train.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    valid = [sentence(draw := random.Random(5), "plain") for _ in range(160)]
+    for topic, places in PLANTED.items():
+        for place in places:
+            valid[place] = sentence(draw, topic)
+    (folder / "valid.txt").write_text("\n".join(valid) + "\n", encoding="utf-8")
+    (folder / "test.txt").write_text(valid[0] + "\n", encoding="utf-8")
+    return folder
+
+
+PLANTED = {"stars": (11, 40, 73, 99, 130), "kitchen": (25, 58, 81, 120, 149)}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """Two runs that differ in the topic that they saw."""
+    out = tmp_path_factory.mktemp("planted")
+    for seed, topic in enumerate(PLANTED):
+        data = write_text(out / "data" / topic, topic, seed)
+        anaphor.train("lm", data=str(data), model="lstm", width=24, layers=1, dropout=0.0, lr=0.02, steps=60, bptt=14,
+                      batch_size=10, device="cpu", no_test=True, progress=False, out=out / topic)  # fmt: skip
+    return {topic: str(out / topic) for topic in PLANTED}
+
+
+@pytest.fixture(scope="module")
+def compared(planted):
+    return answer({"verb": "passages", "runs": planted, "length": LINE, "count": 10}, Cache())
+
+
+def lines_of(passage):
+    return {place // LINE for place in range(passage["start"], passage["start"] + LINE)}
+
+
+def test_the_planted_passages_rank_first(compared):
+    for topic, places in PLANTED.items():
+        ranked = [passage for passage in compared["passages"] if passage["better"] == topic]
+        assert [passage["rank"] for passage in ranked] == list(range(1, len(ranked) + 1))
+        assert sum(1 + passage["similar"] for passage in ranked) >= len(places), "some are not shown"
+        first = ranked[: len(places) - sum(passage["similar"] for passage in ranked)]
+        assert len(first) >= 3
+        assert all(lines_of(passage) & {*places} for passage in first), first
+        assert {place for passage in first for place in lines_of(passage)} & {*places}
+
+
+def test_a_difference_is_second_minus_first(compared, planted):
+    first, second = planted
+    for passage in compared["passages"]:
+        difference = np.subtract(passage["losses"][second], passage["losses"][first]).mean()
+        assert passage["difference"] == pytest.approx(difference)
+        assert (difference < 0) == (passage["better"] == second)
+
+
+def test_totals_are_those_of_evaluate_and_of_the_result(compared, planted):
+    """Up to the last bits, which depend on where the kernels find the weights in memory."""
+    for topic, path in planted.items():
+        run = anaphor.load_run(path)
+        for expected in (run.evaluate("valid"), run.result["valid"]):
+            assert compared["totals"][topic]["signature"] == expected["signature"]
+            for name in ("loss", "perplexity", "bits_per_byte", "tokens"):
+                assert compared["totals"][topic][name] == pytest.approx(expected[name], rel=1e-6)
+
+
+def test_a_passage_can_be_found_by_its_place(compared, planted):
+    """Its place is an index of the split, so that a link finds it, and `look` shows the same tokens."""
+    cache, first = Cache(), next(iter(planted))
+    passage = compared["passages"][0]
+    again = answer({"verb": "passages", "runs": planted, "length": LINE, "at": passage["start"]}, cache)
+    (found,) = again["passages"]
+    assert found["losses"] == {name: pytest.approx(values, rel=1e-4) for name, values in passage["losses"].items()}
+    for name in ("better", "start", "tokens", "before", "after", "line"):
+        assert found[name] == passage[name]
+    look = answer({"verb": "look", "run": planted[first], "example": passage["start"], "length": LINE}, cache)
+    assert look["tokens"][1:] == passage["tokens"]
+    with pytest.raises(ConfigError, match="0 to 1,119"):
+        answer({"verb": "passages", "runs": planted, "at": 1120}, cache)
+
+
+def test_every_table_counts_every_token_once(compared, planted):
+    assert {table["key"] for table in compared["tables"]} >= {"by_frequency", "by_position", "by_class"}
+    for table in compared["tables"]:
+        rows = compared[table["key"]]
+        assert sum(row["tokens"] for row in rows) == compared["items"] == 160 * LINE
+        for topic in planted:
+            mean = sum(row[topic] * row["tokens"] for row in rows) / compared["items"]
+            assert mean == pytest.approx(compared["totals"][topic]["loss"])
+        for row in rows:
+            assert row["low"] is None or row["low"] <= row["difference"] <= row["high"]
+
+
+def test_rare_words_of_either_training_text_explain_the_difference(compared):
+    """The training texts differ, so that each has its own table of frequencies."""
+    stars, kitchen = "stars", "kitchen"
+    tables = {table["of"]: compared[table["key"]] for table in compared["tables"] if "Occurrences" in table["title"]}
+    assert set(tables) == {stars, kitchen}
+    rare = {of: next(row for row in rows if row["label"] == "1") for of, rows in tables.items()}
+    assert rare[stars]["difference"] < -1, "words that only the kitchen's text has: the second run is better"
+    assert rare[kitchen]["difference"] > 1
+
+
+def test_positions_and_classes_are_those_of_the_words(compared):
+    assert {row["label"]: row["tokens"] for row in compared["by_class"]} == {"word": 960, "end of line": 160}
+    by_position = {row["label"]: row["tokens"] for row in compared["by_position"]}
+    assert by_position == {"1": 160, "2": 160, "3–4": 320, "5–8": 480}
+
+
+def test_ranked_windows_are_the_best_that_do_not_overlap():
+    draw = np.random.default_rng(0)
+    for length in (1, 3, 7):
+        gain = draw.normal(size=60)
+        found = rank_windows(gain, length, 5, None)
+        free, expected = [*range(60 - length + 1)], []
+        while free and len(expected) < 5:
+            best = max(free, key=lambda start: gain[start : start + length].mean())
+            if gain[best : best + length].mean() <= 0:
+                break
+            expected.append((best, 0))
+            free = [start for start in free if abs(start - best) >= length]
+        assert found == expected
+
+
+def test_runs_on_other_text_or_with_other_tokens_are_refused_in_one_line(planted, tmp_path):
+    common = dict(model="lstm", width=8, layers=1, steps=1, device="cpu", no_test=True, progress=False)
+    first, *_ = planted.values()
+    data = anaphor.load_run(first).spec.data
+    anaphor.train("lm", data=data, tokenizer="character", out=tmp_path / "characters", **common)
+    other = write_text(tmp_path / "other", "stars", 0)
+    (other / "valid.txt").write_text("the old man\n" * 20, encoding="utf-8")
+    anaphor.train("lm", data=str(other), out=tmp_path / "words", **common)
+    cache = Cache()
+    for name, words in {"characters": "tokenize the text differently", "words": "not scored on the same text"}.items():
+        with pytest.raises(DataError, match=words) as raised:
+            answer({"verb": "passages", "runs": {"A": first, "B": str(tmp_path / name)}}, cache)
+        assert "\n" not in str(raised.value)
+        assert str(tmp_path) not in str(raised.value)
+
+
+def test_counts_are_grouped_with_every_bound_inside():
+    groups = Groups.by_count("", np.array([0, 1, 2, 10, 11, 100, 5000]), (0, 1, 10, 100))
+    assert groups.labels == ("0", "1", "2–10", "11–100", "over 100")
+    assert groups.codes.tolist() == [0, 1, 2, 2, 3, 3, 4]
