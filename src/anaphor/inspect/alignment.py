@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +42,6 @@ def cross_attention_taps(model: Seq2Seq) -> list[str]:
     ]
 
 
-@torch.inference_mode()
 def alignment(
     model: Seq2Seq,
     tokenizers: PairTokenizers,
@@ -56,6 +56,22 @@ def alignment(
     `target_tokens` come without the end; a target that is not `finished` was truncated, and its end has no row. Heads
     are averaged; `layer` counts from 0, default: the last one. With input feeding there is a single attention layer.
     """
+    tap = _choose_tap(model, layer)
+    source, target, maps = cross_attention(model, tokenizers, source_text, target_tokens, [tap], finished=finished)
+    return Alignment(source, target, maps[tap].mean(0))
+
+
+@torch.inference_mode()
+def cross_attention(
+    model: Seq2Seq,
+    tokenizers: PairTokenizers,
+    source_text: str,
+    target_tokens: Sequence[int],
+    taps: Sequence[str],
+    *,
+    finished: bool = True,
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Tensor]]:
+    """Source tokens, predicted tokens and the weights of each tap, [H, T, S]. See `alignment`."""
     source, target, device = tokenizers.source, tokenizers.target, model.device
     predicted = [*target_tokens, *([target.boundary] if finished else [])]
     if not predicted:
@@ -63,18 +79,18 @@ def alignment(
     if model.limit is not None and len(predicted) > model.limit:
         end = " with its end" if finished else ""
         raise ConfigError(f"the target has {len(predicted):,} tokens{end}, but the limit is {model.limit:,}")
-    tap = _choose_tap(model, layer)
     encoded = encode_pairs([(source_text, "")], tokenizers)
     encoded.check_lengths(source=model.source_limit)
     source_ids = torch.tensor([encoded.source.tokens.tolist()], device=device)
     input_ids = torch.tensor([[target.boundary, *predicted[:-1]]], device=device)
-    with eval_mode(model), recorded(model, tap) as taps:
+    with eval_mode(model), ExitStack() as stack:
+        found = [stack.enter_context(recorded(model, tap)) for tap in taps]
         model.features(input_ids, model.encode(source_ids))
-    (weights,) = taps[tap]
-    return Alignment(
+    weights = {name: rows[0].cpu() for recording in found for name, rows in recording.items()}
+    return (
         tuple(source.tokens[token] for token in source_ids[0].tolist()),
         tuple(target.tokens[token] for token in predicted),
-        (weights if weights.ndim == 2 else weights.mean(0)).cpu(),
+        {name: one[None] if one.ndim == 2 else one for name, one in weights.items()},
     )
 
 

@@ -31,27 +31,38 @@ def image_page(looks: Sequence[ImageLook], run: str, model: str) -> str:
 
 
 def _packed_look(look: ImageLook) -> dict[str, Any]:
-    maps, (_, height, width) = look.maps, look.pixels.shape
+    maps = look.maps
     rows, columns = maps.saliency.shape
     return {
         "name": look.name,
         "label": look.label,
         "true": look.true,
-        "box": None
-        if look.box is None
-        else [edge / side for edge, side in zip(look.box, (width, height) * 2, strict=True)],
+        "box": box_shares(look),
         "ratios": look.box_ratios(),
         "probabilities": look.probabilities,
         "rows": rows,
         "columns": columns,
-        "pixels": _packed_pixels(look.pixels),
-        "all": {name: _packed_maps([heat]) for name, heat in maps.views().items()},
+        "pixels": pack_pixels(look.pixels),
+        "all": pack_views(look),
         "layers": {
             "attention": _packed_layers(maps.attention),
             "rollout": _packed_layers({name: heat[None] for name, heat in maps.rollouts.items()}),
             "gradient-weighted": _packed_layers(maps.weighted),
         },
     }
+
+
+def box_shares(look: ImageLook) -> list[float] | None:
+    """The box in shares of width and height; None where there is none."""
+    if look.box is None:
+        return None
+    _, height, width = look.pixels.shape
+    return [edge / side for edge, side in zip(look.box, (width, height) * 2, strict=True)]
+
+
+def pack_views(look: ImageLook) -> dict[str, Any]:
+    """The maps of all layers together."""
+    return {name: _packed_maps([heat]) for name, heat in look.maps.views().items()}
 
 
 def _packed_layers(maps: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -64,11 +75,11 @@ def _packed_maps(maps: Sequence[Tensor]) -> dict[str, Any]:
     return pack_weights(torch.stack([heat.flatten() for heat in maps]), STEPS[0])
 
 
-def _packed_pixels(pixels: Tensor) -> dict[str, Any]:
-    """Red, green and blue of each pixel in turn."""
+def pack_pixels(pixels: Tensor, side: int = MAX_PIXELS) -> dict[str, Any]:
+    """Red, green and blue of each pixel in turn; larger images are scaled down to this side."""
     largest = max(pixels.shape[1:])
-    if largest > MAX_PIXELS:
-        height, width = (max(side * MAX_PIXELS // largest, 1) for side in pixels.shape[1:])
+    if largest > side:
+        height, width = (max(length * side // largest, 1) for length in pixels.shape[1:])
         pixels = F.interpolate(pixels[None].float(), (height, width), mode="area")[0]
     _, height, width = pixels.shape
     return {"width": width, "height": height, "cells": pack_bytes(pixels.expand(3, -1, -1).permute(1, 2, 0))}

@@ -158,6 +158,7 @@ TASK = TaskDefinition(
     predict="anaphor.tasks.classify.verbs:PredictOptions",
     look="anaphor.tasks.classify.look:LookOptions",
     study="anaphor.tasks.classify.study:STUDY",
+    page={"look": "anaphor.tasks.classify.page:look", "passages": "anaphor.tasks.classify.page:text_losses"},
     interchange="anaphor.tasks.classify.interchange:INTERCHANGE",
     models="anaphor.tasks.classify.verbs:describe_model",
     recipes=Path(__file__).parent / "recipes",

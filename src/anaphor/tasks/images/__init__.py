@@ -141,6 +141,7 @@ TASK = TaskDefinition(
     look="anaphor.tasks.images.look:LookOptions",
     predict="anaphor.tasks.images.verbs:PredictOptions",
     study="anaphor.tasks.images.study:STUDY",
+    page={"look": "anaphor.tasks.images.page:look", "passages": "anaphor.tasks.images.page:image_losses"},
     models="anaphor.tasks.images.verbs:describe_model",
     interchange="anaphor.tasks.images.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",

@@ -63,8 +63,6 @@ def look_at(
     warn: Callable[[str], None] | None = None,
 ) -> list[ImageLook]:
     """The maps of image files, or of the first images of validation."""
-    from anaphor.inspect.image_maps import ImageLook, image_maps
-
     if paths:
         images = experiment.read_images(paths, *([] if warn is None else [warn]))
         names, labels, boxes = [str(path) for path in paths], None, None
@@ -72,21 +70,30 @@ def look_at(
         split = experiment.split("valid").first(EXAMPLES if examples is None else examples)
         images, labels, boxes = split.images, split.labels.tolist(), split.boxes
         names = [f"valid {number}" for number in range(len(split))]
-    looks = []
-    for number, (name, pixels) in enumerate(zip(names, images, strict=True)):
-        maps = image_maps(experiment.model, experiment.augment.normalize(pixels[None].to(experiment.device))[0])
-        x0, y0, x1, y1 = (0, 0, 0, 0) if boxes is None else boxes[number].tolist()
-        looks.append(
-            ImageLook(
-                name=name,
-                pixels=pixels.cpu(),
-                probabilities=experiment.describe_logits(maps.logits)["probabilities"],
-                true=None if labels is None else experiment.facts.classes[labels[number]],
-                box=None if boxes is None else (x0, y0, x1, y1),
-                maps=maps,
-            )
+    return [
+        look_at_image(
+            experiment, name, pixels, labels and labels[number], None if boxes is None else boxes[number].tolist()
         )
-    return looks
+        for number, (name, pixels) in enumerate(zip(names, images, strict=True))
+    ]
+
+
+def look_at_image(
+    experiment: ImageExperiment, name: str, pixels: Tensor, label: int | None = None, box: Sequence[int] | None = None
+) -> ImageLook:
+    """The maps of one image, uint8 [C, H, W]. `label` and `box` are given where they are known."""
+    from anaphor.inspect.image_maps import ImageLook, image_maps
+
+    maps = image_maps(experiment.model, experiment.augment.normalize(pixels[None].to(experiment.device))[0])
+    x0, y0, x1, y1 = box or (0, 0, 0, 0)
+    return ImageLook(
+        name=name,
+        pixels=pixels.cpu(),
+        probabilities=experiment.describe_logits(maps.logits)["probabilities"],
+        true=None if label is None else experiment.facts.classes[label],
+        box=None if box is None else (x0, y0, x1, y1),
+        maps=maps,
+    )
 
 
 def write_looks(looks: Sequence[ImageLook], run: str, model: ImageClassifier, out: Path) -> list[Path]:

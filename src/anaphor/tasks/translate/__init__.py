@@ -150,6 +150,7 @@ TASK = TaskDefinition(
     evaluate="anaphor.tasks.translate.verbs:EvaluateOptions",
     look="anaphor.tasks.translate.verbs:LookOptions",
     study="anaphor.tasks.translate.study:STUDY",
+    page={"look": "anaphor.tasks.translate.page:look", "passages": "anaphor.tasks.translate.page:sentence_losses"},
     models="anaphor.tasks.translate.verbs:describe_model",
     recipes=Path(__file__).parent / "recipes",
 )
