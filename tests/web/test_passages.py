@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 import anaphor
 from anaphor.errors import ConfigError, DataError
@@ -40,6 +41,12 @@ def write_text(folder, topic, seed):
 
 
 PLANTED = {"stars": (11, 40, 73, 99, 130), "kitchen": (25, 58, 81, 120, 149)}
+
+
+@pytest.fixture(autouse=True)
+def single_precision():
+    """As the command has it."""
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +89,9 @@ def test_a_difference_is_second_minus_first(compared, planted):
 
 
 def test_totals_are_those_of_evaluate_and_of_the_result(compared, planted):
-    """Up to the last bits, which depend on where the kernels find the weights in memory."""
     for topic, path in planted.items():
         run = anaphor.load_run(path)
-        for expected in (run.evaluate("valid"), run.result["valid"]):
-            assert compared["totals"][topic]["signature"] == expected["signature"]
-            for name in ("loss", "perplexity", "bits_per_byte", "tokens"):
-                assert compared["totals"][topic][name] == pytest.approx(expected[name], rel=1e-6)
+        assert compared["totals"][topic] == run.evaluate("valid") == run.result["valid"]
 
 
 def test_a_passage_can_be_found_by_its_place(compared, planted):
@@ -97,9 +100,7 @@ def test_a_passage_can_be_found_by_its_place(compared, planted):
     passage = compared["passages"][0]
     again = answer({"verb": "passages", "runs": planted, "length": LINE, "at": passage["start"]}, cache)
     (found,) = again["passages"]
-    assert found["losses"] == {name: pytest.approx(values, rel=1e-4) for name, values in passage["losses"].items()}
-    for name in ("better", "start", "tokens", "before", "after", "line"):
-        assert found[name] == passage[name]
+    assert {**found, "rank": passage["rank"], "similar": passage["similar"]} == passage
     look = answer({"verb": "look", "run": planted[first], "example": passage["start"], "length": LINE}, cache)
     assert look["tokens"][1:] == passage["tokens"]
     with pytest.raises(ConfigError, match="0 to 1,119"):
@@ -150,7 +151,7 @@ def test_ranked_windows_are_the_best_that_do_not_overlap():
 
 
 def test_runs_on_other_text_or_with_other_tokens_are_refused_in_one_line(planted, tmp_path):
-    common = dict(model="lstm", width=8, layers=1, steps=1, device="cpu", no_test=True, progress=False)
+    common = {"model": "lstm", "width": 8, "layers": 1, "steps": 1, "device": "cpu", "no_test": True, "progress": False}
     first, *_ = planted.values()
     data = anaphor.load_run(first).spec.data
     anaphor.train("lm", data=data, tokenizer="character", out=tmp_path / "characters", **common)
