@@ -72,7 +72,11 @@ def look_at(
         names = [f"valid {number}" for number in range(len(split))]
     return [
         look_at_image(
-            experiment, name, pixels, labels and labels[number], None if boxes is None else boxes[number].tolist()
+            experiment,
+            name,
+            pixels,
+            None if labels is None else labels[number],
+            None if boxes is None else boxes[number].tolist(),
         )
         for number, (name, pixels) in enumerate(zip(names, images, strict=True))
     ]
