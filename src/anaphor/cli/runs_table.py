@@ -70,7 +70,7 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
     for name in headings:
         is_wrapped = is_narrow and name == "run"
         table.add_column(name, no_wrap=not is_wrapped, overflow="fold", justify="left" if name in LEFT else "right")
-    table.add_column("settings that differ")
+    table.add_column("differs in")
     for row in runs:
         settings = row["settings"]
         shown = ", ".join(f"{name}={show_value(settings[name])}" for name in names[row["task"]] if name in settings)

@@ -100,6 +100,11 @@ def make_plain(value: Any) -> Any:
     return make_plain(str(value))
 
 
+def first_number(*values: Any) -> float | None:
+    """The first of the values that is a finite number."""
+    return next((number for value in values if (number := to_number(value)) is not None), None)
+
+
 def find_task(name: Any) -> TaskDefinition | None:
     """What a task says of itself; None for a user's own, whose file is not imported here."""
     try:
@@ -166,20 +171,20 @@ class RunReader:
         counted = definition.counted if definition else find_counted(last)
         status = find_status(settings, result, is_held=is_held)
         reason = result.get("reason") if status == "diverged" else cell.get("reason") if status == "stopped" else None
-        scored = to_number(valid.get(metric.name)) if valid and metric else None
+        scored = valid.get(metric.name) if valid and metric else None
         return {
             "task": task,
             "status": status,
             "error": make_plain("; ".join(filter(None, [str(reason or ""), *problems]))) or None,
-            "step": to_number(last.get("step")) if is_held else to_number(result.get("steps", last.get("step"))),
+            "step": first_number(None if is_held else result.get("steps"), last.get("step")),
             "steps": plan_steps(settings, flat),
             "epoch": to_number(last.get("epoch")),
             "metric": metric.name if metric else None,
             "goal": metric.goal if metric else None,
-            "best": best if scored is None else scored,
+            "best": first_number(scored, best),
             "last": to_number(flat.get(f"valid.{metric.name}")) if metric else None,
             "parameters": to_number(result.get("parameters")),
-            "throughput": to_number(result.get(f"{counted}_per_second", flat.get("throughput"))),
+            "throughput": first_number(result.get(f"{counted}_per_second"), flat.get("throughput")),
             "counted": counted,
             "written": newest(files),
             "seed": settings.get("seed"),
