@@ -123,14 +123,14 @@ def ids(folder):
     return {path.name.partition(" ")[0]: make_id(path.name) for path in folder.iterdir()}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(folder):
-    """A server for `folder`."""
+    """A server for `folder`. Its thread ends with the module: other tests start processes by forking."""
     with serving(folder) as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     """Chromium; without it tests are skipped and say so."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

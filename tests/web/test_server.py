@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 
@@ -68,6 +69,20 @@ def test_only_new_rows_travel(live, ids):
     assert not second[key]["restart"]
     path.write_bytes(more)  # resumed from an earlier checkpoint
     assert live.ask(f"/api/curves?runs={key}:{second[key]['cursor']}")["runs"][key]["restart"]
+
+
+def test_a_part_of_a_curve_and_fewer_points_can_be_asked_for(served, ids):
+    key = ids["lstm"]
+    steps = served.ask(f"/api/curves?runs={key}:")["runs"][key]["columns"]["step"]
+    assert len(steps) > 2
+    for query, expected in (
+        (f"from={steps[1]}", steps[1:]), (f"to={steps[1]}", steps[:2]), (f"from={steps[1]}&to={steps[1]}", [steps[1]])
+    ):  # fmt: skip
+        assert served.ask(f"/api/curves?runs={key}:&{query}")["runs"][key]["columns"]["step"] == expected
+    for query in ("from=-1", "to=x", "points=5", "points=", "points=1e3", "points=٣٣", "after=x"):
+        assert served.request("GET", f"/api/curves?runs={key}:&{quote(query, safe='=')}").status == (
+            200 if query == "after=x" else 400
+        )
 
 
 def test_a_torn_line_is_left_out_until_it_is_whole(live, ids):

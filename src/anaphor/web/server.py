@@ -44,7 +44,7 @@ MAX_POINTS = 100_000
 MAX_TOKENS = 4096
 MAX_IMAGE = 700_000  # characters of base64
 _ID = re.compile(r"[0-9a-f]{12}")
-_INTEGER = re.compile(r"-?[0-9]{1,15}")
+_INTEGER = re.compile(r"-?[0-9]{1,16}")
 
 VERBS = ("look", "head", "tokens", "passages", "continue")
 """Work with models; `anaphor.web.inference` says what options each has, and checks them."""
@@ -194,6 +194,9 @@ class Api:
 
     async def submit(self, request: Request) -> Response:
         values = check_values(await _read_body(request))
+        verb = request.url.path.rpartition("/")[2]
+        if not {"run", "runs", "look"} & set(values):
+            raise HTTPException(400, "choose a run")
         keys = [values["run"]] if "run" in values else values.get("runs", [])
         loop = asyncio.get_running_loop()
         names = await loop.run_in_executor(self._reader, self._names, keys)
@@ -201,7 +204,7 @@ class Api:
             values["run"] = names[values["run"]][0]
         if "runs" in values:
             values["runs"] = {key: names[key][0] for key in keys}
-        values["verb"] = request.url.path.rpartition("/")[2]
+        values["verb"] = verb
         try:
             job = self.jobs.submit({"request": values, "names": dict(names.values())})
         except Busy:
