@@ -25,7 +25,7 @@ def open_tab(browser):
         context = browser.new_context(viewport=viewport or WIDE, **options)
         contexts.append(context)
         tab = context.new_page()
-        tab.set_default_timeout(10_000)
+        tab.set_default_timeout(30_000)
         tab.wrong, tab.asked = [], []
         tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
         tab.on("pageerror", lambda error: tab.wrong.append(str(error)))

@@ -258,8 +258,12 @@ function showTabs() {
   }
   for (const link of host.querySelectorAll("a")) {
     link.href = linkTo(link.dataset.view);
-    if (link.dataset.view === state.name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    const now = link.dataset.view === state.name, bar = host.parentElement;
+    if (!now) link.removeAttribute("aria-current");
+    else if (!link.hasAttribute("aria-current")) {
+      link.setAttribute("aria-current", "page");
+      bar.scrollLeft = link.offsetLeft - bar.offsetLeft - (bar.clientWidth - link.offsetWidth) / 2; // on a phone
+    }
   }
 }
 

@@ -325,7 +325,7 @@
         } finally {
           done();
         }
-      }, 1500));
+      }, 1000));
       refine();
     },
     refresh() {

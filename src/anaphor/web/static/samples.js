@@ -48,8 +48,9 @@
     return marked;
   }
 
-  function textCell(samples, step) {
-    const at = samples.findIndex((sample) => sample.step === step), cell = make("td", "", "sample");
+  // The last sample of a run after the step of the row below and up to that of this row.
+  function textCell(samples, step, below) {
+    const at = samples.findLastIndex((sample) => sample.step <= step && sample.step > below), cell = make("td", "", "sample");
     if (at < 0) {
       cell.append(make("span", "–", "quiet"));
       return cell;
@@ -64,13 +65,14 @@
         else if (last?.nodeType === 3) last.data += word;
         else cell.append(word);
       }
+    if (samples[at].step !== step) cell.prepend(make("span", `step ${digits(samples[at].step)}`, "other-step"));
     return cell;
   }
 
   function showSamples() {
     const ids = offering(), box = host.querySelector(".samples-box");
     const steps = [...new Set(ids.flatMap((id) => held.get(id).map((sample) => sample.step)))].sort((one, other) => other - one);
-    const limit = Number(own.get("rows", String(ROWS))) || ROWS, part = chooseSteps(steps, limit);
+    const part = chooseSteps(ids, steps, Number(own.get("rows", String(ROWS))) || ROWS);
     const without = selected().filter((id) => !ids.includes(id));
     host.querySelector(".missing").textContent = without.length && ids.length ? `No samples: ${without.map(run_name).join(", ")}` : "";
     if (!ids.length) {
@@ -90,12 +92,12 @@
       }
       head.append(cell);
     }
-    for (const step of part) {
+    part.forEach((step, place) => {
       const row = make("tr"), label = make("th", digits(step));
       label.scope = "row";
-      row.append(label, ...ids.map((id) => textCell(held.get(id), step)));
+      row.append(label, ...ids.map((id) => textCell(held.get(id), step, part[place + 1] ?? -1)));
       body.append(row);
-    }
+    });
     box.replaceChildren(table);
     box.dataset.steps = part.length;
     const more = host.querySelector(".more");
@@ -103,10 +105,19 @@
     more.textContent = `Show all ${steps.length} steps`;
   }
 
-  // The last step, the first one, and steps between them at even distances.
-  function chooseSteps(steps, limit) {
+  // The last step, the first one, and some between them: of each run about as many, however long it is.
+  function chooseSteps(ids, steps, limit) {
     if (steps.length <= limit) return steps;
-    return Array.from({ length: limit }, (_, at) => steps[Math.round((at * (steps.length - 1)) / (limit - 1))]);
+    const weights = new Map(steps.map((step) => [step, 0]));
+    for (const id of ids) for (const { step } of held.get(id)) weights.set(step, weights.get(step) + 1 / held.get(id).length);
+    const chosen = [steps[0]], share = ids.length / (limit - 1);
+    let sum = 0;
+    for (const step of steps.slice(1, -1)) {
+      sum += weights.get(step);
+      if (sum < share * chosen.length) continue;
+      chosen.push(step);
+    }
+    return [...chosen.slice(0, limit - 1), steps[steps.length - 1]];
   }
 
   views.samples = {
