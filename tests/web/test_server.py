@@ -1,5 +1,6 @@
 """The data of the page: what it is, and what is said of runs that are killed, cut off, deleted, or grow."""
 
+import gzip
 import json
 import resource
 import shutil
@@ -229,3 +230,12 @@ def test_with_a_full_disk_everything_is_shown_and_models_answer(folder, ids):
         process.terminate()
         process.communicate()
     assert process.returncode == 143
+
+
+def test_long_answers_are_packed_for_those_who_unpack_them(served):
+    packed = served.request("GET", "/api/runs", Accept_Encoding="gzip")
+    plain = served.request("GET", "/api/runs")
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert len(packed.body) < len(plain.body) / 3
+    assert json.loads(gzip.decompress(packed.body))["runs"]
+    assert json.loads(plain.body)["runs"]

@@ -20,18 +20,19 @@ PARTS = {
     "bleu": "BLEU against sacreBLEU",
     "start": "start of the command against `import torch`",
     "packing": "several runs of a study on one device",
+    "web": "the live page of many runs, in Chromium",
 }
-DEFAULT_PARTS = tuple(part for part in PARTS if part != "packing")
+DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("packing", "web"))
 
 
 def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
     """How often `measure` calls `tick`."""
-    from anaphor.bench import generation, images, packing, training
+    from anaphor.bench import generation, images, packing, training, web
 
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
     sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs, "start": pairs}
     sizes |= {"images": images.count_comparisons() * pairs}
-    sizes |= {"packing": packing.count_ticks(device)}
+    sizes |= {"packing": packing.count_ticks(device), "web": web.count_ticks(pairs)}
     return sum(sizes[part] for part in parts)
 
 
@@ -39,7 +40,7 @@ def measure(
     parts: Sequence[str], pairs: int, device: torch.device, tick: Callable[[str], None]
 ) -> tuple[list[Finding], dict[str, list[float]]]:
     """The findings of the parts, and the times per token of generation where it is among them."""
-    from anaphor.bench import bleu, feeding, generation, images, overhead, packing, start, training
+    from anaphor.bench import bleu, feeding, generation, images, overhead, packing, start, training, web
 
     measures: dict[str, Callable[[], list[Finding]]] = {
         "overhead": lambda: overhead.measure(pairs, tick),
@@ -50,6 +51,7 @@ def measure(
         "bleu": lambda: bleu.measure(pairs, tick),
         "start": lambda: start.measure(pairs, tick),
         "packing": lambda: packing.measure(device, tick),
+        "web": lambda: web.measure(pairs, tick),
     }
     findings: list[Finding] = []
     times: dict[str, list[float]] = {}

@@ -50,7 +50,7 @@ def measure(pairs: int, tick: Callable[[str], None]) -> list[Finding]:
     with launch_chromium() as browser, tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"
         write_runs(runs)
-        findings = [*_measure_page(browser, runs, tick)]
+        findings = list(_measure_page(browser, runs, tick))
         shutil.rmtree(runs)
         return [*findings, _measure_training(browser, Path(folder), min(pairs, TRAININGS), tick)]
 
@@ -107,7 +107,7 @@ def _row(like: dict[str, Any], step: int, number: int, draw: random.Random) -> s
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
     """The address of the live page of a folder, served by a process of its own."""
-    words = [sys.executable, "-m", "anaphor.cli.main", "serve", str(folder), "--no-browser"]
+    words = [sys.executable, "-m", "anaphor.cli.main", "serve", str(folder), "--no-browser", "--port", "0"]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONSAFEPATH": "1"})
     try:
         for line in server.stdout or ():
