@@ -58,7 +58,7 @@ class ComparedText {
     });
     this.most = most;
     this.marked = marked;
-    if (this.canvas) this.drawStrip();
+    this.drawStrip();
   }
 
   describe(place) {
@@ -83,7 +83,7 @@ class ComparedText {
     const token = this.shown.tokens[place];
     token?.classList.add("now");
     this.tip(token ?? null, token ? this.describe(place) : "");
-    if (this.canvas) this.drawStrip();
+    this.drawStrip();
   }
 
   // Left and right: the next token, read out.
@@ -113,8 +113,8 @@ class ComparedText {
   }
 
   drawStrip() {
+    if (!this.canvas?.isConnected || !this.canvas.clientWidth) return;
     const wide = this.canvas.clientWidth, high = 56;
-    if (!wide || !this.canvas.isConnected) return;
     const fine = window.devicePixelRatio || 1, style = getComputedStyle(document.body);
     this.canvas.width = Math.round(wide * fine);
     this.canvas.height = high * fine;

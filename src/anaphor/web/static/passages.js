@@ -18,19 +18,17 @@ class Passages {
     this.feed.addEventListener("focusin", (event) => this.roam(event.target.closest("article")));
   }
 
-  // look: {names: {A, B}, ids: {A, B}, by() -> what colors the tokens, tip(token, text)}
+  // look: {names: {A, B}, ids: {A, B}, tip(token, text)}
   show(answer, look) {
     this.answer = answer;
     this.look = look;
-    this.most = full_color(answer.passages.flatMap((one) => one.losses.A.map((loss, place) => one.losses.B[place] - loss)));
-    this.mostLoss = Math.max(0.5, ...answer.passages.flatMap((one) => [...one.losses.A, ...one.losses.B]));
     const order = [...answer.passages].sort((one, other) => Math.abs(other.difference) - Math.abs(one.difference));
     this.cards = order.map((passage) => new Card(passage, this));
     this.aside.replaceChildren(make("summary", "By group, with 95 % intervals"), ...(answer.tables ?? []).map((table) => this.group(table)));
   }
 
-  // better: "A", "B" or "" for both; by: what colors the tokens; mark: "table:row" or "".
-  filter({ better, by, mark }) {
+  // better: "A", "B" or "" for both; by: what colors the tokens; most: the value of the full color; mark: "table:row" or "".
+  filter({ better, by, most, mark }) {
     const [key, row] = mark.split(":");
     const belongs = mark ? (passage, place) => passage.rows?.[key]?.[place] === Number(row) : null;
     const wanted = this.cards.filter(({ passage }) => (!better || passage.better === better)
@@ -41,7 +39,7 @@ class Passages {
       element.setAttribute("aria-setsize", wanted.length);
       element.tabIndex = place ? -1 : 0;
     });
-    for (const card of this.cards) card.paint(by, by === "difference" ? this.most : this.mostLoss, belongs);
+    for (const card of this.cards) card.paint(by, most, belongs);
     for (const button of this.aside.querySelectorAll("[data-mark]")) {
       button.setAttribute("aria-pressed", String(button.dataset.mark === mark));
       button.closest("tr").classList.toggle("now", button.dataset.mark === mark);
@@ -208,7 +206,7 @@ class Card {
     this.more.textContent = open ? "Close" : "Details";
     this.detail.hidden = !open;
     this.detail.replaceChildren(...(open ? this.details() : []));
-    this.text?.paint(this.list.look.by(), this.list.look.by() === "difference" ? this.list.most : this.list.mostLoss, this.text.marked);
+    if (this.text) this.text.drawStrip();
   }
 
   details() {

@@ -140,7 +140,7 @@
       this.shown = this.list = null;
       this.layOutText();
       this.layOutSplit();
-      this.drawKey();
+      this.paint();
     }
 
     layOutText() {
@@ -157,7 +157,7 @@
       go.hidden = !live;
       bar.append(field("Text", area, "wide"), go);
       this.textResult = make("div", "", "result");
-      this.textPart.replaceChildren(make("h2", "A text of your own"), bar, this.textWork.element, this.textResult);
+      this.textPart.replaceChildren(make("h2", live ? "A text of your own" : "A text"), bar, this.textWork.element, this.textResult);
     }
 
     layOutSplit() {
@@ -243,7 +243,7 @@
         opened: (start) => this.state.set({ at: start }),
         marked: (mark) => { this.state.set({ mark }); this.filter(); },
       });
-      this.list.show(answer, { names: this.names, ids: this.ids, by: () => this.by.value, tip: (...given) => this.tip(...given) });
+      this.list.show(answer, { names: this.names, ids: this.ids, tip: (...given) => this.tip(...given) });
       const isText = answer.kind === "passages";
       this.lengthField.hidden = !isText || !live;
       this.better.element.hidden = false;
@@ -272,7 +272,7 @@
 
     filter() {
       if (!this.list) return;
-      const mark = this.state.get("mark"), found = this.list.filter({ better: this.state.get("better"), by: this.by.value, mark });
+      const mark = this.state.get("mark"), found = this.list.filter({ better: this.state.get("better"), by: this.by.value, most: this.scale().most, mark });
       const at = Number(this.state.get("at", "-1"));
       for (const card of this.list.cards) card.expand(card.passage.start === at);
       if (mark) tell(`${found} passages have tokens of this group`);
@@ -280,20 +280,17 @@
 
     // ---- colors
 
-    paint() {
-      const by = this.by.value;
-      if (this.shown) {
-        const { losses } = this.shown.text, single = by !== "difference" || !this.shown.difference;
-        this.textMost = single ? Math.max(0.5, ...Object.values(losses).flat().map((loss) => loss ?? 0)) : full_color(this.shown.difference);
-        this.shown.paint(by, this.textMost);
-      }
-      this.filter();
-      this.drawKey();
+    // One scale for all that is shown, so that equal colors are equal values.
+    scale() {
+      const single = this.by.value !== "difference" || !this.ids.B, texts = [...(this.shown ? [this.shown] : []), ...(this.list?.cards ?? []).map(({ text }) => text)].filter(Boolean);
+      const values = texts.map((text) => single ? Object.values(text.text.losses).flat() : text.difference);
+      return { single, most: Math.max(0.5, ...(single ? values.flat() : values.length ? [full_color(values.flat())] : [])) };
     }
 
-    drawKey() {
-      const single = this.by.value !== "difference" || !this.ids.B;
-      const most = single ? this.list?.mostLoss ?? this.textMost ?? 1 : this.list?.most ?? this.textMost ?? 1;
+    paint() {
+      const { single, most } = this.scale();
+      this.shown?.paint(this.by.value, most);
+      this.filter();
       if (single) legend(this.key, "loss", "0", `${most.toFixed(1)} nats`);
       else differenceLegend(this.key, most);
     }

@@ -1,0 +1,228 @@
+"""Tokens and Look in a real browser: their numbers are those of `score` and `look`, and nothing else is loaded."""
+
+import json
+import re
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import expect
+
+import anaphor
+from anaphor.cli.main import main
+
+SENTENCE = "the cat saw <script>alert(1)</script> on the log"
+
+
+@pytest.fixture
+def tab(browser, served):
+    """A new tab with access, and lists of what goes wrong and of what is asked for in it."""
+    context = browser.new_context(color_scheme="light", viewport={"width": 1300, "height": 900})
+    tab = context.new_page()
+    tab.set_default_timeout(20_000)
+    tab.wrong, tab.asked = [], []
+    tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
+    tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
+    tab.on("dialog", lambda dialog: (tab.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    tab.on("request", lambda asked: tab.asked.append(asked))
+    tab.goto(served.address)
+    yield tab
+    assert tab.wrong == []
+    assert [asked.url for asked in tab.asked if not asked.url.startswith((served.url, "data:"))] == []
+    context.close()
+
+
+def open_view(tab, served, view, **state):
+    tab.goto(f"{served.url}/#{view}?{urlencode(state)}")
+    tab.reload()
+    tab.wait_for_selector(f"html[data-ready={view}]", state="attached")
+
+
+def posted(tab, path):
+    """Bodies of what was sent to a path."""
+    return [json.loads(asked.post_data) for asked in tab.asked if asked.url.endswith(path) and asked.method == "POST"]
+
+
+def printed(capsys, *words):
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def hybrid_of(folder):
+    return next(path for path in folder.iterdir() if path.name.startswith("hybrid"))
+
+
+def rows_of(table):
+    return [row.split("\t") for row in table.locator("tbody").inner_text().split("\n")]
+
+
+# ---- tokens
+
+
+def test_the_losses_of_a_text_are_those_of_score(tab, served, ids, folder, capsys):
+    open_view(tab, served, "tokens", a=ids["lstm"], b=ids["hybrid"], text=SENTENCE)
+    table = tab.locator(".own-text details table")
+    tab.locator(".own-text summary").click()
+    scores = [printed(capsys, "score", str(path), SENTENCE)[0] for path in (folder / "lstm", hybrid_of(folder))]
+    expected = [
+        [str(place), token["token"], f"{token['loss']:.3f}", f"{other['loss']:.3f}"]
+        for place, (token, other) in enumerate(zip(*(one["tokens"] for one in scores), strict=True))
+    ]
+    found = rows_of(table)
+    assert [row[:4] for row in found] == expected
+    for row, one, other in zip(found, *(score["tokens"] for score in scores), strict=True):
+        assert float(row[4].replace("−", "-")) == pytest.approx(other["loss"] - one["loss"], abs=6e-4)
+    totals = rows_of(tab.locator(".own-text .totals"))
+    assert [row[-3:] for row in totals[:2]] == [
+        [f"{score['loss']:.4f}", f"{score['perplexity']:.2f}", str(len(expected))] for score in scores
+    ]
+    assert tab.locator(".own-text .compared .token").all_inner_texts() == [token for _, token, _, _ in expected]
+    tab.locator(".own-text .compared .token").nth(2).hover()
+    _, token, first, second, difference = found[2]
+    better = "B better" if difference.startswith("−") else "A better"
+    tip = tab.locator(".view > .tip.on").inner_text()
+    for part in (f"{token}\n", f"A  {first}", f"B  {second}", f"B − A  {difference}  {better}"):
+        assert part in tip
+
+
+def test_the_validation_split_has_the_numbers_of_the_result(tab, served, ids, folder):
+    open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"])
+    assert posted(tab, "/api/passages") == [], "a split is scored when somebody asks for it"
+    tab.get_by_role("button", name="Compare on the validation split").click()
+    totals = tab.locator(".split-part .totals")
+    results = [anaphor.load_run(folder / name).result["valid"] for name in ("lstm", "lstm-1")]
+    expect(totals).to_be_visible()
+    for row, result in zip(rows_of(totals), results, strict=True):
+        assert row[-3:] == [f"{result['loss']:.4f}", f"{result['perplexity']:.2f}", f"{result['tokens']:,}"]
+    assert "on=valid" in tab.url
+    assert posted(tab, "/api/passages") == [
+        {"runs": [ids["lstm"], ids["lstm-1"]], "split": "valid", "length": 64, "count": 40}
+    ]
+
+
+def test_a_link_opens_its_passage_again(tab, served, ids):
+    open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"], on="valid", length=16)
+    cards = tab.locator("article.passage")
+    cards.first.focus()
+    tab.keyboard.press("ArrowDown")
+    expect(cards.nth(1)).to_be_focused()
+    tab.keyboard.press("Enter")
+    start = cards.nth(1).get_attribute("data-start")
+    assert f"at={start}" in tab.url
+    link = tab.locator("article.open a.share").get_attribute("href")
+    losses = rows_of(tab.locator("article.open table"))
+    tab.goto(served.url)
+    tab.goto(served.url + "/" + link)
+    tab.reload()
+    again = tab.locator("article.open")
+    expect(again).to_be_focused()
+    assert again.get_attribute("data-start") == start
+    assert rows_of(again.locator("table")) == losses
+    tab.keyboard.press("ArrowRight")
+    assert "B − A" in tab.locator("#said").inner_text()
+    tab.keyboard.press("Enter")
+    expect(tab.locator("article.open")).to_have_count(0)
+    assert "at=" not in tab.url
+
+
+def test_a_link_to_any_other_place_opens_it_as_well(tab, served, ids):
+    open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"], on="valid", length=16, at=3)
+    expect(tab.locator("article.open")).to_have_attribute("data-start", "3")
+    assert [body.get("at") for body in posted(tab, "/api/passages")] == [None, 3]
+
+
+def test_a_row_of_a_table_highlights_its_tokens(tab, served, ids):
+    open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"], on="valid", length=16)
+    label = tab.locator(".group", has_text="Class of the token").locator("tbody button").first
+    label.click()
+    assert label.get_attribute("aria-pressed") == "true"
+    assert "mark=by_class" in tab.url
+    marked, away = tab.locator(".token.marked"), tab.locator(".token.away")
+    expect(marked.first).to_be_visible()
+    assert label.inner_text() == "word"
+    assert all(token.isalpha() for token in marked.all_inner_texts())
+    assert not any(token.isalpha() for token in away.all_inner_texts())
+    tab.reload()
+    expect(marked.first).to_be_visible()
+    label.click()
+    expect(marked).to_have_count(0)
+
+
+def test_work_shows_its_progress_and_can_be_cancelled(tab, served, ids):
+    open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"])
+    running = {"state": "running", "progress": [3, 4, "valid"]}
+    tab.route("**/api/passages", lambda route: route.fulfill(json={"job": "abc"}))
+    tab.route("**/api/job?id=abc", lambda route: route.fulfill(json=running))
+    tab.route("**/api/cancel", lambda route: route.fulfill(json={}))
+    tab.get_by_role("button", name="Compare on the validation split").click()
+    work = tab.locator(".split-part .work")
+    expect(work).to_contain_text("75 %")
+    assert work.locator("progress").evaluate("bar => bar.value / bar.max") == 0.75
+    work.get_by_role("button", name="Cancel").click()
+    expect(work).to_have_text("Cancelled.")
+    assert posted(tab, "/api/cancel") == [{"job": "abc"}]
+    assert tab.get_by_role("button", name="Compare on the validation split").is_visible()
+
+
+def test_a_failed_job_shows_its_line(tab, served, ids):
+    open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"])
+    line = "the runs were not scored on the same text: <script>alert(2)</script>"
+    tab.route("**/api/passages", lambda route: route.fulfill(json={"job": "abc"}))
+    tab.route("**/api/job?id=abc", lambda route: route.fulfill(json={"state": "failed", "error": line}))
+    tab.get_by_role("button", name="Compare on the validation split").click()
+    expect(tab.locator(".split-part .work.failed")).to_have_text(line)
+    open_view(tab, served, "look", run=ids["lstm"], example=10**6)
+    expect(tab.locator(".work.failed")).to_contain_text("example=1000000")
+
+
+# ---- look
+
+
+def cell_at(tab, row, column):
+    """Move the pointer over a cell of the matrix; gives what the page says of it."""
+    tab.wait_for_selector(".matrix canvas[data-wide]")
+    place = tab.locator(".matrix canvas").evaluate("canvas => ({...canvas.dataset})")
+    x, y = (float(place[edge]) + (at + 0.5) * float(place[size]) for edge, at, size in
+            (("left", column, "wide"), ("top", row, "high")))  # fmt: skip
+    tab.locator(".matrix canvas").hover(position={"x": x, "y": y})
+    return tab.locator(".matrix .tip").inner_text()
+
+
+@pytest.fixture(scope="module")
+def look(folder):
+    """What `look` shows of the sentence in the hybrid."""
+    return anaphor.load_run(hybrid_of(folder)).look(SENTENCE)
+
+
+def test_a_click_on_a_head_loads_exactly_that_head(tab, served, ids, look):
+    open_view(tab, served, "look", run=ids["hybrid"], text=SENTENCE)
+    tab.wait_for_selector(".look-attention[data-shown]")
+    maps = [body for body in posted(tab, "/api/head") if "tap" in body]
+    assert len(maps) == 1, "one head travels at a time"
+    shown = tab.locator("table.heads tr.now td").first.inner_text()
+    row = tab.locator("table.heads tbody tr:not(.now)").first
+    name, statistics = row.locator("td").first.inner_text(), row.locator("td").all_inner_texts()
+    assert name != shown
+    row.locator("button").click()
+    layer, head = map(int, re.findall(r"\d+", name))
+    tap = f"layers.{layer}.mixer.weights"
+    tab.wait_for_selector(f".look-attention[data-shown='{tap}/{head}']")
+    asked = [body for body in posted(tab, "/api/head") if "tap" in body][1:]
+    assert [(body["tap"], body["head"]) for body in asked] == [(tap, head)]
+    assert f"head={head}" in tab.url
+    (expected,) = [one for one in look.heads if (one.name, one.head) == (tap, head)]
+    assert statistics[1] == f"{expected.entropy:.2f}"
+    assert look.summary in tab.locator(".inside > .facts").inner_text()
+
+
+def test_cells_and_losses_are_those_of_look(tab, served, ids, look):
+    tap, maps = next(iter(look.maps.items()))
+    open_view(tab, served, "look", run=ids["hybrid"], text=SENTENCE, tap=tap, head=1)
+    tab.wait_for_selector(f".look-attention[data-shown='{tap}/1']")
+    for row, column in ((2, 1), (5, 0), (5, 5)):
+        value = float(cell_at(tab, row, column).split("\n")[1].replace("−", "-"))
+        assert value == pytest.approx(float(maps[1][row][column]), abs=0.01)
+    tokens = tab.locator(".look-text .token")
+    assert tokens.all_inner_texts() == list(look.tokens)
+    tokens.nth(3).hover()
+    assert f"loss {look.scored.losses[2]:.3f}" in tab.locator(".look-text .facts").inner_text()
