@@ -204,8 +204,9 @@
       const table = make("details");
       table.append(make("summary", "Table of the tokens"), shown.table("Losses of the tokens of the text"));
       const difference = both ? totals.B.loss - totals.A.loss : null;
-      this.textResult.replaceChildren(...(both ? [shown.strip()] : []), box, totalsTable("Losses of the whole text", totals, this.names, difference),
-        ...notesOf(notes), table);
+      const words = make("div", "", "words-part");
+      words.append(...(both ? [shown.strip()] : []), box, ...notesOf(notes), table);
+      this.textResult.replaceChildren(words, totalsTable("Losses of the whole text", totals, this.names, difference));
       this.paint();
     }
 
