@@ -1,7 +1,7 @@
 "use strict";
 // Two runs on the same tokens: a text of the reader's own, and the passages of the validation split where they differ most.
 {
-  const LENGTHS = ["16", "32", "64", "128"];
+  const LENGTHS = ["8", "16", "32", "64", "128"];
   const COUNT = 40; // passages: half of them where A is better
   const VERBS = ["tokens", "passages"];
   let current = null;
