@@ -15,7 +15,7 @@ def write_run(folder, *, losses=(3.0, 2.0, 2.5), result="finished", task="lm", *
     given = {"model": "lstm", "lr": 0.1, "seed": 0, "epochs": 4.0, **settings}
     sections = {
         "data": {"data": "text"},
-        "model": {"model": given.pop("model"), "width": 8},
+        "model": {"model": given.pop("model"), "width": given.pop("width", 8)},
         "training": given,
         "evaluation": {"select": "loss"},
     }

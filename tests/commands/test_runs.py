@@ -1,0 +1,266 @@
+"""`anaphor runs`: every run and study below a folder, in the terminal, sorted and filtered, as JSON and CSV."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from anaphor.cli import runs
+from anaphor.cli.main import main
+from anaphor.cli.runs_table import find_distinguishing, format_age, format_size
+from anaphor.training.run_folder import RunFolder
+from web.pretended_runs import add_cell, log, write_run, write_study
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Four runs and a study, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    write_run(tmp_path / "runs" / "run-2", losses=(3.0, 2.0))
+    write_run(tmp_path / "runs" / "run-10", losses=(1.0, 1.5), model="gru", lr=0.003)
+    write_run(tmp_path / "runs" / "stopped", losses=(9.0, 8.0), result=None, clip=0.5)
+    diverged = write_run(tmp_path / "runs" / "diverged", losses=(), result=None, lr=20.0)
+    diverged.write_result({"status": "diverged", "reason": "training diverged at step 1: loss nan"})
+    study = write_study(tmp_path / "studies" / "widths")
+    add_cell(study, {"width": 4}, 0)
+    add_cell(study, {"width": 4}, 1, event="failed", reason="no memory")
+    return tmp_path
+
+
+def listed(capsys, *words):
+    assert main(["runs", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def names(capsys, *words):
+    return [row["run"] for row in listed(capsys, *words) if row["kind"] == "run" and not row["study"]]
+
+
+def test_json_is_a_list_of_runs_and_studies_with_the_same_keys(capsys):
+    rows = listed(capsys)
+    by_name = {row["run"]: row for row in rows}
+    assert {frozenset(row) for row in rows} == {frozenset((*runs.FACTS, "settings", "scores"))}
+    assert list(by_name) == [
+        "runs/diverged", "runs/run-2", "runs/run-10", "runs/stopped", "studies/widths",
+        "studies/widths/cells/0000000000000000",
+    ]  # fmt: skip
+    row = by_name["runs/run-2"]
+    assert (row["task"], row["status"], row["step"], row["best"], row["last"]) == ("lm", "finished", 20, 2.0, 2.0)
+    assert (row["metric"], row["goal"], row["parameters"], row["throughput"]) == ("loss", "min", 1234, 555.5)
+    assert (row["counted"], row["seed"], row["settings"]["lr"]) == ("tokens", 0, 0.1)
+    assert row["scores"]["valid"]["signature"] == "bptt:8|tokens:100"
+    assert 0 <= row["age"] < 600
+    study, cell = by_name["studies/widths"], by_name["studies/widths/cells/0000000000000000"]
+    assert (study["kind"], study["cells"], study["finished"], study["failed"]) == ("study", 4, 1, 1)
+    assert (cell["kind"], cell["study"]) == ("run", "studies/widths")
+
+
+def test_paths_are_those_that_other_commands_take(folder, capsys):
+    assert names(capsys, "runs") == names(capsys)
+    assert names(capsys, str(folder / "runs"))[0] == str(folder / "runs" / "diverged")
+    assert listed(capsys, "runs/run-2")[0]["run"] == "runs/run-2"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--sort name", "diverged run-2 run-10 stopped"),
+        ("--sort name --reverse", "stopped run-10 run-2 diverged"),
+        ("--sort best", "run-10 run-2 stopped diverged"),
+        ("--sort best --reverse", "stopped run-2 run-10 diverged"),
+        ("--sort last", "run-10 run-2 stopped diverged"),
+        ("--sort parameters", "run-2 run-10 diverged stopped"),
+        ("--sort status", "diverged run-2 run-10 stopped"),
+        ("--status finished", "run-2 run-10"),
+        ("--status stopped diverged", "diverged stopped"),
+        ("--filter run-", "run-2 run-10"),
+        ("--filter MODEL=GRU", "run-10"),
+        ("--filter finished", "run-2 run-10"),
+        ("--where model=gru", "run-10"),
+        ("--where model=lstm lr=0.1", "run-2 stopped"),
+        ("--where lr=3e-3", "run-10"),
+        ("--where clip=0.5", "stopped"),
+        ("--where task=images", ""),
+    ],
+)
+def test_order_and_selection(capsys, words, expected):
+    assert names(capsys, *words.split()) == [f"runs/{name}" for name in expected.split()]
+
+
+def test_a_metric_that_is_maximized_is_sorted_with_the_largest_first(folder, capsys):
+    for name, accuracy in (("low", 0.1), ("high", 0.9)):
+        run = write_run(folder / "images" / name, task="images", losses=(), result=None)
+        run.spec.write_text(run.spec.read_text().replace("select: loss", "select: accuracy"))
+        run.log(1, valid={"accuracy": accuracy, "loss": 1.0})
+    assert names(capsys, "images", "--sort", "best") == ["images/high", "images/low"]
+    assert names(capsys, "images", "--sort", "last", "--reverse") == ["images/low", "images/high"]
+
+
+def test_age_is_sorted_with_the_newest_first(folder, capsys):
+    for age, name in enumerate(("stopped", "run-10", "diverged", "run-2")):
+        run = folder / "runs" / name
+        for path in run.iterdir():
+            os.utime(path, (1e9 - 1000 * age,) * 2)
+    assert names(capsys, "--sort", "age") == [f"runs/{name}" for name in ("stopped", "run-10", "diverged", "run-2")]
+
+
+def test_the_table_has_a_line_for_each_run_and_study(capsys):
+    assert main(["runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert " ".join(lines[0].split()) == "run status metric step best last parameters speed age differs in"
+    assert lines[2].split()[:8] == ["runs/run-2", "finished", "loss", "20/40", "2.0000", "2.0000", "1.2", "k"]
+    assert lines[2].endswith("model=lstm, lr=0.1")
+    assert lines[3].endswith("model=gru, lr=0.003")
+    assert "1 runs of studies are not listed: use --cells" in lines
+    assert any(line.split()[:5] == ["studies/widths", "stopped", "4", "1", "1"] for line in lines)
+    assert lines[-1] == "runs/diverged: training diverged at step 1: loss nan"
+
+
+def test_cells_are_listed_where_they_are_asked_for(capsys):
+    main(["runs", "--cells"])
+    text = capsys.readouterr().out
+    assert "studies/widths/cells/0000000000000000  finished" in text
+    assert "not listed" not in text
+
+
+def test_csv_has_a_column_for_each_setting_that_differs(capsys):
+    assert main(["runs", "runs", "--csv"]) == 0
+    header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert header == [*runs.FACTS, "model", "lr", "clip"]
+    first = dict(zip(header, rows[1], strict=True))
+    assert (first["run"], first["best"], first["model"], first["lr"], first["clip"]) == (
+        "runs/run-2", "2.0", "lstm", "0.1", ""
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--sort bets", "unknown order 'bets'; did you mean 'best'?"),
+        ("--status done", "unknown status 'done'"),
+        ("--where modl=lstm", "where: no run has the setting 'modl'; did you mean 'model'?"),
+        ("--where lstm", "where='lstm': write NAME=VALUE, such as model=lstm"),
+        ("--csv --json", "--csv and --json: give one of them"),
+        ("--interval 0", "interval=0.0: it must be from 0.1 to 3600 seconds"),
+        ("nowhere", "no folder at nowhere"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(capsys, words, message):
+    assert main(["runs", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"anaphor: {message}")
+
+
+def test_an_empty_folder_has_no_runs(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["runs", "empty"]) == 0
+    assert capsys.readouterr().out == "no runs\n"
+    assert listed(capsys, "empty") == []
+
+
+def test_watching_prints_again_after_each_change_and_ends_with_ctrl_c(folder, capsys, monkeypatch):
+    run, waits = RunFolder(folder / "runs" / "stopped"), []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            log(run, 3, 7.0)
+        if len(waits) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs.time, "sleep", wait)
+    assert main(["runs", "--watch", "--json", "--interval", "0.5"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert waits == [0.5] * 4
+    assert [row["last"] for row in (first[3], second[3])] == [8.0, 7.0]
+
+
+def in_terminal(*words, columns=100, until=None):
+    """Exit code, and what a terminal gets from the command. It is ended by Ctrl-C when it has shown this, if given."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "LINES": "40", "TERM": "xterm"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "anaphor.cli.main", "runs", *words], stdin=follower, stdout=follower, stderr=follower,
+        env=environment, start_new_session=True, preexec_fn=lambda: take_terminal(follower),
+    ) as process:  # fmt: skip
+        os.close(follower)
+        text = b""
+        while True:
+            try:
+                part = os.read(leader, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            text += part
+            if until is not None and until in text:
+                os.write(leader, b"\x03")
+                until = None
+        os.close(leader)
+        return process.wait(), text.decode(errors="replace")
+
+
+def take_terminal(terminal):
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+def test_watching_in_a_terminal_ends_with_ctrl_c():
+    code, text = in_terminal("--watch", "--interval", "0.1", until=b"studies/widths")
+    assert code == 0
+    assert "Traceback" not in text
+    assert "runs/run-10" in text
+
+
+def test_a_terminal_gets_no_codes_from_names(folder):
+    write_run(folder / "runs" / "a\x1b[31m\nb <script>[bold]", lr=0.5)
+    code, text = in_terminal(columns=160)
+    assert code == 0
+    assert r"a\x1b[31m\nb <script>[bold]" in text
+    assert "\x1b[31mb" not in text
+
+
+def test_a_narrow_terminal_keeps_the_numbers():
+    code, text = in_terminal(columns=80)
+    assert code == 0
+    assert max(len(line) for line in text.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()) <= 110
+    assert "2.0000" in text
+    assert "555" not in text
+
+
+def test_neither_help_nor_the_list_imports_torch(folder):
+    write_run(folder / "runs" / "own", task="my-task")
+    for task in ("translate", "images", "classify"):
+        write_run(folder / "runs" / task, task=task)
+    command = [sys.executable, "-X", "importtime", "-m", "anaphor.cli.main", "runs"]
+    for words, needed in ((["--help"], "tyro"), ([], "anaphor.web.catalog")):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert needed in imported
+        assert not {"torch", "numpy", "scipy", "starlette"} & imported
+
+
+def test_as_few_settings_as_possible_tell_runs_apart():
+    rows = [
+        {"task": "lm", "settings": {"data": "a", "model": model, "width": width, "heads": heads, "seed": seed}}
+        for model, width, heads, seed in [("lstm", 8, None, 0), ("lstm", 8, None, 1), ("gpt", 9, 2, 0)]
+    ]
+    assert find_distinguishing(rows) == ["model", "seed"]
+    assert find_distinguishing(rows[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (format_age(5.4), "5 s"), (format_age(61), "1 min"), (format_age(7300), "2 h"), (format_age(200_000), "2 d"),
+        (format_size(999), "999"), (format_size(22_713_986), "22.7 M"), (format_size(None), ""),
+    ],
+)  # fmt: skip
+def test_numbers_for_people(shown, expected):
+    assert shown == expected
