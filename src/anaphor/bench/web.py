@@ -108,16 +108,16 @@ def _row(like: dict[str, Any], step: int, number: int, draw: random.Random) -> s
 def serve(folder: Path) -> Iterator[str]:
     """The address of the live page of a folder, served by a process of its own."""
     words = [sys.executable, "-m", "anaphor.cli.main", "serve", str(folder), "--no-browser", "--port", "0"]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONSAFEPATH": "1"})
-    try:
-        for line in server.stdout or ():
-            if found := re.search(r"http://\S+", line):
-                yield found[0]
-                return
-        raise DataError(f"the live page of {folder} cannot be served: no address was printed")
-    finally:
-        server.terminate()
-        server.wait()
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            for line in server.stdout or ():
+                if found := re.search(r"http://\S+", line):
+                    yield found[0]
+                    return
+            raise DataError(f"the live page of {folder} cannot be served: no address was printed")
+        finally:
+            server.terminate()
 
 
 @contextmanager
