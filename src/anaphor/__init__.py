@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.training.run import execute as execute
     from anaphor.training.spec import RunSpec as RunSpec
     from anaphor.training.spec import TaskDefinition as TaskDefinition
+    from anaphor.web.inference import compare_runs as compare_runs
 
 __version__ = "0.1.0"
 
@@ -87,6 +88,7 @@ _PUBLIC = {
     "anaphor.tasks.translate": ("TranslationRunSpec",),
     "anaphor.training.experiment": ("Experiment", "Loss"),
     "anaphor.training.spec": ("RunSpec", "TaskDefinition"),
+    "anaphor.web.inference": ("compare_runs",),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 

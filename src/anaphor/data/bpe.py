@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anaphor.data.files import CHUNK
 from anaphor.data.tokenizer import END, Ids, Tokenizer, show_byte, strings
@@ -70,6 +71,9 @@ class BPE(Tokenizer):
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Exactly the text that was encoded; half a character, which only a model can generate, becomes U+FFFD."""
         return b"".join(self._bytes[number] for number in ids).decode("utf-8", "replace")
+
+    def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
+        return np.cumsum(np.array([len(raw) for raw in self._bytes])[ids])
 
     def library_vocabulary(self) -> dict[str, int]:
         """The subwords with the numbers of our tokens, where the byte of a newline is the token `<eos>`."""

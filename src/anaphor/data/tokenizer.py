@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,6 +98,11 @@ class Tokenizer(ABC):
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Back to text."""
 
+    def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
+        """How many bytes of a text, as UTF-8, come before the end of each of its tokens, which `encode` gave. White
+        space belongs to the token after it. None where a tokenizer does not keep track of the text."""
+        return None
+
     @abstractmethod
     def to_plain(self) -> dict[str, Any]:
         """Its complete description in plain JSON."""
@@ -171,6 +177,12 @@ def most_frequent(counts: Counter[str], special: Sequence[str], size: int | None
     return [*(token for token in counts if token in kept), *(token for token in special if token not in counts)]
 
 
+def character_ends(text: str) -> NDArray[np.int64]:
+    """How many bytes, as UTF-8, come before the end of each character."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return np.cumsum(1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000))
+
+
 def show_byte(value: int) -> str:
     """A byte for people: its character where that is visible ASCII or a space, else like <0x0A>."""
     return chr(value) if 0x20 <= value < 0x7F else f"<0x{value:02X}>"
@@ -213,6 +225,11 @@ class Word(ListedTokenizer):
             else:
                 lines[-1].append(self.tokens[token])
         return "\n".join(map(" ".join, lines))
+
+    def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
+        ends = [match.end() for match in re.finditer(r"\n|\S+", text)]
+        ends += [len(text)] if text and not text.endswith("\n") else []
+        return np.concatenate(([0], character_ends(text)))[ends]
 
     def _encode_words(self, words: list[str]) -> Ids:
         return np.fromiter(map(self._ids.get, words, repeat(self.unknown)), np.int32, len(words))
@@ -268,6 +285,9 @@ class Character(ListedTokenizer):
         """The characters; U+FFFD, the replacement character, for unknown ones."""
         return "".join("\ufffd" if token == self.unknown else self.tokens[token] for token in ids)
 
+    def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
+        return character_ends(text)
+
     @cached_property
     def _id_of_code_point(self) -> NDArray[np.int32]:
         table = np.full(0x110000, self.unknown, np.int32)
@@ -313,6 +333,9 @@ class Byte(Tokenizer):
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """As text for people: bytes that are not UTF-8 become U+FFFD. `decode_bytes` keeps them."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
+        return np.arange(1, len(ids) + 1)
 
     def decode_bytes(self, ids: Sequence[int] | Ids) -> bytes:
         """Exactly the bytes that were encoded."""

@@ -65,6 +65,14 @@ class SplitLosses(ABC):
     def mismatch(self, other: Any, names: tuple[str, str]) -> str:
         """Why the items are not those of the other; empty where they are. `names` are those of the two runs."""
 
+    def align(self, other: Any) -> tuple[SplitLosses, SplitLosses] | None:
+        """Both with common items, where theirs differ but can be brought together; else None."""
+        return None
+
+    def place(self, item: int) -> int:
+        """Index of an item in the split, as its run counts."""
+        return item
+
     @abstractmethod
     def show(self, start: int, stop: int) -> dict[str, Any]:
         """Items from start to stop, for people, without what depends on the model."""

@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,7 +106,8 @@ class Cache:
         def compute() -> SplitLosses:
             run = self.run(path)
             found: SplitLosses = _hook(run, "passages")(run.experiment, split)
-            return found
+            changed = [f"{name} has changed since {path.name} was trained" for name in run.experiment.changed_splits()]
+            return replace(found, notes=(*changed, *found.notes))
 
         return _remember(self._losses, (_version(path), split), compute, SPLITS)
 
@@ -130,6 +131,26 @@ class Cache:
 
     def known_look(self, key: str) -> LookParts | None:
         return self._looks.get(key)
+
+
+def compare_runs(
+    first: Run | Path | str, second: Run | Path | str, *, split: str = "valid", length: int = 64, count: int = 40
+) -> dict[str, Any]:
+    """The passages of a split where two runs differ most, and their difference by groups of tokens, as the page has
+    them. Examples take the place of passages where a task has no running text.
+
+    The keys of the answer are the folders of the runs; a difference is that of the second minus that of the first.
+    """
+    runs = {
+        str(run.folder if isinstance(run, Run) else run): run if isinstance(run, Run) else load_run(run)
+        for run in (first, second)
+    }
+    if len(runs) < 2:
+        raise ConfigError("choose two different runs")
+    losses = {name: _hook(run, "passages")(run.experiment, split) for name, run in runs.items()}
+    found = compare_losses(losses, lambda name: runs[name].experiment, length=length, count=count)
+    plain: dict[str, Any] = finite(found)
+    return plain
 
 
 def _remember(kept: OrderedDict[Hashable, T], key: Hashable, compute: Callable[[], T], most: int) -> T:

@@ -37,7 +37,14 @@ def compare_losses(
     if type(first) is not type(second):
         raise ConfigError(f"{one} and {two} were trained for different tasks and cannot be compared")
     if reason := first.mismatch(second, (one, two)):
-        raise DataError(reason)
+        aligned = first.align(second)
+        if aligned is None:
+            raise DataError(reason)
+        first, second = aligned
+        scored = {one: first, two: second}
+    for name, losses_of in scored.items():
+        if not np.isfinite(losses_of.losses).all():
+            raise DataError(f"the losses of {name} are not finite: its training diverged")
     losses = np.stack([first.losses, second.losses]).astype(np.float64)  # [2, N]
     items = losses.shape[1]
     if at is not None and at >= items:
@@ -58,6 +65,7 @@ def compare_losses(
     for passage in found:
         start, stop = passage["start"], min(passage["start"] + length, items)
         passage["losses"] = {one: losses[0, start:stop].tolist(), two: losses[1, start:stop].tolist()}
+        passage["places"] = {name: [own.place(start), own.place(stop)] for name, own in scored.items()}
         passage["difference"] = float(difference[start:stop].mean())
         passage.update(first.show(start, stop) if first.is_text else {"example": first.show(start, stop)})
     if not first.is_text:

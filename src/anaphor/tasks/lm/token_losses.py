@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,15 +18,13 @@ from anaphor.evaluation import losses_by_batch
 from anaphor.inspect.split_losses import Groups, SplitLosses
 from anaphor.metrics.result import LossResult
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, PaddedExperiment, StreamExperiment
+from anaphor.tasks.lm.piece_losses import POSITIONS, ScoredTokens, align_pieces, place_in_line
+from anaphor.tasks.lm.token_classes import group_by_class
 
 Floats = NDArray[np.float32]
 TOKENS_PER_LINE = 40  # where a text has no lines
 FREQUENCIES = (0, 1, 10, 100, 1_000, 10_000)
-POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 160  # characters before and after a passage
-WORD_CLASSES = ("word", "capitalized word", "number", "punctuation", "mixed", "unknown", "end of line")
-PIECE_CLASSES = ("start of a word", "inside a word", "number", "punctuation", "space", "unknown", "end of line")
-_NUMBER = re.compile(r"[^\w]*\d[\d\W]*")
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,8 @@ class TokenLosses(SplitLosses):
     tokenizer: Tokenizer
     digest: str
     """Of the text."""
+    text: str | None = None
+    """The text, where it is one stream."""
 
     @property
     def is_joined(self) -> bool:
@@ -70,6 +68,25 @@ class TokenLosses(SplitLosses):
         numbers = {token: number for number, token in enumerate(tokenizer.tokens)}
         return np.array([numbers.get(token, -1) for token in self.tokenizer.tokens])[self.ids]
 
+    def align(self, other: Any) -> tuple[SplitLosses, SplitLosses] | None:
+        """By the pieces of text between places where tokens of both end."""
+        if self.text is None or self.text != other.text:
+            return None
+        text = self.text.encode("utf-8", "surrogateescape")
+        both = [one.scored_tokens(self.text) for one in (self, other)]
+        if any(one is None or one.ends[-1] != len(text) for one in both):  # changed on the way to the tokens
+            return None
+        first, second = align_pieces(text, *(one for one in both if one is not None))
+        return first, second
+
+    def scored_tokens(self, text: str) -> ScoredTokens | None:
+        """The tokens with their place in the text; None where the tokenizer does not keep track of it."""
+        ends = self.tokenizer.byte_ends(text, self.ids)
+        if ends is None:
+            return None
+        is_unknown = self.ids == (-1 if self.tokenizer.unknown is None else self.tokenizer.unknown)
+        return ScoredTokens(self.losses, ends, is_unknown, self.result, self.notes)
+
     def show(self, start: int, stop: int) -> dict[str, Any]:
         before, after = self.ids[max(start - CONTEXT, 0) : start], self.ids[stop : stop + CONTEXT]
         return {
@@ -85,15 +102,13 @@ def token_losses(experiment: LanguageModelExperiment, split: str) -> TokenLosses
     ids, lines = read_split(experiment, split)
     losses, result = score_tokens(experiment, split)
     tokenizer, notes = experiment.tokenizer, list[str]()
-    starts = np.flatnonzero(np.diff(lines, prepend=-1))
     groups = {}
     try:
         groups["frequency"] = group_by_frequency(experiment, ids)
     except AnaphorError as error:  # the training text may be gone
         notes.append(f"no frequencies: {error}")
     if has_lines(experiment, ids):
-        in_line = np.arange(len(ids)) - starts[np.searchsorted(starts, np.arange(len(ids)), "right") - 1]
-        groups["position"] = Groups.by_count("Position in the line", in_line + 1, POSITIONS)
+        groups["position"] = Groups.by_count("Position in the line", place_in_line(lines) + 1, POSITIONS)
     if isinstance(experiment, StreamExperiment):
         if not experiment.protocol.complete:
             notes.append("protocol=example leaves tokens out of its score; here every token is scored once")
@@ -103,7 +118,13 @@ def token_losses(experiment: LanguageModelExperiment, split: str) -> TokenLosses
     if not experiment.model.causal:
         notes.append("the model is not causal: it sees the tokens that it predicts")
     digest = experiment.source.digest(split)
-    return TokenLosses(losses, lines, result.to_plain(), groups, tuple(notes), ids, tokenizer, digest)
+    text = read_text(experiment, split) if isinstance(experiment, StreamExperiment) else None
+    return TokenLosses(losses, lines, result.to_plain(), groups, tuple(notes), ids, tokenizer, digest, text)
+
+
+def read_text(experiment: StreamExperiment, split: str) -> str:
+    source = experiment.source
+    return experiment.tokenizer.as_text(source.read(split), where=source.where(split), offset=source.byte_offset(split))
 
 
 def score_tokens(experiment: LanguageModelExperiment, split: str) -> tuple[Floats, LossResult]:
@@ -172,52 +193,3 @@ def group_by_segment(experiment: StreamExperiment, split: str) -> Groups:
     rows = EvaluationStream(text, experiment.tokenizer.boundary, protocol.rows, protocol.bptt).lengths
     places = np.concatenate([np.arange(length) % protocol.bptt for length in rows.tolist()])
     return Groups.by_count("Position in the segment, which starts without a state", places + 1, POSITIONS)
-
-
-def group_by_class(tokenizer: Tokenizer, ids: Ids) -> Groups:
-    """Words by what they are; pieces of words by whether they start one."""
-    labels = PIECE_CLASSES if tokenizer.is_joined else WORD_CLASSES
-    classify = classify_piece if tokenizer.is_joined else classify_word
-    classes = [labels.index(classify(token)) for token in pieces_of(tokenizer)]
-    classes[tokenizer.boundary] = labels.index("end of line")
-    if tokenizer.unknown is not None:
-        classes[tokenizer.unknown] = labels.index("unknown")
-    codes = np.array(classes, np.int16)[ids]
-    if tokenizer.is_joined:
-        continues = np.array([piece[:1].isalnum() for piece in pieces_of(tokenizer)])[ids]
-        ends = np.array([piece[-1:].isalnum() for piece in pieces_of(tokenizer)])[ids]
-        is_inside = continues & np.concatenate(([False], ends[:-1])) & (codes == labels.index("start of a word"))
-        codes = np.where(is_inside, labels.index("inside a word"), codes)
-    return Groups("Class of the token", labels, codes)
-
-
-def pieces_of(tokenizer: Tokenizer) -> list[str]:
-    """The tokens as text. Of bytes that are no character the letter U+FFFD would say nothing: they count as letters."""
-    if not tokenizer.is_joined:
-        return list(tokenizer.tokens)
-    texts = []
-    for number, token in enumerate(tokenizer.tokens):
-        with suppress(AnaphorError, ValueError):
-            token = tokenizer.decode([number])
-        texts.append(token.replace("\ufffd", "é"))
-    return texts
-
-
-def classify_word(word: str) -> str:
-    if not any(letter.isalnum() for letter in word):
-        return "punctuation"
-    if _NUMBER.fullmatch(word):
-        return "number"
-    if not word.replace("-", "").replace("'", "").isalpha():
-        return "mixed"
-    return "capitalized word" if word[0].isupper() else "word"
-
-
-def classify_piece(piece: str) -> str:
-    if piece == "\n":
-        return "end of line"
-    if not piece.strip():
-        return "space"
-    if not any(letter.isalnum() for letter in piece):
-        return "punctuation"
-    return "number" if _NUMBER.fullmatch(piece.strip()) else "start of a word"
