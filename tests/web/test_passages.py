@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import anaphor
+from anaphor.data.tokenizer import TOKENIZERS
 from anaphor.errors import ConfigError, DataError
 from anaphor.inspect.split_losses import Groups
 from anaphor.web.inference import Cache, answer
@@ -114,20 +115,66 @@ def test_ranked_windows_are_the_best_that_do_not_overlap():
         assert found == expected
 
 
+TINY = {"model": "lstm", "width": 8, "layers": 1, "steps": 1, "device": "cpu", "no_test": True, "progress": False}
+
+
 def test_runs_on_other_text_or_with_other_tokens_are_refused_in_one_line(planted, tmp_path):
-    common = {"model": "lstm", "width": 8, "layers": 1, "steps": 1, "device": "cpu", "no_test": True, "progress": False}
     first, *_ = planted.values()
     data = anaphor.load_run(first).spec.data
-    anaphor.train("lm", data=data, tokenizer="character", out=tmp_path / "characters", **common)
+    anaphor.train("lm", data=data, batching="padded", out=tmp_path / "padded", **TINY)
     other = write_text(tmp_path / "other", "stars", 0)
     (other / "valid.txt").write_text("the old man\n" * 20, encoding="utf-8")
-    anaphor.train("lm", data=str(other), out=tmp_path / "words", **common)
+    anaphor.train("lm", data=str(other), out=tmp_path / "words", **TINY)
     cache = Cache()
-    for name, words in {"characters": "tokenize the text differently", "words": "not scored on the same text"}.items():
+    for name, words in {"padded": "tokenize the text differently", "words": "not scored on the same text"}.items():
         with pytest.raises(DataError, match=words) as raised:
             answer({"verb": "passages", "runs": {"A": first, "B": str(tmp_path / name)}}, cache)
         assert "\n" not in str(raised.value)
         assert str(tmp_path) not in str(raised.value)
+
+
+def test_other_tokenizers_are_compared_by_common_pieces_of_the_text(planted, tmp_path):
+    """No loss is lost, and each passage is found in both runs."""
+    first, second = planted.values()
+    data = anaphor.load_run(second).spec.data
+    anaphor.train("lm", data=data, tokenizer="character", out=tmp_path / "characters", **TINY)
+    runs = {"words": first, "characters": str(tmp_path / "characters")}
+    found = answer({"verb": "passages", "runs": runs, "length": LINE, "count": 20}, Cache())
+    assert found["counted"] == "pieces"
+    assert found["items"] == 160 * LINE, "each word with the space before it, and each end of a line"
+    assert "different tokenizers" in found["notes"][0]
+    for name in runs:
+        total = sum(row[name] * row["tokens"] for row in found["by_class"])
+        assert total == pytest.approx(found["totals"][name]["loss"] * found["totals"][name]["tokens"], rel=1e-5)
+    for passage in found["passages"]:
+        place, stop = passage["places"]["words"]
+        assert (place, stop) == (passage["start"], passage["start"] + LINE)
+        look = answer({"verb": "look", "run": runs["characters"], "example": passage["places"]["characters"][0],
+                       "length": 12}, Cache())  # fmt: skip
+        assert "".join(look["tokens"][1:]) == "".join(passage["tokens"])[:12]
+
+
+def test_the_comparison_is_that_of_python(planted, compared):
+    found = anaphor.compare_runs(*planted.values(), length=LINE, count=10)
+    first = planted["stars"]
+    assert [passage["start"] for passage in found["passages"]] == [one["start"] for one in compared["passages"]]
+    assert found["totals"][first] == compared["totals"]["stars"]
+    with pytest.raises(ConfigError, match="two different runs"):
+        anaphor.compare_runs(first, first)
+
+
+@pytest.mark.parametrize("kind", ["word", "character", "byte", "bpe"])
+def test_ends_of_tokens_are_places_of_the_text(kind):
+    tokenizer = TOKENIZERS[kind].train("the cat é sat\n" * 20, 300 if kind == "bpe" else None)
+    for text in ("the  cat sat\n\n é\u2003the cat\n", "é", "no end\nof line", " \n"):
+        raw, ids = text.encode(), tokenizer.encode(text)
+        ends = tokenizer.byte_ends(text, ids)
+        pieces = [raw[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        assert len(ends) == len(ids)
+        assert b"".join(pieces) == raw
+        for token, piece in zip(ids, pieces, strict=True):
+            if token != tokenizer.unknown:
+                assert tokenizer.decode([token]).strip() == piece.decode("utf-8", "replace").strip()
 
 
 def test_counts_are_grouped_with_every_bound_inside():

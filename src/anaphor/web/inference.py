@@ -16,12 +16,13 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from anaphor.config import finite, look_up
-from anaphor.errors import ConfigError
+from anaphor.errors import AnaphorError, ConfigError
 from anaphor.inspect.parts import LookParts
 from anaphor.inspect.split_losses import SplitLosses
 from anaphor.registry import resolve
@@ -106,8 +107,13 @@ class Cache:
         def compute() -> SplitLosses:
             run = self.run(path)
             found: SplitLosses = _hook(run, "passages")(run.experiment, split)
-            changed = [f"{name} has changed since {path.name} was trained" for name in run.experiment.changed_splits()]
-            return replace(found, notes=(*changed, *found.notes))
+            with suppress(AnaphorError):  # train may be gone
+                changed = [name for name in run.experiment.changed_splits() if name == split]
+                found = replace(
+                    found,
+                    notes=(*(f"{name} has changed since {path.name} was trained" for name in changed), *found.notes),
+                )
+            return found
 
         return _remember(self._losses, (_version(path), split), compute, SPLITS)
 
