@@ -4,6 +4,7 @@ Playwright drives Debian's Chromium. The policy of the page forbids evaluation: 
 """
 
 import json
+import re
 import shutil
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
 from web.conftest import HOSTILE, begin_run, serving
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 VIEWS = ("runs", "curves", "samples", "tokens", "look", "studies")
 NARROW, WIDE = {"width": 390, "height": 800}, {"width": 1280, "height": 860}
@@ -134,6 +137,21 @@ def test_a_new_point_appears_in_an_open_chart_within_three_seconds_and_the_zoom_
     assert tab.url == address
     tab.dblclick(".chart .overlay")
     assert chart(tab, zoomed="no").get_attribute("data-x").endswith(",1000")
+    assert tab.wrong == []
+
+
+def test_a_zoom_into_a_thinned_curve_shows_every_point_and_a_spike_is_always_seen(open_tab, growing):
+    served, run, rest = growing
+    row = {**json.loads(rest[0]), "train_loss": 1.0}
+    rows = [{**row, "step": 100 + step, "train_loss": 50.0 if step == 1234 else 1 + step % 7} for step in range(3000)]
+    write_row(run, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    tab = open_tab(served, f"curves?runs={make_id('training')}&charts=train_loss")
+    whole = chart(tab, "train_loss", lines=1)
+    assert int(whole.get_attribute("data-points")) < 1000
+    assert float(whole.get_attribute("data-y").split(",")[1]) > 50
+    show(tab, served, f"curves?runs={make_id('training')}&charts=train_loss&zoom=2000,2100")
+    # 101 points inside, and one or two on either side to which the lines lead
+    expect(tab.locator(".chart")).to_have_attribute("data-drawn", re.compile(r"10[2-5]"), timeout=30_000)
     assert tab.wrong == []
 
 

@@ -170,6 +170,7 @@
     const items = lines().map((line) => legendItem(line, first?.series.find((one) => one.key === line.key), goal));
     host.querySelector(".legend-box .legend-head").replaceWith(head);
     patch(host.querySelector(".legend-box ul"), items);
+    host.querySelector(".band-note").hidden = !lines().some((line) => line.ids.length > 1);
   }
 
   function chooseLink() {
@@ -267,8 +268,8 @@
     clearTimeout(refining);
     if (!zoomX()) return;
     refining = setTimeout(guard(async () => {
-      const asked = own;
-      if (zoomX() && await refineTracks(selected(), axis(), zoomX()) && !asked.closed) show();
+      const asked = own, range = own.get("zoom"), wanted = () => !asked.closed && asked.get("zoom") === range;
+      if (wanted() && zoomX()) await refineTracks(selected(), axis(), zoomX(), wanted, show);
     }), 200);
   }
 
@@ -310,7 +311,7 @@
       const body = make("div", "", "curves-body"), aside = make("section", "", "legend-box"), table = make("section", "", "values");
       aside.setAttribute("aria-label", "Legend");
       table.setAttribute("aria-label", "Values");
-      aside.append(make("p", "", "legend-head"), make("ul"), chooseLink());
+      aside.append(make("p", "", "legend-head"), make("ul"), make("p", "Line: mean of the seeds. Band: from the lowest to the highest.", "band-note quiet"), chooseLink());
       table.append(make("h2", "Values"));
       values = new SortTable(table, { caption: "Last and best values of the selected runs", onsort: (sort) => {
         own.set({ sort });

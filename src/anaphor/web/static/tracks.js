@@ -1,7 +1,7 @@
 "use strict";
 // The points of the runs, fetched by cursor: only what is new travels. Runs are held from view to view.
 
-const PORTION = 10; // runs in one question for whole curves
+const FIRST_PORTION = 3, PORTION = 10; // runs in one question for whole curves
 const POINTS = 500; // asked for each run; a curve with more rows is thinned by the server
 
 // Columns that grow, NaN where a row has no value.
@@ -73,11 +73,11 @@ class Track {
     return this.total > this.columns.rows;
   }
 
-  // Rows in more detail for a part of the steps.
-  refine(from, to, answer) {
-    const columns = new Columns();
+  // Rows in more detail for a part of the steps; what has come later is held anyway.
+  refine(part, from, to, answer) {
+    const columns = new Columns(), steps = this.columns.get("step");
     columns.append(answer.columns);
-    this.detail = { from, to, columns };
+    this.detail = { part, from, to: Math.min(to, steps[steps.length - 1]), columns };
     this.touch();
   }
 
@@ -121,9 +121,9 @@ async function fetchTracks(ids, arrived) {
   const wanted = ids.map(trackOf);
   // A page that stays open for long collects rows that were never thinned: ask for such a run from its beginning.
   for (const track of wanted) if (track.fresh > 4 * POINTS) track.reset();
-  const known = wanted.filter((track) => track.cursor), fresh = wanted.filter((track) => !track.cursor), size = live ? PORTION : 1;
+  const known = wanted.filter((track) => track.cursor), fresh = wanted.filter((track) => !track.cursor);
   const portions = live && known.length ? [known] : [];
-  for (let at = 0; at < fresh.length; at += size) portions.push(fresh.slice(at, at + size));
+  while (fresh.length) portions.push(fresh.splice(0, !live ? 1 : portions.length ? PORTION : FIRST_PORTION));
   for (const portion of portions) {
     const params = { runs: portion.map((track) => `${track.id}:${track.cursor}`).join(), points: POINTS };
     if (!has(keyOf("GET", "/api/curves", params))) continue;
@@ -133,26 +133,27 @@ async function fetchTracks(ids, arrived) {
   }
 }
 
-// More detail for a part of the x axis, of those runs whose curves are thinned.
-async function refineTracks(ids, xname, [low, high]) {
-  const wanted = ids.map(trackOf).filter((track) => track.thinned && track.columns.rows);
-  if (!live || !wanted.length) return false;
+// More detail for a part of the x axis, of those runs whose curves are thinned; in portions too, as long as `wanted()`.
+async function refineTracks(ids, xname, [low, high], wanted, arrived) {
+  const thinned = ids.map(trackOf).filter((track) => track.thinned && track.columns.rows);
+  if (!live || !thinned.length) return;
   const from = [], to = [];
-  for (const track of wanted) {
+  for (const track of thinned) {
     const x = track.columns.get(xname), step = track.columns.get("step");
-    from.push(step[Math.max(0, lowerBound(x, low) - 1)] ?? step[0]);
+    from.push(step[Math.max(0, lowerBound(x, low) - 1)]);
     to.push(step[Math.min(step.length - 1, lowerBound(x, high))]);
   }
-  const first = Math.floor(Math.min(...from)), last = Math.ceil(Math.max(...to));
-  if (wanted.every(({ detail }) => detail && detail.asked === `${first} ${last}`)) return false;
-  const answer = await ask("/api/curves", { runs: wanted.map((track) => `${track.id}:`).join(), points: POINTS, from: first, to: last });
-  for (const track of wanted) {
-    const one = answer.runs[track.id], steps = track.columns.get("step");
-    if (!one || one.error) continue;
-    track.refine(first, Math.min(last, steps[steps.length - 1]), one);
-    track.detail.asked = `${first} ${last}`;
+  const first = Math.floor(Math.min(...from)), last = Math.ceil(Math.max(...to)), part = `${first} ${last}`;
+  const missing = thinned.filter(({ detail }) => detail?.part !== part);
+  for (let at = 0; at < missing.length && wanted(); at += PORTION) {
+    const portion = missing.slice(at, at + PORTION);
+    const answer = await ask("/api/curves", { runs: portion.map((track) => `${track.id}:`).join(), points: POINTS, from: first, to: last });
+    for (const track of portion) {
+      const one = answer.runs[track.id];
+      if (one && !one.error) track.refine(part, first, last, one);
+    }
+    if (wanted()) arrived();
   }
-  return true;
 }
 
 // ---- smoothing and means
