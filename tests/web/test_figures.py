@@ -1,0 +1,74 @@
+"""The figures of docs/live-page.md: every view, light and dark, as a browser shows it.
+
+By default of the small runs that other tests use, into a folder of the test. Those of the documentation are made by
+
+    LIVE_RUNS=runs LIVE_FIGURES=docs/figures pytest -m slow tests/web/test_figures.py
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from web.serving import serving
+
+VIEWS = {
+    "runs": {"settings": "differ"},
+    "curves": {"smooth": "0.3"},
+    "samples": {},
+    "tokens": {"on": "1"},
+    "look": {"text": os.environ.get("LIVE_TEXT", "the cat sat on the mat")},
+    "studies": {},
+}
+
+
+@pytest.fixture(scope="module")
+def shown(folder):
+    """The server of the runs that are drawn."""
+    with serving(Path(os.environ.get("LIVE_RUNS", folder)).resolve()) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
+    given = os.environ.get("LIVE_FIGURES")
+    return Path(given).resolve() if given else tmp_path_factory.mktemp("figures")
+
+
+def address_of(served, view):
+    """A view with two language models, so that tokens can be compared and attention is seen."""
+    rows = served.ask("/api/runs")["runs"]
+    able = {row["run"].split(" ")[0]: row["id"] for row in rows if "tokens" in row["offers"]}
+    chosen = {"a": able["lstm"], "b": able["hybrid"], "run": able["hybrid"]}
+    names = {"tokens": ("a", "b"), "look": ("run",)}.get(view, ())
+    values = {**VIEWS[view], **{name: chosen[name] for name in names}}
+    if view in ("curves", "samples"):
+        values["runs"] = ",".join(list(able.values())[:5] if view == "curves" else list(able.values())[:3])
+    return f"{served.url}/#{view}?{'&'.join(f'{name}={value}' for name, value in values.items())}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_drawn_light_and_dark(shown, browser, figures, view):
+    drawn = {}
+    for scheme in ("light", "dark"):
+        context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 860})
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        wrong = []
+        page.on("console", lambda message, wrong=wrong: wrong.append(message.text))
+        page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+        page.goto(shown.address)
+        page.goto(address_of(shown, view))
+        page.wait_for_selector(f"html[data-ready={view}]", state="attached")
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert page.locator("#status.error").count() == 0
+        assert wrong == []
+        path = figures / f"live-{view}{'-dark' if scheme == 'dark' else ''}.png"
+        page.screenshot(path=path)
+        drawn[scheme] = np.asarray(Image.open(path).convert("L"), dtype=float)
+        context.close()
+    assert drawn["light"].mean() > 200 > 80 > drawn["dark"].mean()
+    assert all(image.std() > 10 for image in drawn.values()), "something is drawn"
