@@ -395,43 +395,4 @@ class Chart {
     }
     return Math.max(from, Math.min(to, dense.x[at]));
   }
-
-  // ---- files
-
-  paintFile(pen, wide, high, legend) {
-    const color = this.colors();
-    pen.text(this.options.title, MARGIN.left, 16, { color: color.ink, size: 14, bold: true });
-    const moved = {
-      clip: (x, y, ...size) => pen.clip(x, y + 28, ...size), unclip: () => pen.unclip(),
-      line: (points, style) => pen.line(points.map((value, at) => (at % 2 ? value + 28 : value)), style),
-      area: (points, style) => pen.area(points.map((value, at) => (at % 2 ? value + 28 : value)), style),
-      dot: (x, y, ...more) => pen.dot(x, y + 28, ...more), text: (text, x, y, style) => pen.text(text, x, y + 28, style),
-    };
-    this.paint(moved, wide, high, this.scales(wide, high));
-    legend.forEach((one, place) => {
-      const x = MARGIN.left + (place % 2) * (wide - MARGIN.left) / 2, y = high + 40 + 18 * Math.floor(place / 2);
-      pen.line([x, y, x + 22, y], { color: one.color, dash: one.dash, width: 2 });
-      pen.text(one.label, x + 30, y, { color: color.ink });
-    });
-  }
-
-  // kind: svg or png; legend: [{label, color, dash}]
-  async save(kind, name, legend) {
-    const wide = 900, high = 440, all = high + 48 + 18 * Math.ceil(legend.length / 2);
-    if (kind === "svg") {
-      const pen = new SvgPen(wide, all);
-      this.paintFile(pen, wide, high, legend);
-      return download(`${name}.svg`, pen.file(this.colors().card), "image/svg+xml");
-    }
-    const canvas = make("canvas");
-    canvas.width = 2 * wide;
-    canvas.height = 2 * all;
-    const context = canvas.getContext("2d");
-    context.scale(2, 2);
-    context.fillStyle = this.colors().card;
-    context.fillRect(0, 0, wide, all);
-    this.paintFile(new CanvasPen(context), wide, high, legend);
-    const blob = await new Promise((done) => canvas.toBlob(done, "image/png"));
-    return download(`${name}.png`, blob);
-  }
 }

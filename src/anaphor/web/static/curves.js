@@ -123,7 +123,7 @@
         const { last, best } = summary(one, goal);
         return { ...one, label: `${one.name}: last ${score(last)}${best === null ? "" : `, best ${score(best)}`}` };
       });
-      return chart.save(kind, metric, legend);
+      return saveChart(chart, kind, metric, legend);
     }
     const rows = [["run", axis(), metric, ...(is_grouped() ? ["lowest", "highest"] : [])]];
     for (const one of chart.series)

@@ -1,5 +1,5 @@
 "use strict";
-// What a chart is drawn with: a canvas or an SVG file, by the same calls; ticks of its axes; files to download.
+// What a chart is drawn with: a canvas or an SVG file, by the same calls; and the ticks of its axes.
 
 class CanvasPen {
   constructor(context) {
@@ -170,22 +170,3 @@ function tickTexts(ticks, log) {
 function timeUnit(high) {
   return high >= 7200 ? [3600, "h"] : high >= 180 ? [60, "min"] : [1, "s"];
 }
-
-// ---- files
-
-function download(name, content, type) {
-  const link = make("a"), address = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
-  link.href = address;
-  link.download = name.replace(/[^\w.-]+/g, "-");
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 10000);
-}
-
-// A field that a spreadsheet reads as text and not as a formula.
-function csvField(value) {
-  if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
-  const text = /^[=+\-@\t\r]/.test(value ?? "") ? `'${value}` : String(value ?? "");
-  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-}
-
-const csvText = (rows) => rows.map((row) => row.map(csvField).join(",")).join("\n") + "\n";
