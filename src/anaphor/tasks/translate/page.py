@@ -46,7 +46,8 @@ def look(
     if not sentence:
         raise ConfigError("the sentence is empty: there is nothing to translate")
     tokenizers = experiment.tokenizers
-    check_tokens(len(tokenizers.source.encode_sentence(sentence)))
+    ids = tokenizers.source.encode_sentence(sentence).tolist()
+    check_tokens(len(ids))
     ((best, *_),) = experiment.translate([sentence], experiment.beam)
     taps = cross_attention_taps(experiment.model)
     source, target, maps = cross_attention(
@@ -64,7 +65,7 @@ def look(
         "source": source,
         "target": target,
         "joined": tokenizers.source.is_joined,
-        "unknown": [token == tokenizers.source.unknown for token in tokenizers.source.encode_sentence(sentence)],
+        "unknown": [token == tokenizers.source.unknown for token in ids],
         "layers": [{**describe_map(tap, heads, {}), "causal": False} for tap, heads in maps.items()],
         "first": taps[-1] if taps else None,
         "heads": [],

@@ -158,7 +158,7 @@ class Card {
     const { look } = list, better = passage.better, mean = (losses) => losses.reduce((sum, loss) => sum + loss, 0) / losses.length;
     this.element = make("article", "", `passage better-${better.toLowerCase()}`);
     this.element.dataset.start = passage.start;
-    const head = make("div", "", "bar"), title = make("h3");
+    const head = make("div", "", "card-head"), title = make("h3");
     title.id = `passage-${passage.start}`;
     this.element.setAttribute("aria-labelledby", title.id);
     const per = list.answer.kind === "passages" ? " per token" : "";
