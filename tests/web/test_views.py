@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from playwright.sync_api import expect
 
 import anaphor
@@ -267,3 +268,81 @@ def test_cells_and_losses_are_those_of_look(tab, served, ids, look):
     assert tokens.all_inner_texts() == list(look.tokens)
     tokens.nth(3).hover()
     assert f"loss {look.scored.losses[2]:.3f}" in tab.locator(".look-text .facts").inner_text()
+
+
+def test_states_next_tokens_and_a_continuation_of_a_text(tab, served, ids, folder):
+    open_view(tab, served, "look", run=ids["lstm"], text="the cat sat", token=2)
+    tab.wait_for_selector(".look-units[data-shown]")
+    assert [list(body)[-1] for body in posted(tab, "/api/head")] == ["unit"]
+    run = anaphor.load_run(folder / "lstm")
+    probabilities = run.model(torch.tensor([run.tokenizer.encode_prompt("the cat")]))[0][0, -1].softmax(-1)
+    best = probabilities.topk(5)
+    rows = tab.locator(".next li").all_inner_texts()
+    assert [row.split()[0] for row in rows] == [run.tokenizer.tokens[token] for token in best.indices]
+    assert [row.split()[-1] for row in rows] == [f"{value:.3f}" for value in best.values]
+    tab.get_by_label("Tokens", exact=True).fill("5")
+    tab.get_by_role("button", name="Continue after cat (2)").click()
+    written = tab.locator(".written")
+    expect(written).to_be_visible()
+    expected = run.generate("the cat", tokens=5, temperature=0.8, seed=0)
+    assert written.inner_text().split() == ["the", "cat", *expected.removeprefix("the cat").split()]
+
+
+def test_a_translation_has_its_alignment(tab, served, ids):
+    open_view(tab, served, "look", run=ids["translation"], example=1)
+    tab.wait_for_selector(".look-attention[data-shown]")
+    (body,) = posted(tab, "/api/head")
+    assert body["head"] == "mean"
+    texts = tab.locator(".look-translation dd").all_inner_texts()
+    assert texts[2] == texts[0].upper(), "the reference"
+    canvas = tab.locator(".matrix canvas")
+    assert int(canvas.get_attribute("data-columns")) == len(texts[0].split())
+    assert "attends to" in cell_at(tab, 0, 0)
+
+
+def test_a_classified_text_has_the_contribution_of_each_token(tab, served, ids, folder):
+    open_view(tab, served, "look", run=ids["labels"], text="a red house")
+    tab.wait_for_selector(".look-attention[data-shown]")
+    look = anaphor.load_run(folder / "labels").look("a red house")
+    tab.locator(".look-text .token", has_text="red").hover()
+    told = tab.locator(".look-text .facts").inner_text()
+    value = look.contributions[look.tokens.index("red")]
+    assert float(re.search(r"input ([+−][\d.]+)", told)[1].replace("−", "-")) == pytest.approx(value, abs=6e-4)
+    assert told.endswith(f"for {look.label}")
+
+
+def test_an_image_is_shown_by_layer_and_head_and_can_be_chosen(tab, served, ids, tmp_path):
+    Image.new("RGB", (8, 8), "white").save(tmp_path / "own.png")
+    open_view(tab, served, "look", run=ids["images"], example=1)
+    tab.wait_for_selector(".look-image[data-shown='attention 0 ']")
+    assert posted(tab, "/api/head") == [], "the maps of all layers come with the look"
+    tab.locator("input[name=layer]").fill("1")
+    tab.wait_for_selector(".look-image[data-shown^='attention 1']")
+    (body,) = posted(tab, "/api/head")
+    assert (body["head"], body["of"], body["example"]) == ("mean", "attention", 1)
+    tab.locator(".overlay").hover()
+    assert tab.locator(".look-image .facts").inner_text().startswith("Patch in row")
+    tab.locator("input[type=file]").set_input_files(tmp_path / "own.png")
+    expect(tab.locator(".inside .notes")).to_contain_text("not in the address")
+    assert "image" in posted(tab, "/api/look")[-1]
+
+
+# ---- any width, any light
+
+
+def test_nothing_is_wider_than_a_phone(tab, served, planted, ids):
+    tab.set_viewport_size({"width": 390, "height": 800})
+    tab.emulate_media(color_scheme="dark")
+    for server, view, state in (
+        (planted, "tokens", {**planted.pair, "on": "valid", "text": "the old man sees every comet"}),
+        (served, "look", {"run": ids["hybrid"], "text": SENTENCE}),
+        (served, "look", {"run": ids["images"], "example": 0}),
+    ):
+        open_view(tab, server, view, **state)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+        unlabeled = tab.evaluate(
+            """() => [...document.querySelectorAll(".view input, .view select, .view textarea, .view button")]
+                .filter((one) => !(one.labels?.length || one.getAttribute("aria-label") || one.textContent.trim()))
+                .map((one) => one.outerHTML)"""
+        )
+        assert unlabeled == []

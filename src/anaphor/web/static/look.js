@@ -72,7 +72,7 @@ const lookKinds = {};
       this.file = make("input");
       Object.assign(this.file, { type: "file", accept: "image/*", name: "image" });
       this.file.addEventListener("change", guard(() => this.showFile(this.file.files[0])));
-      this.fileField = field("or an image of your own, chosen or dropped here", this.file);
+      this.fileField = field("or an image of your own, chosen or dropped here", this.file, "file-field");
       bar.append(field("Run", this.runChoice), example, this.fileField);
       this.area = make("textarea");
       Object.assign(this.area, { rows: 2, name: "text", placeholder: "Type or paste a text, then Ctrl + Enter", value: this.state.get("text") });

@@ -106,7 +106,8 @@
         this.paint();
       }, "by");
       this.key = make("span", "", "legend");
-      bar.append(labels[0], this.swap, labels[1], field("Color", this.by), this.key);
+      this.byField = field("Color", this.by);
+      bar.append(labels[0], this.swap, labels[1], this.byField, this.key);
       section.append(make("h2", "Two runs, token by token", "hidden"), bar);
       this.fillRuns();
       for (const control of [...Object.values(this.choices), this.swap]) control.disabled ||= !live;
@@ -137,7 +138,7 @@
     }
 
     layOut() {
-      this.shown = this.list = null;
+      this.shown = this.list = this.answer = null;
       this.layOutText();
       this.layOutSplit();
       this.paint();
@@ -290,6 +291,7 @@
 
     paint() {
       const { single, most } = this.scale();
+      this.byField.hidden = this.key.hidden = this.textPart.hidden && this.answer?.kind === "examples";
       this.shown?.paint(this.by.value, most);
       this.filter();
       if (single) legend(this.key, "loss", "0", `${most.toFixed(1)} nats`);

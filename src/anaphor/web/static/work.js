@@ -73,6 +73,9 @@ function embeddedBodies(path) {
   return Object.keys(data.answers ?? {}).filter((key) => key.startsWith(start)).map((key) => JSON.parse(key.slice(start.length)));
 }
 
+// The server knows runs by their ids only; people know them by their names.
+const nameRuns = (line) => line.replace(/\b[0-9a-f]{12}\b/g, (id) => find_run(id) ? run_name(id) : id);
+
 // One piece of work at a time: progress, a button that cancels it, and the line of an error.
 class Work {
   constructor(what) {
@@ -115,7 +118,7 @@ class Work {
       this.rest();
       return answer;
     } catch (error) {
-      if (this.control === control && error.name !== "AbortError") this.rest(error.message, true);
+      if (this.control === control && error.name !== "AbortError") this.rest(nameRuns(error.message), true);
       return null;
     } finally {
       clearTimeout(patience);
