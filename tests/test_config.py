@@ -1,12 +1,13 @@
 """Specs to files and back, and what is refused on the way."""
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.cli.main import main
 from anaphor.cli.train import options_of
-from anaphor.config import from_text, look_up, read_mapping, to_yaml
+from anaphor.config import dump_yaml, from_text, look_up, read_mapping, to_yaml
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml, parse
 from anaphor.models import PRESETS, LanguageModelSpec, preset
@@ -212,3 +213,34 @@ def test_words_are_read_as_tyro_reads_them(words):
     expected["out"] = expected["out"] and expected["out"].expanduser()
     found = flags.parse(kind, words.split(), program="anaphor train lm")
     assert {field.name: getattr(found, field.name) for field in dataclasses.fields(found)} == expected
+
+
+def outcome(text, **options):
+    """What a text is read as, or how it is refused."""
+    try:
+        return from_text(text, **options)
+    except (ConfigError, yaml.YAMLError, ValueError, RecursionError) as error:
+        return type(error), str(error)
+
+
+leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
+values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+
+
+@given(values)
+def test_the_fast_parser_reads_what_the_other_one_does(value):
+    text = dump_yaml({"value": value})
+    assert outcome(text, fast=True) == outcome(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [1", "a: 1\na: 2\n", "<<: {a: 1}\n", "a: " + "9" * 5000, "\0", "[" * 3000, "- " * 3000, "a: 2026-99-99"],
+)
+def test_the_fast_parser_refuses_with_the_same_words(text):
+    assert outcome(text, fast=True) == outcome(text)
+    assert issubclass(outcome(text)[0], Exception)
+
+
+def test_numbers_of_yaml_1_2_are_numbers_for_both_parsers():
+    assert from_text("a: 3e-4", fast=True) == from_text("a: 3e-4") == {"a": 3e-4}

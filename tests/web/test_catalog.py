@@ -20,6 +20,7 @@ from anaphor.web import locks, summary
 from anaphor.web.catalog import Catalog, make_id
 from anaphor.web.history import read_curves
 from anaphor.web.locks import HeldLocks, Holder
+from anaphor.web.summary import count_parameters, find_checkpoint
 from web.pretended_runs import add_cell, log, write_run, write_study
 
 
@@ -42,6 +43,7 @@ def test_numbers_are_those_of_the_result_and_of_the_last_validation(folder):
             assert row["best"] == result["valid"][row["metric"]] == row["scores"]["valid"][row["metric"]]
             assert row["scores"]["valid"]["signature"] == result["valid"]["signature"]
             assert (row["step"], row["parameters"]) == (result["steps"], result["parameters"])
+            assert count_parameters(find_checkpoint(path)) == result["parameters"]
             assert row["throughput"] == result[f"{row['counted']}_per_second"]
             checked += 1
     assert checked >= 9  # with the cells of the study
@@ -85,6 +87,19 @@ def test_best_and_last_of_a_run_without_result_are_those_of_its_metrics(tmp_path
     assert row["settings"] == {
         "data": "text", "model": "lstm", "width": 8, "lr": 0.1, "seed": 0, "epochs": 4.0, "select": "loss"
     }  # fmt: skip
+
+
+def test_the_size_of_a_run_in_progress_is_that_of_its_checkpoint(folder):
+    rows = scan(folder)
+    assert rows["training"]["parameters"] == rows["lstm"]["parameters"] > 0
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}", b"\x02\0\0\0\0\0\0\0[]", None])
+def test_damaged_weights_have_no_size(tmp_path, content):
+    run = write_run(tmp_path / "run", result=None)
+    weights = run.checkpoints / "step-1" / "model.safetensors"
+    weights.symlink_to("/dev/zero") if content is None else weights.write_bytes(content)
+    assert not scan(tmp_path)["run"]["parameters"]
 
 
 def test_a_converted_run_has_no_values(tmp_path):
@@ -182,7 +197,7 @@ def test_a_file_system_with_another_device_number_is_recognized_by_the_process(t
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xff\xfe", b"- 1\n", b"format: 3\ntask: lm\n", b"task: lm\n", b"a: [", b"[" * 100_000, b"a: b\n" * 300_000,
+    [b"", b"\xff\xfe", b"- 1\n", b"format: 3\ntask: lm\n", b"task: lm\n", b"a: [", b"[" * 20_000, b"a: b\n" * 300_000,
      b"format: 2\nmodel: {lr: 1}\ntraining: {lr: 2}\n", b"&a [*a, *a]", b"a: 2026-99-99\n", b"\0"],
 )  # fmt: skip
 def test_a_damaged_spec_is_told_in_one_line_and_the_rest_is_shown(tmp_path, content):

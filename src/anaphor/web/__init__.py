@@ -1,1 +1,1 @@
-"""Runs and studies of a folder as data, for the terminal, the report and the live page. Imports no torch."""
+"""Runs and studies of a folder as data, and what shows them: the live page, the report and `anaphor runs`."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,11 @@ class Listing:
     notes: list[str] = field(default_factory=list)
     """What could not be read."""
 
-    @property
+    @cached_property
     def version(self) -> str:
         """Changes when anything does, except that time passes."""
-        return hashlib.sha256(json.dumps(vars(self), sort_keys=True).encode()).hexdigest()[:16]
+        content = [self.folder, self.runs, self.studies, self.notes]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON, with the age of each run and study in seconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -143,6 +144,7 @@ class RunReader:
         self._before: Any = None
         self._row: dict[str, Any] = {}
         self._metrics: LastAndBest | None = None
+        self._parameters: int | None = None
 
     def read(self, locks: HeldLocks) -> dict[str, Any]:
         """The run in a few values. FileNotFoundError where it is gone."""
@@ -172,6 +174,9 @@ class RunReader:
         status = find_status(settings, result, is_held=is_held)
         reason = result.get("reason") if status == "diverged" else cell.get("reason") if status == "stopped" else None
         scored = valid.get(metric.name) if valid and metric else None
+        checkpoint = find_checkpoint(self.folder) if CHECKPOINTS in files else None
+        if self._parameters is None and checkpoint is not None and "parameters" not in result:
+            self._parameters = count_parameters(checkpoint)
         return {
             "task": task,
             "status": status,
@@ -183,7 +188,7 @@ class RunReader:
             "goal": metric.goal if metric else None,
             "best": first_number(scored, best),
             "last": to_number(flat.get(f"valid.{metric.name}")) if metric else None,
-            "parameters": to_number(result.get("parameters")),
+            "parameters": first_number(result.get("parameters"), self._parameters),
             "throughput": first_number(result.get(f"{counted}_per_second"), flat.get("throughput")),
             "counted": counted,
             "written": newest(files),
@@ -195,7 +200,7 @@ class RunReader:
                 for one in metrics.values()
             ],
             "curves": list_curves(definition, flat),
-            "offers": list_offers(definition, self.folder, files),
+            "offers": list_offers(definition, files, has_checkpoint=checkpoint is not None),
             "scores": {"valid": valid, "test": test},
         }
 
@@ -286,14 +291,39 @@ def list_curves(definition: TaskDefinition | None, names: Iterable[str]) -> list
     ]
 
 
-def list_offers(definition: TaskDefinition | None, folder: Path, files: Stats) -> list[str]:
+def list_offers(definition: TaskDefinition | None, files: Stats, *, has_checkpoint: bool) -> list[str]:
     """Views that a page has of a run, beside its curves. Those that need a model need a checkpoint."""
     offers = ["samples"] if SAMPLES in files else []
-    if definition is not None and definition.page and CHECKPOINTS in files:
-        with suppress(OSError), os.scandir(folder / CHECKPOINTS) as entries:
-            if any(entry.name.startswith("step-") and "." not in entry.name for entry in entries):
-                offers += definition.page
-    return offers
+    return [*offers, *definition.page] if definition is not None and has_checkpoint else offers
+
+
+def find_checkpoint(run: Path) -> Path | None:
+    """The folder of the newest checkpoint; None where there is none."""
+    folder = run / CHECKPOINTS
+    found: list[tuple[int, Path]] = []
+    with suppress(OSError):
+        if not folder.is_symlink():
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    step = entry.name.removeprefix("step-")
+                    if step.isdecimal() and entry.is_dir(follow_symlinks=False):
+                        found.append((int(step[:18]), folder / entry.name))
+    return max(found)[1] if found else None
+
+
+def count_parameters(checkpoint: Path) -> int | None:
+    """Number of parameters of a model by the header of its weights, which are not read."""
+    try:
+        handle = open_file(checkpoint / "model.safetensors")
+        try:
+            size = int.from_bytes(os.pread(handle, 8, 0), "little")
+            header = json.loads(os.pread(handle, min(size, LARGEST_RESULT), 8))
+        finally:
+            os.close(handle)
+        sizes: list[int] = [math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"]
+        return sum(sizes)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def to_scores(scores: Any) -> dict[str, Any] | None:
