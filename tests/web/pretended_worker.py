@@ -1,7 +1,9 @@
 """A worker without models: it does what the request's text says."""
 
+import fcntl
 import os
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,19 @@ from anaphor.errors import ConfigError, TooLarge
 from anaphor.web.worker import main
 
 REFUSED = "/home/somebody/secret/data.txt is broken; see ~/notes/a.md and C:\\Users\\me\\b.txt, or use lr=1/2"
+
+
+def answers():
+    """The file of the worker's answers: the only pipe that it writes to."""
+    return next(number for number in range(3, 20) if is_written(number))
+
+
+def is_written(number):
+    try:
+        is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
+        return is_pipe and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+    except OSError:
+        return False
 
 
 def answer(request, listen):
@@ -28,6 +43,10 @@ def answer(request, listen):
         raise OSError(28, "No space left on device", "/home/somebody/secret")
     elif text == "prints":
         os.write(1, b'{"kind": "done", "length": 4}\nnull')
+    elif text == "speaks nonsense":
+        os.write(answers(), b"nonsense\n")
+    elif text == "speaks too long":
+        os.write(answers(), b"x" * 200_000)
     elif text == "hangs":
         time.sleep(60)
     elif text == "works for long":

@@ -3,13 +3,18 @@
 import http.client
 import json
 import shutil
+import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import uvicorn
 
 from anaphor.cli.serve import build_config, listen
+
+PRETENDED = (sys.executable, str(Path(__file__).with_name("pretended_worker.py")))
+"""The command of a worker without models."""
 
 
 class Served(SimpleNamespace):

@@ -3,23 +3,20 @@
 import asyncio
 import json
 import os
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from anaphor.web import jobs, worker
 from anaphor.web.jobs import Busy, Jobs
-
-COMMAND = (sys.executable, str(Path(__file__).with_name("pretended_worker.py")))
+from web.serving import PRETENDED
 
 
 def play(scene):
     """Run a scene with jobs, and close them."""
 
     async def whole():
-        queue = Jobs(COMMAND)
+        queue = Jobs(PRETENDED)
         try:
             return await scene(queue)
         finally:
@@ -114,6 +111,35 @@ def test_a_running_job_that_does_not_listen_is_killed(monkeypatch):
     assert hung.state == "cancelled"
     assert before != after
     assert not alive(before)
+
+
+def test_cancelling_while_the_worker_starts_does_not_start_it_again():
+    async def scene(queue):
+        early = submit(queue, "works for long")
+        await early.wait(1.0)
+        queue.cancel(early)
+        assert not early.is_begun
+        following = submit(queue)
+        while following.state == "waiting":
+            await asyncio.sleep(0.01)
+        process = queue._process.pid
+        await finish(following)
+        return early, process, json.loads(following.result)["process"]
+
+    early, before, after = play(scene)
+    assert early.state == "cancelled"
+    assert early.is_begun
+    assert before == after
+
+
+@pytest.mark.parametrize("text", ["speaks nonsense", "speaks too long"])
+def test_an_answer_that_cannot_be_read_ends_the_job_and_the_worker(text):
+    async def scene(queue):
+        return await finish(submit(queue, text), submit(queue))
+
+    failed, following = play(scene)
+    assert (failed.state, failed.error) == ("failed", "the process with the model gave no answer that can be read")
+    assert following.state == "done"
 
 
 def test_a_job_that_takes_too_long_is_stopped():

@@ -22,7 +22,7 @@ from anaphor.web.catalog import Catalog
 from anaphor.web.guard import Access
 from anaphor.web.jobs import Jobs
 from anaphor.web.server import VERBS, build_app
-from web.serving import serving
+from web.serving import PRETENDED, serving
 
 GET_ROUTES = ("/", "/static/app.js", "/api/runs", "/api/curves", "/api/samples", "/api/study", "/api/job")
 POST_ROUTES = ("/api/cancel", *(f"/api/{verb}" for verb in VERBS))
@@ -255,6 +255,28 @@ def test_a_text_of_more_than_4096_tokens_is_refused(served, ids):
     answer = served.request("POST", "/api/tokens", body)
     assert answer.status == 413
     assert json.loads(answer.body) == {"error": "the text is too long: at most 4,096 tokens"}
+
+
+def test_a_text_whose_tokens_only_the_model_can_count_is_refused_as_well(folder, ids):
+    with serving(folder, jobs=Jobs(PRETENDED)) as served:
+        body = json.dumps({"run": ids["lstm"], "text": "is too large"}).encode()
+        key = json.loads(served.request("POST", "/api/look", body).body)["job"]
+        answer = served.request("GET", f"/api/job?id={key}")
+        while json.loads(answer.body)["state"] in ("waiting", "running"):
+            answer = served.request("GET", f"/api/job?id={key}")
+    assert answer.status == 413
+    assert json.loads(answer.body)["error"] == "the text has 5,000 tokens"
+
+
+def test_a_job_does_what_its_route_says_with_paths_that_only_the_worker_sees(folder, ids):
+    with serving(folder, jobs=Jobs(PRETENDED)) as served:
+        found = served.send("/api/tokens", runs=[ids["lstm"], ids["lstm-1"]], text="x", verb="look", names="y", job="z")
+        assert found["request"] == {
+            "verb": "tokens", "text": "x", "names": "y", "job": "z",
+            "runs": {ids[name]: str(folder / name) for name in ("lstm", "lstm-1")},
+        }  # fmt: skip
+        refused = served.send("/api/look", run=ids["lstm"], text="refuses")
+        assert "secret" not in refused["error"]
 
 
 def test_a_request_that_does_not_arrive_is_not_waited_for(served, monkeypatch):

@@ -20,7 +20,7 @@ MAX_KEPT_BYTES = 256_000_000
 MAX_RESULT = 64_000_000  # bytes
 JOB_SECONDS = 900.0
 POLL_SECONDS = 60.0  # a job that nobody asks for any more is cancelled
-CANCEL_SECONDS = 1.0  # for a job to end by itself before its process is killed
+CANCEL_SECONDS = 3.0  # for a job to end by itself before its process is killed
 IDLE_SECONDS = 600.0  # then the worker and its models leave the memory
 TICK = 0.1
 CLOSED = ("done", "failed", "cancelled")
@@ -44,6 +44,8 @@ class Job:
     """JSON, as the worker wrote it."""
     error: str = ""
     is_too_large: bool = False
+    is_begun: bool = False
+    """Whether the worker has said anything about it."""
     polled: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -137,21 +139,27 @@ class Jobs:
         job.update("running", progress=[0, 1, "starting"])
         exchange = asyncio.create_task(self._exchange(job))
         deadline = time.monotonic() + self.seconds
-        is_told = False
+        is_told, patience = False, deadline
         try:
             while not exchange.done():
                 await asyncio.wait({exchange}, timeout=TICK)
                 self._cancel_abandoned()
-                if job.state == "cancelled" and not is_told:
-                    is_told, deadline = True, time.monotonic() + CANCEL_SECONDS
-                    await self._tell({"cancel": True})
-                if time.monotonic() > deadline:
-                    if not job.is_closed:
-                        job.update("failed", error=f"stopped: it took longer than {self.seconds:g} seconds")
+                now = time.monotonic()
+                if job.state == "cancelled" and not is_told and self._process is not None:
+                    is_told = True
+                    await self._tell({"cancel": job.id})
+                if is_told and job.is_begun:  # before that torch is loaded, which the next job needs too
+                    patience = min(patience, now + CANCEL_SECONDS)
+                if now > deadline and not job.is_closed:
+                    job.update("failed", error=f"stopped: it took longer than {self.seconds:g} seconds")
+                if now > min(deadline, patience):
                     await self._stop()
         finally:
             exchange.cancel()
             await asyncio.gather(exchange, return_exceptions=True)
+        if not job.is_closed:
+            await self._stop()
+            job.update("failed", error="the process with the model gave no answer that can be read")
 
     async def _exchange(self, job: Job) -> None:
         """Send one request and read what comes back: progress, and at last one answer."""
@@ -159,13 +167,14 @@ class Jobs:
             if self._process is None:
                 self._process = await self._start()
             process = self._process
-            await self._tell(job.request)
+            await self._tell({"job": job.id, **job.request})
             assert process.stdout is not None
             while True:
                 head = json.loads(await process.stdout.readuntil())
                 if head["length"] > MAX_RESULT:
-                    raise ValueError("the answer is too large to be shown")
+                    raise ValueError(f"an answer of {head['length']} bytes")
                 body = await process.stdout.readexactly(head["length"])
+                job.is_begun = True
                 if head["kind"] != "progress":
                     break
                 if not job.is_closed:
@@ -176,9 +185,6 @@ class Jobs:
             if isinstance(error, OSError) and error.strerror:
                 reason = error.strerror
             head, body = {"kind": "failed"}, json.dumps(f"the process with the model has ended: {reason}").encode()
-        except ValueError as error:
-            await self._stop()
-            head, body = {"kind": "failed"}, json.dumps(str(error)).encode()
         if job.is_closed:
             return
         if head["kind"] == "done":
@@ -215,6 +221,9 @@ class Jobs:
         if code is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+            if process.stdout is not None:  # asyncio waits for the end of the output, too
+                with contextlib.suppress(RuntimeError):  # which is being read
+                    await process.stdout.read()
             code = await process.wait()
         if process.stdin is not None:
             process.stdin.close()

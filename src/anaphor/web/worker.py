@@ -48,22 +48,23 @@ class Channel:
     def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
         self._source, self._sink = source, sink
         self._requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.is_cancelled = threading.Event()
+        self._cancelled = ""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         for line in self._source:
             message = json.loads(line)
-            if message.get("cancel"):
-                self.is_cancelled.set()
+            if "cancel" in message:
+                self._cancelled = message["cancel"]
             else:
                 self._requests.put(message)
         os._exit(0)  # the server is gone
 
     def receive(self) -> dict[str, Any]:
-        message = self._requests.get()
-        self.is_cancelled.clear()
-        return message
+        return self._requests.get()
+
+    def is_cancelled(self, job: str) -> bool:
+        return job == self._cancelled
 
     def send(self, kind: str, value: Any) -> None:
         body = json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
@@ -79,13 +80,14 @@ def respond(message: dict[str, Any], channel: Channel, answer: Answer) -> None:
 
     def listen(name: str, fraction: float) -> None:
         nonlocal told
-        if channel.is_cancelled.is_set():
+        if channel.is_cancelled(message["job"]):
             raise Cancelled
         if time.monotonic() - told > PROGRESS_SECONDS:
             told = time.monotonic()
             channel.send("progress", [round(fraction * 1000), 1000, name])
 
     try:
+        listen("loading", 0.0)
         for path in message["names"]:
             refuse_own_parts(Path(path))
         channel.send("done", answer(message["request"], listen))
