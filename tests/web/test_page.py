@@ -11,7 +11,8 @@ import pytest
 
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
-from web.conftest import HOSTILE, begin_run, serving
+from web.conftest import HOSTILE
+from web.serving import begin_run, serving
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

@@ -274,14 +274,15 @@ class Chart {
     // Of many lines, those next to the pointer.
     const away = ({ y }) => Math.abs(this.scale.toY.to(y) - (this.height ?? 0));
     const near = [...found].sort((one, other) => away(one) - away(other)).slice(0, TIP_ROWS), table = make("table");
-    for (const { one, y } of [...near].sort((first, second) => second.y - first.y)) {
+    for (const { one, x, y } of [...near].sort((first, second) => second.y - first.y)) {
       const row = make("tr", "", one === near[0].one && this.height !== null ? "near" : ""), mark = make("td"), swatch = make("span", "", "swatch");
       swatch.style.background = one.color;
       mark.append(swatch);
       row.append(mark, make("td", one.name, "name"), make("td", score(y), "number"));
+      if (x !== near[0].x) row.append(make("td", `at ${this.options.time ? this.xText(x) : digits(x, 6)}`, "other"));
       table.append(row);
     }
-    const parts = [make("p", this.xText(found.length ? found[0].x : this.cursor)), table];
+    const parts = [make("p", this.xText(near[0]?.x ?? this.cursor)), table];
     if (found.length > near.length) parts.push(make("p", `and ${found.length - near.length} more`));
     if (!found.length) parts.push(make("p", "no values here"));
     this.tip.replaceChildren(...parts);
