@@ -13,7 +13,8 @@ import torch
 import anaphor
 from anaphor.cli.main import main
 from anaphor.errors import AnaphorError, ConfigError, TooLarge
-from anaphor.web.inference import VERBS, Cache, answer
+from anaphor.web import inference
+from anaphor.web.inference import VERBS, Cache
 
 TEXT = "the cat sat on the log"
 
@@ -33,6 +34,11 @@ def runs(folder):
 @pytest.fixture(scope="module")
 def cache():
     return Cache()
+
+
+def answer(request, cache):
+    """As the page gets it."""
+    return json.loads(json.dumps(inference.answer(request, cache), allow_nan=False))
 
 
 def unpack(packed):
@@ -120,8 +126,6 @@ def test_a_look_that_is_gone_is_computed_again_from_its_input(runs, cache):
 
 
 def test_two_models_are_held_and_the_losses_of_more(runs, monkeypatch):
-    from anaphor.web import inference
-
     loaded = []
     load = inference.load_run
     monkeypatch.setattr(inference, "load_run", lambda path, **more: loaded.append(path.name) or load(path, **more))

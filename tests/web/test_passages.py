@@ -153,6 +153,24 @@ def test_other_tokenizers_are_compared_by_common_pieces_of_the_text(planted, tmp
         assert "".join(look["tokens"][1:]) == "".join(passage["tokens"])[:12]
 
 
+def test_a_text_is_compared_by_common_pieces_where_tokens_differ(planted, tmp_path):
+    """The other run does not have the words of the topic, and reads characters."""
+    data = write_text(tmp_path / "data", "stars", 0)
+    anaphor.train("lm", data=str(data), tokenizer="character", out=tmp_path / "characters", **TINY)
+    runs = {"words": planted["stars"], "characters": str(tmp_path / "characters")}
+    found = answer({"verb": "tokens", "runs": runs, "text": "the old\n zebra sees\n"}, Cache())
+    assert found["tokens"] == ["the", " old", "\n", " zebra", " sees"]
+    assert found["unknown"] == [False, False, False, True, False]
+    assert found["losses"]["words"][3] == found["losses"]["characters"][3] == found["difference"][3] == 0
+    single = {name: answer({"verb": "tokens", "runs": {name: path}, "text": "the old\n zebra sees\n"}, Cache())
+              for name, path in runs.items()}  # fmt: skip
+    assert found["losses"]["words"][:3] == pytest.approx(single["words"]["losses"]["words"][:3])
+    characters = single["characters"]["losses"]["characters"]
+    assert found["losses"]["characters"][1] == pytest.approx(sum(characters[3:7]), rel=1e-5)
+    assert found["totals"] == {name: single[name]["totals"][name] for name in runs}
+    assert "different tokenizers" in found["notes"][0]
+
+
 def test_the_comparison_is_that_of_python(planted, compared):
     found = anaphor.compare_runs(*planted.values(), length=LINE, count=10)
     first = planted["stars"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError
-from anaphor.evaluation import chunk_slices, eval_mode, score_sentences
+from anaphor.evaluation import ScoredText, chunk_slices, eval_mode, score_sentences
 from anaphor.generate import Sampler, generate
 from anaphor.inspect import compare_losses
 from anaphor.inspect.parts import LookParts, check_tokens, split_look
@@ -17,6 +18,7 @@ from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.experiment import LanguageModelExperiment
 from anaphor.tasks.lm.look import LookOptions
+from anaphor.tasks.lm.piece_losses import ScoredTokens, align_pieces
 from anaphor.tasks.lm.token_losses import read_split
 
 EXPECTED = 5
@@ -65,24 +67,54 @@ def expect_tokens(model: LanguageModel, tokenizer: Tokenizer, prompt: list[int])
 
 
 def score(experiments: Mapping[str, LanguageModelExperiment], *, text: str) -> dict[str, Any]:
-    """The loss of each token of a text in one or two runs, as `anaphor score` gives it."""
+    """The loss of each token of a text in one or two runs, as `anaphor score` gives it. Where the tokens differ, losses
+    are summed over common pieces of the text."""
     scored = {}
     for name, experiment in experiments.items():
         check_tokens(len(experiment.tokenizer.encode_sentence(text)))
         (scored[name],) = score_sentences(experiment.model, experiment.tokenizer, [text])
     first, *others = scored.values()
-    one = next(iter(experiments.values()))
+    pieces = score_pieces(experiments, scored) if any(first.tokens != other.tokens for other in others) else None
     return {
         "tokens": first.tokens,
-        "joined": one.tokenizer.is_joined,
+        "joined": next(iter(experiments.values())).tokenizer.is_joined,
         "unknown": first.unknown,
         "losses": {name: found.losses for name, found in scored.items()},
+        "difference": compare_losses(first, others[0]) if others and pieces is None else None,
+        "notes": describe_unknown(sum(first.unknown), len(first.tokens), "text"),
         "totals": {
             name: {"loss": found.total.loss, "perplexity": found.total.perplexity, "tokens": found.total.tokens}
             for name, found in scored.items()
         },
-        "difference": compare_losses(first, others[0]) if others else None,
-        "notes": describe_unknown(sum(first.unknown), len(first.tokens), "text"),
+        **(pieces or {}),
+    }
+
+
+def score_pieces(
+    experiments: Mapping[str, LanguageModelExperiment], scored: Mapping[str, ScoredText]
+) -> dict[str, Any]:
+    """The losses of two runs with different tokens, over the pieces of text between common ends of tokens."""
+    one, two = scored.values()
+    text, tokens = one.text.rstrip("\n"), []
+    for experiment, found in zip(experiments.values(), scored.values(), strict=True):
+        tokenizer = experiment.tokenizer
+        ends = tokenizer.byte_ends(text, tokenizer.encode_sentence(text))
+        if ends is None:
+            compare_losses(one, two)  # raises: the tokens differ
+        else:
+            # `encode` ends the last line, a sentence has no end.
+            losses, unknown = np.array(found.losses, np.float32), np.array(found.unknown)
+            tokens.append(ScoredTokens(losses, ends[: len(losses)], unknown, {}, ()))
+    first, second = align_pieces(text.encode("utf-8", "surrogateescape"), *tokens)
+    own, other = first.losses.tolist(), second.losses.tolist()
+    unknown = first.groups["class"].codes == first.groups["class"].labels.index("unknown")
+    return {
+        "tokens": first.show(0, len(own))["tokens"],
+        "joined": True,
+        "unknown": unknown.tolist(),
+        "losses": dict(zip(scored, (own, other), strict=True)),
+        "difference": [b - a for a, b in zip(own, other, strict=True)],
+        "notes": list(first.notes),
     }
 
 
