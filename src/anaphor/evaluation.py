@@ -173,6 +173,20 @@ def progress_listener(listener: ProgressListener) -> Iterator[None]:
         _listeners.reset(before)
 
 
+@contextmanager
+def progress_part(number: int, parts: int) -> Iterator[None]:
+    """Inside the block a computation is one of several equal parts, of which `number` are done."""
+
+    def scale(listener: ProgressListener) -> ProgressListener:
+        return lambda name, fraction: listener(name, (number + fraction) / parts)
+
+    before = _listeners.set(tuple(map(scale, _listeners.get())))
+    try:
+        yield
+    finally:
+        _listeners.reset(before)
+
+
 def report_progress(name: str, done: int, total: int) -> None:
     """Call all listeners. Costs next to nothing where there are none."""
     for listener in _listeners.get():

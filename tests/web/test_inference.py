@@ -180,7 +180,7 @@ def test_a_text_beyond_the_limit_is_too_large(runs, cache):
         ({"verb": "passages", "runs": {"A": "lstm"}}, "two different runs"),
         ({"verb": "passages", "runs": {"A": "lstm", "B": "lstm"}}, "two different runs"),
         ({"verb": "passages", "runs": {"A": "lstm", "B": "images"}}, "different tasks"),
-        ({"verb": "passages", "runs": {"A": "lstm", "B": "hybrid"}, "split": "test"}, "use valid"),
+        ({"verb": "passages", "runs": {"A": "lstm", "B": "hybrid"}, "split": "test"}, "it must be train or valid"),
         ({"verb": "continue", "run": "lstm", "tokens": True}, "whole number"),
     ],
     ids=str,

@@ -7,6 +7,7 @@ import torch
 import anaphor
 from anaphor.data.tokenizer import TOKENIZERS
 from anaphor.errors import ConfigError, DataError
+from anaphor.evaluation import progress_listener
 from anaphor.inspect.split_losses import Groups
 from anaphor.web.inference import Cache, answer
 from anaphor.web.passages import rank_windows
@@ -43,6 +44,15 @@ def test_the_planted_passages_rank_first(compared):
         assert len(first) >= 3
         assert all(lines_of(passage) & {*places} for passage in first), first
         assert {place for passage in first for place in lines_of(passage)} & {*places}
+
+
+def test_progress_goes_through_both_runs_once(planted):
+    seen = []
+    with progress_listener(lambda name, fraction: seen.append(fraction)):
+        answer({"verb": "passages", "runs": planted}, Cache())
+    assert seen == sorted(seen)
+    assert {0.5, 1.0} <= {*seen}
+    assert seen.count(1.0) == 1
 
 
 def test_a_difference_is_second_minus_first(compared, planted):
@@ -169,6 +179,29 @@ def test_a_text_is_compared_by_common_pieces_where_tokens_differ(planted, tmp_pa
     assert found["losses"]["characters"][1] == pytest.approx(sum(characters[3:7]), rel=1e-5)
     assert found["totals"] == {name: single[name]["totals"][name] for name in runs}
     assert "different tokenizers" in found["notes"][0]
+
+
+@pytest.mark.parametrize("settings", [{"batching": "padded"}, {"protocol": "example"}, {"carry": False}], ids=str)
+def test_every_protocol_scores_every_token_in_the_order_of_the_text(settings, tmp_path):
+    data = write_text(tmp_path / "data", "stars", 0)
+    valid = (data / "valid.txt").read_text(encoding="utf-8").splitlines()
+    (data / "valid.txt").write_text("\n\n".join(valid) + "\n", encoding="utf-8")
+    runs = {}
+    for seed in (0, 1):
+        runs[f"seed {seed}"] = str(tmp_path / f"run-{seed}")
+        anaphor.train("lm", data=str(data), seed=seed, out=runs[f"seed {seed}"], **TINY, **settings)
+    found = answer({"verb": "passages", "runs": runs, "at": 0, "length": 1024}, Cache())
+    words = " ".join(valid).split()
+    tokens = [token for token in found["passages"][0]["tokens"] if token != "<eos>"]
+    assert tokens == words[: len(tokens)]
+    assert len(tokens) > 600
+    for name, path in runs.items():
+        expected = anaphor.load_run(path).evaluate("valid")
+        if "protocol" in settings:
+            assert found["totals"][name]["tokens"] > expected["tokens"]
+            assert "every token is scored once" in found["notes"][0]
+        else:
+            assert found["totals"][name] == expected
 
 
 def test_the_comparison_is_that_of_python(planted, compared):

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
+from anaphor.evaluation import progress_part
 from anaphor.inspect.parts import LookParts
 from anaphor.inspect.split_losses import SplitLosses
 from anaphor.registry import resolve
@@ -229,9 +230,12 @@ def _tokens(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -
 
 def _passages(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -> dict[str, Any]:
     runs, split = _runs_of(request, 2), options.pop("split", "valid")
-    if split == "test":
-        raise ConfigError("passages of test are not shown, so that nothing is selected by them: use valid")
-    losses = {name: cache.losses(path, split) for name, path in runs.items()}
+    if split not in ("train", "valid"):
+        raise ConfigError(f"split={split!r}: it must be train or valid; nothing is to be selected by passages of test")
+    losses = {}
+    for number, (name, path) in enumerate(runs.items()):
+        with progress_part(number, len(runs)):
+            losses[name] = cache.losses(path, split)
     titles = {name: str(path) for name, path in runs.items()}  # the server puts names in the place of paths
     return compare_losses(losses, lambda name: cache.run(runs[name]).experiment, titles=titles, **options)
 
