@@ -11,8 +11,10 @@ class Passages {
     this.feed.setAttribute("aria-label", "Passages, the largest difference first");
     this.aside = make("details", "", "groups");
     this.aside.open = !matchMedia("(max-width: 60rem)").matches;
-    const split = make("div", "", "passages");
-    split.append(this.feed, this.aside);
+    this.note = make("p", "", "mark-note");
+    const split = make("div", "", "passages"), list = make("div");
+    list.append(this.note, this.feed);
+    split.append(list, this.aside);
     host.replaceChildren(split);
     this.feed.addEventListener("keydown", (event) => this.pressed(event));
     this.feed.addEventListener("focusin", (event) => this.roam(event.target.closest("article")));
@@ -31,8 +33,8 @@ class Passages {
   filter({ better, by, most, mark }) {
     const [key, row] = mark.split(":");
     const belongs = mark ? (passage, place) => passage.rows?.[key]?.[place] === Number(row) : null;
-    const wanted = this.cards.filter(({ passage }) => (!better || passage.better === better)
-      && (!belongs || (passage.rows?.[key] ?? []).includes(Number(row))));
+    const side = this.cards.filter(({ passage }) => !better || passage.better === better);
+    const wanted = side.filter(({ passage }) => !belongs || (passage.rows?.[key] ?? []).includes(Number(row)));
     this.feed.replaceChildren(...wanted.map(({ element }) => element));
     wanted.forEach(({ element }, place) => {
       element.setAttribute("aria-posinset", place + 1);
@@ -44,8 +46,20 @@ class Passages {
       button.setAttribute("aria-pressed", String(button.dataset.mark === mark));
       button.closest("tr").classList.toggle("now", button.dataset.mark === mark);
     }
+    this.describe(mark && { table: this.answer.tables?.find((table) => table.key === key), row: this.answer[key]?.[row], found: `${wanted.length} of ${side.length}` });
     if (!wanted.length) this.feed.replaceChildren(make("p", "None of these passages has such tokens.", "empty"));
     return wanted.length;
+  }
+
+  // What is highlighted, or which keys there are.
+  describe(mark) {
+    this.note.replaceChildren();
+    if (!mark?.row) {
+      this.note.append(`Keys: ↑ ↓ passages, ${this.answer.kind === "passages" ? "← → tokens, " : ""}Enter details.`);
+      return;
+    }
+    const { table, row, found } = mark;
+    this.note.append("Highlighted: ", make("strong", `${table.title}: ${row.label}`), `, in ${found} ${this.answer.kind} `, action("Clear", "", () => this.marked(""), "plain"));
   }
 
   card(start) {

@@ -17,6 +17,13 @@ function picker(options, value, act, name = "") {
 }
 
 function fillPicker(select, options, value) {
+  // An open list must not close because the same runs were listed again.
+  const content = JSON.stringify(options);
+  if (select.filled === content) {
+    select.value = value;
+    return;
+  }
+  select.filled = content;
   const option = ([key, text]) => {
     const element = make("option", text);
     element.value = key;
