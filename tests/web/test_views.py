@@ -57,8 +57,8 @@ def tab(browser):
 
 def open_view(tab, served, view, **state):
     tab.goto(served.address)
+    tab.goto("about:blank")  # else only the part behind # would change
     tab.goto(f"{served.url}/#{view}?{urlencode(state)}")
-    tab.reload()
     tab.wait_for_selector(f"html[data-ready={view}]", state="attached")
 
 
