@@ -25,7 +25,9 @@ mixRamps();
 function painted(element, ramp, share) {
   const step = 3 * Math.round(255 * Math.min(Math.max(share, 0), 1)), [red, green, blue] = ramps[ramp].slice(step, step + 3);
   element.style.backgroundColor = `rgb(${red} ${green} ${blue})`;
-  element.style.color = 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#101418" : "#ffffff";
+  // Luminance, as contrast is defined: the color of text with the larger contrast, which is always 4.5 or more.
+  const light = 0.2126 * (red / 255) ** 2.2 + 0.7152 * (green / 255) ** 2.2 + 0.0722 * (blue / 255) ** 2.2;
+  element.style.color = light > 0.179 ? "#000000" : "#ffffff";
 }
 
 function unpainted(element) {
