@@ -86,6 +86,16 @@ def test_a_part_of_a_curve_and_fewer_points_can_be_asked_for(served, ids):
         )
 
 
+def test_many_curves_arrive_in_several_answers(served, ids, monkeypatch):
+    monkeypatch.setattr(server, "CURVES_SECONDS", -1.0)
+    cursors = dict.fromkeys([ids["lstm"], ids["lstm-1"], ids["hybrid"]], "")
+    for count in (1, 2, 3):
+        found = served.ask("/api/curves?runs=" + ",".join(f"{key}:{cursors[key]}" for key in reversed(cursors)))["runs"]
+        cursors |= {key: run["cursor"] for key, run in found.items()}
+        cursors = dict(sorted(cursors.items(), key=lambda item: bool(item[1]), reverse=True))
+        assert sum(map(bool, cursors.values())) == count
+
+
 def test_a_torn_line_is_left_out_until_it_is_whole(live, ids):
     key, path = ids["training"], live.folder / "training" / "metrics.jsonl"
     whole = (live.folder / "lstm" / "metrics.jsonl").read_bytes().splitlines(keepends=True)[-1]
