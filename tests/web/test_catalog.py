@@ -263,6 +263,19 @@ def test_a_task_of_the_users_own_is_listed_from_its_files_alone(tmp_path):
     assert not marker.exists()
 
 
+@pytest.mark.parametrize(("best", "goal", "shown"), [(2.0, "min", 2.0), (3.0, "max", 3.0), (None, None, None)])
+def test_the_goal_of_an_unknown_metric_is_that_of_the_best_checkpoint(tmp_path, best, goal, shown):
+    run = write_run(tmp_path / "run", task="my-task", losses=(), result=None)
+    run.spec.write_text(run.spec.read_text().replace("select: loss", "select: mse"))
+    for step, value in enumerate((3.0, 2.0, 2.5), start=1):
+        run.log(step, valid={"mse": value})
+    facts = {"step": 3, "facts": {"progress": {"best_value": best, "best_step": 1}}}
+    (run.checkpoints / "step-1" / "facts.json").write_text(json.dumps(facts))
+    row = scan(tmp_path)["run"]
+    assert (row["metric"], row["goal"], row["best"], row["last"]) == ("mse", goal, shown, 2.5)
+    assert row["metrics"] == [{"name": "mse", "goal": goal, "label": "mse", "unit": "", "digits": 4}]
+
+
 def test_links_are_not_followed(tmp_path):
     outside = tmp_path / "outside"
     write_run(outside / "run")

@@ -6,7 +6,7 @@ import os
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anaphor.errors import DataError
@@ -14,7 +14,7 @@ from anaphor.training.run_folder import RunFolder
 from anaphor.web import history
 from anaphor.web.history import (
     AXES,
-    LastAndBest,
+    Extremes,
     find_values,
     make_columns,
     read_curves,
@@ -217,6 +217,9 @@ rows = st.lists(
 )
 
 
+@example([{"valid": False}, {"valid": 0.0}])
+@example([{"valid": {"loss": 1}}, {"valid": 2}])
+@example([{"valid": 10**400}, {"valid": 2}])
 @given(rows)
 def test_columns_are_those_of_the_slow_twin(given_rows):
     rows = [{"step": number, **row} for number, row in enumerate(given_rows)]
@@ -239,24 +242,23 @@ def test_values_found_quickly_are_those_of_whole_lines(losses, place, foreign):
     assert found == (losses if not foreign else None)
 
 
-def test_best_and_last_follow_a_growing_file(run):
+def test_the_range_and_the_last_row_follow_a_growing_file(run):
     log(run, 3.0, 1.0, 2.0)
-    lowest, highest = (LastAndBest("loss", is_maximized=goal) for goal in (False, True))
-    for one in (lowest, highest):
-        one.update(run.metrics)
-    assert (lowest.best, highest.best, lowest.last["step"]) == (1.0, 3.0, 3)
+    found = Extremes("loss")
+    found.update(run.metrics)
+    assert (found.lowest, found.highest, found.last["step"]) == (1.0, 3.0, 3)
     log(run, 0.5, start=3)
-    lowest.update(run.metrics)
-    assert (lowest.best, lowest.last["step"]) == (0.5, 4)
+    found.update(run.metrics)
+    assert (found.lowest, found.highest, found.last["step"]) == (0.5, 3.0, 4)
     run.truncate_after(1)
-    lowest.update(run.metrics)
-    assert (lowest.best, lowest.last["step"]) == (3.0, 1)
+    found.update(run.metrics)
+    assert (found.lowest, found.highest, found.last["step"]) == (3.0, 3.0, 1)
 
 
 def test_the_last_row_alone_is_found_at_the_end_of_the_file(run, monkeypatch):
     log(run, *range(50))
     monkeypatch.setattr(history, "TAIL", 500)
-    tail = LastAndBest("loss", is_maximized=False, has_best=False)
+    tail = Extremes("loss", has_range=False)
     tail.update(run.metrics)
     assert (tail.last["step"], tail.damaged) == (50, 0)
 

@@ -11,7 +11,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -166,45 +167,48 @@ def _may_be_drawn(value: Any) -> bool:
 def make_columns(rows: Sequence[dict[str, Any]]) -> dict[str, Column]:
     """Rows as columns of equal length, the axes first. A value that is missing or not finite is None; a column without
     any value is left out."""
-    names = dict.fromkeys((*AXES, *(name for row in rows[:1] for name in flatten_row(row))))
-    columns = _read_columns(rows, names)
+    columns = _read_columns(rows) if rows else {}
     if columns is None:  # rows of another shape, as a resumed run may have them
         flat = [flatten_row(row) for row in rows]
-        names = dict.fromkeys((*names, *(name for row in flat for name in row)))
-        columns = {name: [row.get(name) for row in flat] for name in names}
-    numbers = {name: _to_numbers(column) for name, column in columns.items()}
+        columns = {
+            name: [row.get(name) for row in flat] for name in dict.fromkeys(name for row in flat for name in row)
+        }
+    numbers = {name: _to_numbers(columns[name]) for name in dict.fromkeys((*AXES, *columns)) if name in columns}
     return {name: column for name, column in numbers.items() if any(value is not None for value in column)}
 
 
-def _read_columns(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> dict[str, list[Any]] | None:
-    """The columns of rows that all have the names of the first row; None where they differ."""
-    counted = find_counted(rows[0]) if rows else None
-    renamed = {"count": counted, "throughput": f"{counted}_per_second"} if counted else {}
-    inner = {name: value for name, value in rows[0].items() if isinstance(value, dict)} if rows else {}
-    try:
-        if {*map(len, rows)} != {len(rows[0])} or any(
-            {len(row[name]) for row in rows} != {len(value)} for name, value in inner.items()
-        ):
-            return None
-        columns: dict[str, list[Any]] = {}
-        for name in names:
-            key = renamed.get(name) or name
-            outer, dot, within = key.partition(".")
-            if key in rows[0]:
-                columns[name] = [row[key] for row in rows]
-            elif dot:
-                columns[name] = [row[outer][within] for row in rows]
-        return columns
-    except (LookupError, TypeError):
+def _read_columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:
+    """The columns of rows that are all built like the first one; None where they are not."""
+    first, counted = rows[0], find_counted(rows[0])
+    renamed = {counted: "count", f"{counted}_per_second": "throughput"} if counted else {}
+    columns: dict[str, list[Any]] = {}
+    if {*map(len, rows)} != {len(first)}:
         return None
+    try:
+        for key, value in first.items():
+            column = [row[key] for row in rows]
+            kinds = {*map(type, column)}
+            if kinds == {dict}:
+                if {*map(len, column)} != {len(value)}:
+                    return None
+                columns |= {f"{key}.{name}": [inner[name] for inner in column] for name in value}
+            elif dict in kinds:
+                return None
+            else:
+                columns[renamed.get(key, key)] = column
+    except KeyError:
+        return None
+    return columns
 
 
 def _to_numbers(values: list[Any]) -> Column:
-    try:
-        if all(map(math.isfinite, values)) and bool not in {*map(type, values)}:
-            return values
-    except (TypeError, OverflowError):  # one is None, or no number at all
-        pass
+    kinds = {*map(type, values)}
+    if kinds.isdisjoint((int, float)):
+        return [None] * len(values)
+    if kinds <= {int, float}:
+        with suppress(OverflowError):
+            if all(map(math.isfinite, values)):
+                return values
     return [to_number(value) for value in values]
 
 
@@ -237,19 +241,20 @@ def _envelope(curves: Sequence[Column], count: int, stretches: int) -> list[int]
     return sorted(kept)
 
 
-class LastAndBest:
-    """The last row of a run's metrics, and the best value of one metric. Only what was added is read again."""
+class Extremes:
+    """The last row of a run's metrics, and the range of one metric. Only what was added is read again."""
 
-    def __init__(self, metric: str, *, is_maximized: bool, has_best: bool = True) -> None:
-        self.metric, self.is_maximized = metric, is_maximized
-        self.has_best = has_best
-        """Whether the best value is wanted. If not, the end of the file is enough."""
+    def __init__(self, metric: str, *, has_range: bool = True) -> None:
+        self.metric = metric
+        self.has_range = has_range
+        """Without the range the end of the file is enough."""
         self._cursor: Cursor | None = None
         self._clear()
 
     def _clear(self) -> None:
         self.last: dict[str, Any] = {}
-        self.best: float | None = None
+        self.lowest: float | None = None
+        self.highest: float | None = None
         self.damaged = 0
         """Number of lines that cannot be read."""
 
@@ -261,7 +266,7 @@ class LastAndBest:
             if restart:
                 self._clear()
             skipped = os.fstat(handle).st_size - TAIL
-            if not self.has_best and start.offset < skipped:  # it then begins inside a line
+            if not self.has_range and start.offset < skipped:  # it then begins inside a line
                 rest, _ = _read_complete(handle, skipped, TAIL)
                 start = replace(start, offset=skipped + rest.find(b"\n") + 1)
             while data := _read_complete(handle, start.offset, LARGEST_READ)[0]:
@@ -280,9 +285,9 @@ class LastAndBest:
         else:
             rows, _ = parse_lines(data[data.rfind(b"\n", 0, -1) + 1 :])
         self.last = rows[-1] if rows else self.last
-        better = max if self.is_maximized else min
-        numbers = [number for value in (self.best, *values) if (number := to_number(value)) is not None]
-        self.best = better(numbers, default=None)
+        numbers = [number for value in values if (number := to_number(value)) is not None]
+        self.lowest = min((one for one in (self.lowest, *numbers) if one is not None), default=None)
+        self.highest = max((one for one in (self.highest, *numbers) if one is not None), default=None)
 
 
 def find_values(data: bytes, metric: str) -> list[float | None] | None:

@@ -22,7 +22,7 @@ from anaphor.web.history import (
     AXES,
     METRICS,
     SAMPLES,
-    LastAndBest,
+    Extremes,
     find_counted,
     flatten_row,
     open_file,
@@ -143,7 +143,7 @@ class RunReader:
         self.folder = folder
         self._before: Any = None
         self._row: dict[str, Any] = {}
-        self._metrics: LastAndBest | None = None
+        self._metrics: Extremes | None = None
         self._parameters: int | None = None
 
     def read(self, locks: HeldLocks) -> dict[str, Any]:
@@ -166,8 +166,8 @@ class RunReader:
         cell = self._read_json(CELL_STATUS, problems)
         definition = find_task(task)
         valid, test = (to_scores(result.get(split)) for split in ("valid", "test"))
-        last, best = self._read_metrics(definition, settings, valid, problems) if METRICS in files else ({}, None)
-        flat = flatten_row(last)
+        history = self._read_metrics(definition, settings, valid, problems)
+        last, flat = history.last, flatten_row(history.last)
         metrics = find_metrics(definition, flat)
         metric = find_selecting(metrics, settings)
         counted = definition.counted if definition else find_counted(last)
@@ -177,6 +177,7 @@ class RunReader:
         checkpoint = find_checkpoint(self.folder) if CHECKPOINTS in files else None
         if self._parameters is None and checkpoint is not None and "parameters" not in result:
             self._parameters = count_parameters(checkpoint)
+        goal, best = find_best(history, metric, checkpoint, is_known=definition is not None)
         return {
             "task": task,
             "status": status,
@@ -185,7 +186,7 @@ class RunReader:
             "steps": plan_steps(settings, flat),
             "epoch": to_number(last.get("epoch")),
             "metric": metric.name if metric else None,
-            "goal": metric.goal if metric else None,
+            "goal": goal,
             "best": first_number(scored, best),
             "last": to_number(flat.get(f"valid.{metric.name}")) if metric else None,
             "parameters": first_number(result.get("parameters"), self._parameters),
@@ -196,7 +197,13 @@ class RunReader:
             "settings": settings,
             "group": make_group(task, settings),
             "metrics": [
-                {"name": one.name, "goal": one.goal, "label": one.label, "unit": one.unit, "digits": one.digits}
+                {
+                    "name": one.name,
+                    "goal": goal if one is metric else one.goal if definition or find_metric(one.name) else None,
+                    "label": one.label,
+                    "unit": one.unit,
+                    "digits": one.digits,
+                }
                 for one in metrics.values()
             ],
             "curves": list_curves(definition, flat),
@@ -229,24 +236,47 @@ class RunReader:
         settings: Mapping[str, Any],
         valid: Mapping[str, Any] | None,
         problems: list[str],
-    ) -> tuple[dict[str, Any], float | None]:
-        """The last row, and the best value of the metric that selects, unless the result has it."""
+    ) -> Extremes:
+        """The last row, and the range of the metric that selects, unless the result of a known task has its value."""
         name = str(settings.get("select") or (definition.metrics[0].name if definition else ""))
-        metric = find_metrics(definition, [f"valid.{name}"]).get(name)
-        before = self._metrics
-        needs_best = to_number((valid or {}).get(name)) is None
-        if before is None or before.metric != name or (needs_best and not before.has_best):
-            goal = "min" if metric is None else metric.goal
-            self._metrics = before = LastAndBest(name, is_maximized=goal == "max", has_best=needs_best)
+        needs_range = definition is None or to_number((valid or {}).get(name)) is None
+        found = self._metrics
+        if found is None or found.metric != name or (needs_range and not found.has_range):
+            self._metrics = found = Extremes(name, has_range=needs_range)
         try:
-            before.update(self.folder / METRICS)
+            found.update(self.folder / METRICS)
         except FileNotFoundError:
-            return {}, None
+            self._metrics = None
+            return Extremes(name)
         except OSError as error:
             problems.append(f"{METRICS} cannot be read: {error.strerror}")
-        if before.damaged:
-            problems.append(f"{METRICS} has {before.damaged} damaged line{'s' if before.damaged > 1 else ''}")
-        return before.last, before.best
+        if found.damaged:
+            problems.append(f"{METRICS} has {found.damaged} damaged line{'s' if found.damaged > 1 else ''}")
+        return found
+
+
+def find_best(
+    history: Extremes, metric: Metric | None, checkpoint: Path | None, *, is_known: bool
+) -> tuple[str | None, float | None]:
+    """Goal and best value of the metric that selects. What a user's own task wants, its checkpoints show."""
+    if metric is None:
+        return None, None
+    goal, ends = metric.goal if is_known else None, {"min": history.lowest, "max": history.highest}
+    best = None if is_known or checkpoint is None else read_best_value(checkpoint)
+    if not is_known and history.lowest != history.highest and best in ends.values():
+        goal = "min" if best == history.lowest else "max"
+    elif not is_known:
+        goal = metric.goal if find_metric(metric.name) else None
+    return goal, first_number(ends.get(goal or ""), best)
+
+
+def read_best_value(checkpoint: Path) -> float | None:
+    """The best value of the metric that selects, as a checkpoint has it."""
+    with suppress(DataError):
+        facts = read_json(checkpoint / "facts.json").get("facts")
+        progress = facts.get("progress") if isinstance(facts, dict) else None
+        return to_number(progress.get("best_value")) if isinstance(progress, dict) else None
+    return None
 
 
 def find_status(settings: Mapping[str, Any], result: Mapping[str, Any], *, is_held: bool) -> str:
@@ -259,14 +289,15 @@ def find_status(settings: Mapping[str, Any], result: Mapping[str, Any], *, is_he
     return status if status in ("finished", "interrupted", "diverged", "converted") else "stopped"
 
 
+def find_metric(name: str) -> Metric | None:
+    """A metric of this name, of whichever task."""
+    metrics = (metric for task in TASKS if (definition := find_task(task)) for metric in definition.metrics)
+    return next((metric for metric in metrics if metric.name == name), None)
+
+
 def guess_metric(name: str) -> Metric:
-    """A metric of an unknown task: as another task has it, else a loss and an error are to fall, and others to rise."""
-    for task in TASKS:
-        definition = find_task(task)
-        for metric in () if definition is None else definition.metrics:
-            if metric.name == name:
-                return metric
-    return Metric(name, "min" if name.endswith(("loss", "error")) else "max", name.replace("_", " "), digits=4)
+    """A metric of an unknown task: as another task has it, if one does; else its goal is not known."""
+    return find_metric(name) or Metric(name, "min", name.replace("_", " "), digits=4)
 
 
 def find_metrics(definition: TaskDefinition | None, columns: Iterable[str]) -> dict[str, Metric]:
