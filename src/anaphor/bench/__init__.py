@@ -16,22 +16,25 @@ PARTS = {
     "recording": "cost of taps and of recording",
     "training": "the recipes against a plain loop",
     "images": "an image classifier against a plain loop",
+    "finetune": "fine-tuning a text classifier against Hugging Face's Trainer",
     "feeding": "a translation model with input feeding against a loop over cells",
     "bleu": "BLEU against sacreBLEU",
     "start": "start of the command against `import torch`",
     "packing": "several runs of a study on one device",
     "web": "the live page of many runs, in Chromium",
 }
-DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("packing", "web"))
+DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("finetune", "packing", "web"))
+"""All but those that take long or need packages that are not installed with Anaphor."""
 
 
 def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
     """How often `measure` calls `tick`."""
-    from anaphor.bench import generation, images, packing, training, web
+    from anaphor.bench import finetune, generation, images, packing, training, web
 
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
     sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs, "start": pairs}
     sizes |= {"images": images.count_comparisons() * pairs}
+    sizes |= {"finetune": finetune.count_comparisons() * pairs}
     sizes |= {"packing": packing.count_ticks(device), "web": web.count_ticks(pairs)}
     return sum(sizes[part] for part in parts)
 
@@ -40,13 +43,14 @@ def measure(
     parts: Sequence[str], pairs: int, device: torch.device, tick: Callable[[str], None]
 ) -> tuple[list[Finding], dict[str, list[float]]]:
     """The findings of the parts, and the times per token of generation where it is among them."""
-    from anaphor.bench import bleu, feeding, generation, images, overhead, packing, start, training, web
+    from anaphor.bench import bleu, feeding, finetune, generation, images, overhead, packing, start, training, web
 
     measures: dict[str, Callable[[], list[Finding]]] = {
         "overhead": lambda: overhead.measure(pairs, tick),
         "recording": lambda: overhead.measure_recording(pairs, tick),
         "training": lambda: training.measure(pairs, device, tick),
         "images": lambda: images.measure(pairs, device, tick),
+        "finetune": lambda: finetune.measure(pairs, device, tick),
         "feeding": lambda: feeding.measure(pairs, device, tick),
         "bleu": lambda: bleu.measure(pairs, tick),
         "start": lambda: start.measure(pairs, tick),

@@ -38,7 +38,7 @@ METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)
 LR, FINE_TUNING_LR = 2e-3, 5e-5
 BAG_OF_WORDS = "bag-of-words"
 CLASS_WEIGHTS = {"none": "every text counts once", "balanced": "every class has the same total weight"}
-FREE = (*FREE_WITH_INIT, "pooling")
+FREE = (*FREE_WITH_INIT, "pooling", "pooler")
 """Options of the model that pretrained weights leave open."""
 
 
