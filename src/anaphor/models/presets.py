@@ -212,7 +212,7 @@ TEXT_PRESETS = Registry(
             "layers": 2,
             "width": 128,
             "mask": "everything",
-            "position": "sinusoidal",
+            "position": "rotary",  # which words are neighbors is learned sooner than from sinusoids
             "init_scheme": "uniform",
         },
         # The recurrent layer encodes positions for the attention above it.

@@ -35,7 +35,8 @@ from anaphor.training.spec import (
 
 LOSS = Metric("loss", "min", "loss", "nats per text", digits=4, minimum=0.0)
 METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)
-LR, FINE_TUNING_LR = 2e-3, 5e-5
+LR, ATTENTION_LR, FINE_TUNING_LR = 2e-3, 5e-4, 5e-5
+"""Default learning rates of AdamW: of models from scratch, of those with attention layers only, and of fine-tuning."""
 BAG_OF_WORDS = "bag-of-words"
 CLASS_WEIGHTS = {"none": "every text counts once", "balanced": "every class has the same total weight"}
 FREE = (*FREE_WITH_INIT, "pooling", "pooler")
@@ -86,7 +87,8 @@ class ClassifyTraining(FineTuning, TrainingSection):
     batch_size: int = 32
     """Texts per batch."""
     lr: float | None = None
-    """Learning rate (peak value); 0.002 for adamw, 0.00005 with --init, else the optimizer's usual one."""
+    """Learning rate (peak value); for adamw 0.002, 0.0005 with attention only, 0.00005 with --init; else the
+    optimizer's usual one."""
     pad_to: int = 1
     """Padded lengths are a multiple of this, for fewer shapes."""
     label_smoothing: float = 0.0
@@ -103,7 +105,7 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
 
     def __post_init__(self) -> None:
         if self.lr is None and self.optimizer == "adamw":
-            object.__setattr__(self, "lr", LR if self.init is None else FINE_TUNING_LR)
+            object.__setattr__(self, "lr", self._default_lr())
         RunSpec.__post_init__(self)
         self.check_fine_tuning()
         at_least_one(self, "max_length", "pad_to")
@@ -116,6 +118,14 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
             given = [*self.model_options(), *(name for name in ("init", "freeze", "lora") if self.is_given(name))]
             if given:
                 raise ConfigError(f"{given[0]}={getattr(self, given[0])!r} does not apply to model='{BAG_OF_WORDS}'")
+
+    def _default_lr(self) -> float:
+        from anaphor.models.presets import TEXT_PRESETS
+
+        if self.init is not None:
+            return FINE_TUNING_LR
+        mixers = self.mixers or look_up(TEXT_PRESETS, self.model, "model").get("mixers", ())
+        return ATTENTION_LR if set(mixers) == {"attention"} else LR
 
     def is_given(self, name: str) -> bool:
         return getattr(self, name) not in (None, ())
