@@ -215,6 +215,34 @@ def test_initial_weights_are_those_of_the_run_and_the_head_is_new(trained):
     assert experiment.tokenizer == initial.tokenizer
 
 
+def test_a_pooler_may_be_added_to_initial_weights_and_left_out_again(trained, tmp_path):
+    initial = ClassifyRunSpec(data="colors", init=str(trained[0]), device="cpu")
+    added = replace(initial, pooler="tanh", steps=1)
+    assert set(build_experiment(added).model.state_dict()) - set(build_experiment(initial).model.state_dict()) == {
+        "pooler.weight", "pooler.bias",
+    }  # fmt: skip
+    execute(added, tmp_path / "pooled")
+    kept = build_experiment(replace(initial, init=str(tmp_path / "pooled")))
+    assert torch.equal(kept.model.pooler.weight, load_run(tmp_path / "pooled", device="cpu").model.pooler.weight)
+    assert build_experiment(replace(initial, init=str(tmp_path / "pooled"), pooler="none")).model.pooler is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "lr"),
+    [
+        ({"model": "lstm"}, 2e-3),
+        ({"model": "hybrid"}, 2e-3),
+        ({"model": "bag-of-words"}, 2e-3),
+        ({"model": "transformer"}, 5e-4),
+        ({"model": "lstm", "mixers": ("attention",)}, 5e-4),
+        ({"init": "run"}, 5e-5),
+        ({"model": "transformer", "lr": 0.1}, 0.1),
+    ],
+)
+def test_the_default_learning_rate_is_that_of_the_layers(settings, lr):
+    assert ClassifyRunSpec(**settings).lr == lr
+
+
 def test_a_language_model_becomes_a_classifier(tmp_path):
     words = ["--model", "transformer", "--width", "16", "--layers", "1", "--heads", "2", "--steps", "2"]
     assert main(["train", "lm", "--data", "grammar", *words, "--device", "cpu", "--no-test", "--out", "lm"]) == 0
