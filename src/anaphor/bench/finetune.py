@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from importlib import import_module
 from itertools import chain, cycle
 from typing import Any
 
@@ -30,7 +31,7 @@ PADDINGS = {"max_length": "to 512", "longest": "dynamic"}
 MIN_RATIO = {"cpu": {"max_length": 2.0, "longest": 1.1}, "cuda": {"max_length": 2.0, "longest": 1.5}}
 STEPS = {"cpu": {"max_length": 1, "longest": 4}, "cuda": {"max_length": 20, "longest": 40}}
 """Updates that are timed together."""
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "cpu": {"layers": 6, "heads": 12, "width": 384},
     "cuda": {"layers": 12, "heads": 12, "width": 768},
 }
@@ -120,8 +121,8 @@ def require_trainer() -> None:
     """Refuse with one line where the Trainer cannot run."""
     declare_operators()
     try:
-        import accelerate  # noqa: F401
-        import transformers  # noqa: F401
+        for package in ("accelerate", "transformers"):
+            import_module(package)
     except ImportError as missing:
         raise ConfigError(f"the part finetune needs {missing.name}: pip install transformers accelerate") from missing
 
@@ -129,9 +130,9 @@ def require_trainer() -> None:
 def build_trainer(padding: str, device: torch.device, folder: str, pause: Callable[[], bool]) -> Any:
     """The Trainer with its defaults on a model of the same shape; texts are tokenized beforehand. `pause` is called
     after every step and gives whether to stop."""
-    import transformers
     from tokenizers import Tokenizer, models
 
+    transformers: Any = import_module("transformers")
     texts, labels = draw_texts()
     rows = [
         {"input_ids": text.tolist(), "attention_mask": [1] * len(text), "labels": label}
@@ -147,7 +148,7 @@ def build_trainer(padding: str, device: torch.device, folder: str, pause: Callab
     )
     tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # the texts are tokenized already
 
-    class Pause(transformers.TrainerCallback):
+    class Pause(transformers.TrainerCallback):  # type: ignore[misc] # imported as Any
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
             control.should_training_stop = pause()
             return control
