@@ -174,6 +174,19 @@ def test_a_link_to_any_other_place_opens_it_as_well(tab, planted):
     assert [body.get("at") for body in posted(tab, "/api/passages")] == [None, 3]
 
 
+def test_a_passage_leads_to_a_look_at_the_same_tokens(tab, planted):
+    open_view(tab, planted, "tokens", **planted.pair, on="valid", length=8)
+    card = tab.locator("article.passage").first
+    card.focus()
+    tab.keyboard.press("Enter")
+    tokens = [row[1] for row in rows_of(card.locator("table"))]
+    tab.get_by_role("link", name="Look inside kitchen").click()
+    tab.wait_for_selector(".view.look[data-shown]")
+    assert f"run={planted.pair['b']}" in tab.url
+    found = tab.locator(".look-text .token").all_inner_texts()[1:]
+    assert [token.strip() for token in found] == ["⏎" if token == "<eos>" else token for token in tokens]
+
+
 def test_a_row_of_a_table_highlights_its_tokens(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, on="valid", length=16)
     label = tab.locator(".group", has_text="Class of the token").locator("tbody button", has_text="word")

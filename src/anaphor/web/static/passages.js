@@ -163,6 +163,8 @@ class Passages {
   }
 }
 
+const oneOf = (counted) => counted.replace(/s$/, "");
+
 // One passage with its tokens, or one example with what both runs make of it.
 class Card {
   constructor(passage, list) {
@@ -175,7 +177,7 @@ class Card {
     const head = make("div", "", "card-head"), title = make("h3");
     title.id = `passage-${passage.start}`;
     this.element.setAttribute("aria-labelledby", title.id);
-    const per = list.answer.kind === "passages" ? " per token" : "";
+    const per = list.answer.kind === "passages" ? ` per ${oneOf(list.answer.counted)}` : "";
     if (passage.rank) title.append(make("span", `${passage.rank}. `, "quiet"));
     title.append(chip(better), ` better by ${Math.abs(passage.difference).toFixed(3)} nats${per}`);
     const facts = make("p", "", "small-facts");
@@ -236,7 +238,7 @@ class Card {
       links.append(there);
     }
     if (!text) return [links];
-    return [text.strip(), links, text.table(`Losses of the tokens from ${passage.start} on`)];
+    return [text.strip(), links, text.table(`Losses of the ${this.list.answer.counted} from ${passage.start} on`)];
   }
 }
 

@@ -166,11 +166,11 @@
       const bar = make("div", "", "bar"), title = make("h2", "Where they differ most on the validation split");
       this.go = action("Compare on the validation split", "", () => { this.state.set({ on: "valid" }, { push: true }); return this.compareSplit(); }, "primary");
       this.go.hidden = !live || Boolean(this.state.get("on")) || !this.ids.B;
-      this.length = picker(LENGTHS.map((length) => [length, `${length} tokens`]), this.state.get("length", "64"), (length) => {
+      this.length = picker(LENGTHS.map((length) => [length, length]), this.state.get("length", "64"), (length) => {
         this.state.set({ length: length === "64" ? null : length, at: null });
         return this.compareSplit();
       }, "length");
-      this.lengthField = field("Passages of", this.length);
+      this.lengthField = field("Length", this.length);
       this.lengthField.hidden = true;
       this.better = new Switch("Passages where", [], "", (better) => { this.state.set({ better, at: null }); this.filter(); });
       this.better.element.hidden = true;
@@ -204,7 +204,8 @@
       box.addEventListener("blur", () => shown.point(null));
       const table = make("details");
       table.append(make("summary", "Table of the tokens"), shown.table("Losses of the tokens of the text"));
-      const difference = both ? totals.B.loss - totals.A.loss : null;
+      // Losses per token of different tokens have no difference.
+      const difference = both && totals.A.tokens === totals.B.tokens ? totals.B.loss - totals.A.loss : null;
       const words = make("div", "", "words-part");
       words.append(...(both ? [shown.strip()] : []), box, ...notesOf(notes), table);
       this.textResult.replaceChildren(words, totalsTable("Losses of the whole text", totals, this.names, difference));
@@ -248,6 +249,7 @@
       this.list.show(answer, { names: this.names, ids: this.ids, tip: (...given) => this.tip(...given) });
       const isText = answer.kind === "passages";
       this.lengthField.hidden = !isText || !live;
+      this.lengthField.firstChild.textContent = `Length in ${answer.counted}`;
       this.better.element.hidden = false;
       const count = (letter) => answer.passages.filter((passage) => passage.better === letter).length;
       this.better.fill([["", `all ${answer.passages.length}`], ...BOTH.map((letter) => [letter, `${letter} better: ${count(letter)}`])], this.state.get("better"));
@@ -255,7 +257,7 @@
       const { overall } = answer, line = make("p", "", "verdict");
       if (overall) {
         const winner = overall.difference < 0 ? "B" : "A", sure = overall.low !== null && overall.low * overall.high > 0;
-        line.append(chip(winner), ` is better by ${Math.abs(overall.difference).toFixed(3)} nats per ${isText ? "token" : "example"}`,
+        line.append(chip(winner), ` is better by ${Math.abs(overall.difference).toFixed(3)} nats per ${oneOf(answer.counted)}`,
           overall.low === null ? "" : ` (B − A ${signed(overall.difference)}, 95 % interval ${signed(overall.low)} … ${signed(overall.high)}${sure ? "" : ", which includes zero"})`,
           `; B has the smaller loss on ${(100 * overall.better).toFixed(1)} % of ${answer.items.toLocaleString("en-US")} ${answer.counted}.`);
       }
