@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
 import json
 import logging
@@ -54,7 +56,7 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor serve")
-    folder = options.folder.expanduser()
+    folder = options.folder
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}")
     listening = listen(options.host, options.port)
@@ -124,7 +126,7 @@ def listen(host: str, port: int | None) -> socket.socket:
             listening.listen(512)
         except OSError as error:
             listening.close()
-            if isinstance(error, PermissionError) or not _is_taken(error):
+            if error.errno != errno.EADDRINUSE:
                 raise ConfigError(f"cannot listen on {host} port {number}: {error.strerror}") from None
             if port is not None:
                 raise ConfigError(f"port {port} is taken: give another one, or leave out --port") from None
@@ -133,12 +135,6 @@ def listen(host: str, port: int | None) -> socket.socket:
             print(f"port {first} is taken: using {number}", file=sys.stderr, flush=True)
         return listening
     raise ConfigError(f"ports {first} to {first + TRIED - 1} are taken: give another one with --port")
-
-
-def _is_taken(error: OSError) -> bool:
-    import errno
-
-    return error.errno == errno.EADDRINUSE
 
 
 def is_wildcard(host: str) -> bool:
@@ -181,7 +177,6 @@ def has_display() -> bool:
 
 
 def open_browser(address: str) -> None:
-    import contextlib
     import webbrowser
 
     with contextlib.suppress(Exception):  # the address is printed in any case
