@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -16,7 +17,8 @@ import pytest
 from anaphor.training.run_folder import RunFolder
 from anaphor.web import server
 from anaphor.web.catalog import Catalog
-from web.serving import Served, begin_run, serving
+from anaphor.web.jobs import Jobs
+from web.serving import PRETENDED, Served, begin_run, serving
 
 
 @pytest.fixture
@@ -200,6 +202,23 @@ def test_the_folder_is_looked_at_a_twentieth_of_the_time_at_most(folder, monkeyp
         api.list_runs()
         now += 0.1
     assert len(scans) == 3
+
+
+def test_a_page_that_is_closed_cancels_its_work(folder, ids, browser):
+    jobs = Jobs(PRETENDED)
+    with serving(folder, jobs=jobs) as served:
+        page = browser.new_page()
+        page.goto(served.address)
+        request = {"run": ids["lstm"], "text": "works for long"}
+        page.evaluate("(body) => { send('/api/look', body).catch(() => {}); }", request)
+        with page.expect_response(lambda answer: "/api/job" in answer.url):
+            pass
+        (job,) = jobs.jobs.values()
+        page.close()
+        deadline = time.monotonic() + 30
+        while not job.is_closed and time.monotonic() < deadline:
+            served.ask("/api/runs")
+        assert (job.state, job.error) == ("cancelled", "cancelled")
 
 
 def test_with_a_full_disk_everything_is_shown_and_models_answer(folder, ids):

@@ -153,8 +153,10 @@ async function send(path, body, { progress = () => {}, signal } = {}) {
   });
   const first = await post(path, body, { signal });
   if (first.job === undefined) return first;
-  const cancel = () => post("/api/cancel", { job: first.job }).catch(() => {});
+  // Kept alive, because a page that is closed or reloaded cancels its work, too: others wait for it.
+  const cancel = () => post("/api/cancel", { job: first.job }, { keepalive: true }).catch(() => {});
   signal?.addEventListener("abort", cancel, { once: true });
+  addEventListener("pagehide", cancel, { once: true });
   try {
     for (;;) {
       const job = await ask("/api/job", { id: first.job }, { signal });
@@ -165,6 +167,7 @@ async function send(path, body, { progress = () => {}, signal } = {}) {
     }
   } finally {
     signal?.removeEventListener("abort", cancel);
+    removeEventListener("pagehide", cancel);
   }
 }
 
