@@ -6,7 +6,10 @@ Playwright drives Debian's Chromium. The policy of the page forbids evaluation: 
 import json
 import re
 import shutil
+from importlib.resources import files
+from itertools import combinations
 
+import numpy as np
 import pytest
 
 from anaphor.training.run_folder import RunFolder
@@ -17,6 +20,9 @@ from web.serving import begin_run, serving
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 VIEWS = ("runs", "curves", "samples", "tokens", "look", "studies")
+UNNAMED = """[...document.querySelectorAll("button, a, input, select, textarea, [tabindex='0'], table")].filter((one) =>
+    one.offsetParent && !(one.ariaLabel || one.title || one.caption || one.labels?.[0]?.textContent.trim()
+        || (one.tagName !== "TABLE" && one.textContent.trim()))).map((one) => one.outerHTML)"""
 NARROW, WIDE = {"width": 390, "height": 800}, {"width": 1280, "height": 860}
 
 
@@ -60,6 +66,40 @@ def chart(tab, metric="valid.loss", **attributes):
     return tab.wait_for_selector(f".chart[data-metric='{metric}']{wanted}")
 
 
+# ---- colors of runs, without a browser
+
+SEEN_BY = {  # what a dichromat sees of linear red, green and blue (Machado et al. 2009, severity 1)
+    "normal": np.eye(3),
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def to_linear(code):
+    values = np.array([int(code[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def to_lab(linear):
+    x, y, z = TO_XYZ @ np.clip(linear, 0, 1) / (0.9505, 1, 1.089)
+    x, y, z = (np.cbrt(value) if value > 0.008856 else 7.787 * value + 16 / 116 for value in (x, y, z))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize(("scheme", "paper", "contrast"), [(0, "#ffffff", 3), (1, "#191d24", 4.5)])
+def test_ten_runs_have_colors_that_color_blind_readers_tell_apart(scheme, paper, contrast):
+    text = (files("anaphor.web") / "static" / "selection.js").read_text()
+    colors = [to_linear(pair[scheme]) for pair in re.findall(r'\["(#\w{6})", "(#\w{6})"\]', text)]
+    assert len(colors) == 10
+    for name, matrix in SEEN_BY.items():
+        places = [to_lab(np.array(matrix) @ color) for color in colors]
+        assert min(np.linalg.norm(a - b) for a, b in combinations(places, 2)) > 20, name
+    lights = [TO_XYZ[1] @ color for color in (*colors, to_linear(paper))]
+    assert all((max(one, lights[-1]) + 0.05) / (min(one, lights[-1]) + 0.05) >= contrast for one in lights[:-1])
+
+
 # ---- row 1: every view, on a folder with runs of every kind
 
 
@@ -74,6 +114,7 @@ def test_every_view_opens_without_an_error_and_asks_no_other_host(open_tab, serv
         assert tab.locator("#status.error").count() == 0, name
         assert tab.locator(".view").inner_text().strip(), name
         assert overflow(tab) <= 0, f"{name} is wider than the window"
+        assert tab.evaluate(UNNAMED) == [], name
     assert tab.wrong == []
     assert [asked for asked in tab.asked if not asked.startswith((f"{served.url}/", "data:"))] == []
 

@@ -76,8 +76,8 @@ const is_grouped = () => state.get("group") === "1";
 
 // Ten colors that color-blind readers can tell apart, for a light and a dark page; beyond ten, lines are dashed.
 const PALETTE = [
-  ["#2a78c2", "#5aaef0"], ["#d97a00", "#ffb040"], ["#b3200f", "#ff6f5c"], ["#7b2fb0", "#c48bf2"], ["#1e8f7e", "#4fd0bb"],
-  ["#94590f", "#cf9a5a"], ["#c8379b", "#f58bd0"], ["#6b7480", "#aab4bf"], ["#7d8b00", "#c9d64a"], ["#123f7a", "#8fa8ff"],
+  ["#4897f2", "#98c6f9"], ["#c68600", "#fba815"], ["#a92307", "#e75434"], ["#6917b5", "#9666ff"], ["#1b6859", "#68f8db"],
+  ["#6a2d1f", "#d9ba7b"], ["#ba45ab", "#f26eba"], ["#9d8999", "#8b8479"], ["#719549", "#c7f06f"], ["#353d64", "#7080d9"],
 ];
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 const slots = new Map();
