@@ -118,7 +118,8 @@ def test_the_validation_split_has_the_numbers_of_the_result(tab, served, ids, fo
     results = [anaphor.load_run(folder / name).result["valid"] for name in ("lstm", "lstm-1")]
     expect(totals).to_be_visible()
     for row, result in zip(rows_of(totals), results, strict=True):
-        assert row[-3:] == [f"{result['loss']:.4f}", f"{result['perplexity']:.2f}", f"{result['tokens']:,}"]
+        numbers = [f"{result['loss']:.4f}", f"{result['perplexity']:.2f}", f"{result['bits_per_byte']:.4f}"]
+        assert row[-4:] == [*numbers, f"{result['tokens']:,}"]
     assert "on=valid" in tab.url
     assert posted(tab, "/api/passages") == [
         {"runs": [ids["lstm"], ids["lstm-1"]], "split": "valid", "length": 64, "count": 40}

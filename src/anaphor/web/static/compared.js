@@ -167,7 +167,7 @@ class ComparedText {
 function totalsTable(caption, totals, names, difference = null) {
   const table = make("table", "", "totals"), head = make("thead"), top = make("tr"), body = make("tbody");
   const letters = BOTH.filter((letter) => totals[letter]);
-  const columns = [["loss", "loss", 4], ["perplexity", "perplexity", 2], ["accuracy", "accuracy", 4], ["bleu", "BLEU", 2], ["tokens", "tokens", 0]]
+  const columns = [["loss", "loss", 4], ["perplexity", "perplexity", 2], ["bits_per_byte", "bits per byte", 4], ["accuracy", "accuracy", 4], ["bleu", "BLEU", 2], ["tokens", "tokens", 0]]
     .filter(([key]) => letters.some((letter) => typeof totals[letter][key] === "number"));
   for (const name of ["run", ...columns.map(([, name]) => name)]) {
     const cell = make("th", name);

@@ -132,7 +132,7 @@ class Passages {
       } else {
         first.textContent = row.label;
       }
-      const interval = row.low === null || row.low === undefined ? "–" : `${signed(row.low, 2)} … ${signed(row.high, 2)}`;
+      const interval = row.low === null || row.low === undefined ? "–" : [row.low, row.high].map((end) => signed(end, Math.abs(end) < 10 ? 2 : 1)).join(" … ");
       const axis = make("td", "", "axis");
       axis.append(this.whisker(row, reach));
       line.append(first, make("td", row.tokens.toLocaleString("en-US")), make("td", digits(row.A), "loss"), make("td", digits(row.B), "loss"), axis,
