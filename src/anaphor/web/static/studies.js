@@ -124,11 +124,11 @@
   function showStudy() {
     host.querySelector(".study").hidden = !study;
     if (!study) return;
-    const line = host.querySelector(".study-facts"), facts = [`${study.cells.filter((cell) => cell.status === "finished").length} of ${study.cells.length} cells finished`];
+    const line = host.querySelector(".study-facts"), facts = [`${study.cells.filter((cell) => cell.status === "finished").length} of ${study.cells.length} cells`];
     if (study.running) facts.push(`${study.running} running`);
     if (study.failed) facts.push(`${study.failed} failed`);
     host.querySelector(".study-title").textContent = study.study;
-    line.replaceChildren(make("span", study.status, `badge ${study.status}`), ` ${facts.join(" · ")} · selected by ${study.metric} (${isMax(study.goal) ? "highest" : "lowest"})`);
+    line.replaceChildren(make("span", study.status, `badge ${study.status}`), ` · ${facts.join(" · ")} · selected by ${study.metric} (${isMax(study.goal) ? "highest" : "lowest"})`);
     const runs = study.cells.map((cell) => cell.run).filter((id) => id && find_run(id));
     if (runs.length) {
       const link = make("a", "curves of all its runs");
