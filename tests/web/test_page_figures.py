@@ -2,7 +2,7 @@
 
 By default of the small runs that other tests use, into a folder of the test. Those of the documentation are made by
 
-    LIVE_RUNS=runs LIVE_FIGURES=docs/figures pytest -m slow tests/web/test_figures.py
+    LIVE_RUNS=runs LIVE_FIGURES=docs/figures pytest -m slow tests/web/test_page_figures.py
 """
 
 import os
