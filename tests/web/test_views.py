@@ -16,6 +16,8 @@ from anaphor.web.catalog import make_id
 from web.planted import LINE, PLANTED, train_planted
 from web.serving import serving
 
+PATIENCE = 30_000
+"""Milliseconds for an answer of the worker, which loads torch first: on a busy machine that takes a while."""
 SENTENCE = "the cat saw <script>alert(1)</script> on the log"
 
 
@@ -116,7 +118,7 @@ def test_the_validation_split_has_the_numbers_of_the_result(tab, served, ids, fo
     tab.get_by_role("button", name="Compare on the validation split").click()
     totals = tab.locator(".split-part .totals")
     results = [anaphor.load_run(folder / name).result["valid"] for name in ("lstm", "lstm-1")]
-    expect(totals).to_be_visible()
+    expect(totals).to_be_visible(timeout=PATIENCE)
     for row, result in zip(rows_of(totals), results, strict=True):
         numbers = [f"{result['loss']:.4f}", f"{result['perplexity']:.2f}", f"{result['bits_per_byte']:.4f}"]
         assert row[-4:] == [*numbers, f"{result['tokens']:,}"]
@@ -159,7 +161,7 @@ def test_a_link_opens_its_passage_again(tab, planted):
     tab.goto("about:blank")
     tab.goto(f"{planted.url}/{link}")
     again = tab.locator("article.open")
-    expect(again).to_be_focused()
+    expect(again).to_be_focused(timeout=PATIENCE)
     assert again.get_attribute("data-start") == start
     assert rows_of(again.locator("table")) == losses
     tab.keyboard.press("ArrowRight")
@@ -171,7 +173,7 @@ def test_a_link_opens_its_passage_again(tab, planted):
 
 def test_a_link_to_any_other_place_opens_it_as_well(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, on="valid", length=16, at=3)
-    expect(tab.locator("article.open")).to_have_attribute("data-start", "3")
+    expect(tab.locator("article.open")).to_have_attribute("data-start", "3", timeout=PATIENCE)
     assert [body.get("at") for body in posted(tab, "/api/passages")] == [None, 3]
 
 
@@ -228,7 +230,7 @@ def test_a_failed_job_shows_its_line(tab, served, ids):
     tab.get_by_role("button", name="Compare on the validation split").click()
     expect(tab.locator(".split-part .work.failed p")).to_have_text(line)
     open_view(tab, served, "look", run=ids["lstm"], example=10**6)
-    expect(tab.locator(".work.failed")).to_contain_text("example=1000000")
+    expect(tab.locator(".work.failed")).to_contain_text("example=1000000", timeout=PATIENCE)
 
 
 # ---- look
@@ -297,7 +299,7 @@ def test_states_next_tokens_and_a_continuation_of_a_text(tab, served, ids, folde
     tab.get_by_label("Tokens", exact=True).fill("5")
     tab.get_by_role("button", name="Continue after cat (2)").click()
     written = tab.locator(".written")
-    expect(written).to_be_visible()
+    expect(written).to_be_visible(timeout=PATIENCE)
     expected = run.generate("the cat", tokens=5, temperature=0.8, seed=0)
     assert written.inner_text().split() == ["the", "cat", *expected.removeprefix("the cat").split()]
 
@@ -337,7 +339,7 @@ def test_an_image_is_shown_by_layer_and_head_and_can_be_chosen(tab, served, ids,
     tab.locator(".overlay").hover()
     assert tab.locator(".look-image .facts").inner_text().startswith("Patch in row")
     tab.locator("input[type=file]").set_input_files(tmp_path / "own.png")
-    expect(tab.locator(".inside .notes")).to_contain_text("not in the address")
+    expect(tab.locator(".inside .notes")).to_contain_text("not in the address", timeout=PATIENCE)
     assert "image" in posted(tab, "/api/look")[-1]
 
 
