@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from anaphor.web import guard, listener
+from anaphor.web import guard
 from anaphor.web.catalog import Catalog
 from anaphor.web.guard import Access
 from anaphor.web.jobs import Jobs
@@ -280,7 +280,7 @@ def test_a_job_does_what_its_route_says_with_paths_that_only_the_worker_sees(fol
 
 
 def test_a_request_that_does_not_arrive_is_not_waited_for(served, monkeypatch):
-    monkeypatch.setattr(listener, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.1)
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.1)
     assert tell(served.port, b"") == b""
     assert tell(served.port, b"GET / HTTP/1.1\r\nHost: 127") == b""

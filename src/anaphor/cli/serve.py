@@ -86,8 +86,7 @@ def build_config(folder: Path, token: str, listening: socket.socket, host: str, 
     from uvicorn import Config
 
     from anaphor.web.catalog import Catalog
-    from anaphor.web.guard import Access
-    from anaphor.web.listener import Protocol
+    from anaphor.web.guard import Access, Protocol
     from anaphor.web.server import build_app
 
     hosts = {LOOPBACK, "localhost", "[::1]", public_name(host).lower()}

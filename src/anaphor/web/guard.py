@@ -11,13 +11,16 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_BODY = 1_000_000  # bytes
+HEAD_SECONDS = 10.0
 BODY_SECONDS = 10.0
 REQUEST_SECONDS = 60.0
 HEADERS = {
@@ -178,3 +181,33 @@ def _describe(error: Exception) -> Response:
 
 def error_response(status: int, line: str) -> JSONResponse:
     return JSONResponse({"error": line}, status)
+
+
+class Protocol(H11Protocol):
+    """The HTTP protocol of uvicorn, which waits for the head of a request forever. This one closes a connection whose
+    request does not arrive in time, however slowly its bytes come."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_watching()
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_watching()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _stop_watching(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
