@@ -194,6 +194,10 @@ def test_a_zoom_into_a_thinned_curve_shows_every_point_and_a_spike_is_always_see
     show(tab, served, f"curves?runs={make_id('training')}&charts=train_loss&zoom=2000,2100")
     # 101 points inside, and one or two on either side to which the lines lead
     expect(tab.locator(".chart")).to_have_attribute("data-drawn", re.compile(r"10[2-5]"), timeout=30_000)
+    with tab.expect_download() as saved:
+        tab.get_by_role("button", name="Download train_loss as CSV").click()
+    lines = saved.value.path().read_text().splitlines()
+    assert [float(line.split(",")[2]) for line in lines[-3000:]] == [row["train_loss"] for row in rows]
     assert tab.wrong == []
 
 
@@ -210,6 +214,26 @@ def test_a_run_that_is_deleted_and_a_server_that_is_gone_are_told_and_the_page_g
     tab.context.set_offline(False)
     tab.wait_for_selector("#connection", state="hidden")
     assert [line for line in tab.wrong if "ERR_INTERNET_DISCONNECTED" not in line] == []
+
+
+def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, trained, tmp_path):
+    folder = tmp_path / "runs"
+    shutil.copytree(trained / "study", folder / "study")
+    first, second, *_ = sorted((folder / "study" / "cells").iterdir())
+    result = (first / "result.json").read_bytes()
+    for cell in (first, second):
+        (cell / "result.json").unlink()
+    (second / "status.json").write_text(json.dumps({"status": "failed", "reason": "no memory left"}))
+    with serving(folder) as served:
+        tab = open_tab(served, "studies")
+        expect(tab.locator(".study-facts")).to_contain_text("2 of 4 cells · 1 failed")
+        assert "no memory left" in tab.inner_text(f".cells tr[data-row='{second.name}']")
+        assert tab.locator("table.heat tbody td").count() == 2, "one for each width"
+        (first / "result.json").write_bytes(result)
+        expect(tab.locator(".study-facts")).to_contain_text("3 of 4 cells · 1 failed", timeout=30_000)
+        tab.click(f".cells tr[data-row='{first.name}'] a")
+        chart(tab, "valid.loss", lines=1)
+        assert tab.wrong == []
 
 
 # ---- what the address and the keys do

@@ -51,10 +51,10 @@
       .map((line) => ({ ...line, color: run_color(line.ids[0]), dash: run_dash(line.ids[0]) }));
   }
 
-  function seriesOf(metric) {
+  function seriesOf(metric, track = trackOf) {
     const weight = Number(own.get("smooth", "0"));
     return lines().map((line) => {
-      const members = line.ids.map((id) => trackOf(id).points(axis(), metric)).filter(({ x }) => x.length);
+      const members = line.ids.map((id) => track(id).points(axis(), metric)).filter(({ x }) => x.length);
       if (!members.length) return null;
       const curve = members.length > 1 ? meanCurve(members) : members[0], one = { ...line, ...curve, raw: curve.y, loud: loud === line.key };
       if (weight > 0) {
@@ -126,7 +126,8 @@
       return saveChart(chart, kind, metric, legend);
     }
     const rows = [["run", axis(), metric, ...(is_grouped() ? ["lowest", "highest"] : [])]];
-    for (const one of chart.series)
+    const whole = await fetchWhole(selected());
+    for (const one of seriesOf(metric, (id) => whole.get(id)))
       one.x.forEach((x, at) => rows.push([one.name, x, one.raw[at], ...(is_grouped() ? [one.low?.[at] ?? "", one.high?.[at] ?? ""] : [])]));
     return download(`${metric}.csv`, csvText(rows), "text/csv");
   }

@@ -2,6 +2,7 @@
 // The points of the runs, fetched by cursor: only what is new travels. Runs are held from view to view.
 
 const FIRST_PORTION = 3, PORTION = 10; // runs in one question for whole curves
+const WHOLE = 100000; // the most rows of a run in an answer
 const POINTS = 500; // asked for each run; a curve with more rows is thinned by the server
 
 // Columns that grow, NaN where a row has no value.
@@ -131,6 +132,20 @@ async function fetchTracks(ids, arrived) {
     const changed = Object.entries(answer.runs).filter(([id, one]) => tracks.get(id)?.take(one)).map(([id]) => id);
     if (changed.length) arrived(changed);
   }
+}
+
+// All rows of runs, for a file; those that are held where nothing is thinned.
+async function fetchWhole(ids) {
+  const found = new Map(ids.map((id) => [id, trackOf(id)])), thinned = ids.filter((id) => live && trackOf(id).thinned);
+  while (thinned.length) {
+    const answer = await ask("/api/curves", { runs: thinned.splice(0, PORTION).map((id) => `${id}:`).join(), points: WHOLE });
+    for (const [id, one] of Object.entries(answer.runs)) {
+      if (one.error) continue;
+      found.set(id, new Track(id));
+      found.get(id).take(one);
+    }
+  }
+  return found;
 }
 
 // More detail for a part of the x axis, of those runs whose curves are thinned; in portions too, as long as `wanted()`.
