@@ -1,6 +1,8 @@
 """`anaphor report`: one file, told in one line; mistakes are refused before a model is loaded."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -30,6 +32,16 @@ def test_models_are_asked_unless_they_are_refused(run, tmp_path, capsys):
     assert main(["report", str(run), "--out", str(tmp_path / "b.html"), "--no-model"]) == 0
     assert "POST /api/look" in (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "POST /api/look {" not in (tmp_path / "b.html").read_text(encoding="utf-8")
+
+
+def test_a_report_of_files_alone_loads_no_torch(run, tmp_path):
+    script = (
+        "import sys; from anaphor.cli.main import main\n"
+        "assert main(['report', sys.argv[1], '--no-model', '--out', sys.argv[2]]) == 0\n"
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(run), str(tmp_path / "a.html")], check=False)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -135,11 +135,11 @@ def is_run_or_study(folder: Path) -> bool:
 
 def read_parts() -> tuple[str, list[str], list[str]]:
     """Markup of the live page with places for a report's parts, its styles and its scripts."""
-    folders = [files(package) / "static" for package in ("anaphor.web", "anaphor.inspect")]
+    folders = [files("anaphor") / part / "static" for part in ("inspect", "web")]  # the package inspect loads torch
+    parts = {file.name: file for folder in folders for file in folder.iterdir() if file.is_file()}
 
     def read(name: str) -> str:
-        found = next(folder / name for folder in folders if (folder / name).is_file())
-        return found.read_text(encoding="utf-8")
+        return parts[name].read_text(encoding="utf-8")
 
     page = read("app.html")
     styles, scripts = _STYLE.findall(page), _SCRIPT.findall(page)

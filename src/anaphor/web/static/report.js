@@ -17,6 +17,9 @@
     table.show(columns, rows, {});
   }
 
+  // A signature may be broken between its facts.
+  const breakable = (signature) => (signature ?? "–").split("|").flatMap((fact, place) => (place ? ["|", make("wbr"), fact] : [fact]));
+
   function scoreRows() {
     return listing.runs.flatMap((run) => ["valid", "test"].filter((split) => run.scores?.[split])
       .map((split) => ({ id: `${run.id} ${split}`, run, split, scores: run.scores[split] })));
@@ -24,7 +27,7 @@
 
   function openSummary(element) {
     const facts = listing.runs.map((run) => ({ id: run.id, run })), few = listing.runs.length <= FEW_RUNS;
-    const setting = (name, run) => text(run.settings?.[name]);
+    const setting = (name, run) => ((value) => (typeof value === "number" ? String(value) : text(value)))(run.settings?.[name]);
     addTable(element, "Runs", [
       { key: "name", title: "Run", words: true, value: ({ run }) => run_name(run.id) },
       { key: "task", title: "Task", words: true, value: ({ run }) => run.task },
@@ -45,7 +48,7 @@
       { key: "split", title: "Split", words: true, value: ({ split }) => split },
       ...[...metrics.values()].filter(({ name }) => rows.some(({ scores }) => typeof scores[name] === "number"))
         .map(({ name, label }) => ({ key: name, title: label, value: ({ scores }) => scores[name], cell: ({ scores }) => text(scores[name]) })),
-      { key: "signature", title: "Signature", words: true, value: ({ scores }) => scores.signature },
+      { key: "signature", title: "Signature", words: true, value: ({ scores }) => scores.signature, cell: ({ scores }) => breakable(scores.signature) },
     ], rows);
     const failed = listing.runs.filter((run) => run.error);
     if (failed.length) element.append(make("h2", "Problems"), list(failed.map((run) => `${run_name(run.id)}: ${run.error}`)));
@@ -64,7 +67,8 @@
   Object.assign(views, Object.fromEntries(others));
   for (const name of Object.keys(views)) if (data.views && !data.views.includes(name)) delete views[name];
 
-  // ---- paper: copies of the views, made while nobody waits; a view that is being read is copied as it is
+  // ---- paper: copies of the views, made while nobody waits; a view that is being read is copied as it is. The table of
+  // runs is left out: the first view has it, for reading
 
   const paper = make("div", "", "paper"), copies = {};
   document.body.append(paper);
@@ -80,7 +84,9 @@
       drawn[place].replaceWith(image);
     });
     for (const one of copy.querySelectorAll("[id]")) one.removeAttribute("id");
-    section.append(make("h1", views[name].title), copy);
+    // The name of a chart is in a control, which paper has not.
+    for (const one of copy.querySelectorAll(".chart[data-metric]")) one.before(make("h3", one.dataset.metric));
+    section.append(make("h2", views[name].title, "heading"), copy);
     return section;
   }
 
@@ -97,11 +103,13 @@
     host.inert = true;
     host.append(element);
     document.body.append(host);
+    Object.defineProperty(window, "devicePixelRatio", { value: 2, configurable: true }); // paper has finer dots
     try {
       await views[name].open(element, own);
       await frames(3);
       copies[name] = copyOf(name, element);
     } catch { /* it says why when it is opened */ }
+    delete window.devicePixelRatio;
     own.close();
     views[name].close?.();
     host.remove();
@@ -110,14 +118,14 @@
 
   async function copyViews() {
     for (const [name, view] of Object.entries(views))
-      if (name !== state.name && (!view.offered || view.offered(listing))) await copyView(name);
+      if (name !== state.name && name !== "runs" && (!view.offered || view.offered(listing))) await copyView(name);
     document.documentElement.dataset.printable = "";
   }
 
   addEventListener("beforeprint", () => {
     const shownNow = byId("view").firstElementChild;
     if (shownNow) copies[state.name] = copyOf(state.name, shownNow);
-    paper.replaceChildren(...Object.keys(views).filter((name) => copies[name]).map((name) => copies[name]));
+    paper.replaceChildren(...Object.keys(views).filter((name) => copies[name] && name !== "runs").map((name) => copies[name]));
   });
 
   const opened = new MutationObserver(() => {
