@@ -56,7 +56,7 @@ class ComparedText {
       token.classList.toggle("marked", Boolean(marked && !away));
       if (away) unpainted(token);
     });
-    this.most = most;
+    if (this.difference) this.reach = single ? full_color(this.difference) : most; // of the bars
     this.marked = marked;
     this.drawStrip();
   }
@@ -122,7 +122,7 @@ class ComparedText {
     context.scale(fine, fine);
     this.difference.forEach((value, place) => {
       if (value === null) return;
-      const share = Math.max(-1, Math.min(1, value / this.most)), tall = Math.abs(share) * (middle - 3);
+      const share = Math.max(-1, Math.min(1, value / this.reach)), tall = Math.abs(share) * (middle - 3);
       const [red, green, blue] = ramps.both.subarray(value > 0 ? 0 : 765, value > 0 ? 3 : 768);
       context.globalAlpha = this.marked && !this.marked(place) ? 0.2 : 1;
       context.fillStyle = `rgb(${red} ${green} ${blue})`;
@@ -190,5 +190,7 @@ function totalsTable(caption, totals, names, difference = null) {
     body.append(row);
   }
   table.append(make("caption", caption, "hidden"), head, body);
-  return table;
+  const box = make("div", "", "scroll");
+  box.append(table);
+  return box;
 }

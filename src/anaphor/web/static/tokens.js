@@ -293,7 +293,8 @@
 
     paint() {
       const { single, most } = this.scale();
-      this.byField.hidden = this.key.hidden = this.textPart.hidden && this.answer?.kind === "examples";
+      this.key.hidden = this.textPart.hidden && this.answer?.kind === "examples";
+      this.byField.hidden = this.key.hidden || !this.ids.B;
       this.shown?.paint(this.by.value, most);
       this.filter();
       if (single) legend(this.key, "loss", "0", `${most.toFixed(1)} nats`);
