@@ -289,6 +289,24 @@ def test_a_request_that_does_not_arrive_is_not_waited_for(served, monkeypatch):
     assert tell(served.port, request + b"{", until_closed=False).startswith(b"HTTP/1.1 408")
 
 
+def test_noise_gets_no_answer_but_a_refusal_and_the_server_stays(served):
+    draw = random.Random(0)
+    cookie, origin = f"Cookie: anaphor-{served.port}={served.token}", f"Origin: {served.url}"
+    for number in range(200):
+        request = bytearray(
+            head(served, cookie, origin, "Content-Length: 2", method="POST", target="/api/look") + b"{}"
+        )
+        for _ in range(draw.randint(1, 8)):
+            request[draw.randrange(len(request))] = draw.randrange(256)
+        with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+            connection.sendall(request if number % 2 else draw.randbytes(200))
+            connection.shutdown(socket.SHUT_WR)
+            received = connection.recv(65536)
+        assert received[9:10] in (b"", b"4"), request
+        assert b"Traceback" not in received
+    assert served.request("GET", "/api/runs").status == 200
+
+
 def test_of_200_concurrent_requests_none_fails_but_for_want_of_room(served, ids):
     curves = ",".join(f"{key}:" for key in ids.values())
     targets = ["/api/runs", f"/api/curves?runs={curves}", "/", "/static/app.js", f"/api/study?id={ids['study']}"]
