@@ -45,7 +45,7 @@ class Chart {
     this.observer.observe(host);
   }
 
-  // series: {key, name, color, dash, x, y, pale?: y before smoothing, low?, high?: band, faint?: bool}, x ascending.
+  // series: {key, name, color, dash, x, y, pale?: y before smoothing, low?, high?: band, loud?: drawn above the others}, x ascending.
   // options: {title, xname, yname, xlog, ylog, time, outliers}
   show(series, options, domain) {
     this.series = series;
