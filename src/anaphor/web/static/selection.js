@@ -56,8 +56,10 @@ function nameCells(runs) {
     // A setting that follows from those before it distinguishes no more runs.
     if (new Set(parts([...names, name])).size > new Set(parts(names)).size) names.push(name);
   const seeds = new Set(runs.map((run) => run.seed)).size > 1;
-  const title = (run) => names.slice(0, 4).map((name) => run.settings?.[name] ?? "–").join(" ") || "base";
-  return new Map(runs.map((run) => [run.id, `${run.run.replace(/\/cells\/[^/]+$/, "")}: ${title(run)}${seeds ? ` seed ${run.seed}` : ""}`]));
+  // A name says what it is; a number needs the name of its setting.
+  const part = (name, value) => typeof value === "string" ? value : `${name} ${value ?? "–"}`;
+  const title = (run) => names.slice(0, 4).map((name) => part(name, run.settings?.[name])).join(", ") || "base";
+  return new Map(runs.map((run) => [run.id, `${run.run.replace(/\/cells\/[^/]+$/, "")}: ${title(run)}${seeds ? `, seed ${run.seed}` : ""}`]));
 }
 
 const FIRST = 10; // runs, or groups of seeds, that are selected when the address names none
