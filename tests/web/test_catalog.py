@@ -315,12 +315,20 @@ def test_a_folder_that_is_replaced_by_a_link_has_no_path(tmp_path):
 def test_only_folders_of_runs_are_runs(tmp_path):
     write_run(tmp_path / "run")
     write_run(tmp_path / "run" / "inner")
-    for name in ("run/checkpoints/step-1", "run/previous", "run/events/x", ".hidden/run", "cells/copy.tmp"):
-        shutil.copytree(tmp_path / "run" / "inner", tmp_path / name, dirs_exist_ok=True)
+    study = write_study(tmp_path / "study")
+    for copy in ("run/checkpoints/step-1", "run/previous", "run/events/x", ".hidden/run", "study/cells/copy.tmp"):
+        shutil.copytree(tmp_path / "run" / "inner", tmp_path / copy, dirs_exist_ok=True)
+    add_cell(study, {"width": 4}, 0, key="cell")
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "spec.yaml").write_text("openapi: 3\n")
-    assert set(scan(tmp_path)) == {"run", "run/inner"}
+    assert set(scan(tmp_path)) == {"run", "run/inner", "study/cells/cell"}
     assert set(scan(tmp_path / "run" / "inner")) == {"."}
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "previous", "events", "old.tmp"])
+def test_names_of_parts_of_a_run_may_be_those_of_other_folders(tmp_path, name):
+    write_run(tmp_path / name / "run")
+    assert set(scan(tmp_path)) == {f"{name}/run"}
 
 
 @pytest.mark.parametrize(

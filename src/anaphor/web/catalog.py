@@ -1,4 +1,4 @@
-"""Catalog: the runs and studies below a folder, as data. Reads files only; models and a user's own code stay alone.
+"""Catalog: the runs and studies below a folder, as data. It reads files; no model is loaded and no user's code runs.
 
 What is read is kept until a file changes, so that a second look costs little more than the list of the folders.
 """
@@ -22,8 +22,10 @@ from anaphor.web.locks import LOCK, HeldLocks
 from anaphor.web.study_view import StudyReader
 from anaphor.web.summary import RunReader
 
-CHECKPOINTS, PREVIOUS = "checkpoints", "previous"
-NOT_ENTERED = (CHECKPOINTS, "events", PREVIOUS, "__pycache__", "node_modules")
+CHECKPOINTS = "checkpoints"
+PARTS = (CHECKPOINTS, "events", "previous")
+"""Folders of a run itself. `previous` holds the run that it overwrites until its own first checkpoint."""
+NOT_ENTERED = ("__pycache__", "node_modules")
 MOST_FOLDERS = 100_000
 DEEPEST = 16
 RUN_FILES = (CHECKPOINTS, LOCK, "metrics.jsonl", "result.json")
@@ -171,10 +173,12 @@ def find_folders(top: Path, notes: list[str], roots: Sequence[Path]) -> Iterator
             study = make_id(name)
         elif "spec.yaml" in files and not {*files, *folders}.isdisjoint(RUN_FILES):
             yield Found(path, name, False, study)
+            folders = [inner for inner in folders if inner not in PARTS]
         if name.count("/") + 1 >= DEEPEST:
             continue
         for inner in sorted(folders, reverse=True):
-            if not inner.startswith(".") and not inner.endswith(".tmp") and inner not in NOT_ENTERED:
+            is_draft = study is not None and inner.endswith(".tmp")  # a run that is being copied to a study
+            if not inner.startswith(".") and not is_draft and inner not in NOT_ENTERED:
                 waiting.append((path / inner, inner if name == "." else f"{name}/{inner}", study))
 
 
