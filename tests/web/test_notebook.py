@@ -58,6 +58,11 @@ def test_curves_and_look_open_in_the_frame_without_a_request(run, browser):
     context.close()
 
 
+def test_a_notebook_does_not_wait_for_the_validation_split(run, monkeypatch):
+    monkeypatch.setattr("anaphor.web.inference.Cache.losses", lambda *given: pytest.fail("it is scored"))
+    assert "iframe" in run._repr_html_()
+
+
 def test_a_run_whose_folder_is_gone_is_printed(copied):
     run = load_run(copied / "lstm", device="cpu")
     (copied / "lstm" / "spec.yaml").unlink()

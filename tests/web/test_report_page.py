@@ -5,6 +5,7 @@ import re
 from functools import partial
 
 import pytest
+import torch
 
 from anaphor.errors import ConfigError
 from anaphor.web import report
@@ -18,9 +19,16 @@ def embedded(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
+@pytest.fixture(autouse=True)
+def single_precision():
+    """As the command has it."""
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.fixture(scope="module")
 def built(folder):
     """The report of three runs, with models."""
+    torch.set_default_dtype(torch.float32)
     return build_report([folder / "lstm", folder / "lstm-1", folder / HYBRID], ask=partial(answer, cache=Cache()))
 
 
@@ -84,6 +92,19 @@ def test_scores_are_those_of_the_runs_with_their_signatures(built, folder, opene
         assert f"{scores['loss']:.4g}" in shown
 
 
+def test_losses_by_position_are_those_of_the_split(built, folder, ids, opened):
+    groups = embedded(built.page)["groups"][ids["lstm"]]
+    loss = json.loads((folder / "lstm" / "result.json").read_bytes())["valid"]["loss"]
+    assert any("osition" in table["title"] for table in groups["tables"])
+    for table in groups["tables"]:
+        total = sum(row["items"] for row in table["rows"])
+        assert sum(row["items"] * row["loss"] for row in table["rows"]) / total == pytest.approx(loss, rel=1e-4)
+    page, *_ = opened
+    page.evaluate("location.hash = '#report'")
+    page.wait_for_selector("html[data-ready=report]", state="attached")
+    assert f"Validation loss: {groups['tables'][0]['title']}" in page.locator("#view").inner_text()
+
+
 def test_paper_has_all_views_one_after_the_other_and_no_controls(opened):
     page, *_ = opened
     titles = [title for title in page.locator("#tabs a").all_inner_texts() if title != "Runs"]  # Report has that table
@@ -121,6 +142,15 @@ def test_a_text_of_the_user_is_looked_at_and_scored(folder, ids):
         assert post_key("/api/head", {"look": look["look"], "unit": unit["key"]}) in data["answers"]
 
 
+@pytest.mark.parametrize("name", ["translation", "images", "labels"])
+def test_every_task_is_looked_at(folder, ids, name):
+    built = build_report([folder / name], ask=partial(answer, cache=Cache()))
+    data = embedded(built.page)
+    assert built.left_out == ()
+    assert data["start"]["look"]["run"] == ids[name]
+    assert sum(key.startswith("POST /api/head") for key in data["answers"]) > 1
+
+
 @pytest.mark.parametrize("name", ["diverged", "training"])
 def test_a_run_without_a_result_has_a_report(folder, name):
     built = build_report([folder / name], ask=partial(answer, cache=Cache()))
@@ -137,7 +167,7 @@ def test_a_study_comes_with_its_cells(folder):
 
 
 def test_what_does_not_fit_is_left_out_and_named(folder, monkeypatch, built):
-    monkeypatch.setattr(report, "LIMIT", len(built.page) - 3000)
+    monkeypatch.setattr(report, "LIMIT", len(built.page) - 8000)
     smaller = build_report([folder / "lstm", folder / "lstm-1", folder / HYBRID], ask=partial(answer, cache=Cache()))
     assert len(smaller.page) < len(built.page)
     assert any("the page would be too large" in line for line in smaller.left_out)

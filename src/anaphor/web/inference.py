@@ -7,7 +7,7 @@ A task says which of these verbs it offers and how, in `TaskDefinition.page`:
 - passages `(experiment, split) -> SplitLosses`: the loss of every item of a split
 - continue `(experiment, *, text, at, tokens, temperature, seed) -> dict`: text that the model generates
 
-The verb `head` gives one map of a look.
+The verb `head` gives one map of a look, and `groups` the mean loss of one run by position and the like, for reports.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ VERBS: dict[str, dict[str, Option]] = {
     "head": {**_INPUT, "look": _TEXT, "tap": _TEXT, "head": Option((int, str)), "of": _TEXT, "unit": _TEXT},
     "tokens": {"text": _TEXT},
     "passages": {"split": _TEXT, "length": _LENGTH, "count": Option(int, 2, 400), "at": _PLACE},
+    "groups": {"split": _TEXT},
     "continue": {
         "text": _TEXT,
         "at": _PLACE,
@@ -240,6 +241,16 @@ def _passages(request: Mapping[str, Any], options: dict[str, Any], cache: Cache)
     return compare_losses(losses, lambda name: cache.run(runs[name]).experiment, titles=titles, **options)
 
 
+def _groups(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -> dict[str, Any]:
+    found = cache.losses(_run_of(request), options.get("split", "valid"))
+    tables = []
+    for groups in found.groups.values():
+        parts = [(label, found.losses[groups.codes == code]) for code, label in enumerate(groups.labels)]
+        rows = [{"label": label, "items": len(part), "loss": float(part.mean())} for label, part in parts if len(part)]
+        tables.append({"title": groups.title, "rows": rows})
+    return {"counted": found.counted, "tables": tables}
+
+
 def _continue(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -> dict[str, Any]:
     run = cache.run(_run_of(request))
     options.setdefault("text", "")
@@ -252,6 +263,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Cache], dict[str
     "head": _head,
     "tokens": _tokens,
     "passages": _passages,
+    "groups": _groups,
     "continue": _continue,
 }
 

@@ -108,10 +108,11 @@ def build_report(
     _add_curves(answers, catalog, listing["runs"], left_out)
     _add_samples(answers, catalog, listing["runs"], left_out)
     start: dict[str, dict[str, str]] = {}
+    groups: dict[str, Any] = {}
     if ask is not None:
-        start = _Models(answers, catalog, listing["runs"], ask, left_out).add(text)
+        start, groups = _Models(answers, catalog, listing["runs"], ask, left_out, views).add(text)
     content = {
-        "mode": "report", "views": views, "start": start, "notes": left_out, "answers": answers.found,
+        "mode": "report", "views": views, "start": start, "groups": groups, "notes": left_out, "answers": answers.found,
     }  # fmt: skip
     names = tuple(row["run"] for row in listing["runs"])
     return Report(embed(markup, styles, scripts, content), names, tuple(left_out))
@@ -210,18 +211,21 @@ class _Models:
         rows: Sequence[dict[str, Any]],
         ask: Callable[[dict[str, Any]], dict[str, Any]],
         left_out: list[str],
+        views: Sequence[str] | None,
     ) -> None:
         self.answers, self.catalog, self.rows, self.ask, self.left_out = answers, catalog, rows, ask, left_out
+        self.views = views
         self.names = {row["id"]: row["run"] for row in rows}
 
-    def add(self, text: str | None) -> dict[str, dict[str, str]]:
-        """Ask, and give the address that each view starts with."""
+    def add(self, text: str | None) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
+        """Ask, and give the address that each view starts with, and the losses by position and the like of runs."""
         start: dict[str, dict[str, str]] = {}
-        two = self._comparable()
+        two = self._comparable() if self._has("tokens") else []
         body = {"runs": two, "split": "valid", "length": LENGTH, "count": PASSAGES}
         passages = self._post("passages", body, "passages") if two else None
         first = passages["passages"][0]["start"] if passages and passages["passages"] else 0
-        looked, scored = self._offering("look")[:LOOKS], two or self._offering("tokens")[:1]
+        looked = self._offering("look")[:LOOKS] if self._has("look") else []
+        scored = two or (self._offering("tokens")[:1] if self._has("tokens") else [])
         source, has_maps = self._find_source((looked or scored)[:1], text, first), False
         for key in looked if source else ():
             found = self._look(key, source)
@@ -230,7 +234,10 @@ class _Models:
                 start["look"] = {"run": key, **{name: str(value) for name, value in source.items()}}
         if scored and "text" in source and "tokens" in self._row(scored[0])["offers"]:
             self._post("tokens", {"runs": scored, "text": source["text"]}, "losses of tokens")
-        return start
+        # Two runs have been scored for their passages; of one alone this is all that is said of the split.
+        grouped = two or (self._offering("passages")[:1] if self._has("report") else [])
+        groups = {key: self._ask("groups", {"run": key, "split": "valid"}, "losses by group") for key in grouped}
+        return start, {key: found for key, found in groups.items() if found is not None}
 
     def _find_source(self, runs: Sequence[str], text: str | None, first: int) -> dict[str, Any]:
         """What models are shown: a text if they read one, which all get alike, else an example of validation."""
@@ -241,6 +248,9 @@ class _Models:
         if found is None:
             return {}
         return {"text": found["text"]} if found["kind"] == "text" else {"example": first}
+
+    def _has(self, view: str) -> bool:
+        return self.views is None or view in self.views
 
     def _row(self, key: str) -> dict[str, Any]:
         return next(row for row in self.rows if row["id"] == key)

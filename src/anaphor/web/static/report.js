@@ -50,9 +50,25 @@
         .map(({ name, label }) => ({ key: name, title: label, value: ({ scores }) => scores[name], cell: ({ scores }) => text(scores[name]) })),
       { key: "signature", title: "Signature", words: true, value: ({ scores }) => scores.signature, cell: ({ scores }) => breakable(scores.signature) },
     ], rows);
+    addGroups(element);
     const failed = listing.runs.filter((run) => run.error);
     if (failed.length) element.append(make("h2", "Problems"), list(failed.map((run) => `${run_name(run.id)}: ${run.error}`)));
     if (data.notes?.length) element.append(make("h2", "Not in this report"), list(data.notes));
+  }
+
+  // Mean loss of the runs by position and the like: a table for each kind of groups, a column for each run.
+  function addGroups(element) {
+    const found = Object.entries(data.groups ?? {}).flatMap(([id, { counted, tables }]) => tables.map((table) => ({ id, counted, ...table })));
+    for (const title of new Set(found.map((one) => one.title))) {
+      const those = found.filter((one) => one.title === title), rows = new Map();
+      for (const { id, rows: own } of those)
+        for (const { label, items, loss } of own) rows.set(label, { id: label, items, ...rows.get(label), [id]: loss });
+      addTable(element, `Validation loss: ${title}`, [
+        { key: "label", title: "", words: true, cell: ({ id }) => id },
+        { key: "items", title: those[0].counted, value: ({ items }) => items, cell: ({ items }) => text(items) },
+        ...those.map(({ id }) => ({ key: id, title: run_name(id), value: (row) => row[id], cell: (row) => text(row[id]) })),
+      ], [...rows.values()]);
+    }
   }
 
   function list(lines) {
