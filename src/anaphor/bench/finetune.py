@@ -199,7 +199,7 @@ def _compare(padding: str, device: torch.device, pairs: int, tick: Callable[[str
         promise=f"at least {minimum} ×",
         kept=ratio.value >= minimum,
         detail=(
-            f"{speeds[0]:,.0f} against {speeds[1]:,.0f} sentences/s; BERT with {shape['layers']} layers of width "
+            f"{speeds[0]:,.1f} against {speeds[1]:,.1f} sentences/s; BERT with {shape['layers']} layers of width "
             f"{shape['width']}, {BATCH_SIZE[kind]} sentences with the lengths of SST-2, AdamW"
         ),
     )
