@@ -2,11 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test test-slow lint bench demo docs clean
+.PHONY: install test pytest test-slow lint bench demo docs clean
 
 install: .venv/.anaphor
 
-test: lint .venv/.test
+# The types are checked beside the tests: that takes one core, and the tests wait for others now and then.
+test: .venv/.test
+	$(MAKE) -j 2 --no-print-directory lint pytest
+
+pytest: .venv/.test
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: .venv/.test .venv/.ray
@@ -36,6 +40,11 @@ clean:
 .venv/.anaphor: .venv/bin/pip pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e .
 	touch $@
+
+# All that `make test` needs: pip looks for versions once instead of three times.
+.venv/.test: .venv/bin/pip pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e '.[lint,test]'
+	touch .venv/.anaphor .venv/.lint $@
 
 .venv/.%: .venv/.anaphor
 	$(BIN)/pip install -q -c constraints.txt -e '.[$*]'

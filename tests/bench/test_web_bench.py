@@ -17,6 +17,7 @@ def many(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_folder_holds_finished_runs_and_the_shown_ones_are_newest(many):
     rows = Catalog(many).scan().to_plain()["runs"]
     assert len(rows) == 24
@@ -45,6 +46,7 @@ def test_a_missing_browser_is_one_line(monkeypatch, capsys):
     )
 
 
+@pytest.mark.slow
 def test_the_command_that_is_measured_writes_what_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(web, "TRAINING", web.SMALL)
     seconds = web._train(tmp_path / "run")

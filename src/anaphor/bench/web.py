@@ -186,7 +186,9 @@ def read_memory(browser: Any) -> float:
 
 
 def _count_refresh(page: Any, folder: Path) -> float:
-    """KiB that travel, headers included, until each of the runs that are shown has got its new row."""
+    """KiB that travel, headers included, until all runs that are shown have their new row, and a while after it."""
+    points = "() => Math.min(...[...document.querySelectorAll('.chart')].map((chart) => chart.dataset.points))"
+    wanted = page.evaluate(points) + SHOWN
     session = page.context.new_cdp_session(page)
     received = [0.0]
 
@@ -200,7 +202,12 @@ def _count_refresh(page: Any, folder: Path) -> float:
         row = json.loads(lines[-1])
         with open(run / "metrics.jsonl", "ab") as file:
             file.write(json.dumps({**row, "step": row["step"] + 1}).encode() + b"\n")
-    page.wait_for_timeout(1000 * WATCH_SECONDS)
+    end = time.monotonic() + 60
+    while page.evaluate(points) < wanted:
+        if time.monotonic() > end:
+            raise DataError("the new rows did not arrive within a minute")
+        page.wait_for_timeout(50)
+    page.wait_for_timeout(1000 * WATCH_SECONDS)  # the list of runs changes too
     session.detach()
     return received[0] / 1024
 

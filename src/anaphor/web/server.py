@@ -58,6 +58,7 @@ def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Sta
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        api.start()
         yield
         await api.close()
 
@@ -101,6 +102,10 @@ class Api:
         self._reads = 0
         self._listing: tuple[Listing, str] | None = None
         self._valid_until = 0.0
+
+    def start(self) -> None:
+        """Look at the folder while the browser loads the page."""
+        self._reader.submit(self.list_runs)
 
     async def close(self) -> None:
         await self.jobs.close()
