@@ -126,6 +126,7 @@ FIGURES = [f"{what}{whose}.{ending}" for whose in ("", "-compared") for what in 
            for ending in ("png", "svg")]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_of_two_runs_each_has_figures_of_its_own_with_its_name_on_them(runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     other = "other $1_2$"  # which the drawing could take for a formula

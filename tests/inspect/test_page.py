@@ -70,6 +70,7 @@ def test_a_page_that_would_be_too_large_is_rounded_then_cut_and_says_so(parts_of
     assert data["first"]["name"] == "layers.0.mixer.weights"
 
 
+@pytest.mark.slow
 def test_six_by_six_heads_on_a_thousand_tokens_stay_below_fifteen_megabytes():
     torch.set_default_dtype(torch.float32)
     tokenizer = Word.train(" ".join(map(str, range(200))))

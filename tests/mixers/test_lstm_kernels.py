@@ -119,6 +119,7 @@ def test_where_kernels_cannot_be_compiled_nothing_is_lost(error, monkeypatch):
         _lstm_kernels.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_widest_layer_compiles_for_a_hopper_and_fits_into_it(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compile_lstm_kernels.py")

@@ -182,6 +182,7 @@ def test_a_new_point_appears_in_an_open_chart_within_three_seconds_and_the_zoom_
     assert tab.wrong == []
 
 
+@pytest.mark.slow
 def test_a_zoom_into_a_thinned_curve_shows_every_point_and_a_spike_is_always_seen(open_tab, growing):
     served, run, rest = growing
     row = {**json.loads(rest[0]), "train_loss": 1.0}
@@ -216,6 +217,7 @@ def test_a_run_that_is_deleted_and_a_server_that_is_gone_are_told_and_the_page_g
     assert [line for line in tab.wrong if "ERR_INTERNET_DISCONNECTED" not in line] == []
 
 
+@pytest.mark.slow
 def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, trained, tmp_path):
     folder = tmp_path / "runs"
     shutil.copytree(trained / "study", folder / "study")
@@ -239,6 +241,7 @@ def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, t
 # ---- what the address and the keys do
 
 
+@pytest.mark.slow
 def test_the_state_of_a_view_is_in_its_address_and_back_works(open_tab, served, ids):
     tab = open_tab(served, f"curves?runs={ids['lstm']},{ids['lstm-1']}&charts=valid.loss,train_loss")
     chart(tab, lines=2)
@@ -265,6 +268,7 @@ def test_the_state_of_a_view_is_in_its_address_and_back_works(open_tab, served, 
     assert tab.wrong == []
 
 
+@pytest.mark.slow
 def test_runs_are_filtered_selected_hidden_and_named_by_the_keyboard(open_tab, served, ids):
     tab = open_tab(served)
     tab.keyboard.press("/")
@@ -296,6 +300,7 @@ def test_runs_are_filtered_selected_hidden_and_named_by_the_keyboard(open_tab, s
     assert tab.wrong == []
 
 
+@pytest.mark.slow
 def test_a_chart_is_read_by_the_keyboard_and_saved(open_tab, served, ids, tmp_path):
     tab = open_tab(served, f"curves?runs={ids['lstm']}&charts=valid.loss")
     chart(tab, lines=1)

@@ -37,6 +37,7 @@ def test_the_frame_is_one_element_that_has_scripts_and_nothing_else_allowed(run)
     assert not [found for tag, found in inner if found.get("src") or found.get("href", "#")[0] not in "#d"]
 
 
+@pytest.mark.slow
 def test_curves_and_look_open_in_the_frame_without_a_request(run, browser):
     context = browser.new_context()
     page = context.new_page()

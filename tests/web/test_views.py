@@ -171,12 +171,14 @@ def test_a_link_opens_its_passage_again(tab, planted):
     assert "at=" not in tab.url
 
 
+@pytest.mark.slow
 def test_a_link_to_any_other_place_opens_it_as_well(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, on="valid", length=16, at=3)
     expect(tab.locator("article.open")).to_have_attribute("data-start", "3", timeout=PATIENCE)
     assert [body.get("at") for body in posted(tab, "/api/passages")] == [None, 3]
 
 
+@pytest.mark.slow
 def test_a_passage_leads_to_a_look_at_the_same_tokens(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, on="valid", length=8)
     card = tab.locator("article.passage").first
@@ -190,6 +192,7 @@ def test_a_passage_leads_to_a_look_at_the_same_tokens(tab, planted):
     assert [token.strip() for token in found] == ["⏎" if token == "<eos>" else token for token in tokens]
 
 
+@pytest.mark.slow
 def test_a_row_of_a_table_highlights_its_tokens(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, on="valid", length=16)
     label = tab.locator(".group", has_text="Class of the token").locator("tbody button", has_text="word")
@@ -206,6 +209,7 @@ def test_a_row_of_a_table_highlights_its_tokens(tab, planted):
     expect(marked).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_work_shows_its_progress_and_can_be_cancelled(tab, served, ids):
     open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"])
     running = {"state": "running", "progress": [3, 4, "valid"]}
@@ -222,6 +226,7 @@ def test_work_shows_its_progress_and_can_be_cancelled(tab, served, ids):
     expect(tab.get_by_role("button", name="Compare on the validation split")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_failed_job_shows_its_line(tab, served, ids):
     open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"])
     line = "the runs were not scored on the same text: <script>alert(2)</script>"
@@ -273,6 +278,7 @@ def test_a_click_on_a_head_loads_exactly_that_head(tab, served, ids, look):
     assert look.summary in tab.locator(".inside > .facts").inner_text()
 
 
+@pytest.mark.slow
 def test_cells_and_losses_are_those_of_look(tab, served, ids, look):
     tap, maps = next(iter(look.maps.items()))
     open_view(tab, served, "look", run=ids["hybrid"], text=SENTENCE, tap=tap, head=1)
@@ -286,6 +292,7 @@ def test_cells_and_losses_are_those_of_look(tab, served, ids, look):
     assert f"loss {look.scored.losses[2]:.3f}" in tab.locator(".look-text .facts").inner_text()
 
 
+@pytest.mark.slow
 def test_states_next_tokens_and_a_continuation_of_a_text(tab, served, ids, folder):
     open_view(tab, served, "look", run=ids["lstm"], text="the cat sat", token=2)
     tab.wait_for_selector(".look-units[data-shown]")
@@ -304,6 +311,7 @@ def test_states_next_tokens_and_a_continuation_of_a_text(tab, served, ids, folde
     assert written.inner_text().split() == ["the", "cat", *expected.removeprefix("the cat").split()]
 
 
+@pytest.mark.slow
 def test_a_translation_has_its_alignment(tab, served, ids):
     open_view(tab, served, "look", run=ids["translation"], example=1)
     tab.wait_for_selector(".look-attention[data-shown]")
@@ -316,6 +324,7 @@ def test_a_translation_has_its_alignment(tab, served, ids):
     assert "attends to" in cell_at(tab, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_classified_text_has_the_contribution_of_each_token(tab, served, ids, folder):
     open_view(tab, served, "look", run=ids["labels"], text="a red house")
     tab.wait_for_selector(".look-attention[data-shown]")
@@ -327,6 +336,7 @@ def test_a_classified_text_has_the_contribution_of_each_token(tab, served, ids, 
     assert told.endswith(f"for {look.label}")
 
 
+@pytest.mark.slow
 def test_an_image_is_shown_by_layer_and_head_and_can_be_chosen(tab, served, ids, tmp_path):
     Image.new("RGB", (8, 8), "white").save(tmp_path / "own.png")
     open_view(tab, served, "look", run=ids["images"], example=1)
