@@ -11,13 +11,13 @@ from studies.here import Here
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-LONG = ("classification.md", "length.md", "translation.md")  # pages that train for more than five seconds
+LONG = ("classification.md", "index.md", "length.md", "translation.md")  # pages that train for more than five seconds
 
 
 @pytest.mark.curves
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path for path in PAGES],
+    [pytest.param(path, marks=pytest.mark.slow) if str(path.relative_to(DOCS)) in LONG else path for path in PAGES],
     ids=[str(path.relative_to(DOCS)) for path in PAGES],
 )
 def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
