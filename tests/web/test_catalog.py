@@ -166,13 +166,16 @@ def write_lock(folder, process, host, since):
     ("process", "since", "held"),
     [("alive", "now", True), ("alive", "before it began", False), ("dead", "now", False), ("no number", "now", False)],
 )
-def test_where_the_kernel_has_no_list_the_process_in_the_file_counts(tmp_path, process, since, held):
+def test_where_the_kernel_has_no_list_the_process_in_the_file_must_hold_the_lock(tmp_path, process, since, held):
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         pass
     number = {"alive": os.getpid(), "dead": child.pid, "no number": "x"}[process]
     write_lock(tmp_path, number, socket.gethostname(), time.time() - (0 if since == "now" else 10_000_000))
     without_list = HeldLocks(tmp_path / "no such file")
-    assert without_list.is_held(tmp_path, locks.read_holder(tmp_path), None) is held
+    with open(tmp_path / ".lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert without_list.is_held(tmp_path, locks.read_holder(tmp_path), None) is held
+    assert not without_list.is_held(tmp_path, locks.read_holder(tmp_path), None)
 
 
 @pytest.mark.parametrize(("age", "has_result", "held"), [(5, False, True), (5, True, False), (5000, False, False)])

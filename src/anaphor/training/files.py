@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -89,6 +90,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 _LONGEST_HOLDER = 300  # bytes read from a lock file, which another program may have written
+_TRIES, _PAUSE = 3, 0.02
 
 
 @contextmanager
@@ -113,6 +115,11 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 def _lock(handle: int, what: str) -> None:
+    for _ in range(_TRIES - 1):  # a page that shows the runs may look for a moment whether the lock is free
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_PAUSE)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,11 +1,13 @@
 """Whether a process holds the lock of a run or a study, found out without touching it.
 
-To try the lock would be simpler, but a training that starts at this moment would be refused. The kernel lists the locks
-that are held here; where it does not, and for another machine, the file's own line says who held it last.
+To try the lock would be simpler, but a training that starts at this moment would have to wait. The kernel lists the
+locks that are held here. Where it does not, the lock of a process that is alive is tried; for another machine, the
+file's own line says who held it last.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
@@ -83,7 +85,22 @@ class HeldLocks:
             return False
         if holder.host != socket.gethostname():
             return written is not None and time.time() - max(written, facts.st_mtime) < RECENT
-        return self.by_file is None and _is_alive(holder)
+        return self.by_file is None and _is_alive(holder) and not _can_share(folder / LOCK)
+
+
+def _can_share(path: Path) -> bool:
+    """Whether nobody holds the lock, tried for a moment: a training that starts meanwhile tries again."""
+    try:
+        handle = open_file(path)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def _is_alive(holder: Holder) -> bool:
