@@ -17,6 +17,7 @@ from anaphor.mixers.attention.layer import Attention, CrossAttention, CrossAtten
 from anaphor.mixers.attention.position import RelativeBuckets
 from anaphor.mixers.base import DROPOUTS, Mixer, Span
 from anaphor.mixers.input_feeding import InputFeeding
+from anaphor.mixers.layers import LayerNorm, Linear
 from anaphor.mixers.spec import MixerSpec, check_probability
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -87,7 +88,9 @@ class Sublayer(nn.Module):
         super().__init__()
         self.is_pre_norm = spec.norm == "before"
         width_norm = width_in if self.is_pre_norm else width_out
-        self.norm = None if spec.norm == "none" else nn.LayerNorm(width_norm, eps=spec.norm_eps)
+        self.norm: LayerNorm | None = None
+        if spec.norm != "none":
+            self.norm = LayerNorm(width_norm, spec.norm_eps, for_layer=self.is_pre_norm)
         self.dropout, self.drop = spec.dropout, DROPOUTS[spec.dropout_kind]
         self.drop_path = spec.drop_path
         self.scale = None if spec.layer_scale is None else nn.Parameter(torch.full((width_out,), spec.layer_scale))
@@ -104,15 +107,17 @@ class Sublayer(nn.Module):
         if self.scale is not None:
             y = y * self.scale
         if self.training and self.drop_path:
-            y = drop_rows(y, self.drop_path)
-        y = x + y if self.residual else y
+            y = torch.addcmul(x, y, draw_rows(y, self.drop_path))
+        elif self.residual:
+            y = x + y
         return self.norm(y) if self.norm is not None and not self.is_pre_norm else y
 
 
-def drop_rows(y: Tensor, p: float) -> Tensor:
-    """Stochastic depth (Huang et al., 2016): zero whole rows, and scale the others to keep the mean. [B, T, D]"""
+def draw_rows(y: Tensor, p: float) -> Tensor:
+    """Stochastic depth (Huang et al., 2016): a factor for each row, 0 with probability p; the others keep the mean.
+    [B, T, D] -> [B, 1, 1]"""
     kept = torch.rand(len(y), 1, 1, device=y.device) >= p
-    return y * (kept / (1 - p)).to(y.dtype)
+    return (kept / (1 - p)).to(y.dtype)
 
 
 class FeedForward(nn.Module):
@@ -120,10 +125,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int, activation: str, dropout: float, dropout_kind: str = "each") -> None:
         super().__init__()
-        self.up = nn.Linear(width, hidden)
+        self.up = Linear(width, hidden)
         self.activation = ACTIVATIONS[activation]
         self.dropout, self.drop = dropout, DROPOUTS[dropout_kind]
-        self.down = nn.Linear(hidden, width)
+        self.down = Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.up(x))
@@ -254,7 +259,7 @@ class Backbone(nn.Module):
             width_in = block.width_out
         assert width_in is not None, "a backbone has at least one block"
         share_buckets(self.mixers)
-        self.norm = nn.LayerNorm(width_in, eps=blocks[-1].norm_eps) if norm else None
+        self.norm = LayerNorm(width_in, blocks[-1].norm_eps) if norm else None
         self.out_proj = nn.Linear(width_in, width_out, bias=False) if width_out not in (None, width_in) else None
         self.width_out = width_in if width_out is None else width_out
         limits = [spec.mixer.limit for spec in blocks]

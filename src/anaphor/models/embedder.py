@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.position import POSITIONS, check_limit, inverse_frequencies, sinusoids
 from anaphor.mixers.base import DROPOUTS, Span
+from anaphor.mixers.layers import LayerNorm
 from anaphor.mixers.spec import Sizes
 from anaphor.models.image_spec import ImageModelSpec, check_divides
 from anaphor.models.ngram_embedding import NgramEmbedding
@@ -96,7 +97,7 @@ class TextEmbedder(TokenEmbedder):
         super().__init__(spec)
         width = spec.width_in
         self.token_types = nn.Embedding(spec.token_types, width) if spec.token_types else None
-        self.norm = nn.LayerNorm(width, eps=spec.norm_eps) if spec.embedding_norm else None
+        self.norm = LayerNorm(width, spec.norm_eps) if spec.embedding_norm else None
 
     def forward(self, tokens: Tensor, span: Span, token_types: Tensor | None = None) -> Tensor:
         """`token_types` [B, T]; None means that all are of the first type."""

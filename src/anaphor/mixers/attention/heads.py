@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from anaphor.config import look_up
 from anaphor.mixers.attention.score import NORMALIZERS, SCORES
 from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.layers import Linear
 from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_at_least, check_heads, check_probability, required
 from anaphor.taps import Tap
 
@@ -165,7 +166,7 @@ class MultiHead(Mixer):
         self.normalize = NORMALIZERS[required(spec.normalize)]
         self.merge = MERGES[required(spec.merge)](spec.merge_evaluation)
         self.weights = Tap()
-        self.out = nn.Linear(self.inner_width, spec.out, bias=required(spec.bias))
+        self.out = Linear(self.inner_width, spec.out, bias=required(spec.bias))
 
     @property
     def state_shape(self) -> tuple[int | None, ...]:

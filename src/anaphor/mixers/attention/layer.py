@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from anaphor.config import look_up
@@ -17,6 +17,7 @@ from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
 from anaphor.mixers.attention.mask import Mask, check_distance, parse_mask, window
 from anaphor.mixers.attention.position import POSITIONS, check_limit
 from anaphor.mixers.base import KVBuffer, Span
+from anaphor.mixers.layers import Linear
 from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, required
 
 
@@ -95,7 +96,7 @@ class Attention(MultiHead):
         super().__init__(spec)
         mask = spec.combined_mask if mask is None else mask
         self.mask = mask if spec.memory is None else mask & window(spec.memory + 1)
-        self.project = nn.Linear(spec.width, 3 * self.inner_width, bias=required(spec.bias))
+        self.project = Linear(spec.width, 3 * self.inner_width, bias=required(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
 
     @property
@@ -125,13 +126,16 @@ class Attention(MultiHead):
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         rows, new, _ = x.shape
-        projected = self.project(x).view(rows, new, 3, self.heads, self.head_width).permute(0, 2, 3, 1, 4)
-        q, keys_values = projected[:, 0], projected[:, 1:]  # [B, H, T, K], [B, 2, H, T, K]
+        projected = self.project(x).view(rows, new, 3, self.heads, self.head_width)
+        # Where nothing came before, no gradient flows through the cache, and that of all three is written once.
+        q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # [B, H, T, K]
+        keys_values = projected[:, :, 1:].permute(0, 2, 3, 1, 4)  # [B, 2, H, T, K]
         if isinstance(state, KVCache):
             cache = _extend(state, keys_values, span)
         else:  # the sequence is not continued: views, no copies
             cache = KVCache(KVBuffer(keys_values, 3), KVBuffer(_positions_in(span), 1) if span.has_padding else None)
-        k, v = cache.keys_values.data.unbind(1)
+        if len(cache.keys_values) > new:
+            k, v = cache.keys_values.data.unbind(1)
 
         rotated_q, rotated_k, bias = q, k, None
         if self.position.method == "bias":
@@ -270,8 +274,8 @@ class CrossAttention(MultiHead):
     def __init__(self, spec: CrossAttentionSpec) -> None:
         super().__init__(spec)
         self.source_width = spec.width if spec.source_width is None else spec.source_width
-        self.query = nn.Linear(spec.width, self.inner_width, bias=required(spec.bias))
-        self.project = nn.Linear(self.source_width, 2 * self.inner_width, bias=required(spec.bias))
+        self.query = Linear(spec.width, self.inner_width, bias=required(spec.bias))
+        self.project = Linear(self.source_width, 2 * self.inner_width, bias=required(spec.bias))
 
     def initial_state(self, like: Tensor, lengths: Tensor | None = None) -> Source:
         """`like` is the source itself [B, S, D], `lengths` the number of valid tokens in each row."""

@@ -1,0 +1,222 @@
+"""Layer norm, and the gradient of a linear map's bias, in training on a GPU: kernels in Triton.
+
+Under autocast torch's layer norm reads and writes single precision, so that kernels which do nothing but convert come
+before and after it, and the gradients of its weights take longer than the rest of its backward pass. Here values are
+converted where they are loaded and stored, and the backward pass reads everything once. The gradient of a bias is a sum
+over all tokens, which torch's general reduction does at a third of the memory's speed. Tests compare all with torch's.
+
+Triton comes with torch where there is a GPU: import this module only where that is known.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from subprocess import SubprocessError
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from triton.errors import TritonError
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MAX_WIDTH = 8192
+TILE = 2048
+"""Values that a program holds at once, unless one row has more."""
+MIN_CAPABILITY = 8
+"""Major version: from Ampere on there is bfloat16."""
+MIN_ROWS = 4096
+"""Tokens of a batch from which on the sum over them is worth a kernel."""
+SUM_ROWS, SUM_COLUMNS = 64, 128
+"""Values of a matrix that are added up at once."""
+
+
+def is_supported(device: torch.device) -> bool:
+    """Whether the kernels can be compiled for a device and run on it."""
+    if torch.cuda.get_device_capability(device)[0] < MIN_CAPABILITY:
+        return False
+    try:
+        with torch.inference_mode(False), torch.enable_grad():  # the caller may have disabled gradients
+            row = torch.zeros(1, 16, device=device, dtype=torch.float32, requires_grad=True)
+            layer_norm(row, row[0], row[0], 1e-5, row.dtype).sum().backward()
+    except (TritonError, SubprocessError, OSError, RuntimeError):  # no C compiler for the launcher, or it fails
+        return False
+    return True
+
+
+def can_normalize(x: Tensor) -> bool:
+    return x.dtype in DTYPES and 0 < x.shape[-1] <= MAX_WIDTH and x.numel() > 0
+
+
+def is_worthwhile(x: Tensor) -> bool:
+    """Whether `linear` is faster than torch's for that input, under the present autocast."""
+    return torch.is_autocast_enabled(x.device.type) and x.numel() >= MIN_ROWS * x.shape[-1] > 0
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Layer norm over the last axis, computed in single precision and rounded to the given type.
+    [..., D] -> [..., D]"""
+    y: Tensor = _LayerNorm.apply(x, weight, bias, eps, dtype)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        x = x.contiguous()
+        rows, sizes = x.numel() // x.shape[-1], _sizes(x.shape[-1])
+        y = torch.empty_like(x, dtype=dtype)
+        means, scales = torch.empty(2, rows, device=x.device, dtype=torch.float32)
+        _forward[(triton.cdiv(rows, sizes["ROWS"]),)](x, y, weight, bias, means, scales, rows, eps, **sizes)
+        ctx.save_for_backward(x, weight, means, scales)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, means, scales = ctx.saved_tensors
+        sizes = _sizes(x.shape[-1])
+        tiles = triton.cdiv(len(means), sizes["ROWS"])
+        programs = min(tiles, _programs(x.device))
+        grad_x = torch.empty_like(x)
+        # Each program adds up its own rows; the few sums are added in a fixed order, so that a run can be repeated.
+        sums = torch.empty(programs, 2, x.shape[-1], device=x.device, dtype=torch.float32)
+        _backward[(programs,)](
+            x, grad_y.contiguous(), weight, means, scales, grad_x, sums, len(means), tiles, programs, **sizes
+        )
+        grad_weight, grad_bias = sums.sum(0).to(weight.dtype)
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """A linear map in the given precision; gradients of the weights have theirs. [..., D] -> [..., E]"""
+    y: Tensor = _Linear.apply(x, weight, bias, dtype)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtypes = x.dtype, weight.dtype, bias.dtype
+        x, weight = x.to(dtype), weight.to(dtype)
+        ctx.save_for_backward(x, weight)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(x, weight, bias.to(dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.dtypes
+        rows = grad_y.to(weight.dtype).reshape(-1, weight.shape[0])
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        grad_x = (rows @ weight).view(x.shape).to(of_x) if needs_x else None
+        grad_weight = product(rows.mT, x.reshape(-1, x.shape[-1]), of_weight) if needs_weight else None
+        return grad_x, grad_weight, sum_rows(rows).to(of_bias) if needs_bias else None, None
+
+
+def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a @ b, rounded once to the given type. A CPU rounds twice."""
+    if a.is_cuda and dtype == torch.float32 and a.dtype != dtype:
+        return torch.mm(a, b, out_dtype=dtype)
+    return (a @ b).to(dtype)
+
+
+def sum_rows(x: Tensor) -> Tensor:
+    """Sum over the rows of a matrix in single precision. [N, D] -> [D]"""
+    x = x.contiguous()
+    rows, width = x.shape
+    across = triton.cdiv(width, SUM_COLUMNS)
+    # Each program adds up every so many-th block of rows; the few sums are added in a fixed order.
+    parts = min(triton.cdiv(rows, SUM_ROWS), max(1, 2 * _programs(x.device) // across))
+    sums = torch.empty(parts, width, device=x.device, dtype=torch.float32)
+    _sum_rows[(across, parts)](x, sums, rows, parts, WIDTH=width, ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS)
+    return sums.sum(0)
+
+
+def _sizes(width: int) -> dict[str, int]:
+    columns = triton.next_power_of_2(width)
+    return {
+        "WIDTH": width,
+        "COLUMNS": columns,
+        "ROWS": max(1, TILE // columns),
+        "num_warps": 4 if columns <= TILE else 8,
+    }
+
+
+@cache
+def _programs(device: torch.device) -> int:
+    """How many programs share the rows of a matrix."""
+    return 2 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _forward(
+    x, y, weight, bias, means, scales, rows, eps, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
+):
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    is_row, is_column = row < rows, column < WIDTH
+    inside = is_row[:, None] & is_column[None, :]
+    at = row[:, None] * WIDTH + column[None, :]
+    values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(values, axis=1) / WIDTH
+    centered = tl.where(is_column[None, :], values - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centered * centered, axis=1) / WIDTH + eps)
+    w = tl.load(weight + column, mask=is_column, other=0.0).to(tl.float32)
+    b = tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
+    normed = centered * scale[:, None] * w[None, :] + b[None, :]
+    tl.store(y + at, normed.to(y.dtype.element_ty), mask=inside)
+    tl.store(means + row, mean, mask=is_row)
+    tl.store(scales + row, scale, mask=is_row)
+
+
+@triton.jit(do_not_specialize=["rows", "tiles", "programs"])
+def _backward(
+    x, grad_y, weight, means, scales, grad_x, sums, rows, tiles, programs,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, COLUMNS)
+    is_column = column < WIDTH
+    w = tl.load(weight + column, mask=is_column, other=0.0).to(tl.float32)
+    sum_weight = tl.zeros((COLUMNS,), dtype=tl.float32)
+    sum_bias = tl.zeros((COLUMNS,), dtype=tl.float32)
+    tile = tl.program_id(0)
+    while tile < tiles:
+        row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        is_row = row < rows
+        inside = is_row[:, None] & is_column[None, :]
+        at = row[:, None] * WIDTH + column[None, :]
+        mean = tl.load(means + row, mask=is_row, other=0.0)
+        scale = tl.load(scales + row, mask=is_row, other=0.0)
+        values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        grad = tl.load(grad_y + at, mask=inside, other=0.0).to(tl.float32)
+        normed = tl.where(inside, (values - mean[:, None]) * scale[:, None], 0.0)
+        sum_weight += tl.sum(grad * normed, axis=0)
+        sum_bias += tl.sum(grad, axis=0)
+        grad = grad * w[None, :]
+        along = tl.sum(grad * normed, axis=1) / WIDTH
+        mean_grad = tl.sum(grad, axis=1) / WIDTH
+        result = (grad - normed * along[:, None] - mean_grad[:, None]) * scale[:, None]
+        tl.store(grad_x + at, result.to(grad_x.dtype.element_ty), mask=inside)
+        tile += programs
+    here = sums + tl.program_id(0) * 2 * WIDTH + column
+    tl.store(here, sum_weight, mask=is_column)
+    tl.store(here + WIDTH, sum_bias, mask=is_column)
+
+
+@triton.jit(do_not_specialize=["rows", "parts"])
+def _sum_rows(x, sums, rows, parts, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_column = column < WIDTH
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    first = tl.program_id(1) * ROWS
+    while first < rows:
+        row = (first + tl.arange(0, ROWS)).to(tl.int64)
+        inside = (row < rows)[:, None] & is_column[None, :]
+        total += tl.load(x + row[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        first += parts * ROWS
+    tl.store(sums + tl.program_id(1) * WIDTH + column, tl.sum(total, axis=0), mask=is_column)

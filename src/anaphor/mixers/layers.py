@@ -1,0 +1,49 @@
+"""Layer norm and linear maps: torch's, with faster ones for long batches in training on a GPU."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+
+@cache
+def layer_kernels(device: torch.device) -> ModuleType | None:
+    """Our kernels for these layers, if they run on that device."""
+    try:
+        from anaphor.mixers.kernels import layers
+    except ImportError:  # without Triton torch does the same, only slower
+        return None
+    return layers if layers.is_supported(device) else None
+
+
+class LayerNorm(nn.LayerNorm):
+    """As torch's. Where only a layer reads the output (`for_layer`), it has the precision that autocast gives to the
+    layer's products: torch's norm would write single precision, and a further kernel would round it."""
+
+    def __init__(self, width: int, eps: float, *, for_layer: bool = False) -> None:
+        super().__init__(width, eps=eps)
+        self.for_layer = for_layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = layer_kernels(x.device) if x.is_cuda and self.training else None
+        if kernels is None or not kernels.can_normalize(x):
+            return super().forward(x)
+        dtype = x.dtype
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type) if self.for_layer else torch.float32
+        y: Tensor = kernels.layer_norm(x, self.weight, self.bias, self.eps, dtype)
+        return y
+
+
+class Linear(nn.Linear):
+    """As torch's. Under autocast the gradient of its bias is added up by a kernel of ours."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = layer_kernels(x.device) if x.is_cuda and self.training else None
+        if kernels is None or self.bias is None or not kernels.is_worthwhile(x):
+            return super().forward(x)
+        y: Tensor = kernels.linear(x, self.weight, self.bias, torch.get_autocast_dtype(x.device.type))
+        return y

@@ -1,0 +1,119 @@
+"""Layer norm and linear maps by kernels of our own are torch's. Without a GPU, Triton's interpreter runs the same
+kernels."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from anaphor.mixers.layers import LayerNorm, Linear, layer_kernels
+
+pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
+from anaphor.mixers.kernels import layers as kernels
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="this is about a device")
+
+
+def drawn(*shapes, dtype=torch.float32):
+    return [torch.randn(shape).to(DEVICE, dtype).requires_grad_() for shape in shapes]
+
+
+def output_and_gradients(function, tensors):
+    torch.manual_seed(1)
+    y = function(*tensors)
+    wanted = torch.randn(y.shape).to(y)
+    return [one.detach().cpu().double() for one in (y, *torch.autograd.grad(y, tensors, wanted))]
+
+
+def in_double(function):
+    """On the host: a GPU's own kernels round, too."""
+    return lambda *tensors: function(*(tensor.cpu().double() for tensor in tensors))
+
+
+@settings(max_examples=6, deadline=None)
+@given(rows=st.integers(1, 9), width=st.sampled_from([1, 16, 37]))
+def test_layer_norm_and_its_gradients_are_those_of_torch(rows, width):
+    tensors = drawn((rows, 3, width), (width,), (width,))
+    ours = output_and_gradients(lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5, torch.float32), tensors)
+    theirs = output_and_gradients(in_double(lambda x, w, b: F.layer_norm(x, (width,), w, b)), tensors)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_many_rows_are_shared_by_few_programs():
+    tensors = drawn((700, 24), (24,), (24,))
+    ours = output_and_gradients(lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5, torch.float32), tensors)
+    theirs = output_and_gradients(in_double(lambda x, w, b: F.layer_norm(x, (24,), w, b)), tensors)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_result_has_the_type_that_is_asked_for_and_gradients_have_their_own():
+    x, weight, bias = drawn((4, 16), (16,), (16,))
+    y = kernels.layer_norm(x, weight, bias, 1e-5, torch.bfloat16)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), F.layer_norm(x, (16,), weight, bias), rtol=1e-2, atol=1e-2)
+    assert all(one.dtype == torch.float32 for one in torch.autograd.grad(y.sum(), (x, weight, bias)))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (700, 5), (130, 200)])
+def test_the_sum_over_rows_is_torchs(rows, width):
+    (x,) = drawn((rows, width))
+    torch.testing.assert_close(kernels.sum_rows(x).double(), x.double().sum(0), rtol=1e-5, atol=1e-4)
+
+
+def test_a_linear_map_and_its_gradients_are_those_of_torch():
+    tensors = drawn((5, 7, 12), (9, 12), (9,))
+    ours = output_and_gradients(lambda *all_of_it: kernels.linear(*all_of_it, torch.float32), tensors)
+    theirs = output_and_gradients(in_double(F.linear), tensors)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_frozen_weight_gets_no_gradient():
+    x, weight, bias = drawn((5, 12), (9, 12), (9,))
+    weight.requires_grad_(False)
+    kernels.linear(x, weight, bias, torch.float32).sum().backward()
+    assert weight.grad is None
+    torch.testing.assert_close(bias.grad, torch.full_like(bias, 5.0))
+
+
+@on_gpu
+@pytest.mark.parametrize("for_layer", [True, False])
+def test_a_norm_in_training_takes_them_and_is_near_to_torchs(for_layer):
+    assert layer_kernels(DEVICE) is kernels
+    ours = LayerNorm(384, 1e-6, for_layer=for_layer).to(DEVICE, torch.float32).train()
+    theirs = nn.LayerNorm(384, 1e-6).to(DEVICE, torch.float32)
+    for dtype in (torch.float32, torch.bfloat16):
+        x, y = (torch.randn(64, 65, 384, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype) for _ in "xy")
+        x.requires_grad_()
+        y.requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16):
+            mine, other = ours(x), theirs(y)
+        assert mine.dtype == (torch.bfloat16 if for_layer else torch.float32)
+        torch.testing.assert_close(mine.float(), other, rtol=1e-2, atol=1e-2)
+        wanted = torch.randn_like(other).to(torch.bfloat16)
+        mine.backward(wanted.to(mine.dtype))
+        other.backward(wanted.float())
+        for one, two in ((x, y), (ours.weight, theirs.weight), (ours.bias, theirs.bias)):
+            assert (one.grad.float() - two.grad.float()).norm() < 1e-2 * two.grad.float().norm()
+
+
+@on_gpu
+def test_a_linear_map_in_training_takes_them_and_is_near_to_torchs():
+    ours, theirs = (part.to(DEVICE, torch.float32).train() for part in (Linear(384, 1152), nn.Linear(384, 1152)))
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(64, 65, 384, device=DEVICE, dtype=torch.float32)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert kernels.is_worthwhile(x)
+        mine, other = ours(x), theirs(x)
+    assert type(mine.grad_fn) is not type(other.grad_fn)
+    torch.testing.assert_close(mine, other)
+    wanted = torch.randn_like(other)
+    mine.backward(wanted)
+    other.backward(wanted)
+    for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert (one.grad - two.grad).norm() < 1e-2 * two.grad.norm()
