@@ -433,7 +433,7 @@ def test_presets_are_listed(capsys):
         (["bptt", "--set", "seed=3", "--dry-run"], "use --seeds"),
         (["bptt", "--set", "device=cpu", "--dry-run"], "use --device"),
         (["bptt", "--of", "somewhere"], "--of is for studies that measure more (heads-and-positions, "),
-        (["length", "--of", "somewhere", "--set", "width=8"], "leave out --data, --seeds and --set"),
+        (["length", "--of", "somewhere", "--set", "width=8"], "leave out --data, --init, --seeds and --set"),
         (["bptt", "--set", "lr=2020-13-45"], "'2020-13-45' is neither a number, a name nor a list of them"),
         (["bptt", "--set", f"lr={'[' * 5000}"], "is neither a number, a name nor a list of them"),
         (["grid", "--device", "cdua"], "unknown device 'cdua'; did you mean 'cuda'"),

@@ -1,6 +1,9 @@
 """Converted text encoders: they predict as transformers does, are evaluated on given data, and are fine-tuned."""
 
 import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +13,13 @@ from test_runs import save
 from anaphor import load_run
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
+from anaphor.studies.cell import TEST, weights_digest
+from anaphor.studies.report import report
+from anaphor.studies.spec import find_study_file, read_study
+from anaphor.studies.study import Study
 from anaphor.tasks.classify import ClassifyRunSpec
-from anaphor.tasks.classify.experiment import build_experiment
+from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
+from studies.here import Here, Silent
 
 TEXTS = ["The statement is executed.", "no", "The value of an expression is its own, or that of another one."]
 
@@ -97,3 +105,66 @@ def test_the_command_fine_tunes_saves_and_predicts(folders, capsys):
     assert result["valid"]["signature"].startswith("texts:2|classes:2|tokenizer:pretrained|vocab:")
     assert main(["predict", "tuned", "the value", "--json", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["label"] in ("bad", "good")
+
+
+FINE_TUNING = {"fine-tuning-optimizers": 3, "fine-tuning-grid": 18}
+
+
+@pytest.mark.parametrize(("name", "count"), FINE_TUNING.items())
+def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, capsys):
+    capsys.readouterr()
+    assert main(["study", name, "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"anaphor: study {name!r} has no init of its own: give it with --init, a run or a folder")
+    assert error.count("\n") == 1
+    assert main(["study", name, "--device", "cpu", "--init", "nowhere", "--data", "data.csv"]) == 2
+    assert "init=nowhere: there is no run in this folder" in capsys.readouterr().err
+    spec = read_study(find_study_file(name)).with_base(init=str(folders / "bert-base"))
+    settings = spec.settings()
+    assert (len(settings), spec.seeds, spec.test, spec.base["data"]) == (count, (0, 1, 2), "best", "sst2")
+    assert {(setting.run.init, setting.run.pooling) for setting in settings} == {(str(folders / "bert-base"), "mean")}
+    if name == "fine-tuning-optimizers":
+        assert {(setting.run.optimizer, setting.run.lr) for setting in settings} == {
+            ("adamw", 5e-5), ("adagrad", 5e-5), ("sgd", 5e-5)
+        }  # fmt: skip
+
+
+def test_a_study_of_optimizers_tests_its_best_and_draws_learning_curves(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])  # those of single runs
+    monkeypatch.setattr(ClassifyExperiment, "draw", lambda self, folder: [])
+    spec = replace(read_study(find_study_file("fine-tuning-optimizers"), data="data.csv"), seeds=(0, 1))
+    spec = spec.with_base(init=str(folders / "bert-base"), epochs=2, batch_size=8, device="cpu", lr=0.01)
+    study = Study(spec, tmp_path / "study", Here(), Silent())
+    study.folder.mkdir()
+    study.run()
+    result = report(study)
+    assert [Path(figure).name for figure in result["figures"]] == [
+        "study.png", "study.svg", "learning.png", "learning.svg"
+    ]  # fmt: skip
+    assert (tmp_path / "study" / "learning.png").read_bytes().startswith(b"\x89PNG")
+    best = result["best"]["parameters"]["optimizer"]
+    for cell in study.cells:
+        assert bool(cell.read(TEST)) == (cell.setting.parameters["optimizer"] == best)
+    header, _, *rows = result["table"].splitlines()
+    column = [word.strip() for word in header.split("|")].index("training accuracy")
+    for setting, row in zip(spec.settings(), rows, strict=True):
+        cells = [cell for cell in study.cells if cell.setting == setting]
+        shown = float(row.split("|")[column].split("±")[0])
+        lines = [
+            json.loads(line)
+            for cell in cells
+            for line in (cell.folder / "metrics.jsonl").read_text().splitlines()
+            if json.loads(line)["step"] == cell.result["best_step"]
+        ]
+        mean = sum(line["valid"]["train_accuracy"] for line in lines) / len(cells)
+        assert shown == pytest.approx(mean, abs=0.06)  # as rounded to its interval
+
+
+def test_other_initial_weights_are_other_cells(folders, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(folders / "bert-base", copy)
+    assert weights_digest(str(copy)) == weights_digest(str(folders / "bert-base"))
+    (copy / "tokenizer.json").write_text("{}")
+    weights_digest.cache_clear()
+    assert weights_digest(str(copy)) != weights_digest(str(folders / "bert-base"))
+    assert weights_digest(str(folders / "bert-base-run")) != weights_digest(str(folders / "bert-run"))

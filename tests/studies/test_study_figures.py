@@ -97,6 +97,19 @@ def test_no_band_goes_below_what_the_metric_can_be(figures, tmp_path, axis):
     assert figures[0].get_supxlabel() == "intervals are cut off at 1, the minimum"
 
 
+@pytest.mark.parametrize("axis", [{"bptt": [5, 6, 7]}, {"variant": ["a", "b", "c"]}])
+def test_no_band_goes_above_what_the_metric_can_be(figures, tmp_path, axis):
+    """An accuracy is never above 1."""
+    ((name, values),) = axis.items()
+    groups = [Group({name: value}, (1, 2), (0.4, 0.99)) for value in values]
+    accuracy = Metric("accuracy", "max", "accuracy", minimum=0.0, maximum=1.0)
+    drawn(groups, axis, tmp_path, Objective(accuracy))
+    (one,) = figures[0].axes
+    places = [path.vertices[:, int(name == "bptt")] for shape in one.collections for path in shape.get_paths()]
+    assert (np.concatenate(places).min(), np.concatenate(places).max()) == (0.0, 1.0)
+    assert figures[0].get_supxlabel() == "intervals are cut off at 0, the minimum and at 1, the maximum"
+
+
 def test_test_scores_of_all_settings_have_a_panel_of_their_own(figures, tmp_path):
     axes = {"model": [LSTM, TRANSFORMER], "bptt": BPTT}
     groups = study(axes, lambda model, bptt: 100 + 50 / bptt)
@@ -185,7 +198,7 @@ def test_maps_far_from_each_other_have_colours_and_a_bar_of_their_own(best, figu
     assert ends[0] == ends[1] != ends[2] == ends[3], "both splits of a model have the same colours"
     assert all(high - low < 40 for low, high in ends)
     assert [bar.get_ylabel() for bar in bars] == ["perplexity"] * 4
-    assert "each model has its own color scale" in figures[0]._supxlabel.get_text()
+    assert "each value of model has its own color scale" in figures[0]._supxlabel.get_text()
 
 
 def test_a_map_of_equal_numbers_leaves_the_colours_common(figures, tmp_path):

@@ -155,10 +155,27 @@ def test_a_range_is_for_searches(tmp_path):
         read(tmp_path, body)
 
 
+def complete(spec):
+    """A preset with what the command line must give."""
+    return spec.with_base(**dict.fromkeys(spec.required, "given"))
+
+
+def test_what_a_study_requires_must_be_given(tmp_path):
+    body = "required: [init, lr]\nparameters: {width: {values: [8, 16]}}\n"
+    spec = read(tmp_path, body)
+    with pytest.raises(ConfigError, match=r"has no init of its own: give it with --init, a run or a folder"):
+        spec.settings()
+    with pytest.raises(ConfigError, match=r"has no lr of its own: give it with --set lr=VALUE"):
+        spec.with_base(init="weights").settings()
+    assert [setting.run.lr for setting in spec.with_base(init="weights", lr=0.5).settings()] == [0.5, 0.5]
+    with pytest.raises(ConfigError, match=r"required=.init.: it must be a list of names"):
+        read(tmp_path, body.replace("[init, lr]", "init"))
+
+
 @pytest.mark.parametrize("name", list_presets())
 @pytest.mark.parametrize("data", [None, "wikitext-2"])
 def test_every_preset_says_what_it_asks_and_makes_runs(name, data):
-    spec = read_study(find_study_file(name), data=data)
+    spec = complete(read_study(find_study_file(name), data=data))
     assert spec.about.endswith("?")
     assert len(spec.settings()) >= 3
     if data is not None:
@@ -167,7 +184,7 @@ def test_every_preset_says_what_it_asks_and_makes_runs(name, data):
 
 @pytest.mark.parametrize("name", list_presets())
 def test_a_study_written_down_is_the_same_study(name, tmp_path):
-    spec = read_study(find_study_file(name))
+    spec = complete(read_study(find_study_file(name)))
     path = tmp_path / f"{name}.yaml"
     path.write_text(yaml.safe_dump(spec.to_plain(), sort_keys=False))
     again = read_study(path)

@@ -37,6 +37,8 @@ class Options:
     """Preset or YAML file; `list` lists the presets."""
     data: str | None = None
     """Data set, in place of the study's own."""
+    init: str | None = None
+    """Run, or folder of transformers, with the initial weights of every run."""
     set: tuple[str, ...] = ()
     """Settings of every run as `name=value`; they override the study's own."""
     seeds: int | None = None
@@ -132,12 +134,14 @@ def build_spec(options: Options) -> StudySpec:
     if options.of is not None:
         from anaphor.studies.import_runs import read_study_of
 
-        if options.data is not None or options.seeds is not None or options.set:
-            raise ConfigError(f"--of {options.of} has its own settings: leave out --data, --seeds and --set")
+        if any(given is not None for given in (options.data, options.init, options.seeds)) or options.set:
+            raise ConfigError(f"--of {options.of} has its own settings: leave out --data, --init, --seeds and --set")
         spec = read_study_of(options.of, find_study_file(options.study))
     else:
         spec = read_study(find_study_file(options.study), data=options.data)
         given = dict(read_assignment(word) for word in options.set)
+        if options.init is not None:
+            given["init"] = options.init
         for name in [*given, *(["data"] if options.data is not None else [])]:
             refuse_varied(spec, name, options.study)
         spec = spec.with_base(**given)
@@ -169,7 +173,7 @@ def refuse_varied(spec: StudySpec, name: str, study: str) -> None:
         return
     from anaphor.studies.axes import format_value
 
-    flag = "--data" if name == "data" else f"--set {name}"
+    flag = f"--{name}" if name in ("data", "init") else f"--set {name}"
     varied = name if axis == name else f"{name} along the axis {axis}"
     values = f" ({', '.join(map(format_value, spec.axes[axis]))})" if axis in spec.axes else ""
     raise ConfigError(

@@ -308,6 +308,33 @@ def dots(rows: Sequence[Dot], paths: Sequence[Path], *, x_label: str, remark: st
     save_all(figure, paths, remark)
 
 
+def learning_curves(
+    rows: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping[float, float]]]]], paths: Sequence[Path], x_label: str
+) -> None:
+    """Curves of several runs: a row of panels with a common scale for each quantity, in it a panel for each setting, in
+    it the named series. Each run of a series is a thin line {x: y}, their mean a thick one."""
+    across = max(len(panels) for panels in rows.values())
+    figure = new_figure(max(7, 1 + 3 * across), 0.6 + 2.8 * len(rows))
+    grid = figure.subplots(len(rows), across, squeeze=False, sharex=True, sharey="row")
+    handles: dict[str, Any] = {}
+    for place, (y_label, panels) in enumerate(rows.items()):
+        grid[place, 0].set_ylabel(y_label)
+        for axes, (title, series) in zip(grid[place], panels.items(), strict=False):
+            for number, (name, runs) in enumerate(series.items()):
+                style: dict[str, Any] = {"color": COLORS[number], "linestyle": STYLES[number]}
+                for run in runs if len(runs) > 1 else ():
+                    axes.plot(*zip(*run.items(), strict=True), linewidth=0.8, alpha=0.35, **style)
+                common = sorted(set.intersection(*map(set, runs)))
+                mean = [sum(run[x] for run in runs) / len(runs) for x in common]
+                (handles[name],) = axes.plot(common, mean, marker=MARKERS[number], markersize=3.5, **style)
+            axes.set_title("" if place else textwrap.fill(title, 40), fontsize=10)
+            axes.set_xlabel(x_label if place == len(rows) - 1 else "")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.grid(alpha=0.3)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2, frameon=False, fontsize=9)
+    save_all(figure, paths, "")
+
+
 def _canvas() -> tuple[Any, Any]:
     figure = new_figure(7, 4.2)
     return figure, figure.add_subplot()

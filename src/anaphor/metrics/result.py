@@ -32,6 +32,8 @@ class Metric:
     """Metric that this one is a function of; it is then not drawn beside it."""
     minimum: float = -math.inf
     """Smallest possible value; intervals in figures end there."""
+    maximum: float = math.inf
+    """Largest possible value, likewise."""
 
     def __post_init__(self) -> None:
         if self.goal not in ("min", "max"):

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from anaphor.config import user_path
+from anaphor.errors import ConfigError
 from anaphor.registry import IMPORTED, TASKS, files_used_by
 from anaphor.studies.spec import Setting, StudySpec, find_support
 from anaphor.training.files import replace_file
@@ -91,7 +93,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def make_cell(setting: Setting, seed: int, folder: Path, task: str, threads: int) -> Cell:
-    """The folder's name is a digest of settings, data, code, a user's own files, device, torch and threads."""
+    """The folder's name is a digest of settings, data, initial weights, code, a user's own files, device, torch and
+    threads."""
     import torch
 
     auto = "cuda" if torch.cuda.is_available() else "cpu"
@@ -105,6 +108,8 @@ def make_cell(setting: Setting, seed: int, folder: Path, task: str, threads: int
         "torch": torch.__version__,
         "threads": threads,
     }
+    if (init := getattr(setting.run, "init", None)) is not None:
+        parts["init"] = weights_digest(init)
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
     return Cell(setting, seed, folder / key)
 
@@ -125,6 +130,23 @@ def data_digests(task: str, spec: RunSpec) -> Mapping[str, str]:
             found = build_experiment(spec).fingerprint()["data"]
         DIGESTS[key] = found
     return DIGESTS[key]
+
+
+@cache
+def weights_digest(init: str) -> str:
+    """Digest of initial weights: the files of a folder of transformers, or the manifests of a run's checkpoints."""
+    folder = user_path(init)
+    files = [folder / name for name in ("config.json", "tokenizer.json") if (folder / name).is_file()]
+    files += sorted(folder.glob("*.safetensors"))
+    if RunFolder(folder).exists:
+        files = sorted(RunFolder(folder).checkpoints.glob("*/manifest.json"))
+    if not files:
+        raise ConfigError(f"init={init}: there is no run in this folder, and no config.json of transformers")
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 @cache

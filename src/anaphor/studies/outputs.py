@@ -231,7 +231,7 @@ def _draw_maps(
     splits, label = _split_groups(groups, tested, objective)
     present = [fixed for fixed in _combinations(named) if _select([*groups, *tested], fixed)]
     ranges = _color_ranges([_select([*groups, *tested], fixed) for fixed in present], objective)
-    remark = f"each {' and '.join(named)} has its own color scale" if len(set(ranges)) > 1 else ""
+    remark = f"each value of {' and '.join(named)} has its own color scale" if len(set(ranges)) > 1 else ""
     panels = []
     for (fixed, (low, high)), split in product(zip(present, ranges, strict=True), splits):
         values, framed = np.full((len(rows), len(columns)), math.nan), None
@@ -296,10 +296,10 @@ def _select(groups: Sequence[Group], fixed: Mapping[str, Any]) -> list[Group]:
 
 
 def _bounds(group: Group, objective: Objective) -> tuple[float, float, float]:
-    """Mean and interval, NaN where there is none, cut off at the metric's minimum."""
-    of = confidence_interval(group.values)
-    low = math.nan if of.low is None else max(of.low, objective.metric.minimum)
-    return of.mean, low, math.nan if of.high is None else of.high
+    """Mean and interval, NaN where there is none, cut off at the smallest and the largest possible value."""
+    of, metric = confidence_interval(group.values), objective.metric
+    low = math.nan if of.low is None else max(of.low, metric.minimum)
+    return of.mean, low, math.nan if of.high is None else min(of.high, metric.maximum)
 
 
 def _is_wide(values: Sequence[float]) -> bool:
@@ -334,9 +334,11 @@ def _describe_bands(groups: Sequence[Group]) -> str:
 
 def _remark(groups: Sequence[Group], objective: Objective) -> str:
     """What is drawn differently from what was measured."""
-    minimum = objective.metric.minimum
-    lows = [low for g in groups if g.is_ranked and (low := confidence_interval(g.values).low) is not None]
-    cut = f"intervals are cut off at {minimum:g}, the minimum" if min(lows, default=math.inf) < minimum else ""
+    minimum, maximum = objective.metric.minimum, objective.metric.maximum
+    found = [confidence_interval(group.values) for group in groups if group.is_ranked]
+    ends = [f"{minimum:g}, the minimum"] if any(of.low is not None and of.low < minimum for of in found) else []
+    ends += [f"{maximum:g}, the maximum"] if any(of.high is not None and of.high > maximum for of in found) else []
+    cut = f"intervals are cut off at {' and at '.join(ends)}" if ends else ""
     return "; ".join(filter(None, [_not_drawn(groups), cut]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,22 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from anaphor.config import finite
+from anaphor.draw import learning_curves
 from anaphor.errors import DataError
 from anaphor.metrics.result import Metric
-from anaphor.studies.axes import format_setting
+from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.cell import MEASURES, TEST, Cell, data_digests
 from anaphor.studies.findings import describe_findings, describe_trends
 from anaphor.studies.groups import Group, Objective, describe_block_difference
-from anaphor.studies.outputs import draw_study, write_tables
+from anaphor.studies.outputs import SUFFIXES, draw_study, write_tables
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
 from anaphor.studies.study import Study
 from anaphor.training.files import replace_file
+from anaphor.training.run_folder import RunFolder
 
 Axes = dict[str, list[Any]]
+MAX_CURVES = 6  # settings whose learning curves fit side by side
 
 
 def report(study: Study, *, force: bool = False) -> dict[str, Any]:
@@ -50,6 +54,7 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     columns = further_columns(study, settings)
     tables = {"table": write_tables(groups, axes, objective, columns, study.folder)}
     figures = draw_study(groups, axes, objective, study.folder, make_test_groups(study, settings, notes))
+    figures += draw_learning(study, settings)
     for name in further_tables(study):
         tables[f"table_by_{name}"], sentences, paths = report_table(study, settings, axes, name)
         findings, figures = findings + sentences, figures + paths
@@ -211,8 +216,62 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
         metric = choose_metric(study.spec, [result for row in results for result in row])
         title = name if metric == study.spec.target else f"{name} ({metric.label})"
         add(title, [[None if of is None else study.spec.support.value(of, metric) for of in row] for row in results])
+    add(f"training {study.spec.target.label}", [[training_value(study, cell) for cell in row] for row in cells])
     add("test", [[test_value(study, cell) for cell in row] for row in cells])
     return columns
+
+
+def training_value(study: Study, cell: Cell) -> float | None:
+    """Value of the metric on the training batches of the best checkpoint's epoch, as they were seen; None where the
+    task does not measure it."""
+    best, name = cell.result.get("best_step"), f"train_{study.spec.target.name}"
+    values = [line["valid"].get(name) for line in read_history(cell) if line.get("step") == best]
+    return None if not values or values[0] is None else float(values[0])
+
+
+def read_history(cell: Cell) -> list[dict[str, Any]]:
+    """The validations of a cell; none where its file is damaged."""
+    try:
+        lines = RunFolder(cell.folder).read_metrics()
+    except DataError:
+        return []
+    return [
+        line for line in lines if isinstance(line.get("valid"), dict) and isinstance(line.get("epoch"), int | float)
+    ]
+
+
+def draw_learning(study: Study, settings: Sequence[Setting]) -> list[Path]:
+    """Loss and metric of training and validation by epoch, for a few settings side by side."""
+    if not 1 < len(settings) <= MAX_CURVES:
+        return []
+    known = {metric.name: metric for metric in study.spec.definition.metrics}
+    shown = [known["loss"]] if "loss" in known else []
+    if study.spec.target not in shown and study.spec.target.derived_from is None:
+        shown.append(study.spec.target)
+    rows: dict[str, dict[str, dict[str, list[dict[float, float]]]]] = {}
+    for metric, setting in product(shown, settings):
+        names = list(setting.parameters.values())
+        title = format_value(names[0]) if len(names) == 1 else format_setting(setting.parameters)
+        for cell in finished_cells(study, setting):
+            history = read_history(cell)
+            of_training = {
+                line["epoch"]: line.get("train_loss")
+                if metric.name == "loss"
+                else line["valid"].get(f"train_{metric.name}")
+                for line in history
+            }
+            of_validation = {line["epoch"]: line["valid"].get(metric.name) for line in history}
+            for name, values in (("training", of_training), ("validation", of_validation)):
+                curve = {epoch: value for epoch, value in values.items() if isinstance(value, int | float)}
+                if len(curve) > 1:
+                    rows.setdefault(metric.axis, {}).setdefault(title, {}).setdefault(name, []).append(curve)
+    paths = [study.folder / f"learning.{suffix}" for suffix in SUFFIXES]
+    try:
+        if rows:
+            learning_curves(rows, paths, "epoch")
+    except OSError as error:
+        raise DataError(f"cannot write the figures to {study.folder}: {error.strerror or error}") from None
+    return paths if rows else []
 
 
 def choose_metric(spec: StudySpec, results: Sequence[Mapping[str, Any] | None]) -> Metric:

@@ -30,6 +30,8 @@ METHODS = {
 TESTS = {"best": "the selected setting", "all": "every setting, after the selection", "none": "no setting"}
 GOALS = {"min": "minimize", "max": "maximize"}
 PRESETS = Path(__file__).parent / "presets"
+REQUIRED = {"init": "--init, a run or a folder of transformers with pretrained weights", "data": "--data"}
+"""Flags that give what a study may require."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class StudySpec:
     """Task of every run; the first one of the registry if not given."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """Settings of every run; `recipe` names a file with more."""
+    required: tuple[str, ...] = ()
+    """Settings that have no default and must be given with the command, such as `init`."""
     method: str = "grid"
     parameters: tuple[Axis | Range, ...] = ()
     listed: tuple[Mapping[str, Any], ...] = ()
@@ -198,6 +202,10 @@ class StudySpec:
         values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe), self.definition))))
         self._refuse_other_tasks(merged)
         check_fields(kind, merged, "a run of a study")
+        for name in self.required:
+            if merged.get(name) is None:
+                flag = REQUIRED.get(name, f"--set {name}=VALUE")
+                raise ConfigError(f"study {self.name!r} has no {name} of its own: give it with {flag}")
         values = self._merge(
             values, {name: tuple(value) if isinstance(value, list) else value for name, value in merged.items()}
         )
@@ -242,6 +250,7 @@ class StudySpec:
             "about": self.about,
             "task": self.task,
             "base": {key: list(value) if isinstance(value, tuple) else value for key, value in self.base.items()},
+            **({"required": list(self.required)} if self.required else {}),
             "method": self.method,
             "metric": {"name": self.metric, "goal": self.goal},
             "parameters": parameters,
@@ -336,6 +345,10 @@ def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
     values |= {"metric": str(metric.get("name", "")), "goal": str(metric.get("goal", ""))}
     parameters = values.pop("parameters", {})
     values["seeds"] = _read_seeds(values.pop("seeds", 3))
+    required = values.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise ConfigError(f"required={required!r}: it must be a list of names of settings")
+    values["required"] = tuple(required)
     if isinstance(parameters, list):
         if not all(isinstance(setting, dict) for setting in parameters):
             raise ConfigError("each item of parameters must be a mapping of names to values")

@@ -17,8 +17,8 @@ from anaphor.metrics.result import Metric, format_perplexity, format_values
 LOSS = Metric("loss", "min", "loss", "nats per token", digits=4, minimum=0.0)
 PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss", minimum=1.0)
 BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derived_from="loss", minimum=0.0)
-ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0)
-TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0)
+ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0, maximum=1.0)
+TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0, maximum=1.0)
 CALIBRATION = Metric("calibration_error", "min", "calibration error", digits=4, derived_from="loss", minimum=0.0)
 REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
     "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
