@@ -13,6 +13,7 @@ from test_runs import save
 from anaphor import load_run
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
+from anaphor.interchange.pretrained import NoInitialization
 from anaphor.studies.cell import TEST, weights_digest
 from anaphor.studies.report import report
 from anaphor.studies.spec import find_study_file, read_study
@@ -168,3 +169,16 @@ def test_other_initial_weights_are_other_cells(folders, tmp_path):
     weights_digest.cache_clear()
     assert weights_digest(str(copy)) != weights_digest(str(folders / "bert-base"))
     assert weights_digest(str(folders / "bert-base-run")) != weights_digest(str(folders / "bert-run"))
+
+
+def test_weights_that_will_be_read_are_not_drawn_first():
+    weight = torch.full((3, 4), 7.0)
+    with NoInitialization():
+        torch.nn.init.normal_(weight)
+        torch.nn.init.kaiming_uniform_(weight, a=1)
+        torch.nn.init.uniform_(tensor=weight)
+        assert torch.nn.init.zeros_(weight) is weight
+    assert (weight == 7).all()
+    with torch.device("meta"), NoInitialization():
+        assert torch.nn.Embedding(3, 4).weight.is_meta
+    assert (torch.nn.init.zeros_(weight) == 0).all()

@@ -81,7 +81,7 @@ def test_a_worker_goes_on_where_the_result_cannot_be_read_or_is_not_of_the_end(t
     class Reached(Exception):
         pass
 
-    def execute(spec, folder, *, resume, test, threads):
+    def execute(spec, folder, *, resume, test, **options):
         assert (resume, test) == (True, False)
         raise Reached
 

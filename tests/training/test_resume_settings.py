@@ -1,13 +1,20 @@
 """Resuming with other settings or in another environment, and flags that decide on an existing run."""
 
 import json
+import signal
+from dataclasses import replace
 
 import pytest
 import torch
 
+from anaphor import load_run
 from anaphor.cli.main import main
+from anaphor.errors import CheckpointError
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training import checkpoint
+from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder
+from anaphor.training.trainer import NullCallback
 from command_line import override
 
 TRAIN = "train lm --data text --model lstm --width 8 --layers 1 --batch-size 2 --bptt 5 --steps 4 --eval-every 2"
@@ -200,3 +207,70 @@ def test_import_alone_may_be_given_several_times(tmp_path, capsys):
         assert f"{tmp_path / name}.py" in [entry["file"] for entry in recorded]
     capsys.readouterr()
     assert error_of(capsys, [*NEW, *imports, "--seed", "1", "--seed", "1"]) == "--seed is given twice: give it once"
+
+
+CELL = LanguageRunSpec(data="text", model="lstm", width=8, layers=1, batch_size=2, bptt=5, steps=12, eval_every=2)
+CELL = replace(CELL, device="cpu", dropout=0.2, average="ema")
+
+
+class Leaves(NullCallback):
+    """Ends a run in its midst, as a kill does."""
+
+    def on_step(self, progress, loss, count):
+        if progress > 0.6:
+            raise InterruptedError
+
+
+def train(out, callback=None, **options):
+    return execute(CELL, out, callback or NullCallback(), test=False, save_only_model=True, **options)
+
+
+def metrics_of(folder):
+    """Without the times."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["train_loss"], line["lr"], line["valid"]) for line in lines]
+
+
+def saved_parts(folder):
+    return {
+        path.name: sorted(file.stem for file in path.glob("*.safetensors"))
+        for path in (folder / "checkpoints").glob("step-*")
+    }
+
+
+def test_a_run_that_saves_the_best_weights_alone_has_the_result_of_any_other(tmp_path):
+    whole, _ = execute(CELL, tmp_path / "whole", test=False)
+    lean, _ = train(tmp_path / "lean")
+    assert metrics_of(tmp_path / "lean") == metrics_of(tmp_path / "whole")
+    assert (lean["valid"], lean["best_step"]) == (whole["valid"], whole["best_step"])
+    assert saved_parts(tmp_path / "lean") == {f"step-{lean['best_step']}": ["average", "model"]}
+    assert load_run(tmp_path / "lean", device="cpu").evaluate() == load_run(tmp_path / "whole", device="cpu").evaluate()
+    with pytest.raises(CheckpointError, match=r"lean cannot be resumed: it has the weights of its best step alone"):
+        execute(CELL, tmp_path / "lean", test=False, resume=True)
+
+
+@pytest.mark.parametrize(("save_minutes", "resumed_at"), [(60.0, None), (1e-9, "step-7")])
+def test_such_a_run_resumes_exactly_or_starts_anew(tmp_path, save_minutes, resumed_at):
+    """With minutes between the checkpoints that can be resumed, and with one after every step."""
+    train(tmp_path / "whole")
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "parts", Leaves(), save_minutes=save_minutes)
+    resumable = [name for name, parts in saved_parts(tmp_path / "parts").items() if "optimizer" in parts]
+    assert max(resumable, default=None) == resumed_at
+    train(tmp_path / "parts", save_minutes=60.0, resume=True)
+    assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
+    assert (tmp_path / "parts" / "result.json").is_file()
+
+
+def test_such_a_run_that_is_stopped_saves_all_that_a_resume_needs(tmp_path):
+    class Stops(NullCallback):
+        def on_step(self, progress, loss, count):
+            if progress > 0.5:
+                signal.raise_signal(signal.SIGTERM)
+
+    train(tmp_path / "whole")
+    _, code = train(tmp_path / "parts", Stops())
+    assert code == 128 + signal.SIGTERM
+    assert [name for name, parts in saved_parts(tmp_path / "parts").items() if "random" in parts] == ["step-7"]
+    train(tmp_path / "parts", resume=True)
+    assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")

@@ -4,13 +4,14 @@ to one."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from anaphor.data.pretrained_tokenizer import PretrainedTokenizer, tokenizer_json
 from anaphor.data.tokenizer import Tokenizer
@@ -47,6 +48,19 @@ class Pretrained:
     """What should be known about the folder, one line each."""
 
 
+class NoInitialization(TorchFunctionMode):
+    """Inside, `torch.nn.init` leaves tensors alone. On the meta device torch would import its compiler to draw numbers
+    that nobody reads, which takes as long as to import torch."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Sequence[Any] = (), keywords: Mapping[str, Any] | None = None
+    ) -> Any:
+        keywords = keywords or {}
+        if getattr(function, "__module__", "") == "torch.nn.init":
+            return arguments[0] if arguments else keywords["tensor"]
+        return function(*arguments, **keywords)
+
+
 def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -> Pretrained:
     """The model in a folder, in evaluation mode. Nothing in the folder is executed."""
     source = PretrainedFolder(folder)
@@ -59,7 +73,7 @@ def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -
     prefix = kind.prefix_in(source)
     try:
         spec = kind.spec(config, source)
-        with torch.device("meta"):
+        with torch.device("meta"), NoInitialization():
             model: nn.Module = spec.build()
     except ConfigError as error:
         raise DataError(f"{config.file}: {error}") from None

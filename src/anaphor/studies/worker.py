@@ -22,6 +22,7 @@ from anaphor.studies.cell import JOB, MEASURES, STOP, TEST, read_json
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
 
+SAVE_MINUTES = 1.0  # between checkpoints that can be resumed: they are several times as large as the weights
 TIMEOUT = 30.0  # seconds to wait for another worker that is about to leave the folder
 
 
@@ -43,6 +44,7 @@ def main(words: list[str]) -> int:
 def train(folder: Path, job: dict[str, Any]) -> int:
     import torch
 
+    from anaphor.training import checkpoint
     from anaphor.training.load import load_run
     from anaphor.training.run import execute
 
@@ -51,10 +53,17 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     run_folder = RunFolder(folder)
     wait_for_lock(run_folder)
     if read_json(run_folder.result).get("status") != "finished":  # missing, interrupted or damaged
-        _, code = execute(spec, folder, resume=run_folder.exists, threads=job["threads"], test=False)
+        _, code = execute(
+            spec, folder, resume=run_folder.exists, threads=job["threads"], test=False, save_minutes=SAVE_MINUTES,
+            save_only_model=True,
+        )  # fmt: skip
         if code:
             return code
-    experiment = load_run(folder, device=spec.device).experiment
+    best = read_json(run_folder.result).get("best_step")
+    if best is not None:  # all else was for a resume
+        checkpoint.prune(run_folder.checkpoints, keep=0, also=[best])
+    has_measures = TASKS[job["task"]].measure is not None
+    experiment = load_run(folder, device=spec.device).experiment if has_measures else None
     write(folder / MEASURES, {"wanted": job["measures"], **measure(experiment, folder, "valid", job)})
     return 0
 

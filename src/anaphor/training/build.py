@@ -58,6 +58,7 @@ def build_trainer(
     stop: Callable[[], bool],
     *,
     save_minutes: float,
+    save_only_model: bool = False,
     imports: Iterable[ImportedFile],
 ) -> Trainer:
     spec, task = experiment.spec, task_of(experiment.spec)
@@ -79,6 +80,7 @@ def build_trainer(
             average_from=0.5 if spec.average == "tail" else 0.0,
             sample_seed=spec.seed,
             save_seconds=60 * save_minutes,
+            save_only_model=save_only_model,
         ),
         folder=folder,
         callback=callback,

@@ -30,6 +30,8 @@ from anaphor.training.state_dicts import Mismatch, format_shape
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, by the name of the file that holds them."""
 
+ONLY_MODEL = "only_model"
+"""Fact of a checkpoint of weights alone, which cannot be resumed."""
 _MANIFEST, _FACTS = "manifest.json", "facts.json"
 _WEIGHTS = ("model", "average")  # parts that a model computes with
 _REQUIRED_FACTS = ("spec", "data", "progress")
@@ -180,11 +182,14 @@ def _unreadable(error: OSError, path: Path) -> CheckpointError:
 
 
 def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint whose given parts are undamaged, and a warning for each newer one. None: there is none."""
+    """The newest checkpoint that can be resumed and whose given parts are undamaged, and a warning for each newer one
+    that is damaged. None: there is none."""
     warnings: list[str] = []
     for path in newest_first(folder):
         try:
-            return read(path, parts), warnings
+            found = read(path, ())
+            if not found.facts.get(ONLY_MODEL):
+                return found.with_parts(parts), warnings
         except CheckpointError as error:
             warnings.append(f"{error}; skipping this checkpoint")
     return None, warnings
@@ -257,7 +262,7 @@ def _clean_up(folder: Path) -> None:
 
 
 def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Copies on the host, each with memory of its own, and for each tied name the name it is tied to."""
+    """The tensors on the host, each with memory of its own, and for each tied name the name it is tied to."""
     first: dict[Any, str] = {}
     copies, ties = {}, {}
     for name, tensor in tensors.items():
@@ -266,7 +271,9 @@ def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
             ties[name] = first[place]
         else:
             first[place] = name
-            copies[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            # Where its memory is nothing but the tensor, it can be written as it is.
+            is_plain = tensor.is_cpu and tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+            copies[name] = tensor.detach().to("cpu", copy=not is_plain, memory_format=torch.contiguous_format)
     return copies, ties
 
 

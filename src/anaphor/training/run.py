@@ -46,6 +46,7 @@ def execute(
     test: bool = True,
     tensorboard: bool = False,
     save_minutes: float = SAVE_MINUTES,
+    save_only_model: bool = False,
     threads: int | None = None,
     start: float | None = None,
     imports: Iterable[ImportedFile] = (),
@@ -56,7 +57,8 @@ def execute(
     A run that is in the folder is resumed with `resume` (`force`: although settings differ), or replaced with
     `overwrite`. `threads`: number of CPU threads; if not given, that of the run that is resumed, or torch's own for a
     new one. It never follows the load of the machine, because sums are rounded by it. `start`: when the command
-    started, by `time.monotonic`; a budget in minutes counts from there.
+    started, by `time.monotonic`; a budget in minutes counts from there. `save_only_model`: validations save the best
+    weights alone, and what a resume needs is saved every `save_minutes`.
     """
     if tensorboard:
         from anaphor.training.tensorboard import TensorBoard, require_tensorboard
@@ -80,7 +82,13 @@ def execute(
         experiment = build_experiment(spec, data_path=data_path)
         files = {file.path: file for file in (*imports, *files_used_by(spec.task, vars(spec)))}
         trainer = build_trainer(
-            experiment, folder, callback, interruption.is_requested, save_minutes=save_minutes, imports=files.values()
+            experiment,
+            folder,
+            callback,
+            interruption.is_requested,
+            save_minutes=save_minutes,
+            save_only_model=save_only_model,
+            imports=files.values(),
         )
         trainer.start = start
         earlier_test = read_test_result(folder) if resume else None
@@ -223,7 +231,8 @@ def _score(
 ) -> tuple[Result, dict[str, Any]]:
     """Load the best weights and score them on valid. Gives the result, and all but the test split of `result.json`."""
     progress, task = trainer.progress, task_of(experiment.spec)
-    saved = trainer.best_checkpoint(warn)
+    # The last weights may be the best: they need not be read.
+    saved = trainer.best_checkpoint(warn) if progress.best_step != progress.step else None
     if saved is not None:
         saved.load_into(experiment.model)
         if trainer.average is not None:

@@ -71,6 +71,9 @@ class LoopSettings:
     sample_seed: int = 0
     save_seconds: float = 300.0
     """Seconds between checkpoints, beside those of validations."""
+    save_only_model: bool = False
+    """Validations save the weights alone, and only if they are the best so far. What a resume needs, which is several
+    times as large, is saved every `save_seconds`, and when training is stopped."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class Trainer:
     pending: deque[PendingStep] = field(default_factory=deque)
     batches_per_epoch: int = 1
     last_save: float = field(default_factory=time.monotonic)
+    resumable: tuple[int | None, int | None] = (None, None)
+    """Steps of the last checkpoint that can be resumed, and of the best one at that time."""
     start: float = field(default_factory=time.monotonic)
     """When the command started; earlier by the time of those that it resumes."""
     reserve: Callable[[float], float] = lambda validating: 0.0
@@ -131,7 +136,11 @@ class Trainer:
             if self.stop():
                 break
         self._flush()
-        if self.progress.step and not (self.folder.checkpoints / f"step-{self.progress.step}").exists():
+        if self.settings.save_only_model:
+            is_saved = self.progress.step == self.resumable[0] or (self.is_over() and not self.stop())
+        else:
+            is_saved = (self.folder.checkpoints / f"step-{self.progress.step}").exists()
+        if self.progress.step and not is_saved:
             self.save()
 
     def _validation_is_missing(self) -> bool:
@@ -273,31 +282,46 @@ class Trainer:
         if self.events is not None:
             self.events.add(progress.step, line, sample)
         progress.reserve = self.reserve(time.perf_counter() - start)
-        self.save()
+        if not self.settings.save_only_model or time.monotonic() - self.last_save >= self.settings.save_seconds:
+            self.save()
+        elif is_best:
+            self.save(only_model=True)
         self.measure_time()
         self.callback.on_evaluation(self._epochs(), recent["train_loss"], result, is_best)
 
-    def save(self) -> None:
-        """Write a checkpoint. The newest two and the best are kept."""
-        parts = {"model": self.experiment.model.state_dict(), "optimizer": self.step.optimizer.state_dict()}
-        parts["random"] = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            parts["random"]["cuda"] = torch.cuda.get_rng_state()
+    def save(self, *, only_model: bool = False) -> None:
+        """Write a checkpoint, which can be resumed unless it has the weights alone. The newest two and the best are
+        kept; with `save_only_model`, the best and the last that can be resumed."""
+        parts = {"model": self.experiment.model.state_dict()}
         if self.average is not None:
             parts["average"] = self.average.state_dict()
-        if self.carry is not None:
-            parts["carry"] = flatten(self.carry)
+        if not only_model:
+            parts["optimizer"] = self.step.optimizer.state_dict()
+            parts["random"] = {"cpu": torch.get_rng_state()}
+            if torch.cuda.is_available():
+                parts["random"]["cuda"] = torch.cuda.get_rng_state()
+            if self.carry is not None:
+                parts["carry"] = flatten(self.carry)
         self.measure_time()
         facts = {**self.facts, "progress": asdict(self.progress), "schedule": self.schedule.state_dict()}
+        if only_model:
+            facts[checkpoint.ONLY_MODEL] = True
         checkpoint.write(self.folder.checkpoints, self.progress.step, parts, facts)
-        best = [] if self.progress.best_step is None else [self.progress.best_step]
-        checkpoint.prune(self.folder.checkpoints, keep=2, also=best)
+        if not only_model:
+            self.resumable, self.last_save = (self.progress.step, self.progress.best_step), time.monotonic()
+        self._prune()
         self.folder.delete_previous()
-        self.last_save = time.monotonic()
+
+    def _prune(self) -> None:
+        also = [step for step in (self.progress.best_step, *self.resumable) if step is not None]
+        checkpoint.prune(self.folder.checkpoints, keep=0 if self.settings.save_only_model else 2, also=also)
 
     def load(self, saved: checkpoint.Checkpoint) -> None:
         """Restore a checkpoint. The random generators come last, so that nothing draws from them in between."""
         self.progress = saved.validate_for_resume()
+        self.resumable = (saved.step, self.progress.best_step)
+        if self.settings.save_only_model:
+            self._prune()  # weights of later steps, which will be trained again
         self.start -= self.progress.elapsed
         saved.load_into(self.experiment.model)
         self.step.optimizer.load_state_dict(saved.parts["optimizer"])
