@@ -49,8 +49,8 @@ class Pretrained:
 
 
 class NoInitialization(TorchFunctionMode):
-    """Inside, `torch.nn.init` leaves tensors alone. On the meta device torch would import its compiler to draw numbers
-    that nobody reads, which takes as long as to import torch."""
+    """Inside, `torch.nn.init` draws no random numbers. On the meta device torch would import its compiler for them,
+    which takes as long as to import torch."""
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Sequence[Any] = (), keywords: Mapping[str, Any] | None = None
