@@ -419,3 +419,14 @@ def test_initial_weights_of_another_shape_are_named(trained):
     model = build_experiment(ClassifyRunSpec(**{**FULL, "width": 8})).model
     with pytest.raises(Exception, match=r"does not fit: wrong: embedder.embedding.weight is 11 × 16"):
         initialize_from(model, load_initial(str(trained[0])))
+
+
+def test_padded_lengths_are_multiples_of_a_number_that_depends_on_the_device():
+    experiment = build_experiment(ClassifyRunSpec(**SMALL))
+    assert (experiment.pad_to, experiment.resolved_settings()["pad_to"]) == (1, 1)
+    experiment.device = torch.device("cuda")
+    assert experiment.pad_to == 8
+    for number in (4, 8):
+        given = build_experiment(ClassifyRunSpec(**SMALL, pad_to=number))
+        assert {batch.tokens.shape[1] % number for batch in given.batches(0)} == {0}
+        assert given.resolved_settings()["pad_to"] == number

@@ -5,13 +5,17 @@ import json
 import math
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 from anaphor.errors import Diverged
+from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
+from anaphor.training.build import build_experiment, build_step
+from anaphor.training.cuda_graph import WARM_UP
 from anaphor.training.run import execute
 from anaphor.training.step import StepMetrics, StepReport
 from anaphor.training.trainer import NullCallback
@@ -62,6 +66,57 @@ def test_a_captured_step_on_padded_pairs_learns_the_same(name, tmp_path):
     captured = losses(spec, tmp_path / "captured")
     assert captured == pytest.approx(plain, rel=5e-3)
     assert captured[-1] < captured[0]
+
+
+LABELS = ClassifyRunSpec(data="texts.csv", width=32, dropout=0.0, batch_size=16, steps=240, eval_every=80, lr=1e-4)
+CLASSIFIERS = {
+    "transformer": {"model": "transformer", "heads": 2},
+    "bert": {"model": "bert-tiny", "heads": 2, "layers": 2, "lr": 5e-4},
+    "mpnet": {"model": "bert-tiny", "heads": 2, "position": "relative-buckets", "absolute_positions": True,
+              "pooling": "mean", "pooler": "none", "lr": 2e-4},
+    "lstm": {"model": "bidirectional-lstm", "lr": 2e-3},
+    "weighted": {"model": "hybrid", "heads": 2, "class_weights": "balanced", "label_smoothing": 0.1, "lr": 5e-4},
+}  # fmt: skip
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    """Texts of many lengths with one word that says the label."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    rows = [[f"w{word}" for word in random.integers(20, size=random.integers(3, 40))] for _ in range(2000)]
+    labels = random.integers(2, size=len(rows)).tolist()
+    for words, label in zip(rows, labels, strict=True):
+        words[random.integers(len(words))] = ("bad", "good")[label]
+    lines = [f"{' '.join(words)},{label}" for words, label in zip(rows, labels, strict=True)]
+    (tmp_path / "texts.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+
+
+@on_gpu
+@pytest.mark.usefixtures("texts")
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_captured_step_on_labeled_texts_learns_the_same(name, tmp_path):
+    spec = dataclasses.replace(LABELS, dtype="float32", **CLASSIFIERS[name])
+    plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
+    captured = losses(spec, tmp_path / "captured")
+    assert captured == pytest.approx(plain, rel=1e-2)
+    assert captured[-1] < captured[0]
+
+
+@on_gpu
+@pytest.mark.usefixtures("texts")
+def test_texts_of_all_lengths_have_few_captured_shapes():
+    """Lengths are padded to multiples of 8: after some steps nearly every batch finds its graph."""
+    experiment = build_experiment(dataclasses.replace(LABELS, model="transformer", heads=2, device="cuda"))
+    experiment.model.train()
+    assert experiment.resolved_settings()["pad_to"] == 8
+    step, batches = build_step(experiment), experiment.batches(0)
+    for batch in batches:
+        step([batch], None)
+    shapes = {batch.tokens.shape for batch in batches}
+    assert {shape[1] % 8 for shape in shapes} == {0}
+    often = [shape for shape in shapes if sum(batch.tokens.shape == shape for batch in batches) > WARM_UP]
+    assert 1 < len(often) == len(step.graphs)
 
 
 AUGMENTED = {

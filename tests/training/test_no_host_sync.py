@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anaphor.mixers import base
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.embedder import TokenEmbedder
+from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment
@@ -25,6 +26,7 @@ class NoReads(TorchDispatchMode):
 
 TEXT = LanguageRunSpec(data="grammar", width=16, batch_size=4, bptt=8, dropout=0.1, dtype="float32", device="cpu")
 PAIRS = TranslationRunSpec(data="reverse", width=16, batch_size=4, dropout=0.1, label_smoothing=0.1, device="cpu")
+LABELS = ClassifyRunSpec(data="negation", max_examples=32, width=16, batch_size=4, dropout=0.1, device="cpu")
 RUNS = {
     "lstm": dataclasses.replace(TEXT, model="lstm", weight_drop=0.2, dropout_kind="locked", word_dropout=0.1),
     "transformer": dataclasses.replace(TEXT, model="transformer", carry=False),
@@ -35,6 +37,11 @@ RUNS = {
     "translator": dataclasses.replace(PAIRS, model="transformer-translation", layers=2, feedforward=32),
     "mixed": dataclasses.replace(PAIRS, model="mixed", heads=2),
     "state": dataclasses.replace(PAIRS, model="luong", condition="state"),
+    "classifier": dataclasses.replace(LABELS, model="transformer", heads=2),
+    "lstm classifier": dataclasses.replace(LABELS, model="bidirectional-lstm"),
+    "mpnet": dataclasses.replace(
+        LABELS, model="bert-tiny", heads=2, position="relative-buckets", absolute_positions=True
+    ),
     "rdrop": dataclasses.replace(PAIRS, model="mixed", heads=2, rdrop=5.0),
 }
 

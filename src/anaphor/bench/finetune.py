@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -25,6 +25,7 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment
 from anaphor.training.build import build_step
+from anaphor.training.cuda_graph import WARM_UP
 
 PADDINGS = {"max_length": "to 512", "longest": "dynamic"}
 """How the Trainer pads its batches, as `transformers` and as people call it."""
@@ -36,9 +37,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "cuda": {"layers": 12, "heads": 12, "width": 768},
 }
 """Sizes of MiniLM-L6 and of BERT base."""
-BATCH_SIZE = {"cpu": 16, "cuda": 64}
-PAD_TO = {"cpu": 1, "cuda": 8}
-"""Our padded lengths are a multiple of this: fewer shapes mean fewer CUDA graphs."""
+BATCH_SIZE = {"cpu": 16, "cuda": 32}
 VOCABULARY, CLASSES, MAX_LENGTH = 30_522, 2, 512
 TEXTS = 6920
 LENGTHS = {
@@ -75,8 +74,19 @@ def build_ours(device: torch.device) -> OurLoop:
     )
     model = spec.model_spec(VOCABULARY, CLASSES).build().to(device).train()
     experiment = ClassifyExperiment(spec, model, Byte(), ("0", "1"), no_dataset, device=device)
-    batches = LabeledBatches(texts, labels, pad=0, rows=spec.batch_size, pad_to=PAD_TO[device.type], device=device)
-    return OurLoop(build_step(experiment), cycle(spread_lengths(batches)))
+    pad_to = experiment.pad_to  # as in a run
+    batches = spread_lengths(LabeledBatches(texts, labels, pad=0, rows=spec.batch_size, pad_to=pad_to, device=device))
+    loop = OurLoop(build_step(experiment), cycle(batches))
+    if device.type == "cuda":
+        capture_all(loop, batches)
+    return loop
+
+
+def capture_all(loop: OurLoop, batches: Sequence[LabeledBatch]) -> None:
+    """Train on a batch of each shape until its step is captured, which would otherwise happen while it is timed."""
+    for batch in {batch.tokens.shape: batch for batch in batches}.values():
+        for _ in range(WARM_UP + 1):
+            loop.step_once([batch], None)
 
 
 def no_dataset() -> Dataset:

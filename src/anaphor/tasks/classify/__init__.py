@@ -89,8 +89,8 @@ class ClassifyTraining(FineTuning, TrainingSection):
     lr: float | None = None
     """Learning rate (peak value); for adamw 0.002, 0.0005 with attention only, 0.00005 with --init; else the
     optimizer's usual one."""
-    pad_to: int = 1
-    """Padded lengths are a multiple of this, for fewer shapes."""
+    pad_to: int | None = None
+    """Padded lengths are a multiple of this, for fewer shapes (if not given: 8 on a GPU, else 1)."""
     label_smoothing: float = 0.0
     """Label smoothing."""
     class_weights: str = "none"

@@ -36,6 +36,9 @@ MAX_LENGTH = 512
 EVAL_ROWS = 128
 """Texts that are scored at once."""
 SAMPLES = 4
+PAD_TO = {"cuda": 8}
+"""Padded lengths are a multiple of this if not given, 1 on other devices. On a GPU every shape of a batch has a CUDA
+graph of its own: there should be few, and each be used often."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,11 @@ class ClassifyExperiment(Experiment):
         wanted = MAX_LENGTH if self.spec.max_length is None else self.spec.max_length
         return wanted if self.model.limit is None else min(wanted, self.model.limit)
 
+    @property
+    def pad_to(self) -> int:
+        """Padded lengths are a multiple of this."""
+        return PAD_TO.get(self.device.type, 1) if self.spec.pad_to is None else self.spec.pad_to
+
     def encode_text(self, text: str) -> tuple[Ids, bool]:
         """Token ids of a text as the model reads it, and whether it was truncated."""
         ids = np.array(self.tokenizer.encode_text(text), np.int32)
@@ -129,8 +137,8 @@ class ClassifyExperiment(Experiment):
             raise ConfigError("the model was converted without a head: train one with `anaphor train classify --init`")
 
     def _batches(self, texts: Sequence[Ids], labels: Sequence[int], rows: int) -> LabeledBatches:
-        spec, pad = self.spec, self.tokenizer.pad
-        return LabeledBatches(texts, labels, pad=pad, rows=rows, pad_to=spec.pad_to, seed=spec.seed, device=self.device)
+        options: dict[str, Any] = {"pad": self.tokenizer.pad, "pad_to": self.pad_to, "seed": self.spec.seed}
+        return LabeledBatches(texts, labels, rows=rows, device=self.device, **options)
 
     def batches(self, epoch: int) -> LabeledBatches:
         return self.split(TRAIN).batches.at_epoch(epoch)
@@ -273,7 +281,8 @@ class ClassifyExperiment(Experiment):
     def resolved_settings(self) -> dict[str, Any]:
         is_bag = isinstance(self.model, BagOfWords)
         own = {} if self.model.spec is None else resolve_options(ClassifyModelOptions, self.model.spec.resolved())
-        return own | {"tokenizer": self.tokenizer.kind, "max_length": None if is_bag else self.max_length}
+        length = None if is_bag else self.max_length
+        return own | {"tokenizer": self.tokenizer.kind, "max_length": length, "pad_to": self.pad_to}
 
     def statistics(self) -> dict[str, Any]:
         batches = self.split(TRAIN).batches
