@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from anaphor.errors import CheckpointError, ConfigError
 from anaphor.models import build, build_seq2seq
@@ -390,3 +391,25 @@ def test_a_step_is_that_of_torch(name):
     ours = trained(lambda optimizer: optimizer.step())
     assert torch.equal(ours, trained(lambda optimizer: [part.step() for part in optimizer.parts]))
     assert not torch.equal(ours, trained(lambda optimizer: None))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "adagrad", "muon"])
+def test_step_hooks_of_torch_are_called(name):
+    model, called = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)), []
+    optimizer = build_optimizer(OptimizerSpec(optimizer=name, lr=0.1), model)
+    (first, *_) = optimizer.parts
+    first.register_step_pre_hook(lambda part, args, kwargs: called.append(("before", part)))
+    first.register_step_post_hook(lambda part, args, kwargs: called.append(("after", part)))
+    model(torch.randn(5, 4)).square().sum().backward()
+    optimizer.step()
+    assert called == [("before", first), ("after", first)]
+
+
+def test_step_hooks_of_all_optimizers_are_called():
+    model, called = torch.nn.Linear(4, 8), []
+    optimizer = build_optimizer(OptimizerSpec(optimizer="adamw"), model)
+    for register in (register_optimizer_step_pre_hook, register_optimizer_step_post_hook):
+        handle = register(lambda part, args, kwargs: called.append(part))
+        optimizer.step()
+        handle.remove()
+    assert called == [*optimizer.parts, *optimizer.parts]

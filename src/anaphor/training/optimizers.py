@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import optimizer as torch_optimizer
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
@@ -331,11 +332,17 @@ class Optimizer:
 def _step(part: TorchOptimizer) -> None:
     """`part.step()`. Torch's own optimizers would import its compiler first, used or not, which takes as long as to
     import torch."""
-    if type(part) not in _STATE:
+    if type(part) not in _STATE or _has_step_hooks(part):
         part.step()
         return
     with torch.no_grad():
         inspect.unwrap(type(part).step)(part)
+
+
+def _has_step_hooks(part: TorchOptimizer) -> bool:
+    """Whether a hook is called before or after each step of this optimizer, or of all: torch wraps them around it."""
+    own = (part._optimizer_step_pre_hooks, part._optimizer_step_post_hooks)
+    return any((*own, torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks))
 
 
 def _import_no_compiler() -> None:
