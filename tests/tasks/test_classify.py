@@ -16,7 +16,7 @@ from anaphor.data.dataset import LABELED_COLUMNS
 from anaphor.data.negation import Negation
 from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.classify import ClassifyRunSpec
-from anaphor.tasks.classify.experiment import build_experiment
+from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
 from anaphor.training.build import build_step
 from anaphor.training.finetune import check_vocabulary, initialize_from, load_initial, merged_weights
 from anaphor.training.run import execute
@@ -57,6 +57,25 @@ def trained(tmp_path_factory):
         result, code = execute(ClassifyRunSpec(**FULL, epochs=4, lr=0.01), out)
     assert code == 0
     return out, result
+
+
+def test_the_confusion_matrix_is_of_the_final_scores_without_another_pass(tmp_path, monkeypatch):
+    passes, drawn, logits = [], [], ClassifyExperiment.logits
+
+    def counted(self, batches):
+        passes.append(sum(batch.count for batch in batches))
+        return logits(self, batches)
+
+    def keep(counts, classes, stem):
+        drawn.append(counts.tolist())
+        return []
+
+    monkeypatch.setattr(ClassifyExperiment, "logits", counted)
+    monkeypatch.setattr("anaphor.draw.cells.draw_confusion", keep)
+    monkeypatch.setattr("anaphor.tasks.classify.figures.draw_learning", lambda *given: [])
+    result, _ = execute(ClassifyRunSpec(**SMALL, steps=4, eval_every=2), tmp_path / "run", test=False)
+    assert passes == [30, 4, 30, 4, 30]  # twice validation with its samples, and the best weights
+    assert drawn == [result["valid"]["confusion"]["counts"]]
 
 
 def test_a_small_model_learns_and_its_result_has_all_scores(trained):

@@ -141,6 +141,33 @@ def digests(out):
     return {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
 
 
+def test_the_figures_are_of_the_final_scores_without_another_pass(tmp_path, monkeypatch):
+    passes, drawn, compute = [], [], ImageExperiment.compute_logits
+
+    def counted(self, images):
+        passes.append(len(images))
+        return compute(self, images)
+
+    def keep(counts, classes, stem):
+        drawn.append(counts.tolist())
+        return []
+
+    monkeypatch.setattr(ImageExperiment, "compute_logits", counted)
+    monkeypatch.setattr("anaphor.draw.cells.draw_confusion", keep)
+    monkeypatch.setattr("anaphor.tasks.images.figures.draw_mistakes", lambda *given: [])
+    result, _ = execute(ImageRunSpec(**SMALL, steps=4, eval_every=2), tmp_path / "run", test=False)
+    assert passes == [21, 8, 21, 8, 21]  # twice validation with its samples, and the best weights
+    assert drawn == [result["valid"]["confusion"]["counts"]]
+
+    passes.clear()
+    experiment = build_experiment(ImageRunSpec(**SMALL, steps=1))
+    experiment.score("valid")
+    experiment.draw(tmp_path)
+    assert passes == [21]
+    experiment.draw(tmp_path)  # the model may have other weights by now
+    assert passes == [21, 21]
+
+
 def test_resume_is_exact_with_augmentation_mixup_and_ema(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "draw_curves", lambda folder, task: [])  # figures take longer than the steps
     monkeypatch.setattr(ImageExperiment, "draw", lambda self, folder: [])

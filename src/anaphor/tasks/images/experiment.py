@@ -120,6 +120,8 @@ class ImageExperiment(Experiment):
         )
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
+        self._valid_logits: Tensor | None = None
+        """Those of the last `score`, until the figures are drawn from them."""
 
     @property
     def source(self) -> ImageDataset:
@@ -146,6 +148,7 @@ class ImageExperiment(Experiment):
         """Score other data from now on; their classes must be among those of the model."""
         self._open_images = cache(lambda: load_images(name, self.facts.image_size))
         self.split.cache_clear()
+        self._valid_logits = None
 
     def batches(self, epoch: int) -> EpochBatches:
         spec = self.spec
@@ -225,17 +228,18 @@ class ImageExperiment(Experiment):
             write_looks(looks, self.spec.model, self.model, Path(out))
         return looks
 
-    def measure(self, split: str) -> ClassScores:
-        loaded = self.split(split)
-        return score_classes(self.compute_logits(loaded.images), loaded.labels)
-
     def evaluate(self, split: str) -> Result:
-        return self._result(split, self.measure(split))
+        loaded = self.split(split)
+        return self._result(split, score_classes(self.compute_logits(loaded.images), loaded.labels))
 
     def score(self, split: str) -> Result:
         """All metrics, with accuracy by class and the confusion matrix."""
-        scores, names = self.measure(split), self.facts.classes
-        return self._result(split, scores, {"images": len(self.split(split)), **scores.details(names)})
+        loaded = self.split(split)
+        logits = self.compute_logits(loaded.images)
+        if split == "valid":
+            self._valid_logits = logits
+        scores = score_classes(logits, loaded.labels)
+        return self._result(split, scores, {"images": len(loaded), **scores.details(self.facts.classes)})
 
     def _result(self, split: str, scores: ClassScores, details: Mapping[str, Any] | None = None) -> Result:
         return Result(scores.values, self.signature_facts(split), details or {})
@@ -253,11 +257,14 @@ class ImageExperiment(Experiment):
         }
 
     def draw(self, folder: Path) -> list[Path]:
-        """The confusion matrix and a gallery of mistakes of validation."""
+        """The confusion matrix and a gallery of mistakes of validation, as it was scored last."""
         from anaphor.draw.cells import draw_confusion
         from anaphor.tasks.images.figures import draw_mistakes
 
-        valid, logits = self.split("valid"), self.compute_logits(self.split("valid").images)
+        valid, logits = self.split("valid"), self._valid_logits
+        self._valid_logits = None  # used once: the weights may change
+        if logits is None:
+            logits = self.compute_logits(valid.images)
         scores = score_classes(logits, valid.labels)
         figures = draw_confusion(scores.confusion.numpy(), self.facts.classes, folder / "confusion")
         return figures + draw_mistakes(valid, logits, folder / "mistakes")
