@@ -11,6 +11,7 @@ import anaphor.evaluation
 from anaphor.evaluation import Cancelled, progress_listener, report_progress
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.experiment import Experiment
+from anaphor.training.optimizers import Optimizer
 from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Budget
@@ -85,6 +86,7 @@ def test_minutes_are_those_of_the_whole_command():
     assert budget.spent(9, 3.0, reserve=1e9) == 0.5, "a tenth is never reserved"
     assert budget.spent(9, 3.0, other=1e9) == 1
     assert budget.spent(0, 0.0, other=1e9) == 0, "there is one step at least"
+    assert 0 < budget.spent(1, 0.0) < 0.01, "nobody knows how long the first step will take"
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +138,22 @@ def test_validation_and_scoring_fit_into_the_minutes(text, tmp_path, passing):
     steps = result["steps"]
     result, code = execute(spec_of(text, 30), tmp_path / "run", resume=True, warn=warnings.append)
     assert (code, result["status"], result["steps"]) == (0, "finished", steps), "a finished run stays finished"
+
+
+@pytest.mark.parametrize("budget", [{"steps": 20}, {"minutes": 0.1}])
+def test_no_step_of_a_warmup_is_wasted(budget, text, tmp_path, passing, monkeypatch):
+    rates, set_lr = [], Optimizer.set_lr
+
+    def keep(self, lr):
+        rates.append(lr)
+        set_lr(self, lr)
+
+    monkeypatch.setattr(Optimizer, "set_lr", keep)
+    spec = dataclasses.replace(spec_of(text, 6), minutes=None, lr=0.5, warmup=0.5, schedule="constant")
+    execute(dataclasses.replace(spec, **budget), tmp_path / "run", test=False, warn=lambda line: None)
+    assert 0 < rates[0] < rates[1] < max(rates) == 0.5
+    if "steps" in budget:
+        assert rates[:11] == pytest.approx([0.5 * (step + 1) / 10 for step in range(10)] + [0.5])
 
 
 def test_minutes_that_one_validation_exceeds_end_unscored_and_resuming_scores(text, tmp_path, passing):

@@ -175,6 +175,8 @@ class Budget:
             return steps / self.steps
         if not steps:
             return 0.0  # one step at least
+        if not seconds:
+            return FIRST_STEP  # asked before the first step, whose time is not known
         available = self.available(other, reserve)
         return seconds / available if available > 0 else 1.0
 
@@ -185,6 +187,7 @@ class Budget:
 
 
 DEFAULT_EPOCHS = RunSpec.default_epochs
+FIRST_STEP = 0.001  # fraction of a budget in minutes that the first step counts as: more than 0, for the warmup
 MIN_TRAINING = 0.1  # part of the minutes that is never reserved
 
 

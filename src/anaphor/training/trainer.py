@@ -166,7 +166,9 @@ class Trainer:
 
     def _spent(self, more: int = 0) -> float:
         done = self.progress
-        return self.budget.spent(done.step + more, done.seconds, done.elapsed - done.seconds, done.reserve)
+        # Steps to come are expected to take as long as those before.
+        seconds = done.seconds + more * done.seconds / max(done.step, 1)
+        return self.budget.spent(done.step + more, seconds, done.elapsed - done.seconds, done.reserve)
 
     def is_over(self) -> bool:
         """Whether the budget is spent, or training stopped early."""
