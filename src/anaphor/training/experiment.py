@@ -78,8 +78,8 @@ class Experiment(ABC):
         return self.score("test")
 
     def draw(self, folder: Path) -> list[Path]:
-        """Draw figures of the final model, which was just scored on valid, into the folder, beside the curves; give their
-        paths."""
+        """Draw figures of the final model, which was just scored on valid, into the folder, beside the curves. Gives
+        their paths."""
         return []
 
     def sample(self, seed: int) -> str:
