@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import LossTotal
 from anaphor.models.language_model import LanguageModel, ModelState
+
+Item = TypeVar("Item")
 
 # Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is
 # long. Each call of the model has a fixed cost, too, so a chunk has a minimum size.
@@ -191,3 +193,11 @@ def report_progress(name: str, done: int, total: int) -> None:
     """Call all listeners. Costs next to nothing where there are none."""
     for listener in _listeners.get():
         listener(name, done / max(total, 1))
+
+
+def track_progress(name: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Each item in turn; all listeners are called before the first and after each."""
+    report_progress(name, 0, len(items))
+    for number, item in enumerate(items, 1):
+        yield item
+        report_progress(name, number, len(items))

@@ -15,6 +15,7 @@ from anaphor.data import InMemory
 from anaphor.data.dataset import LABELED_COLUMNS
 from anaphor.data.negation import Negation
 from anaphor.errors import ConfigError, DataError
+from anaphor.evaluation import progress_listener
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
 from anaphor.training.build import build_step
@@ -157,7 +158,10 @@ def test_long_texts_are_truncated_and_counted(tmp_path):
 def test_look_shows_attention_and_gradient_times_input(trained, capsys, tmp_path):
     out, _ = trained
     words = ["look", str(out), "a very red house", "--out", str(tmp_path / "look"), "--json", "--device", "cpu"]
-    assert main(words) == 0
+    reports = []
+    with progress_listener(lambda what, share: reports.append((what, share))):
+        assert main(words) == 0
+    assert [share for what, share in reports if what == "drawing"] == pytest.approx([0, 1 / 3, 2 / 3, 1])
     plain = json.loads(capsys.readouterr().out)
     assert plain["tokens"] == ["<eos>", "a", "very", "red", "house"]
     assert plain["contributions_to"] == plain["label"] == "warm"

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -50,6 +51,17 @@ def run(tmp_path_factory):
 
 def files(run, *names):
     return [str(run.parent / name) for name in names]
+
+
+@pytest.mark.parametrize(("terminal", "flags"), [(True, []), (True, ["--json"]), (False, [])])
+def test_look_has_a_progress_bar_in_a_terminal(terminal, flags, run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("draw_views", "draw_layers", "draw_heads"):
+        monkeypatch.setattr(image_figures, name, lambda looks, folder: [])
+    assert main(["look", str(run), "--examples", "2", "--out", str(tmp_path), "--device", "cpu", *flags]) == 0
+    shown = capsys.readouterr().err
+    assert ("looking" in shown and "drawing" in shown) == (terminal and not flags)
 
 
 # ---- predict

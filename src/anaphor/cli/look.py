@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,22 @@ def run(words: Sequence[str]) -> int:
     own: Any = options
     own.validate(options.run)
     load = partial(load_experiment, options, task=task.name)
-    plain, lines = own.look(load_experiment(options), options.run, options.out, load, warn)
+    experiment = load_experiment(options)
+    with _shown_progress(options.json):
+        plain, lines = own.look(experiment, options.run, options.out, load, warn)
     text = json.dumps(finite(plain), allow_nan=False) if options.json else "\n".join(lines)
     print(for_terminal(text, sys.stdout))
     return 0
+
+
+@contextmanager
+def _shown_progress(is_json: bool) -> Iterator[None]:
+    """A progress bar in a terminal, unless a program reads the result."""
+    from anaphor.cli.progress import Bar, SecondBar
+    from anaphor.evaluation import progress_listener
+
+    if is_json or not sys.stderr.isatty():
+        yield
+        return
+    with Bar("looking") as bar, progress_listener(SecondBar(bar, alone=True)):
+        yield

@@ -79,6 +79,7 @@ def look_at(experiment: ClassifyExperiment, text: str, label: str | None = None)
 
 def write(look: ClassLook, run: str, out: Path) -> list[Path]:
     """Write the page and the figures, and give their paths."""
+    from anaphor.evaluation import track_progress
     from anaphor.inspect.figures import draw_attention, draw_contributions, draw_units
     from anaphor.inspect.page import build_page
     from anaphor.training.files import replace_file
@@ -86,11 +87,10 @@ def write(look: ClassLook, run: str, out: Path) -> list[Path]:
     page, _ = build_page({run: look})
     with writing_to(out):
         replace_file(out / "attention.html", page.encode())
+        figures = (draw_contributions, draw_attention, draw_units)
         return [
             out / "attention.html",
-            *draw_contributions(look, out),
-            *draw_attention(look, out),
-            *draw_units(look, out),
+            *(path for draw in track_progress("drawing", figures) for path in draw(look, out)),
         ]
 
 

@@ -63,6 +63,8 @@ def look_at(
     warn: Callable[[str], None] | None = None,
 ) -> list[ImageLook]:
     """The maps of image files, or of the first images of validation."""
+    from anaphor.evaluation import track_progress
+
     if paths:
         images = experiment.read_images(paths, *([] if warn is None else [warn]))
         names, labels, boxes = [str(path) for path in paths], None, None
@@ -73,12 +75,12 @@ def look_at(
     return [
         look_at_image(
             experiment,
-            name,
-            pixels,
+            names[number],
+            images[number],
             None if labels is None else labels[number],
             None if boxes is None else boxes[number].tolist(),
         )
-        for number, (name, pixels) in enumerate(zip(names, images, strict=True))
+        for number in track_progress("looking", range(len(names)))
     ]
 
 
@@ -102,6 +104,7 @@ def look_at_image(
 
 def write_looks(looks: Sequence[ImageLook], run: str, model: ImageClassifier, out: Path) -> list[Path]:
     """Write the page and the figures. Gives their paths."""
+    from anaphor.evaluation import track_progress
     from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
     from anaphor.inspect.image_page import image_page
     from anaphor.training.files import replace_file
@@ -109,7 +112,8 @@ def write_looks(looks: Sequence[ImageLook], run: str, model: ImageClassifier, ou
     page = out / "attention.html"
     with writing_to(out):
         replace_file(page, image_page(looks, run, describe_layers(model)).encode())
-        return [page, *draw_views(looks, out), *draw_layers(looks, out), *draw_heads(looks[0], out)]
+        figures = ((draw_views, looks), (draw_layers, looks), (draw_heads, looks[0]))
+        return [page, *(path for draw, shown in track_progress("drawing", figures) for path in draw(shown, out))]
 
 
 def describe_layers(model: ImageClassifier) -> str:

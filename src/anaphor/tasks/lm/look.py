@@ -75,6 +75,7 @@ class LookOptions:
 
     def write(self, looks: Mapping[str, TextLook], out: Path) -> tuple[list[Path], tuple[str, ...]]:
         """Write the page and the figures. Gives their paths, and a sentence for each thing that was left out."""
+        from anaphor.evaluation import track_progress
         from anaphor.inspect.figures import draw_attention, draw_units
         from anaphor.inspect.page import build_page
         from anaphor.training.files import replace_file
@@ -87,7 +88,8 @@ class LookOptions:
         written = [out / "attention.html"]
         with writing_to(out):
             replace_file(written[0], page.encode())
-            for ending, (name, look) in zip(("", "-compared"), looks.items(), strict=False):
+            named = [*zip(("", "-compared"), looks.items(), strict=False)]
+            for ending, (name, look) in track_progress("drawing", named):
                 title = name if len(looks) > 1 else ""
                 if not self._missing(look):
                     written += draw_attention(look, out, self.layer, self.head, stem=f"attention{ending}", run=title)
