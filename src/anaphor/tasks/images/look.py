@@ -112,8 +112,12 @@ def write_looks(looks: Sequence[ImageLook], run: str, model: ImageClassifier, ou
     page = out / "attention.html"
     with writing_to(out):
         replace_file(page, image_page(looks, run, describe_layers(model)).encode())
-        figures = ((draw_views, looks), (draw_layers, looks), (draw_heads, looks[0]))
-        return [page, *(path for draw, shown in track_progress("drawing", figures) for path in draw(shown, out))]
+        figures: tuple[Callable[[], list[Path]], ...] = (
+            lambda: draw_views(looks, out),
+            lambda: draw_layers(looks, out),
+            lambda: draw_heads(looks[0], out),
+        )
+        return [page, *(path for draw in track_progress("drawing", figures) for path in draw())]
 
 
 def describe_layers(model: ImageClassifier) -> str:
