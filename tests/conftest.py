@@ -1,5 +1,6 @@
 """Every test starts from the same seed, in double precision, on one thread: two workers share two cores."""
 
+import gc
 import os
 import signal
 
@@ -26,9 +27,19 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Also for what fixtures of modules compute before the first test.
 torch.set_num_threads(1)
 
+# A process may be killed in a test, the machine is not: to wait for the disk at each checkpoint takes long.
+os.fsync = lambda handle: None
+
 # A busy machine is no mistake of the code: what has a time limit says so itself.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays to the end: to look for garbage in it again and again takes long."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(700, 10, 100)
 
 
 @pytest.fixture(autouse=True)

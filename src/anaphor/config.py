@@ -105,6 +105,7 @@ def check_name(name: str, what: str) -> None:
         )
 
 
+@cache
 def section_of(kind: type, name: str) -> str:
     """The section that a field belongs to; empty for none. The class that declares it last decides."""
     for owner in kind.__mro__:
@@ -129,21 +130,28 @@ def field_docs(kind: type) -> Mapping[str, str]:
     """The docstring behind each field of a dataclass, its bases included. A generated field has it as metadata."""
     docs: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(owner):
-            continue
-        docs |= {field.name: field.metadata["help"] for field in dataclasses.fields(owner) if "help" in field.metadata}
-        try:
-            body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        except (OSError, TypeError, SyntaxError):  # made at run time, or in a notebook
-            continue
-        assert isinstance(body, ast.ClassDef)
-        for statement, following in zip(body.body, body.body[1:], strict=False):
-            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-                text = following.value
-                if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                    assert isinstance(statement.target, ast.Name)
-                    docs[statement.target.id] = " ".join(text.value.split())
+        if dataclasses.is_dataclass(owner):
+            docs |= _own_field_docs(owner)
     return types.MappingProxyType(docs)
+
+
+@cache  # for each class alone: options of commands are made of the same bases again and again
+def _own_field_docs(owner: Any) -> dict[str, str]:
+    docs = {field.name: field.metadata["help"] for field in dataclasses.fields(owner) if "help" in field.metadata}
+    if not inspect.get_annotations(owner):
+        return docs  # it declares no field
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+    except (OSError, TypeError, SyntaxError):  # made at run time, or in a notebook
+        return docs
+    assert isinstance(body, ast.ClassDef)
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+            text = following.value
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                assert isinstance(statement.target, ast.Name)
+                docs[statement.target.id] = " ".join(text.value.split())
+    return docs
 
 
 def optional_section(kind: type, name: str, section: str, exclude: Iterable[str] = ()) -> Any:
@@ -266,7 +274,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if size > LARGEST_FILE:
         raise ConfigError(f"{path} has {size:,} bytes; a spec has at most {LARGEST_FILE:,}")
     try:
-        values = from_text(path.read_text(encoding="utf-8"))
+        values = from_text(path.read_text(encoding="utf-8"), fast=True)
     except ConfigError as error:
         raise ConfigError(f"{path} {error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date or a number that is none is a ValueError
