@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from anaphor import registry
 from anaphor.bench.images import declare_operators
+from anaphor.training.run_folder import draw_curves
 
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
 if not torch.cuda.is_available():
@@ -64,11 +65,20 @@ def _own_registry(monkeypatch):
     registry.IMPORTED.update(imported)
 
 
-@pytest.fixture(autouse=True)
-def _no_curves(request, monkeypatch):
+@pytest.fixture(autouse=True, scope="session")
+def _no_curves():
     """A run of a few steps draws no curves, a third of its time, unless the test is marked `curves`."""
-    if request.node.get_closest_marker("curves") is None:
-        monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _curves(request):
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("curves") is not None:
+            patch.setattr("anaphor.training.run.draw_curves", draw_curves)
+        yield
 
 
 @pytest.fixture

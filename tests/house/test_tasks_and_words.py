@@ -72,19 +72,19 @@ import json, sys, threading
 from pathlib import Path
 source = sys.argv[1]
 ran = set()
-def profile(frame, event, argument):
+def trace(frame, event, argument):  # of calls only, for it returns nothing that would trace lines
     code = frame.f_code
     is_function = code.co_flags & 1 and not code.co_name.startswith("<")  # not the body of a class or a module
-    if event == "call" and is_function and code.co_filename.startswith(source):
+    if is_function and code.co_filename.startswith(source):
         ran.add(code.co_filename)
 from anaphor.data.grammar import GrammarDataset
 for split in ("train", "valid", "test"):
     GrammarDataset().read(split)  # drawn once for the whole process, and tedious to watch
-sys.setprofile(profile)
-threading.setprofile(profile)
+sys.settrace(trace)
+threading.settrace(trace)
 from anaphor.cli.main import main
 code = main(["train", "lm", "--data", "grammar", "--steps", "2", "--out", sys.argv[2], "--json"])
-sys.setprofile(None)
+sys.settrace(None)
 imported = [name for name in sys.modules if name.split(".")[0] == "anaphor"]
 compiler = "torch._dynamo" in sys.modules
 print(json.dumps({"code": code, "ran": sorted(ran), "imported": sorted(imported), "compiler": compiler}))
