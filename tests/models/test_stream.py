@@ -23,7 +23,7 @@ def live_bytes() -> int:
     return sum(storages.values())
 
 
-SOON = [("transformer-xl", True, 20_000), ("linear", False, 20_000)]
+SOON = [("transformer-xl", True, 12_000), ("linear", False, 12_000)]
 LATE = [(name, grad, 100_000) for name in ("transformer-xl", "linear", "lstm") for grad in (False, True)]
 
 

@@ -21,10 +21,12 @@ from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experime
 from anaphor.training.build import build_step
 from anaphor.training.finetune import check_vocabulary, initialize_from, load_initial, merged_weights
 from anaphor.training.run import execute
+from anaphor.training.run_folder import draw_curves
 from anaphor.training.trainer import NullCallback
 
 SMALL = {"data": "colors", "width": 16, "batch_size": 16, "device": "cpu", "dtype": "float32"}
 FULL = {**SMALL, "model": "transformer", "layers": 2, "heads": 2}
+DRAW = ClassifyExperiment.draw
 WARM, COLD = ("red", "orange", "pink"), ("blue", "green", "gray")
 
 
@@ -46,6 +48,7 @@ def _data(monkeypatch, tmp_path):
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(registry.DATASETS._entries, "colors", colors)
+    monkeypatch.setattr(ClassifyExperiment, "draw", lambda self, folder: [])  # figures take longer than the steps
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,7 @@ def trained(tmp_path_factory):
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.DATASETS._entries, "colors", colors)
+        patch.setattr("anaphor.training.run.draw_curves", draw_curves)
         out = tmp_path_factory.mktemp("classify") / "run"
         result, code = execute(ClassifyRunSpec(**FULL, epochs=4, lr=0.01), out)
     assert code == 0
@@ -72,6 +76,7 @@ def test_the_confusion_matrix_is_of_the_final_scores_without_another_pass(tmp_pa
         return []
 
     monkeypatch.setattr(ClassifyExperiment, "logits", counted)
+    monkeypatch.setattr(ClassifyExperiment, "draw", DRAW)
     monkeypatch.setattr("anaphor.draw.cells.draw_confusion", keep)
     monkeypatch.setattr("anaphor.tasks.classify.figures.draw_learning", lambda *given: [])
     result, _ = execute(ClassifyRunSpec(**SMALL, steps=4, eval_every=2), tmp_path / "run", test=False)

@@ -25,6 +25,7 @@ from anaphor.tasks.images.study import STUDY
 from anaphor.training import run
 from anaphor.training.build import build_step
 from anaphor.training.run import execute
+from anaphor.training.run_folder import draw_curves
 from anaphor.training.trainer import NullCallback
 
 SMALL = {"data": "bars", "width": 16, "layers": 1, "batch_size": 16, "device": "cpu", "dtype": "float32"}
@@ -66,7 +67,9 @@ def trained(tmp_path_factory):
     registry.DATASETS._entries["bars"] = bars
     out = tmp_path_factory.mktemp("images") / "run"
     spec = ImageRunSpec(**SMALL, steps=160, lr=0.01, crop_padding=1, eval_every=80)
-    result, code = execute(spec, out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "draw_curves", draw_curves)
+        result, code = execute(spec, out)
     registry.DATASETS._entries = entries
     assert code == 0
     return out, result
@@ -169,7 +172,6 @@ def test_the_figures_are_of_the_final_scores_without_another_pass(tmp_path, monk
 
 
 def test_resume_is_exact_with_augmentation_mixup_and_ema(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "draw_curves", lambda folder, task: [])  # figures take longer than the steps
     monkeypatch.setattr(ImageExperiment, "draw", lambda self, folder: [])
     spec = ImageRunSpec(**SMALL, **EVERYTHING, steps=15, eval_every=5)
     whole, _ = execute(spec, tmp_path / "whole", test=False)

@@ -3,10 +3,13 @@
 import pytest
 
 import anaphor
+from anaphor.data.embedded import Echo
 
 
 @pytest.mark.parametrize("limit", [None, 8])
-def test_a_score_on_training_data_says_so_with_a_limit_too(tmp_path, limit):
+def test_a_score_on_training_data_says_so_with_a_limit_too(tmp_path, limit, monkeypatch):
+    few, generate = 40, Echo.generate  # all sentences would be translated
+    monkeypatch.setattr(Echo, "generate", lambda self, split: generate(self, split)[:few])
     settings = {} if limit is None else {"max_examples": limit}
     run = anaphor.train(
         "translate", data="echo-fit", width=8, steps=1, beam=1, device="cpu", no_test=True, progress=False,
@@ -17,6 +20,7 @@ def test_a_score_on_training_data_says_so_with_a_limit_too(tmp_path, limit):
     assert ("max_examples:8" in facts) == (limit is not None)
     valid, trained_on = (run.experiment.split(name).pairs.indices.tolist() for name in ("valid", "train"))
     assert valid == trained_on, "no more than was trained on"
+    assert len(valid) == (few if limit is None else limit)
 
 
 def test_the_number_of_examples_of_a_language_model_is_told(tmp_path):
