@@ -22,6 +22,13 @@ from anaphor.training.trainer import NullCallback
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
 
+
+@pytest.fixture(autouse=True)
+def _single_precision(_known_start):
+    """As in a run of the command: a GPU's kernels are for it, and for less."""
+    torch.set_default_dtype(torch.float32)
+
+
 SMALL = LanguageRunSpec(data="grammar", width=32, steps=120, eval_every=40, batch_size=8, bptt=16, dtype="float32")
 MODELS = {
     "lstm": {"model": "lstm", "optimizer": "sgd", "lr": 1.0},

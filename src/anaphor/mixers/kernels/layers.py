@@ -131,7 +131,7 @@ def sum_rows(x: Tensor) -> Tensor:
     rows, width = x.shape
     across = triton.cdiv(width, SUM_COLUMNS)
     # Each program adds up every so many-th block of rows; the few sums are added in a fixed order.
-    parts = min(triton.cdiv(rows, SUM_ROWS), max(1, 2 * _programs(x.device) // across))
+    parts = min(triton.cdiv(rows, SUM_ROWS), max(1, _programs(x.device) // across))
     sums = torch.empty(parts, width, device=x.device, dtype=torch.float32)
     _sum_rows[(across, parts)](x, sums, rows, parts, WIDTH=width, ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS)
     return sums.sum(0)
@@ -150,7 +150,7 @@ def _sizes(width: int) -> dict[str, int]:
 @cache
 def _programs(device: torch.device) -> int:
     """How many programs share the rows of a matrix."""
-    return 2 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    return 8 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -182,8 +182,8 @@ def _backward(
     column = tl.arange(0, COLUMNS)
     is_column = column < WIDTH
     w = tl.load(weight + column, mask=is_column, other=0.0).to(tl.float32)
-    sum_weight = tl.zeros((COLUMNS,), dtype=tl.float32)
-    sum_bias = tl.zeros((COLUMNS,), dtype=tl.float32)
+    sum_weight = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    sum_bias = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     tile = tl.program_id(0)
     while tile < tiles:
         row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -195,8 +195,8 @@ def _backward(
         values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         grad = tl.load(grad_y + at, mask=inside, other=0.0).to(tl.float32)
         normed = tl.where(inside, (values - mean[:, None]) * scale[:, None], 0.0)
-        sum_weight += tl.sum(grad * normed, axis=0)
-        sum_bias += tl.sum(grad, axis=0)
+        sum_weight += grad * normed
+        sum_bias += grad
         grad = grad * w[None, :]
         along = tl.sum(grad * normed, axis=1) / WIDTH
         mean_grad = tl.sum(grad, axis=1) / WIDTH
@@ -204,8 +204,8 @@ def _backward(
         tl.store(grad_x + at, result.to(grad_x.dtype.element_ty), mask=inside)
         tile += programs
     here = sums + tl.program_id(0) * 2 * WIDTH + column
-    tl.store(here, sum_weight, mask=is_column)
-    tl.store(here + WIDTH, sum_bias, mask=is_column)
+    tl.store(here, tl.sum(sum_weight, axis=0), mask=is_column)
+    tl.store(here + WIDTH, tl.sum(sum_bias, axis=0), mask=is_column)
 
 
 @triton.jit(do_not_specialize=["rows", "parts"])
