@@ -264,3 +264,43 @@ def test_as_few_settings_as_possible_tell_runs_apart():
 )  # fmt: skip
 def test_numbers_for_people(shown, expected):
     assert shown == expected
+
+
+def test_seconds_until_a_value_was_reached_or_never(capsys):
+    rows = {row["run"]: row for row in listed(capsys, "--reach", "2.5", "1.2", "--where", "task=lm")}
+    assert rows["runs/run-2"]["reached"] == {"2.5": 1.0, "1.2": None}
+    assert rows["runs/run-10"]["reached"]["1.2"] is not None
+    assert rows["runs/diverged"]["reached"] == {"2.5": None, "1.2": None}
+    assert main(["runs", "--reach", "1.2", "--where", "task=lm"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "s to 1.2" in lines[0]
+    assert "never" in next(line for line in lines if "run-2" in line)
+    assert "never" not in next(line for line in lines if "run-10" in line)
+    assert main(["runs", "--reach", "1.2", "--csv"]) == 0
+    table = {row["run"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert table["runs/run-2"]["seconds to 1.2"] == ""
+    assert float(table["runs/run-10"]["seconds to 1.2"]) > 0
+
+
+def test_curves_of_all_runs_in_one_figure(capsys, folder):
+    assert main(["runs", "runs", "--curves", "figures/all.svg"]) == 0
+    drawn = (folder / "figures" / "all.svg").read_text()
+    assert "figures/all.svg" in capsys.readouterr().err
+    assert all(name in drawn for name in ("run-2", "run-10", "stopped", "seconds of training"))
+    assert "diverged" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--curves", "all.gif"], ".png"),
+        (["--metric", "loss"], "--reach"),
+        (["--reach", "2", "--metric", "los"], "loss"),
+        (["--curves", "all.png", "--where", "clip=7"], "no value"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(words, part, capsys):
+    assert main(["runs", "runs", *words]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert part in said[0]

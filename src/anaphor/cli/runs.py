@@ -50,7 +50,9 @@ FACTS = (
     "run", "kind", "study", "task", "status", "error", "step", "steps", "epoch", "metric", "goal", "best", "last",
     "parameters", "throughput", "counted", "age", "started", "seed", "cells", "finished", "failed",
 )  # fmt: skip
-"""Keys of an entry of `--json`, which has `settings` and `scores` as well, and columns of `--csv`."""
+"""Keys of an entry of `--json`, and columns of `--csv`."""
+KEYS = ("settings", "scores")
+"""Further keys of `--json`; with `--reach` there is `reached` as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,12 @@ class Options:
     """Show only training, finished, interrupted, stopped, diverged, converted or unreadable ones."""
     cells: bool = False
     """Show the runs of studies in the table as well; --json and --csv always have them."""
+    reach: tuple[float, ...] = ()
+    """Show the seconds of training after which each run first reached these values of the metric on validation."""
+    curves: Path | None = None
+    """Draw the metric on validation against seconds of training, a line for each run, into this PNG, SVG or PDF."""
+    metric: str | None = None
+    """Metric of --reach and --curves (the one that selects the checkpoint if not given)."""
     watch: bool = False
     """Refresh until Ctrl-C; where there is no terminal, print again after each change."""
     interval: float = 2.0
@@ -88,6 +96,10 @@ class Options:
         for condition in self.where:
             if not re.fullmatch(r"\w+=.*", condition, flags=re.DOTALL):
                 raise ConfigError(f"where={condition!r}: write NAME=VALUE, such as model=lstm")
+        if self.metric is not None and not self.reach and self.curves is None:
+            raise ConfigError("--metric belongs to --reach and --curves: give one of them")
+        if self.curves is not None and self.curves.suffix not in (".png", ".svg", ".pdf"):
+            raise ConfigError(f"curves={self.curves}: the name must end in .png, .svg or .pdf")
         if self.csv and self.json:
             raise ConfigError("--csv and --json: give one of them")
         if not 0.1 <= self.interval <= 3600:
@@ -105,7 +117,10 @@ def run(words: Sequence[str]) -> int:
     catalog = Catalog(folder)
     if options.watch:
         return watch(catalog.scan, options)
-    print_listing(catalog.scan(), options)
+    listing = catalog.scan()
+    print_listing(listing, options)
+    if options.curves is not None:
+        draw_against_seconds(select(listing, options), options.curves)
     return 0
 
 
@@ -141,7 +156,9 @@ def watch_terminal(scan: Callable[[], Listing], options: Options) -> None:
 def print_listing(listing: Listing, options: Options) -> None:
     entries = select(listing, options)
     if options.json:
-        print(json.dumps([to_json(entry) for entry in entries]))
+        print(
+            json.dumps([to_json(entry, (*FACTS, *KEYS, *(["reached"] if options.reach else []))) for entry in entries])
+        )
     elif options.csv:
         print(to_csv(entries), end="")
     else:
@@ -171,7 +188,60 @@ def select(listing: Listing, options: Options) -> list[Row]:
     studies = [{**row, "kind": "study", "run": names[row["id"]], "study": None} for row in plain["studies"]]
     check_names(options.where, runs)
     kept = [row for row in [*runs, *studies] if is_selected(row, plain["differing"], options)]
+    if options.reach or options.curves is not None:
+        kept = [add_history(row, options) if row["kind"] == "run" else row for row in kept]
     return sort_entries(kept, options.sort, reverse=options.reverse)
+
+
+def add_history(row: Row, options: Options) -> Row:
+    """The row with all values of the metric, and the seconds of training after which each goal was reached."""
+    from anaphor.web.history import METRICS, read_lines
+
+    name = options.metric or row["metric"]
+    metrics = {one["name"]: one for one in row["metrics"]}
+    if name is None:  # its task is not known, and nothing tells
+        return {**row, "history": (None, [], []), "reached": dict.fromkeys(map(show_value, options.reach))}
+    if name not in metrics:
+        raise ConfigError(f"metric={name!r}: {row['run']} has no such metric{nearest(name, metrics)}")
+    try:
+        lines = read_lines(Path(row["run"]) / METRICS, None).rows
+    except FileNotFoundError:  # nothing was ever validated
+        lines = []
+    found = [(line.get("seconds"), line["valid"].get(name)) for line in lines if isinstance(line.get("valid"), Mapping)]
+    points = [(x, y) for x, y in found if isinstance(x, int | float) and isinstance(y, int | float)]
+    sign = -1 if metrics[name]["goal"] == "max" else 1
+    reached = {
+        show_value(value): next((x for x, y in points if sign * y <= sign * value), None) for value in options.reach
+    }
+    label = metrics[name]["label"] + (f" ({metrics[name]['unit']})" if metrics[name]["unit"] else "")
+    return {**row, "history": (label, [x for x, _ in points], [y for _, y in points]), "reached": reached}
+
+
+def draw_against_seconds(entries: Sequence[Row], path: Path) -> None:
+    from anaphor.draw import curves
+
+    runs = [row for row in entries if row["kind"] == "run" and row["history"][1]]
+    labels = {row["history"][0] for row in runs}
+    if len(labels) != 1:
+        given = " and ".join(sorted(labels)) or "no value"
+        raise ConfigError(f"--curves draws one metric, but these runs have {given}: choose with --metric or --where")
+    names = shorten([row["run"] for row in runs])
+    series = {name: (row["history"][1], row["history"][2]) for name, row in zip(names, runs, strict=True)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        curves(series, path, x_label="seconds of training", y_label=f"validation {labels.pop()}")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+    print(path, file=sys.stderr)
+
+
+def shorten(paths: Sequence[str]) -> list[str]:
+    """Paths without the folders that all of them are in."""
+    parts = [Path(path).parts for path in paths]
+    shared = 0
+    while all(len(one) > shared + 1 and one[shared] == parts[0][shared] for one in parts):
+        shared += 1
+    return ["/".join(one[shared:]) for one in parts]
 
 
 def check_names(conditions: Sequence[str], runs: Sequence[Row]) -> None:
@@ -237,9 +307,9 @@ def natural_key(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() and len(part) <= 18 else (-1, part.casefold()) for part in parts]
 
 
-def to_json(row: Row) -> dict[str, Any]:
+def to_json(row: Row, keys: Sequence[str]) -> dict[str, Any]:
     """An entry of `--json`; every one has the same keys."""
-    return {name: row.get(name) for name in (*FACTS, "settings", "scores")}
+    return {name: row.get(name) for name in keys}
 
 
 def to_csv(entries: Sequence[Row]) -> str:
@@ -249,9 +319,11 @@ def to_csv(entries: Sequence[Row]) -> str:
     names = [name for name in find_differing(runs) if name not in FACTS]
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
-    writer.writerow([*FACTS, *names])
+    goals = list(next((row["reached"] for row in runs if "reached" in row), {}))
+    writer.writerow([*FACTS, *(f"seconds to {goal}" for goal in goals), *names])
     for row in entries:
         settings = row.get("settings", {})
         shown = [show_value(settings[name]) if name in settings else "" for name in names]
-        writer.writerow([*(row.get(name) for name in FACTS), *shown])
+        reached = [row.get("reached", {}).get(goal) for goal in goals]
+        writer.writerow([*(row.get(name) for name in FACTS), *reached, *shown])
     return output.getvalue()

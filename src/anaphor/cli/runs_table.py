@@ -70,6 +70,9 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
     for name in headings:
         is_wrapped = is_narrow and name == "run"
         table.add_column(name, no_wrap=not is_wrapped, overflow="fold", justify="left" if name in LEFT else "right")
+    goals = list(next((row["reached"] for row in every if row.get("reached")), {}))
+    for goal in goals:
+        table.add_column(f"s to {goal}", no_wrap=True, justify="right")
     table.add_column("differs in")
     for row in runs:
         settings = row["settings"]
@@ -88,6 +91,8 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
         }
         styles = {"status": STYLES.get(row["status"], "")}
         texts = [Text(show_text(cells[name]), style=styles.get(name, "")) for name in headings]
+        times = [row["reached"][goal] for goal in goals]
+        texts += [Text("never" if time is None else f"{time:.1f}") for time in times]
         table.add_row(*texts, Text(show_text(shown), no_wrap=True, overflow="ellipsis"))
     return table
 
