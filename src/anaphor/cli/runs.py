@@ -187,7 +187,7 @@ def select(listing: Listing, options: Options) -> list[Row]:
     ]
     studies = [{**row, "kind": "study", "run": names[row["id"]], "study": None} for row in plain["studies"]]
     check_names(options.where, runs)
-    kept = [row for row in [*runs, *studies] if is_selected(row, plain["differing"], options)]
+    kept: list[Row] = [row for row in [*runs, *studies] if is_selected(row, plain["differing"], options)]
     if options.reach or options.curves is not None:
         kept = [add_history(row, options) if row["kind"] == "run" else row for row in kept]
     return sort_entries(kept, options.sort, reverse=options.reverse)
