@@ -185,7 +185,8 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
 
     def model_options(self) -> dict[str, Any]:
         """The options of the model that were given, as overrides of its preset."""
-        names = [field.name for field in fields(self) if section_of(type(self), field.name) == ModelSection.section]
+        kind: Any = type(self)
+        names = [field.name for field in fields(self) if section_of(kind, field.name) == ModelSection.section]
         values = {name: getattr(self, name) for name in names if name != "model"}
         return {name: value for name, value in values.items() if value not in (None, ())}
 
