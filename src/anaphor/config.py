@@ -105,13 +105,18 @@ def check_name(name: str, what: str) -> None:
         )
 
 
-@cache
 def section_of(kind: type, name: str) -> str:
     """The section that a field belongs to; empty for none. The class that declares it last decides."""
-    for owner in kind.__mro__:
-        if name in inspect.get_annotations(owner):
-            return next((base.__dict__["section"] for base in owner.__mro__ if "section" in base.__dict__), "")
-    return ""
+    return _section_by_field(kind).get(name, "")
+
+
+@cache
+def _section_by_field(kind: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        section = next((base.__dict__["section"] for base in owner.__mro__ if "section" in base.__dict__), "")
+        found |= dict.fromkeys(inspect.get_annotations(owner), section)
+    return found
 
 
 def sections_of(kind: type) -> dict[str, list[dataclasses.Field[Any]]]:
