@@ -81,6 +81,31 @@ def test_a_frozen_weight_gets_no_gradient():
     torch.testing.assert_close(bias.grad, torch.full_like(bias, 5.0))
 
 
+@pytest.mark.parametrize(("rows", "vocabulary", "width"), [(5, 3, 8), (3, 5000, 5000), (1, 1, 1)])
+def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width):
+    (logits,) = drawn((rows, width))
+    logits = 4 * logits.detach()
+    targets = torch.randint(0, vocabulary, (rows,)).to(DEVICE)
+    targets[-1] = kernels.IGNORE_INDEX if rows > 1 else 0
+    real = logits[:, :vocabulary].double().requires_grad_()
+    wanted = F.cross_entropy(real, targets, reduction="none")
+    losses = kernels.losses_and_gradient(logits, targets, vocabulary)
+    torch.testing.assert_close(losses.double(), wanted.detach(), rtol=1e-4, atol=1e-6)
+    (gradient,) = torch.autograd.grad(wanted.sum(), real)
+    torch.testing.assert_close(logits[:, :vocabulary].double(), gradient, rtol=1e-3, atol=1e-7)
+    assert not logits[:, vocabulary:].any()
+
+
+def test_a_target_that_is_nearly_certain_keeps_the_digits_of_its_loss():
+    logits = torch.tensor([[0.0, -12.0, -14.0], [-80.0, 80.0, 0.0]], dtype=torch.float32, device=DEVICE)
+    wanted = logits.double().requires_grad_()
+    losses = F.cross_entropy(wanted, torch.tensor([0, 0], device=DEVICE), reduction="none")
+    (gradient,) = torch.autograd.grad(losses.sum(), wanted)
+    mine = kernels.losses_and_gradient(logits, torch.tensor([0, 0], device=DEVICE), 3)
+    torch.testing.assert_close(mine.double(), losses.detach(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(logits.double(), gradient, rtol=1e-5, atol=1e-30)
+
+
 @on_gpu
 @pytest.mark.parametrize("for_layer", [True, False])
 def test_a_norm_in_training_takes_them_and_is_near_to_torchs(for_layer):

@@ -30,6 +30,10 @@ MIN_CAPABILITY = 8
 """Major version: from Ampere on there is bfloat16."""
 MIN_ROWS = 4096
 """Tokens of a batch from which on the sum over them is worth a kernel."""
+LOSS_BLOCK = 4096
+"""Logits of a token that are read at once."""
+IGNORE_INDEX = -100
+"""As a target: no target, as in torch."""
 SUM_ROWS, SUM_COLUMNS = 64, 128
 """Values of a matrix that are added up at once."""
 
@@ -137,6 +141,19 @@ def sum_rows(x: Tensor) -> Tensor:
     return sums.sum(0)
 
 
+def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int) -> Tensor:
+    """The loss of each row; the gradient of its logits is written over them, zero where there is no target.
+
+    Columns after the vocabulary are no tokens. [N, V], [N] -> [N]
+    """
+    rows, width = logits.shape
+    losses = torch.empty(rows, device=logits.device, dtype=torch.float32)
+    if rows:
+        sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(LOSS_BLOCK, triton.next_power_of_2(width))}
+        _losses_and_gradient[(rows,)](logits, targets, losses, IGNORE=IGNORE_INDEX, **sizes, num_warps=8)
+    return losses
+
+
 def _sizes(width: int) -> dict[str, int]:
     columns = triton.next_power_of_2(width)
     return {
@@ -220,3 +237,38 @@ def _sum_rows(x, sums, rows, parts, WIDTH: tl.constexpr, ROWS: tl.constexpr, COL
         total += tl.load(x + row[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(tl.float32)
         first += parts * ROWS
     tl.store(sums + tl.program_id(1) * WIDTH + column, tl.sum(total, axis=0), mask=is_column)
+
+
+@triton.jit
+def _losses_and_gradient(
+    logits, targets, losses,
+    IGNORE: tl.constexpr, WIDTH: tl.constexpr, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets + row)
+    here = logits + row * WIDTH
+    # Each lane keeps the largest of its logits and a sum of exponentials relative to it; they are put together once.
+    peaks = tl.full((BLOCK,), -1e30, dtype=tl.float32)
+    sums = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, WIDTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        others = (column < VOCABULARY) & (column != target)
+        values = tl.load(here + column, mask=others, other=-float("inf")).to(tl.float32)
+        higher = tl.maximum(peaks, values)
+        sums = sums * tl.exp(peaks - higher) + tl.exp(values - higher)
+        peaks = higher
+    own = tl.load(here + tl.maximum(target, 0)).to(tl.float32)
+    peak = tl.maximum(tl.max(peaks, axis=0), own)
+    # Without the target: what its probability lacks to one keeps its digits.
+    rest = tl.sum(sums * tl.exp(peaks - peak), axis=0)
+    total = rest + tl.exp(own - peak)
+    ratio = rest / tl.maximum(tl.exp(own - peak), 1e-38)
+    near_zero = ratio * (1 - ratio * (0.5 - ratio / 3))  # the series of log(1 + ratio)
+    loss = tl.where(ratio < 1e-2, near_zero, peak - own + tl.log(total))
+    scale = tl.where(target == IGNORE, 0.0, 1 / total)
+    tl.store(losses + row, tl.where(target == IGNORE, 0.0, loss))
+    for start in range(0, WIDTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        values = tl.load(here + column, mask=column < VOCABULARY, other=-float("inf")).to(tl.float32)
+        gradient = tl.where(column == target, -rest * scale, tl.exp(values - peak) * scale)
+        tl.store(here + column, gradient.to(logits.dtype.element_ty), mask=column < WIDTH)
