@@ -1,6 +1,7 @@
 """The local engine: devices are shared out evenly, the service for sharing them is started once and stopped."""
 
 import io
+import json
 import os
 import subprocess
 from collections import Counter
@@ -37,6 +38,9 @@ def started(monkeypatch):
         return Process(environment)
 
     monkeypatch.setattr(engines, "start_worker", start)
+    monkeypatch.setattr(engines, "start_spare", lambda threads, environment: start(None, environment))
+    monkeypatch.setattr(engines, "assign", lambda process, job: True)
+    monkeypatch.setattr(engines, "stop_worker", lambda process: None)
     return found
 
 
@@ -123,6 +127,15 @@ def test_a_process_that_was_just_being_started_is_asked_to_end_as_well(tmp_path,
     engine.close()
 
 
+def test_the_next_process_of_a_device_is_started_beforehand(started, tmp_path):
+    """The first job starts its own and one for the second, which starts one for the third."""
+    assert run(LocalEngine(devices=["0"], per_device=1), tmp_path, 3) == [0] * 3
+    assert len(started) == 1 + 3
+    started.clear()
+    assert run(LocalEngine(slots=1), tmp_path, 3) == [0] * 3
+    assert len(started) == 3, "without a GPU it would take the time of those that work"
+
+
 def test_impossible_numbers_are_refused():
     with pytest.raises(ConfigError, match="at least 1"):
         LocalEngine(slots=0)
@@ -140,3 +153,37 @@ def test_the_reason_is_the_last_line_of_a_worker(tmp_path):
     assert read_last_line(tmp_path) == ""
     (tmp_path / "output.txt").write_text("a\n" * 9000 + "MemoryError: no room\n\n")
     assert read_last_line(tmp_path) == "MemoryError: no room"
+
+
+TASK_OF_A_JOB = {"task": "nonsense", "imports": {"nowhere.py": ""}}
+"""Refused by the worker in one line, before it loads anything more."""
+
+
+@pytest.mark.slow
+def test_on_a_device_the_next_process_waits_for_its_job(tmp_path, monkeypatch):
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "job.json").write_text(json.dumps(TASK_OF_A_JOB))
+    started = []
+    for name in ("start_worker", "start_spare"):
+        start = getattr(engines, name)
+
+        def recorded(*arguments, name=name, start=start):
+            started.append(name)
+            return start(*arguments)
+
+        monkeypatch.setattr(engines, name, recorded)
+    engine = LocalEngine(devices=["0"], slots=1)
+    with engine:
+        results = [engine.submit(Job("train", folder)).result() for folder in folders[:2]]
+        (dead,) = engine._spares["0"]
+        dead.kill()
+        dead.wait()
+        results.append(engine.submit(Job("train", folders[2])).result())
+        (spare,) = engine._spares["0"]
+    assert {(result.exit_code, result.last_line) for result in results} == {
+        (2, "--import nowhere.py: No such file or directory")
+    }
+    assert started == ["start_worker", "start_spare", "start_spare", "start_worker", "start_spare"]
+    assert spare.returncode == 0, "a worker without a job ends with its study"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import queue
 import shutil
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from anaphor.errors import ConfigError
 from anaphor.studies.cell import OUTPUT
@@ -68,7 +70,11 @@ class Engine(ABC):
 
 
 class LocalEngine(Engine):
-    """Processes of this machine: `per_device` on each GPU, or one for every `threads` cores."""
+    """Processes of this machine: `per_device` on each GPU, or one for every `threads` cores.
+
+    Every job has a process of its own. On a GPU the process of the next job is started while the one before works, so
+    that it has loaded its libraries when it gets its job.
+    """
 
     def __init__(self, *, devices: Sequence[str] = (), per_device: int = 1, threads: int = 1, slots: int | None = None):
         if per_device < 1 or (slots is not None and slots < 1):
@@ -82,6 +88,8 @@ class LocalEngine(Engine):
         if devices and self.slots > len(devices):
             self._environment = self._contexts.enter_context(share_gpus())
         self._closed = False
+        self._threads = threads
+        self._spares: dict[str, list[subprocess.Popen[bytes]]] = {device: [] for device in devices}
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for slot in range(self.slots if devices else 0):
             assert self._devices is not None
@@ -95,8 +103,7 @@ class LocalEngine(Engine):
         try:
             if self._closed:
                 return JobResult(TERMINATED, "the study was stopped")
-            own = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
-            process = start_worker(job, {**self._environment, **own})
+            process = self._start(job, device)
             with process:
                 self._running.add(process)
                 if self._closed:  # while it was started
@@ -108,11 +115,26 @@ class LocalEngine(Engine):
             if self._devices is not None and device is not None:
                 self._devices.put(device)
 
+    def _start(self, job: Job, device: str | None) -> subprocess.Popen[bytes]:
+        if device is None:
+            return start_worker(job, self._environment)
+        environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
+        spares = self._spares[device]
+        process = spares.pop() if spares else None
+        if process is None or not assign(process, job):
+            process = start_worker(job, environment)
+        if not self._closed:
+            spares.append(start_spare(self._threads, environment))
+        return process
+
     def close(self) -> None:
         self._closed = True
         for process in list(self._running):
             stop_worker(process)
         self._pool.shutdown(cancel_futures=True)
+        for process in itertools.chain(*self._spares.values()):
+            stop_worker(process)
+            process.wait()
         self._contexts.close()
 
 
@@ -173,17 +195,42 @@ def run_job(job: Job) -> JobResult:
 
 def start_worker(job: Job, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start a worker. It stops when its standard input is closed, and gets no Ctrl-C of this process."""
-    threads = {name: str(job.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     with (job.folder / OUTPUT).open("wb") as output:
-        return subprocess.Popen(
-            # -P: `-m` alone would put the current folder on the path, and execute a torch.py that lies there.
-            [sys.executable, "-P", "-m", "anaphor.studies.worker", job.action, str(job.folder)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **threads, **environment},
-            start_new_session=True,
-        )
+        return _start_process([job.action, str(job.folder)], output, job.threads, environment)
+
+
+def start_spare(threads: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker that waits for its job."""
+    return _start_process([], subprocess.DEVNULL, threads, environment)
+
+
+def assign(process: subprocess.Popen[bytes], job: Job) -> bool:
+    """Give a job to a worker that waits for one. False: the worker has ended."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps([job.action, str(job.folder)]).encode() + b"\n")
+        process.stdin.flush()
+    except OSError:
+        with suppress(OSError):  # of what it did not read
+            process.stdin.close()
+        process.wait()
+        return False
+    return True
+
+
+def _start_process(
+    words: list[str], output: IO[bytes] | int, threads: int, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    of_threads = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return subprocess.Popen(
+        # -P: `-m` alone would put the current folder on the path, and execute a torch.py that lies there.
+        [sys.executable, "-P", "-m", "anaphor.studies.worker", *words],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **of_threads, **environment},
+        start_new_session=True,
+    )
 
 
 def stop_worker(process: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,8 @@
 """The worker: a process that trains one cell, or evaluates it on test.
 
 `python -P -m anaphor.studies.worker train|test FOLDER`. It resumes from the last checkpoint. It stops when its standard
-input is closed, so that no worker outlives its study.
+input is closed, so that no worker outlives its study. Without a job it loads its libraries and waits for one, as a line
+of its standard input.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.registry import TASKS, import_file, resolve
-from anaphor.studies.cell import JOB, MEASURES, STOP, TEST, read_json
+from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, read_json
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
 
@@ -27,6 +28,9 @@ TIMEOUT = 30.0  # seconds to wait for another worker that is about to leave the 
 
 
 def main(words: list[str]) -> int:
+    words = words or wait_for_job()
+    if not words:
+        return 0
     action, folder = words[0], Path(words[1])
     run = look_up({"train": train, "test": test}, action, "action")
     job = json.loads((folder / JOB).read_bytes())
@@ -39,6 +43,29 @@ def main(words: list[str]) -> int:
     except AnaphorError as error:
         print(error, file=sys.stderr)  # noqa: T201 (the last line of the output is the reason of a failure)
         return error.exit_code
+
+
+def wait_for_job() -> list[str]:
+    """Get ready for any job, and wait for one: action and folder. Empty: the study is over."""
+    import torch
+
+    import anaphor.training.run  # noqa: F401 (a job will need it)
+
+    if torch.cuda.is_available():  # the libraries of products are loaded with the first one
+        some = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16)
+        some.mm(some)
+    line = b""
+    while not line.endswith(b"\n"):
+        read = os.read(0, 1)  # and not more: the end of the input is for `watch_for_stop`
+        if not read:
+            return []
+        line += read
+    words: list[str] = json.loads(line)
+    output = os.open(Path(words[1]) / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+    return words
 
 
 def train(folder: Path, job: dict[str, Any]) -> int:
