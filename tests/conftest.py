@@ -66,10 +66,12 @@ def _own_registry(monkeypatch):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_curves():
-    """A run of a few steps draws no curves, a third of its time, unless the test is marked `curves`."""
+def _quick_runs():
+    """A run of a few steps draws no curves, a third of its time, unless the test is marked `curves`, and its samples
+    are short."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+        patch.setattr("anaphor.tasks.lm.experiment.SAMPLE_TOKENS", 8)
         yield
 
 

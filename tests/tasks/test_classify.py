@@ -259,7 +259,7 @@ def test_a_pooler_may_be_added_to_initial_weights_and_left_out_again(trained, tm
     ("settings", "lr"),
     [
         ({"model": "lstm"}, 2e-3),
-        ({"model": "hybrid"}, 2e-3),
+        ({"model": "hybrid"}, 5e-4),
         ({"model": "bag-of-words"}, 2e-3),
         ({"model": "transformer"}, 5e-4),
         ({"model": "lstm", "mixers": ("attention",)}, 5e-4),

@@ -114,7 +114,8 @@ def test_carry_is_decided_by_the_model_and_refused_where_it_cannot_work():
         resolve_carry(small("gpt-nano", heads=2), None, 2000)
 
 
-def test_a_sample_ends_with_the_positions_that_the_model_knows():
+def test_a_sample_ends_with_the_positions_that_the_model_knows(monkeypatch):
+    monkeypatch.setattr("anaphor.tasks.lm.experiment.SAMPLE_TOKENS", 50)
     learned = {"position": "learned", "max_positions": 6}
     assert len(experiment_of("transformer", heads=2, **learned)[0].sample(seed=0).split()) <= 6
     assert len(experiment_of("transformer", heads=2)[0].sample(seed=0).split()) > 6

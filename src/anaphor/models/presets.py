@@ -215,8 +215,15 @@ TEXT_PRESETS = Registry(
             "position": "rotary",  # which words are neighbors is learned sooner than from sinusoids
             "init_scheme": "uniform",
         },
-        # The recurrent layer encodes positions for the attention above it.
-        "hybrid": {"mixers": ("bidirectional-lstm", "attention"), "width": 128, "mask": "everything"},
+        # The recurrent layer encodes positions for the attention above it. With rotary positions as well and this
+        # initialization every seed learns nested negation, without them some do.
+        "hybrid": {
+            "mixers": ("bidirectional-lstm", "attention"),
+            "width": 128,
+            "mask": "everything",
+            "position": "rotary",
+            "init_scheme": "uniform",
+        },
         # Linear, without layers: `anaphor.models.bag_of_words`.
         "bag-of-words": {},
         # Sizes as published with BERT (Devlin et al., 2019) and its small versions (Turc et al., 2019).

@@ -36,7 +36,7 @@ from anaphor.training.spec import (
 LOSS = Metric("loss", "min", "loss", "nats per text", digits=4, minimum=0.0)
 METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)
 LR, ATTENTION_LR, FINE_TUNING_LR = 2e-3, 5e-4, 5e-5
-"""Default learning rates of AdamW: of models from scratch, of those with attention layers only, and of fine-tuning."""
+"""Default learning rates of AdamW: of models from scratch, of those with attention, and of fine-tuning."""
 BAG_OF_WORDS = "bag-of-words"
 CLASS_WEIGHTS = {"none": "every text counts once", "balanced": "every class has the same total weight"}
 FREE = (*FREE_WITH_INIT, "pooling", "pooler")
@@ -87,8 +87,8 @@ class ClassifyTraining(FineTuning, TrainingSection):
     batch_size: int = 32
     """Texts per batch."""
     lr: float | None = None
-    """Learning rate (peak value); for adamw 0.002, 0.0005 with attention only, 0.00005 with --init; else the
-    optimizer's usual one."""
+    """Learning rate (peak value); for adamw 0.002, 0.0005 with attention, 0.00005 with --init; else the optimizer's
+    usual one."""
     pad_to: int | None = None
     """Padded lengths are a multiple of this, for fewer shapes (if not given: 8 on a GPU, else 1)."""
     label_smoothing: float = 0.0
@@ -125,7 +125,7 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
         if self.init is not None:
             return FINE_TUNING_LR
         mixers = self.mixers or look_up(TEXT_PRESETS, self.model, "model").get("mixers", ())
-        return ATTENTION_LR if set(mixers) == {"attention"} else LR
+        return ATTENTION_LR if "attention" in mixers else LR
 
     def is_given(self, name: str) -> bool:
         return getattr(self, name) not in (None, ())
