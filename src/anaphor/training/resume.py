@@ -26,7 +26,8 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
             f"{folder.folder} has no checkpoint that can be read: --overwrite would delete it and train anew"
             f"{folder.describe_previous()}"
         )
-    if saved is None and folder.result.is_file() and folder.read_result().get("status") == "finished":
+    has_weights = any(folder.checkpoints.glob("step-*"))
+    if saved is None and has_weights and folder.result.is_file() and folder.read_result().get("status") == "finished":
         raise CheckpointError(
             f"{folder.folder} cannot be resumed: it has the weights of its best step alone, as cells of a study do; "
             f"start another run from them with --init"

@@ -231,8 +231,9 @@ def _score(
 ) -> tuple[Result, dict[str, Any]]:
     """Load the best weights and score them on valid. Gives the result, and all but the test split of `result.json`."""
     progress, task = trainer.progress, task_of(experiment.spec)
-    # The last weights may be the best: they need not be read.
-    saved = trainer.best_checkpoint(warn) if progress.best_step != progress.step else None
+    # The last weights may be the best: a cell of a study, whose time counts, need not read what it has just written.
+    is_loaded = progress.best_step == progress.step and trainer.settings.save_only_model
+    saved = None if is_loaded else trainer.best_checkpoint(warn)
     if saved is not None:
         saved.load_into(experiment.model)
         if trainer.average is not None:
