@@ -82,7 +82,7 @@ CLASSIFIERS = {
     "mpnet": {"model": "bert-tiny", "heads": 2, "position": "relative-buckets", "absolute_positions": True,
               "pooling": "mean", "pooler": "none", "lr": 2e-4},
     "lstm": {"model": "bidirectional-lstm", "lr": 2e-3},
-    "weighted": {"model": "hybrid", "heads": 2, "class_weights": "balanced", "label_smoothing": 0.1, "lr": 5e-4},
+    "weighted": {"model": "hybrid", "heads": 2, "class_weights": "balanced", "label_smoothing": 0.1, "lr": 1e-4},
 }  # fmt: skip
 
 
