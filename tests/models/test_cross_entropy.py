@@ -1,10 +1,13 @@
 """The cross_entropy loss against the whole one: values, gradients, padding, precision."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anaphor.models import head as head_module
 from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, full_cross_entropy, token_losses
 
 
@@ -20,10 +23,19 @@ def head_of(width, vocabulary, bias):
     tokens=st.integers(1, 6),
     vocabulary=st.integers(1, 9),
     at_once=st.integers(1, 60),
+    block=st.integers(1, 10),
     bias=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_chunked_agrees_with_whole(rows, tokens, vocabulary, at_once, bias, seed):
+def test_chunked_agrees_with_whole(rows, tokens, vocabulary, at_once, block, bias, seed):
+    """In blocks of the vocabulary, as on a CPU, and without, as on a GPU."""
+    with patch.object(head_module, "WORDS_PER_BLOCK", block):
+        check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
+    with patch.dict(head_module._LOSSES, clear=True):
+        check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
+
+
+def check_agreement(rows, tokens, vocabulary, at_once, bias, seed):
     torch.manual_seed(seed)
     head, features = head_of(3, vocabulary, bias), torch.randn(rows, tokens, 3, requires_grad=True)
     targets = torch.randint(0, vocabulary, (rows, tokens))
@@ -31,11 +43,11 @@ def test_chunked_agrees_with_whole(rows, tokens, vocabulary, at_once, bias, seed
     wanted = [features, *head.parameters()]
     slow = full_cross_entropy(features, head, targets)
     fast = cross_entropy(features, head, targets, at_once)
-    torch.testing.assert_close(fast, slow)
+    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
     for one, other in zip(
         torch.autograd.grad(0.5 * fast, wanted), torch.autograd.grad(0.5 * slow, wanted), strict=True
     ):
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     by_token = token_losses(features, head, targets, at_once)
     torch.testing.assert_close(by_token.sum(), slow)
     assert not by_token[targets == IGNORE_INDEX].any()
@@ -51,10 +63,57 @@ def test_improbable_tokens_keep_their_exact_loss():
     assert loss.item() == 2000
 
 
+def test_a_step_at_the_sizes_of_a_recipe_agrees_in_single_precision():
+    """Several blocks and chunks, with the constants as they are."""
+    torch.manual_seed(0)
+    vocabulary = 2 * head_module.WORDS_PER_BLOCK + 7
+    head = Head(8, vocabulary, True, None).float()
+    torch.nn.init.normal_(head.own)
+    features, targets = torch.randn(2, 500, 8, dtype=torch.float32), torch.randint(0, vocabulary, (2, 500))
+    results = []
+    for loss in (full_cross_entropy, cross_entropy):
+        x = features.clone().requires_grad_()
+        value = loss(x, head, targets)
+        results.append([value, *torch.autograd.grad(value, [x, *head.parameters()])])
+    for slow, fast in zip(*results, strict=True):
+        torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+
+
+def test_a_token_that_is_nearly_certain_keeps_the_digits_of_its_loss():
+    """In single precision its probability is one, but its loss and gradient are not zero."""
+    head = Head(1, 3, True, None).float()
+    with torch.no_grad():
+        head.own.zero_()
+        head.bias.copy_(torch.tensor([30.0, 0.0, 0.0]))
+    loss = cross_entropy(torch.zeros(1, 1, 1, dtype=torch.float32), head, torch.zeros(1, 1, dtype=torch.long))
+    (gradient,) = torch.autograd.grad(loss, [head.bias])
+    tiny = torch.tensor(-30.0).exp().item()
+    assert loss.item() == pytest.approx(2 * tiny, rel=1e-5)
+    assert gradient.tolist() == pytest.approx([-2 * tiny, tiny, tiny], rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_give_no_finite_loss(bad):
+    head, features = head_of(1, 5, True), torch.zeros(1, 2, 1)
+    with torch.no_grad():
+        head.bias[3] = bad
+    for target in (3, 4):
+        assert not cross_entropy(features, head, torch.full((1, 2), target)).isfinite()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_batch_without_tokens_has_no_loss_and_no_gradient(bias):
+    head, features = head_of(3, 5, bias), torch.zeros(2, 0, 3, requires_grad=True)
+    loss = cross_entropy(features, head, torch.zeros(2, 0, dtype=torch.long))
+    assert loss.item() == 0
+    assert not any(gradient.any() for gradient in torch.autograd.grad(loss, list(head.parameters())))
+
+
 @pytest.mark.parametrize("narrow_room", [False, True])
 def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision(narrow_room, monkeypatch):
     """One minus a probability near one is lost where the probability itself is rounded first."""
     if narrow_room:  # as on a GPU
+        monkeypatch.delitem(head_module._LOSSES, "cpu")
         monkeypatch.setattr("anaphor.models.head._buffer_dtype", lambda matrix: matrix.dtype)
     head = Head(2, 3, True, None).float()
     with torch.no_grad():
@@ -82,10 +141,11 @@ def test_weights_in_half_precision_lose_no_token():
     assert grad_weight.flatten().tolist() == [-2048, 2048]
 
 
-def test_a_target_that_is_no_word_is_refused():
+@pytest.mark.parametrize("target", [-1, 5])
+def test_a_target_that_is_no_word_is_refused(target):
     head, features = head_of(3, 5, True), torch.randn(1, 2, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match="out of bounds"):
-        cross_entropy(features, head, torch.tensor([[1, -1]]))
+        cross_entropy(features, head, torch.tensor([[1, target]]))
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -14,7 +14,7 @@ PARTS = {
     "overhead": "our stacks against torch.nn",
     "generation": "generation with carried state",
     "recording": "cost of taps and of recording",
-    "training": "the recipes against a plain loop",
+    "training": "the recipes against the loop of PyTorch's example",
     "images": "an image classifier against a plain loop",
     "finetune": "fine-tuning a text classifier against Hugging Face's Trainer",
     "feeding": "a translation model with input feeding against a loop over cells",

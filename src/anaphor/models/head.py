@@ -3,12 +3,13 @@ in memory.
 
 With a large vocabulary the logits are by far the largest tensor of a model, and most of the time of the loss is spent
 on reading and writing them. Here they are computed for a chunk of tokens at a time, in memory that the next chunk uses
-again, and turned into gradients at once. `full_cross_entropy` is the simple version; tests compare the two.
+again, and turned into gradients at once; on a CPU for a block of the vocabulary at a time, which stays in its cache.
+`full_cross_entropy` is the simple version; tests compare it with both.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,11 @@ from torch.nn import functional as F
 from anaphor.models.ngram_embedding import NgramEmbedding
 
 IGNORE_INDEX = -100  # target of a token that has none, as in torch
-# A CPU is slow to touch fresh memory; a GPU wants few large products and has enough memory.
-LOGITS_PER_CHUNK = {"cpu": 12_000_000, "cuda": 500_000_000}
+# A CPU is slow to touch fresh memory: of 32 MiB at most the C library gives the same again. A GPU wants few large
+# products and has enough memory.
+LOGITS_PER_CHUNK = {"cpu": 8_000_000, "cuda": 500_000_000}
+# Words whose logits a CPU computes together: a product that writes to its cache takes two thirds of the time.
+WORDS_PER_BLOCK = 4096
 # Tensor cores are several times slower if the vocabulary is no multiple of this.
 ALIGNMENT = 64
 
@@ -134,6 +138,22 @@ def _chunk_size(features: Tensor, head: Head, logits: int | None) -> int:
     return max(1, logits // head.out_features)
 
 
+class _Chunk(NamedTuple):
+    """What the loss of some tokens is computed from, and where their gradients go."""
+
+    x: Tensor  # [N, D]
+    target: Tensor  # [N]
+    valid: Tensor  # [N]: whether there is a target
+    matrix: Tensor  # [V, D]
+    constant: Tensor | None  # [V]
+    vocabulary: int  # V without the rows added for alignment
+    buffer: Tensor  # [N · V]: memory for logits
+    grad_x: Tensor  # [N, D], to be written
+    grad_weight: Tensor | None  # [V, D], of the chunks before
+    grad_bias: Tensor | None  # [V], to be added to
+    sum_dtype: torch.dtype  # that of the gradient of the weight
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """The gradients of features, weight and bias are computed in the forward pass, from each chunk's probabilities p.
 
@@ -164,29 +184,19 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         total = widen(features.new_zeros(()))
         # One buffer for the logits, probabilities and gradients of all chunks: fresh memory is slow to touch.
         rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
-        buffer = matrix.new_empty(min(rows, len(features)), len(matrix), dtype=_buffer_dtype(matrix))
+        buffer = matrix.new_empty(min(rows, len(features)) * len(matrix), dtype=_buffer_dtype(matrix))
+        compute = _LOSSES.get(device, _compute_losses)
         with torch.autocast(device, enabled=False):
-            for number, (x, target, mask, grad_x) in enumerate(
-                zip(
-                    features.split(rows), targets.split(rows), valid.split(rows), grad_features.split(rows), strict=True
-                )
-            ):
-                x = x.to(dtype)
-                logits = _compute_logits(x, matrix, constant, buffer[: len(x)])
-                logits[:, vocabulary:] = -torch.inf  # rows added for alignment are no tokens
-                losses, grad_logits = _losses_and_gradient(logits, target[:, None])
+            for start in range(0, max(len(features), 1), rows):
+                chunk = slice(start, start + rows)
+                x, mask, target = features[chunk].to(dtype), valid[chunk], targets[chunk]
+                weights, grads = (matrix, constant, vocabulary, buffer), (grad_features[chunk], grad_weight, grad_bias)
+                losses, grad_weight = compute(_Chunk(x, target, mask, *weights, *grads, sum_dtype))
                 total = total + (losses * mask).sum()
                 if token_losses is not None:
-                    token_losses[number * rows : number * rows + len(losses)] = losses
-                grad_logits, x = grad_logits.to(dtype), x * mask[:, None]
-                grad_x.copy_((grad_logits @ matrix) * mask[:, None])
-                grad_weight = _add_product(grad_weight, grad_logits.t(), x, sum_dtype)
-                if grad_bias is not None:
-                    grad_bias += mask.to(dtype) @ grad_logits
-        if grad_weight is None:
-            grad_weight = weight.new_zeros(matrix.shape)
-        else:
-            grad_weight = grad_weight[:vocabulary].to(weight.dtype)
+                    token_losses[chunk] = losses
+        assert grad_weight is not None, "there is at least one chunk"
+        grad_weight = grad_weight[:vocabulary].to(weight.dtype)
         grad_bias = None if bias is None or grad_bias is None else grad_bias[:vocabulary].to(bias.dtype)
         ctx.save_for_backward(grad_features, grad_weight, grad_bias)
         return total
@@ -196,6 +206,76 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # In place: a second copy of a whole output matrix would be slow to make.
         scaled = [None if saved is None else saved.mul_(gradient) for saved in ctx.saved_tensors]
         return (*scaled, None, None, None)
+
+
+def _compute_losses(chunk: _Chunk) -> tuple[Tensor, Tensor]:
+    """The loss of each token, from its logits of the whole vocabulary, and the gradient of the weight so far."""
+    x, matrix, mask = chunk.x, chunk.matrix, chunk.valid
+    logits = chunk.buffer[: len(x) * len(matrix)].view(len(x), len(matrix))
+    _compute_logits(x, matrix, chunk.constant, logits)
+    logits[:, chunk.vocabulary :] = -torch.inf  # rows added for alignment are no tokens
+    losses, grad_logits = _losses_and_gradient(logits, chunk.target[:, None])
+    grad_logits, x = grad_logits.to(x.dtype), x * mask[:, None]
+    chunk.grad_x.copy_((grad_logits @ matrix) * mask[:, None])
+    if chunk.grad_bias is not None:
+        chunk.grad_bias.add_(mask.to(x.dtype) @ grad_logits)
+    return losses, _add_product(chunk.grad_weight, grad_logits.t(), x, chunk.sum_dtype)
+
+
+def _compute_losses_in_blocks(chunk: _Chunk) -> tuple[Tensor, Tensor]:
+    """The same for a block of the vocabulary at a time, whose logits are used again while they are in the cache.
+
+    The softmax of a block has the block's own normalizer. Once those of all blocks are known, each block's share of a
+    token's probability is, too; it scales the token's features in the gradient of the weight. The target's probability
+    is left out of its block: what is missing from it to one, which the gradient needs, is then that of all others.
+    """
+    x, target, matrix = chunk.x, chunk.target[:, None], chunk.matrix
+    starts = range(0, len(matrix), WORDS_PER_BLOCK)
+    blocks = [slice(start, min(start + WORDS_PER_BLOCK, len(matrix))) for start in starts]
+    if len(x) and not (target.min() >= 0 and target.max() < len(matrix)):
+        raise RuntimeError(f"a target is out of bounds: targets must be at least 0 and below {len(matrix)}")
+    sizes = [len(matrix[at]) for at in blocks]
+    parts = chunk.buffer[: len(x) * len(matrix)].split([len(x) * size for size in sizes])
+    probabilities = [part.view(len(x), size) for part, size in zip(parts, sizes, strict=True)]
+    log_normalizers = chunk.buffer.new_empty(len(x), len(blocks))
+    target_logit = chunk.buffer.new_zeros(len(x), 1)
+    means = x.new_empty(len(x), len(blocks), x.shape[1])  # of the rows of each block, weighted by their probabilities
+    for number, (at, p) in enumerate(zip(blocks, probabilities, strict=True)):
+        _compute_logits(x, matrix[at], None if chunk.constant is None else chunk.constant[at], p)
+        inside = (target >= at.start) & (target < at.stop)
+        index = (target - at.start).clamp(0, at.stop - at.start - 1)
+        logit = p.gather(1, index)
+        target_logit = torch.where(inside, logit, target_logit)
+        # Not minus infinity, of which a block with no other word would make NaN.
+        p.scatter_(1, index, logit.masked_fill(inside, torch.finfo(p.dtype).min))
+        peak = p.amax(1)
+        torch.softmax(p, 1, out=p)
+        # The largest probability is never tiny, so the normalizer follows from it without loss of precision.
+        log_normalizers[:, number] = peak - p.amax(1).log()
+        means[:, number] = p.to(x.dtype) @ matrix[at]
+    log_normalizer = log_normalizers.logsumexp(1, keepdim=True)  # of all words but the target
+    surprise = log_normalizer - target_logit
+    missing = surprise.sigmoid() * chunk.valid[:, None]
+    share = missing * (log_normalizers - log_normalizer).exp()  # [N, blocks]
+    grad_x = torch.bmm(share[:, None], means.to(share.dtype)).squeeze(1)
+    chunk.grad_x.copy_(grad_x.sub_(missing * matrix[chunk.target]))
+    total, dtype = chunk.grad_weight, chunk.sum_dtype
+    grad_weight = torch.empty_like(matrix, dtype=dtype) if total is None else total
+    for number, (at, p) in enumerate(zip(blocks, probabilities, strict=True)):
+        scale, part = share[:, number], grad_weight[at]
+        # The first chunk is not added to what the memory held, whatever it was.
+        torch.addmm(part, p.t().to(dtype), (x * scale[:, None]).to(dtype), beta=0 if total is None else 1, out=part)
+        if chunk.grad_bias is not None:
+            chunk.grad_bias[at].add_(p.t() @ scale)
+    grad_weight.index_add_(0, chunk.target, (missing * x).to(dtype), alpha=-1)
+    if chunk.grad_bias is not None:
+        chunk.grad_bias.index_add_(0, chunk.target, missing.squeeze(1).to(dtype), alpha=-1)
+    # An infinite logit of the target is no certainty, but an overflow: the loss is then not a number.
+    return (0 * target_logit - F.logsigmoid(-surprise)).squeeze(1), grad_weight
+
+
+_LOSSES = {"cpu": _compute_losses_in_blocks}
+"""What a device has of its own."""
 
 
 def _losses_and_gradient(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
