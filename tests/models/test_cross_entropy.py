@@ -23,13 +23,13 @@ def head_of(width, vocabulary, bias):
     tokens=st.integers(1, 6),
     vocabulary=st.integers(1, 9),
     at_once=st.integers(1, 60),
-    block=st.integers(1, 10),
+    block=st.integers(1, 8),
     bias=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_chunked_agrees_with_whole(rows, tokens, vocabulary, at_once, block, bias, seed):
     """In blocks of the vocabulary, as on a CPU, and without, as on a GPU."""
-    with patch.object(head_module, "WORDS_PER_BLOCK", block):
+    with patch.multiple(head_module, WORDS_PER_BLOCK=block, MAX_VOCABULARY_WITHOUT_BLOCKS=0):
         check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
     with patch.dict(head_module._LOSSES, clear=True):
         check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
@@ -53,8 +53,10 @@ def check_agreement(rows, tokens, vocabulary, at_once, bias, seed):
     assert not by_token[targets == IGNORE_INDEX].any()
 
 
-def test_improbable_tokens_keep_their_exact_loss():
-    """A probability that is zero in the number's type still has a logarithm."""
+@pytest.mark.parametrize("smallest", [0, head_module.MAX_VOCABULARY_WITHOUT_BLOCKS])
+def test_improbable_tokens_keep_their_exact_loss(smallest, monkeypatch):
+    """A probability that is zero in the number's type still has a logarithm, with blocks and without."""
+    monkeypatch.setattr(head_module, "MAX_VOCABULARY_WITHOUT_BLOCKS", smallest)
     head = Head(1, 2, True, None)
     with torch.no_grad():
         head.own.zero_()
@@ -63,22 +65,33 @@ def test_improbable_tokens_keep_their_exact_loss():
     assert loss.item() == 2000
 
 
-def test_a_step_at_the_sizes_of_a_recipe_agrees_in_single_precision():
-    """Several blocks and chunks, with the constants as they are."""
+def test_blocks_of_the_sizes_that_are_used_agree():
+    """Several chunks and blocks, in double precision and, less closely, in single precision."""
     torch.manual_seed(0)
-    vocabulary = 2 * head_module.WORDS_PER_BLOCK + 7
-    head = Head(8, vocabulary, True, None).float()
-    torch.nn.init.normal_(head.own)
-    features, targets = torch.randn(2, 500, 8, dtype=torch.float32), torch.randint(0, vocabulary, (2, 500))
-    results = []
-    for loss in (full_cross_entropy, cross_entropy):
-        x = features.clone().requires_grad_()
-        value = loss(x, head, targets)
-        results.append([value, *torch.autograd.grad(value, [x, *head.parameters()])])
-    for slow, fast in zip(*results, strict=True):
-        torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+    vocabulary = head_module.MAX_VOCABULARY_WITHOUT_BLOCKS + 7
+    head = head_of(8, vocabulary, True)
+    features, targets = torch.randn(2, 500, 8, requires_grad=True), torch.randint(0, vocabulary, (2, 500))
+    exact = value_and_gradients(full_cross_entropy, features, head, targets)
+    for one, other in zip(value_and_gradients(cross_entropy, features, head, targets), exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    narrow = features.detach().float().requires_grad_()
+    for one, other in zip(value_and_gradients(cross_entropy, narrow, head.float(), targets), exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
 
 
+def value_and_gradients(loss, features, head, targets):
+    value = loss(features, head, targets)
+    return [value, *torch.autograd.grad(value, [features, *head.parameters()])]
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """A block for every two words."""
+    monkeypatch.setattr(head_module, "WORDS_PER_BLOCK", 2)
+    monkeypatch.setattr(head_module, "MAX_VOCABULARY_WITHOUT_BLOCKS", 0)
+
+
+@pytest.mark.usefixtures("blocks")
 def test_a_token_that_is_nearly_certain_keeps_the_digits_of_its_loss():
     """In single precision its probability is one, but its loss and gradient are not zero."""
     head = Head(1, 3, True, None).float()
@@ -92,6 +105,7 @@ def test_a_token_that_is_nearly_certain_keeps_the_digits_of_its_loss():
     assert gradient.tolist() == pytest.approx([-2 * tiny, tiny, tiny], rel=1e-5)
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_logits_that_are_no_numbers_give_no_finite_loss(bad):
     head, features = head_of(1, 5, True), torch.zeros(1, 2, 1)
@@ -101,6 +115,7 @@ def test_logits_that_are_no_numbers_give_no_finite_loss(bad):
         assert not cross_entropy(features, head, torch.full((1, 2), target)).isfinite()
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_batch_without_tokens_has_no_loss_and_no_gradient(bias):
     head, features = head_of(3, 5, bias), torch.zeros(2, 0, 3, requires_grad=True)
@@ -112,7 +127,9 @@ def test_a_batch_without_tokens_has_no_loss_and_no_gradient(bias):
 @pytest.mark.parametrize("narrow_room", [False, True])
 def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision(narrow_room, monkeypatch):
     """One minus a probability near one is lost where the probability itself is rounded first."""
-    if narrow_room:  # as on a GPU
+    if not narrow_room:
+        monkeypatch.setattr(head_module, "MAX_VOCABULARY_WITHOUT_BLOCKS", 0)
+    else:  # as on a GPU
         monkeypatch.delitem(head_module._LOSSES, "cpu")
         monkeypatch.setattr("anaphor.models.head._buffer_dtype", lambda matrix: matrix.dtype)
     head = Head(2, 3, True, None).float()
@@ -129,6 +146,7 @@ def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision(narrow_
         torch.testing.assert_close(one, other, rtol=0.02, atol=1e-8)
 
 
+@pytest.mark.usefixtures("blocks")
 def test_weights_in_half_precision_lose_no_token():
     """Each of many tokens adds little to a sum that is already large."""
     head = Head(1, 2, True, None).to(torch.bfloat16)
@@ -141,6 +159,7 @@ def test_weights_in_half_precision_lose_no_token():
     assert grad_weight.flatten().tolist() == [-2048, 2048]
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("target", [-1, 5])
 def test_a_target_that_is_no_word_is_refused(target):
     head, features = head_of(3, 5, True), torch.randn(1, 2, 3, requires_grad=True)
@@ -163,6 +182,7 @@ def test_tied_gradients_reach_the_word_vectors(tied):
         torch.testing.assert_close(gradients[1][name], expected)
 
 
+@pytest.mark.usefixtures("blocks")
 def test_autocast_stays_close_to_single_precision():
     head, features = (
         head_of(16, 50, True).to(torch.float32),

@@ -21,8 +21,10 @@ IGNORE_INDEX = -100  # target of a token that has none, as in torch
 # A CPU is slow to touch fresh memory: of 32 MiB at most the C library gives the same again. A GPU wants few large
 # products and has enough memory.
 LOGITS_PER_CHUNK = {"cpu": 8_000_000, "cuda": 500_000_000}
-# Words whose logits a CPU computes together: a product that writes to its cache takes two thirds of the time.
+# Words whose logits a CPU computes together: a product that writes to its cache takes two thirds of the time. Measured
+# with two threads, the loss is faster by an eighth for a vocabulary of 33,278 and slower by 3 % for one of 10,000.
 WORDS_PER_BLOCK = 4096
+MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
 # Tensor cores are several times slower if the vocabulary is no multiple of this.
 ALIGNMENT = 64
 
@@ -229,6 +231,8 @@ def _compute_losses_in_blocks(chunk: _Chunk) -> tuple[Tensor, Tensor]:
     token's probability is, too; it scales the token's features in the gradient of the weight. The target's probability
     is left out of its block: what is missing from it to one, which the gradient needs, is then that of all others.
     """
+    if len(chunk.matrix) <= MAX_VOCABULARY_WITHOUT_BLOCKS:
+        return _compute_losses(chunk)
     x, target, matrix = chunk.x, chunk.target[:, None], chunk.matrix
     starts = range(0, len(matrix), WORDS_PER_BLOCK)
     blocks = [slice(start, min(start + WORDS_PER_BLOCK, len(matrix))) for start in starts]
