@@ -201,3 +201,18 @@ def test_scoring_that_begins_anew_is_estimated_anew(monkeypatch, capsys):
             clock.now += 1
     line = capsys.readouterr().err.splitlines()[0]
     assert line.startswith("scoring: 6%, 3 min "), "not the hours that the first attempt would suggest"
+
+
+def test_rich_is_imported_where_there_is_a_terminal_or_is_said_to_be_one(monkeypatch):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    assert Bar("training").progress is None
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Bar("training") as bar:
+        assert bar.progress is not None
+        bar.on_step(0.5, 2.0, 10)
+        listen = SecondBar(bar)
+        listen("scoring", 0.5)
+        assert [task.completed for task in bar.progress.tasks] == [0.5, 0.5]
+        listen("scoring", 1.0)
+        assert len(bar.progress.tasks) == 1

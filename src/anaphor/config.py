@@ -132,7 +132,8 @@ SECTIONS = ("data", "model", "training", "evaluation")
 
 @cache
 def field_docs(kind: type) -> Mapping[str, str]:
-    """The docstring behind each field of a dataclass, its bases included. A generated field has it as metadata."""
+    """The docstring behind each field of a dataclass, its bases included. A generated field has as metadata the class
+    whose field it repeats. Slow, because the source is parsed: only help and error messages need it."""
     docs: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):
@@ -142,7 +143,11 @@ def field_docs(kind: type) -> Mapping[str, str]:
 
 @cache  # for each class alone: options of commands are made of the same bases again and again
 def _own_field_docs(owner: Any) -> dict[str, str]:
-    docs = {field.name: field.metadata["help"] for field in dataclasses.fields(owner) if "help" in field.metadata}
+    docs = {
+        field.name: field_docs(field.metadata["documented_by"]).get(field.name, "")
+        for field in dataclasses.fields(owner)
+        if "documented_by" in field.metadata
+    }
     if not inspect.get_annotations(owner):
         return docs  # it declares no field
     try:
@@ -164,7 +169,7 @@ def optional_section(kind: type, name: str, section: str, exclude: Iterable[str]
 
     So an option of a model is declared once, in the model's own spec.
     """
-    hints, docs, skipped = get_type_hints(kind, include_extras=True), field_docs(kind), set(exclude)
+    hints, skipped = get_type_hints(kind, include_extras=True), set(exclude)
     fields: list[tuple[str, Any, Any]] = []
     for field in dataclasses.fields(kind):
         if field.name in skipped:
@@ -173,9 +178,7 @@ def optional_section(kind: type, name: str, section: str, exclude: Iterable[str]
         several = get_origin(hint) is tuple
         kept = hint if several or type(None) in get_args(hint) else Union[hint, None]  # noqa: UP007 (made at run time)
         default = () if several else None
-        fields.append(
-            (field.name, kept, dataclasses.field(default=default, metadata={"help": docs.get(field.name, "")}))
-        )
+        fields.append((field.name, kept, dataclasses.field(default=default, metadata={"documented_by": kind})))
     made = dataclasses.make_dataclass(name, fields, frozen=True, kw_only=True, namespace={"section": section})
     made.__doc__ = kind.__doc__
     made.__module__ = kind.__module__

@@ -47,6 +47,8 @@ SYNONYMS = {
 class Flag:
     """A field of a spec as the command line knows it."""
 
+    owner: type
+    """The spec."""
     field: str
     name: str
     kind: Any
@@ -60,7 +62,10 @@ class Flag:
     """Whether the flag may be given several times, one value each."""
     required: bool
     metavar: str
-    help: str
+
+    @property
+    def help(self) -> str:
+        return field_docs(self.owner).get(self.field, "")
 
     @property
     def is_switch(self) -> bool:
@@ -75,7 +80,7 @@ def flags_of(kind: type) -> dict[str, Flag]:
     """The flags of a spec by field."""
     # Only a module that has imported tyro can have annotated a field with it.
     positional_marker = sys.modules["tyro"].conf.Positional if "tyro" in sys.modules else None
-    hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
+    hints = get_type_hints(kind, include_extras=True)
     found: dict[str, Flag] = {}
     for field in dataclasses.fields(kind):
         hint, extras = _strip(hints[field.name])
@@ -93,6 +98,7 @@ def flags_of(kind: type) -> dict[str, Flag]:
             metavar = field.name.upper()
         repeated = bool(field.metadata.get("repeated"))
         found[field.name] = Flag(
+            owner=kind,
             field=field.name,
             name=field.metadata.get("flag", field.name.replace("_", "-")),
             kind=one,
@@ -103,7 +109,6 @@ def flags_of(kind: type) -> dict[str, Flag]:
             repeated=repeated,
             required=field.default is MISSING and field.default_factory is MISSING,
             metavar=named.metavar if named is not None else metavar,
-            help=docs.get(field.name, ""),
         )
     return found
 

@@ -49,6 +49,12 @@ def test_help_does_not_import_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_command_parses_no_source_for_the_help_that_it_does_not_print(monkeypatch, tmp_path):
+    monkeypatch.setattr("anaphor.flags.field_docs", lambda kind: pytest.fail("parsed"))
+    words = f"train lm --data grammar --model lstm --width 4 --steps 1 --dry-run --device cpu --out {tmp_path / 'run'}"
+    assert main(words.split()) == 0
+
+
 def test_help_comes_from_field_docstrings(capsys):
     assert main(["models", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())

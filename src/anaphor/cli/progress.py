@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anaphor.metrics.result import Result, format_values
 from anaphor.training.spec import TaskDefinition
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
 
@@ -56,25 +60,33 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def terminal_progress() -> Progress | None:
+    """Bars on stderr; None where it is no terminal."""
+    # Without a terminal and without the variables by which rich takes one for granted, it need not be imported.
+    if not (sys.stderr.isatty() or {"FORCE_COLOR", "TTY_COMPATIBLE"} & set(os.environ)):
+        return None
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    return Progress(*columns, console=console, transient=True) if console.is_terminal else None
+
+
 class Bar:
     """A callback that shows the progress of training. It redraws a few times a second, however short a step is."""
 
     def __init__(self, title: str, task: TaskDefinition | None = None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        self.console = Console(stderr=True)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
-        self.line: Any = self.progress.add_task(title, total=1.0, note="")
+        self.progress = terminal_progress()
+        """None: plain lines."""
+        self.line: Any = None if self.progress is None else self.progress.add_task(title, total=1.0, note="")
         self.task = task
         self.pace: Pace | None = None
         self.mean: float | None = None
@@ -82,13 +94,15 @@ class Bar:
         self.withheld: str | None = None
 
     def __enter__(self) -> Bar:
-        self.progress.start()
+        if self.progress is not None:
+            self.progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        if self.progress is not None:
+            self.progress.stop()
         if self.withheld is not None:
             print(self.withheld, file=sys.stderr)
 
@@ -109,8 +123,9 @@ class Bar:
         # From the first step on, which is slow, and which may be far into a resumed run.
         self.pace = self.pace or Pace(now, progress, count)
         self.pace.on_step(now, progress, count)
-        note = f"loss {self.mean:.3f} · {self._speed(self.pace)}"
-        self.progress.update(self.line, completed=min(progress, 1.0), note=note)
+        if self.progress is not None:
+            note = f"loss {self.mean:.3f} · {self._speed(self.pace)}"
+            self.progress.update(self.line, completed=min(progress, 1.0), note=note)
 
     def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
         trained = "" if train_loss is None else f"training loss {train_loss:.4f}, "
@@ -120,8 +135,8 @@ class Bar:
         line += " (best so far)" if is_best else ""
         if self.pace is not None:
             self.pace.on_evaluation(time.perf_counter())
-        if self.console.is_terminal:
-            self.console.print(line)
+        if self.progress is not None:
+            self.progress.console.print(line)
         else:
             self.print_line("; ".join([line, *self._remaining()]), is_result=True)
 
@@ -140,7 +155,8 @@ class SecondBar:
     """A progress listener: a second bar while something is scored, or a bar alone; plain lines without a terminal."""
 
     def __init__(self, bar: Bar, alone: bool = False) -> None:
-        bar.progress.update(bar.line, visible=not alone)
+        if bar.progress is not None:
+            bar.progress.update(bar.line, visible=not alone)
         self.bar = bar
         self.line: tuple[str, Any] | None = None
         self.start, self.first, self.share = time.monotonic(), 0.0, 0.0
@@ -148,17 +164,20 @@ class SecondBar:
     def __call__(self, what: str, share: float) -> None:
         if self.line is None or self.line[0] != what or share < self.share:  # less than before: it begins anew
             self._clear()
-            self.line = what, self.bar.progress.add_task(what, total=1.0, note="")
+            progress = self.bar.progress
+            task: Any = None if progress is None else progress.add_task(what, total=1.0, note="")
+            self.line = what, task
             self.start, self.first = time.monotonic(), share
         self.share = share
-        self.bar.progress.update(self.line[1], completed=share)
+        if self.bar.progress is not None:
+            self.bar.progress.update(self.line[1], completed=share)
         spent = time.monotonic() - self.start
-        if not self.bar.console.is_terminal and spent > LINE_SECONDS and self.first < share < 1:
+        if self.bar.progress is None and spent > LINE_SECONDS and self.first < share < 1:
             self.bar.print_line(f"{what}: {share:.0%}, {duration(spent * (1 - share) / (share - self.first))} left")
         if share == 1:
             self._clear()
 
     def _clear(self) -> None:
-        if self.line is not None:
+        if self.line is not None and self.bar.progress is not None:
             self.bar.progress.remove_task(self.line[1])
-            self.line = None
+        self.line = None

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 
-from anaphor.cli.train import import_given, warn
+from anaphor.cli.train import import_given, import_torch, warn
 from anaphor.errors import ConfigError
 from anaphor.flags import flags_of, parse
 from anaphor.registry import TASKS, resolve
 from anaphor.training.run_folder import RunFolder
 
-__all__ = ["RunOptions", "load_experiment", "parse_options", "parse_task_options", "warn"]
+__all__ = ["RunOptions", "import_torch", "load_experiment", "parse_options", "parse_task_options", "warn"]
 
 if TYPE_CHECKING:
     from anaphor.training.spec import TaskDefinition
@@ -102,6 +102,7 @@ def load_experiment(options: RunOptions, folder: Path | None = None, task: str |
         if (found := RunFolder(folder).read_task().name) != task:
             raise ConfigError(f"{folder} is a run of `train {found}`: use one of `train {task}`")
 
+    import_torch()
     from anaphor.training.load import load_run
 
     return load_run(folder, device=options.device, threads=options.threads, force=options.force, warn=warn).experiment

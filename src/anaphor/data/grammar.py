@@ -11,7 +11,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -32,6 +32,16 @@ class Rule:
     probability: float
     """Among the rules of the same symbol."""
 
+    @cached_property
+    def nats(self) -> float:
+        """Its loss."""
+        return -math.log(self.probability)
+
+    @cached_property
+    def reversed(self) -> tuple[str, ...]:
+        """Its symbols as a stack has them."""
+        return self.symbols[::-1]
+
 
 class Grammar:
     """Rules for each symbol; a symbol without rules is a word."""
@@ -50,7 +60,7 @@ class Grammar:
         self._expansions = {
             symbol: (
                 list(accumulate(rule.probability for rule in choices))[:-1],
-                [tuple(reversed(rule.symbols)) for rule in choices],
+                [rule.reversed for rule in choices],
             )
             for symbol, choices in self.rules.items()
         }
@@ -88,16 +98,16 @@ class Grammar:
 
     def read(self, words: Sequence[str]) -> Iterator[float]:
         """Nats of each word given those before it; the line may be incomplete."""
-        stack = [self.start]
+        stack, table = [self.start], self._table
         for place, word in enumerate(words):
             spent = 0.0
-            while stack and stack[-1] in self.rules:
-                rule = self._table[stack[-1]].get(word)
+            while stack and (rules := table.get(stack[-1])) is not None:
+                rule = rules.get(word)
                 if rule is None:
                     raise self._error(words, place)
                 stack.pop()
-                stack.extend(reversed(rule.symbols))
-                spent -= math.log(rule.probability)
+                stack.extend(rule.reversed)
+                spent += rule.nats
             expected = stack.pop() if stack else END
             if expected != word:
                 raise self._error(words, place)
