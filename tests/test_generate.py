@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
-from anaphor.generate import Sampler, beam_search, generate
+from anaphor.evaluation import prefill_padded
+from anaphor.generate import Sampler, beam_search, build_decoding, generate, generate_rows
+from anaphor.inspect import recorded
 from anaphor.models import build
+from anaphor.models.language_model import CUDAGraphDecoding, Decoding, FixedDecoding, can_capture
 
 FAMILIES = ["lstm", "transformer", "transformer-xl", "linear", "hybrid", "gpt-nano"]
 
@@ -105,10 +108,116 @@ def test_choices_that_cannot_be_are_refused(options, message):
 @pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.9}])
 def test_the_lower_the_temperature_the_more_it_is_greedy(more):
     logits = torch.tensor([[0.1, 2.0, -1.0, 1.9], [5.0, -800.0, 4.9, 0.0]])
-    chosen = Sampler(temperature=1e-320, **more)(logits, torch.Generator().manual_seed(0))
+    chosen = Sampler(temperature=1e-320, **more)(logits, [torch.Generator().manual_seed(0), torch.Generator()])
     assert chosen.tolist() == logits.argmax(-1).tolist()
 
 
 def test_a_prompt_has_a_token():
     with pytest.raises(ConfigError, match="at least one token"):
         next(generate(model_of("lstm"), [], 1, Sampler()))
+
+
+PROMPTS = [[0, 3], [1], [2, 2, 4, 1, 0, 3, 3], [0, 3]]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_prompts_of_unequal_length_give_the_tokens_of_each_alone(name, temperature):
+    model, sampler = model_of(name).double(), Sampler(temperature=temperature)
+    together = list(generate_rows(model, PROMPTS, 20, sampler, seed=5))
+    for row, prompt in enumerate(PROMPTS):
+        assert [step[row] for step in together] == list(generate(model, prompt, 20, sampler, seed=5 + row))
+
+
+def test_prompts_that_are_processed_in_chunks_give_the_tokens_of_each_alone(monkeypatch):
+    model, sampler = model_of("hybrid").double(), Sampler(temperature=0)
+    alone = [list(generate(model, prompt, 5, sampler)) for prompt in PROMPTS]
+    monkeypatch.setattr("anaphor.evaluation.PAIRS_PER_CHUNK", 1)
+    monkeypatch.setattr("anaphor.evaluation.MIN_CHUNK", 2)
+    assert list(map(list, zip(*generate_rows(model, PROMPTS, 5, sampler), strict=True))) == alone
+
+
+def test_a_prompt_that_is_repeated_is_processed_once(monkeypatch):
+    model, shapes = model_of("gpt-nano"), []
+    features = model.features
+    monkeypatch.setattr(model, "features", lambda tokens, *more: shapes.append(tokens.shape) or features(tokens, *more))
+    rows = list(generate_rows(model, [[0, 3, 1]] * 4, 2, Sampler()))
+    assert [len(row) for row in rows] == [4, 4]
+    assert shapes == [(1, 3), (4, 1)]
+
+
+def test_no_prompts_give_no_rows():
+    assert list(generate_rows(model_of("lstm"), [], 3, Sampler())) == []
+
+
+def test_sampling_draws_as_torch_does():
+    probabilities = torch.rand(3, 7, dtype=torch.float64)
+    drawn = Sampler()(probabilities.log(), [torch.Generator().manual_seed(seed) for seed in range(3)])
+    expected = [
+        torch.multinomial(torch.softmax(row.log(), -1), 1, generator=torch.Generator().manual_seed(seed)).item()
+        for seed, row in enumerate(probabilities)
+    ]
+    assert drawn.tolist() == expected
+
+
+def test_between_two_tokens_the_model_has_its_own_mode():
+    model = model_of("gpt-nano").train()
+    model.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    for _ in generate(model, [0], 3, Sampler()):
+        assert [module.training for module in model.modules()] == before
+
+
+CAPTURED = {
+    "lstm": {},
+    "transformer": {},
+    "linear": {},
+    "hybrid": {"memory": None},
+    "gpt-nano": {},
+    "rotary": {"position": "rotary"},
+    "alibi": {"position": "alibi"},
+    "window": {"window": 5},
+}
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_steps_with_a_state_of_fixed_size_give_the_logits_of_plain_ones(name, monkeypatch):
+    monkeypatch.setattr("anaphor.models.language_model.BLOCK", 4)
+    preset = name if name in FAMILIES else "transformer"
+    heads = {} if preset == "lstm" else {"heads": 2}
+    model = build(preset, vocabulary=5, width=8, layers=2, **heads, **CAPTURED[name]).double().eval()
+    assert can_capture(model)
+    with torch.inference_mode():
+        state = prefill_padded(model, PROMPTS)[1]
+        plain, fixed = Decoding(model, state), FixedDecoding(model, state, 200)
+        for tokens in torch.randint(5, (40, len(PROMPTS))):  # the memory is enlarged on the way
+            torch.testing.assert_close(fixed(tokens), plain(tokens), rtol=1e-10, atol=1e-10)
+    assert torch.equal(fixed.state.seen, plain.state.seen)
+
+
+def test_what_cannot_be_captured_is_not():
+    assert not can_capture(model_of("transformer-xl")), "a bounded memory"
+    model = model_of("gpt-nano")
+    with recorded(model, "layers.0.mixer.weights"):
+        assert not can_capture(model), "a replay calls no hooks"
+    assert can_capture(model)
+    assert type(build_decoding(model, model.initial_state(1), 100)) is Decoding, "on a CPU there are no graphs"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("name", CAPTURED)
+def test_captured_steps_give_the_logits_of_plain_ones(name, monkeypatch):
+    monkeypatch.setattr("anaphor.models.language_model.BLOCK", 8)
+    preset = name if name in FAMILIES else "transformer"
+    heads = {} if preset == "lstm" else {"heads": 2}
+    model = build(preset, vocabulary=5, width=16, layers=2, **heads, **CAPTURED[name]).cuda().eval()
+    with torch.inference_mode():
+        state = prefill_padded(model, PROMPTS)[1]
+        plain, captured = Decoding(model, state), build_decoding(model, state, 200)
+        assert isinstance(captured, CUDAGraphDecoding)
+        for tokens in torch.randint(5, (80, len(PROMPTS)), device="cuda"):
+            torch.testing.assert_close(captured(tokens), plain(tokens), rtol=1e-4, atol=1e-4)
+    assert captured.graph is not None
+    greedy = list(generate_rows(model, PROMPTS, 30, Sampler(temperature=0), cuda_graph=True))
+    model.cpu()
+    assert greedy == list(generate_rows(model, PROMPTS, 30, Sampler(temperature=0)))

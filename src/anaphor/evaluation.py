@@ -3,7 +3,7 @@ progress of such long computations, which a listener may cancel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -36,18 +36,27 @@ def eval_mode(*models: nn.Module) -> Iterator[None]:
     """
     kernels: tuple[Any, ...] = (torch.backends.cudnn.rnn, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
     precisions = [kernel.fp32_precision for kernel in kernels]
-    in_training = [module for model in models for module in model.modules() if module.training]
-    for module in in_training:
-        module.training = False
     for kernel in kernels:
         kernel.fp32_precision = "ieee"
+    try:
+        with eval_modules([module for model in models for module in model.modules()]):
+            yield
+    finally:
+        for kernel, precision in zip(kernels, precisions, strict=True):
+            kernel.fp32_precision = precision
+
+
+@contextmanager
+def eval_modules(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Single modules in evaluation mode inside the block."""
+    in_training = [module for module in modules if module.training]
+    for module in in_training:
+        module.training = False
     try:
         yield
     finally:
         for module in in_training:
             module.training = True
-        for kernel, precision in zip(kernels, precisions, strict=True):
-            kernel.fp32_precision = precision
 
 
 def chunk_slices(rows: int, tokens: int) -> Iterator[slice]:
@@ -64,6 +73,26 @@ def prefill(model: LanguageModel, tokens: Tensor, state: ModelState | None) -> t
         x, state = model.features(tokens[:, chunk], state)
     assert state is not None, "there is at least one chunk"
     return x[:, -1], state
+
+
+def prefill_padded(model: LanguageModel, rows: Sequence[Sequence[int]]) -> tuple[Tensor, ModelState]:
+    """The same for rows of any length, each with at least one token, from their first token on."""
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for row, ids in zip(tokens, rows, strict=True):
+        row[: len(ids)] = torch.tensor(ids)
+    tokens = tokens.to(model.device)
+    if int(lengths.min()) == tokens.shape[1]:
+        return prefill(model, tokens, None)
+    last, state = None, None
+    for chunk in chunk_slices(*tokens.shape):
+        inside = (lengths - chunk.start).clamp(0, chunk.stop - chunk.start).to(model.device)
+        x, state = model.features(tokens[:, chunk], state, inside)
+        newest = x[torch.arange(len(rows), device=x.device), (inside - 1).clamp(min=0)]
+        last = newest if last is None else torch.where(inside[:, None] > 0, newest, last)
+    assert last is not None, "there is at least one chunk"
+    assert state is not None, "there is at least one chunk"
+    return last, state
 
 
 def losses_by_batch(model: LanguageModel, batches: Sequence[Batch], carry: bool) -> Iterator[tuple[Batch, Tensor]]:

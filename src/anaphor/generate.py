@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +17,16 @@ from torch import Tensor
 
 from anaphor.config import check_types
 from anaphor.errors import ConfigError, Diverged
-from anaphor.evaluation import eval_mode, prefill
+from anaphor.evaluation import eval_mode, eval_modules, prefill, prefill_padded
 from anaphor.mixers.base import select_rows
-from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.models.language_model import (
+    WARM_UP,
+    CUDAGraphDecoding,
+    Decoding,
+    LanguageModel,
+    ModelState,
+    can_capture,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +49,18 @@ class Sampler:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p={self.top_p}: it must be above 0 and at most 1")
 
-    def __call__(self, logits: Tensor, generator: torch.Generator) -> Tensor:
-        """[B, V] -> [B]"""
+    def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """[B, V] -> [B]. Each row has a generator of its own, so that its sample does not depend on the others."""
         if self.temperature == 0:
             return logits.argmax(-1)
         probabilities = torch.softmax(self.filter_logits(logits.double()), -1).cpu()
         if bool(probabilities.isnan().any()):
             raise Diverged("the logits of the model are not finite: its weights are too large, or damaged")
-        return torch.multinomial(probabilities, 1, generator=generator).squeeze(-1).to(logits.device)
+        # As torch.multinomial draws: the first of several alarms, each with the rate of a token's probability.
+        waits = torch.empty_like(probabilities)
+        for row, generator in zip(waits, generators, strict=True):
+            row.exponential_(generator=generator)
+        return (probabilities / waits).argmax(-1).to(logits.device)
 
     def filter_logits(self, logits: Tensor) -> Tensor:
         """Logits divided by the temperature, -inf for tokens that top-k or top-p exclude."""
@@ -67,20 +79,87 @@ class Sampler:
 
 
 def generate(
-    model: LanguageModel, prompt: Sequence[int], tokens: int, sampler: Sampler, *, seed: int = 0
+    model: LanguageModel,
+    prompt: Sequence[int],
+    tokens: int,
+    sampler: Sampler,
+    *,
+    seed: int = 0,
+    cuda_graph: bool = False,
 ) -> Iterator[int]:
     """New tokens one by one, as they are sampled, without the prompt."""
-    _check_prompt(model, prompt, tokens)
-    generator = torch.Generator().manual_seed(seed)
-    tokens_in = torch.tensor([list(prompt)], device=model.device)
-    state = None
-    for _ in range(tokens):
+    for (token,) in generate_rows(model, [prompt], tokens, sampler, seed=seed, cuda_graph=cuda_graph):
+        yield token
+
+
+def generate_rows(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: int,
+    sampler: Sampler,
+    *,
+    seed: int = 0,
+    cuda_graph: bool = False,
+) -> Iterator[list[int]]:
+    """The next token of each prompt, step by step, for prompts of any length. Row i is sampled with the seed
+    `seed + i`: it is what `generate` gives for its prompt alone with that seed, up to rounding. `cuda_graph` replays
+    the step as a CUDA graph where the model is on a GPU and allows it."""
+    for prompt in prompts:
+        _check_prompt(model, prompt, tokens)
+    generators = [torch.Generator().manual_seed((seed + row) % 2**64) for row in range(len(prompts))]
+    # On a CPU there is no kernel whose precision `eval_mode` could set, and to walk through a small model at each token
+    # takes a tenth of its time.
+    in_eval = partial(eval_modules, list(model.modules())) if model.device.type == "cpu" else partial(eval_mode, model)
+    decoding: Decoding | None = None
+    newest: Tensor | None = None
+    for _ in range(tokens if prompts else 0):
         # For each token anew: between two of them the caller has the model as it was.
-        with eval_mode(model), torch.inference_mode():
-            x, state = prefill(model, tokens_in, state)
-            token = sampler(model.predict_next(x, state), generator)
-            tokens_in = token[:, None]
-        yield int(token)
+        with in_eval(), torch.inference_mode():
+            if decoding is None or newest is None:
+                x, state = _prefill_distinct(model, prompts)
+                decoding = build_decoding(model, state, tokens - 1) if cuda_graph else Decoding(model, state)
+                logits = model.predict_next(x, state)
+            else:
+                logits = decoding(newest)
+            newest = sampler(logits, generators)
+            new: list[int] = newest.tolist()
+        yield new
+
+
+def generate_texts(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: int,
+    sampler: Sampler,
+    *,
+    seed: int = 0,
+    batch_size: int = 32,
+    cuda_graph: bool = False,
+) -> Iterator[list[int]]:
+    """All new tokens of each prompt, in order, `batch_size` prompts at once. Seeds as in `generate_rows`."""
+    for prompt in prompts:  # before the first batch, not between two
+        _check_prompt(model, prompt, tokens)
+    for start in range(0, len(prompts), batch_size):
+        rows = prompts[start : start + batch_size]
+        steps = generate_rows(model, rows, tokens, sampler, seed=seed + start, cuda_graph=cuda_graph)
+        yield from map(list, zip(*steps, strict=True))
+
+
+def _prefill_distinct(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, ModelState]:
+    """Features of the last token of each prompt and the state after it. A repeated prompt is processed once."""
+    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    x, state = prefill_padded(model, list(places))
+    if len(places) == len(prompts):
+        return x, state
+    rows = torch.tensor([places[tuple(prompt)] for prompt in prompts], device=x.device)
+    return x[rows], select_rows(state, rows)
+
+
+def build_decoding(model: LanguageModel, state: ModelState, steps: int) -> Decoding:
+    """Steps after a state, captured as a CUDA graph where that is possible and worth it."""
+    if model.device.type == "cuda" and steps > 2 * WARM_UP and can_capture(model):
+        return CUDAGraphDecoding(model, state, steps)
+    return Decoding(model, state)
 
 
 def _check_prompt(model: LanguageModel, prompt: Sequence[int], tokens: int) -> None:

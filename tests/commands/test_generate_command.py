@@ -1,5 +1,6 @@
 """`anaphor generate`: text that is printed while it is written."""
 
+import json
 from functools import cache
 from itertools import chain
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.cli.generate import decode_stream
+from anaphor.cli.main import main
 from anaphor.data.tokenizer import TOKENIZERS
 
 TEXT = "the cat sat on the mât .\n\nthe 🐈 sat too , naïve ﷺ � .\n" * 3
@@ -62,3 +64,70 @@ def test_each_token_costs_the_same_however_long_the_text_has_become(kind, monkey
         pass
     assert len(asked) <= 2 * len(ids) + 1
     assert max(asked) <= 5
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small model whose next token depends much on its prompt."""
+    out = tmp_path_factory.mktemp("generate") / "run"
+    words = "train lm --data grammar --model gpt-nano --width 12 --heads 2 --layers 1 --steps 1 --no-test --device cpu"
+    assert main([*words.split(), "--max-positions", "40", "--out", str(out)]) == 0
+    return out
+
+
+def generate(capsys, run, *words):
+    assert main(["generate", str(run), "--device", "cpu", "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_samples_are_what_each_seed_gives_alone(capsys, run):
+    words = ["--prompt", "the dog", "--tokens", "9"]
+    (*rows,) = generate(capsys, run, *words, "--samples", "5", "--batch-size", "2", "--seed", "3")["samples"]
+    assert [row["seed"] for row in rows] == [3, 4, 5, 6, 7]
+    assert rows == [generate(capsys, run, *words, "--seed", str(seed)) for seed in range(3, 8)]
+    assert len({row["text"] for row in rows}) > 1
+
+
+def test_prompts_of_a_file_are_continued_as_each_alone(capsys, run, tmp_path):
+    prompts = ["", "the old dog", "Ada sees", "every young green cat that"]
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n")
+    words = ["--tokens", "9", "--temperature", "0"]
+    rows = generate(capsys, run, *words, "--file", str(tmp_path / "prompts.txt"))["samples"]
+    assert [row["prompt"] for row in rows] == prompts
+    for prompt, row in zip(prompts, rows, strict=True):
+        assert row["tokens"] == generate(capsys, run, *words, "--prompt", prompt)["tokens"]
+    beams = generate(capsys, run, "--tokens", "5", "--beam", "2", "--file", str(tmp_path / "prompts.txt"))["samples"]
+    assert beams[2]["tokens"] == generate(capsys, run, "--tokens", "5", "--beam", "2", "--prompt", "Ada sees")["tokens"]
+
+
+def test_several_texts_are_printed_below_their_numbers(capsys, run, tmp_path):
+    (tmp_path / "prompts.txt").write_text("Ada\nthe dog\n")
+    words = ["generate", str(run), "--device", "cpu", "--tokens", "3", "--samples", "2"]
+    assert main([*words, "--file", str(tmp_path / "prompts.txt"), "--temperature", "0"]) == 0
+    shown = capsys.readouterr()
+    heads = [line for line in shown.out.splitlines() if line.startswith("---")]
+    assert heads == [f"--- line {line}, sample {sample}" for line in (1, 2) for sample in (1, 2)]
+    assert "all samples of a prompt are equal" in shown.err
+    assert main(words) == 0
+    assert "--- sample 2\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--samples", "0"], "samples=0: it must be at least 1"),
+        (["--batch-size", "0"], "batch_size=0: it must be at least 1"),
+        (["--samples", "2", "--beam", "2"], "samples=2 has no effect with --beam"),
+        (["--prompt", "a", "--file", "b"], "give one of them"),
+        (["--file", "empty.txt"], "empty.txt has no lines"),
+        (["--file", "long.txt", "--tokens", "30"], "the model has 40 positions"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(capsys, run, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "long.txt").write_text("Ada\n" + "the dog " * 10)
+    assert main(["generate", str(run), "--device", "cpu", *words]) != 0
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert not shown.out

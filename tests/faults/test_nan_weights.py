@@ -69,4 +69,4 @@ def test_a_translation_model(trained, tmp_path, capsys):
 
 def test_logits_that_overflow_are_no_traceback():
     with pytest.raises(Diverged, match="not finite"):
-        Sampler()(torch.tensor([[0.0, torch.nan]]), torch.Generator())
+        Sampler()(torch.tensor([[0.0, torch.nan]]), [torch.Generator()])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 PARTS = {
     "overhead": "our stacks against torch.nn",
     "generation": "generation with carried state",
+    "decoding": "generation against `generate` of transformers",
     "recording": "cost of taps and of recording",
     "training": "the recipes against the loop of PyTorch's example",
     "images": "an image classifier against a plain loop",
@@ -23,7 +24,7 @@ PARTS = {
     "packing": "several runs of a study on one device",
     "web": "the live page of many runs, in Chromium",
 }
-DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("finetune", "packing", "web"))
+DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("decoding", "finetune", "packing", "web"))
 """All but those that take long or need packages that are not installed with Anaphor."""
 
 
@@ -34,7 +35,10 @@ def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
     sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs, "start": pairs}
     sizes |= {"images": images.count_comparisons() * pairs}
-    sizes |= {"finetune": finetune.count_comparisons() * pairs}
+    sizes |= {
+        "decoding": generation.count_decoding_ticks(pairs, device),
+        "finetune": finetune.count_comparisons() * pairs,
+    }
     sizes |= {"packing": packing.count_ticks(device), "web": web.count_ticks(pairs)}
     return sum(sizes[part] for part in parts)
 
@@ -48,6 +52,7 @@ def measure(
     measures: dict[str, Callable[[], list[Finding]]] = {
         "overhead": lambda: overhead.measure(pairs, tick),
         "recording": lambda: overhead.measure_recording(pairs, tick),
+        "decoding": lambda: generation.measure_decoding(pairs, device, tick),
         "training": lambda: training.measure(pairs, device, tick),
         "images": lambda: images.measure(pairs, device, tick),
         "finetune": lambda: finetune.measure(pairs, device, tick),

@@ -22,9 +22,9 @@ class Options:
     pairs: int = 60
     """Pairs of timings per ratio; ours and the peer run alternately."""
     parts: tuple[str, ...] = DEFAULT_PARTS
-    """Benchmarks (all but finetune, packing and web if not given)."""
+    """Benchmarks (all but decoding, finetune, packing and web if not given)."""
     device: str = "cpu"
-    """Device of training, images, finetune, feeding and packing: auto, cpu or cuda. The other parts use the CPU."""
+    """Device of decoding, training, images, finetune, feeding and packing: auto, cpu or cuda; others use the CPU."""
     threads: int | None = None
     """CPU threads (all cores if not given)."""
     out: Path | None = None

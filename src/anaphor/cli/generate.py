@@ -6,16 +6,21 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
+from anaphor.cli.lines import read_lines
+from anaphor.cli.run_options import RunOptions, import_torch, load_experiment, parse_options, warn
 from anaphor.cli.table import for_terminal
-from anaphor.errors import ConfigError
+from anaphor.config import check_at_least_one
+from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.lm import describe_unknown
 from anaphor.training.spec import check_seed
 
 if TYPE_CHECKING:
     from anaphor.data.tokenizer import Tokenizer
+    from anaphor.generate import Sampler
+    from anaphor.models import LanguageModel
 
 FIRST = 8
 """Tokens shown of a text that is blank."""
@@ -29,6 +34,12 @@ class Options(RunOptions):
 
     prompt: str = ""
     """Text to continue; empty for none."""
+    file: Path | None = None
+    """File with a prompt on each line; .gz is decompressed, - is standard input. An empty line is an empty prompt."""
+    samples: int = 1
+    """Number of texts for each prompt, generated at once; each has a seed of its own, counted from --seed."""
+    batch_size: int = 32
+    """Maximum number of texts generated at once."""
     tokens: int = 100
     """Number of tokens to generate."""
     temperature: float = 1.0
@@ -41,12 +52,17 @@ class Options(RunOptions):
     """Beam search of this width in place of sampling."""
     seed: int = 0
     """Random seed."""
+    cuda_graph: bool = False
+    """Replay the step of a token as a CUDA graph, on a GPU."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ConfigError(f"tokens={self.tokens}: it must be at least 1")
+        check_at_least_one(samples=self.samples, batch_size=self.batch_size)
         check_seed(self.seed)
-        for name in ("temperature", "top_k", "top_p", "seed"):
+        if self.prompt and self.file is not None:
+            raise ConfigError(f"prompt={self.prompt!r} and file={self.file}: give one of them")
+        for name in ("temperature", "top_k", "top_p", "seed", "samples", "cuda_graph"):
             given = getattr(self, name)
             if self.beam is not None and given != getattr(Options, name):
                 raise ConfigError(f"{name}={given} has no effect with --beam, which does not sample")
@@ -56,24 +72,30 @@ def run(words: Sequence[str]) -> int:
     if "--greedy" in words:
         raise ConfigError("there is no --greedy: use --temperature 0")
     options = parse_options("generate", words, Options)
+    import_torch()
 
     from anaphor.generate import Sampler, beam_search, generate
 
     choice = Sampler(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
+    texts = [options.prompt] if options.file is None else read_lines(options.file)
+    if not texts:
+        raise DataError(f"{options.file} has no lines: give a prompt on each, or an empty line for none")
     experiment = load_experiment(options, task="lm")
     model, tokenizer = experiment.model, experiment.tokenizer
-    prompt = tokenizer.encode_prompt(options.prompt)
-    for line in describe_unknown(prompt.count(tokenizer.unknown), len(prompt) - 1, "prompt"):
+    prompts = [tokenizer.encode_prompt(text) for text in texts]
+    encoded = [token for prompt in prompts for token in prompt[1:]]
+    what = "prompt" if options.file is None else "prompts"
+    for line in describe_unknown(encoded.count(tokenizer.unknown), len(encoded), what):
         warn(line)
+    if options.file is not None or options.samples > 1:
+        return generate_several(options, texts, prompts, model, tokenizer, choice)
+    prompt = prompts[0]
     if options.beam is not None:
         ids: Iterable[int] = beam_search(model, prompt, options.tokens, options.beam)[0].tokens
     else:
-        ids = generate(model, prompt, options.tokens, choice, seed=options.seed)
+        ids = generate(model, prompt, options.tokens, choice, seed=options.seed, cuda_graph=options.cuda_graph)
     if options.json:
-        ids = list(ids)
-        print(
-            json.dumps({"prompt": options.prompt, "text": tokenizer.decode(ids), "tokens": ids, "seed": options.seed})
-        )
+        print(json.dumps(to_plain(tokenizer, options.prompt, list(ids), options.seed)))
         return 0
     generated: list[int] = []
     is_blank = True
@@ -85,6 +107,47 @@ def run(words: Sequence[str]) -> int:
         is_greedy = options.temperature == 0 or options.beam is not None
         warn(describe_blank(tokenizer, generated, is_greedy=is_greedy))
     return 0
+
+
+def generate_several(
+    options: Options,
+    texts: Sequence[str],
+    prompts: Sequence[Sequence[int]],
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    sampler: Sampler,
+) -> int:
+    """Texts that are generated at once: each below a line with its number, or one JSON value for all of them."""
+    from anaphor.generate import beam_search, generate_texts
+
+    places = [place for place in range(len(prompts)) for _ in range(options.samples)]
+    if options.samples > 1 and options.temperature == 0:
+        warn("--temperature 0 is greedy: all samples of a prompt are equal")
+    found: Iterable[list[int]]
+    if options.beam is not None:
+        found = (beam_search(model, prompt, options.tokens, options.beam)[0].tokens for prompt in prompts)
+    else:
+        found = generate_texts(
+            model, [prompts[place] for place in places], options.tokens, sampler,
+            seed=options.seed, batch_size=options.batch_size, cuda_graph=options.cuda_graph,
+        )  # fmt: skip
+    plain = []
+    for number, (place, ids) in enumerate(zip(places, found, strict=True)):
+        one = to_plain(tokenizer, texts[place], ids, options.seed + number)
+        if options.json:
+            plain.append(one)
+            continue
+        line = [] if options.file is None else [f"line {place + 1}"]
+        sample = [] if options.samples == 1 else [f"sample {number % options.samples + 1}"]
+        print(f"--- {', '.join([*line, *sample])}")
+        print(for_terminal(one["text"], sys.stdout), flush=True)
+    if options.json:
+        print(json.dumps({"samples": plain}))
+    return 0
+
+
+def to_plain(tokenizer: Tokenizer, prompt: str, ids: list[int], seed: int) -> dict[str, Any]:
+    return {"prompt": prompt, "text": tokenizer.decode(ids), "tokens": ids, "seed": seed}
 
 
 def _keep(ids: Iterable[int], kept: list[int]) -> Iterator[int]:

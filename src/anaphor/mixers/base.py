@@ -241,6 +241,21 @@ class KVBuffer:
         return Storage(tensor, length)
 
 
+@dataclass(frozen=True)
+class FixedBuffer(KVBuffer):
+    """A buffer of fixed size for CUDA graphs: new entries replace those from `index` [1] on, which is on the device.
+
+    It is written in place, so that a state that was continued is lost. Only code that owns a state may use it.
+    """
+
+    index: Tensor = field(kw_only=True)
+
+    def append(self, new: Tensor) -> FixedBuffer:
+        steps = torch.arange(new.shape[self.axis], device=new.device)
+        self.data.index_copy_(self.axis, self.index + steps, new.to(self.data.dtype))
+        return self
+
+
 def _fits(storage: Storage, end: int, new: Tensor, axis: int) -> bool:
     has_space = storage.used == end and end + new.shape[axis] <= storage.tensor.shape[axis]
     # A tensor made in inference mode must not be written to outside of it.

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.base import DROPOUTS, Span
+from anaphor.mixers.attention.layer import Attention, KVCache
+from anaphor.mixers.base import DROPOUTS, Span, tensors_of
+from anaphor.mixers.linear import Linear
+from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.head import Head, cross_entropy, token_losses
@@ -20,6 +23,11 @@ from anaphor.models.spec import LanguageModelSpec
 
 if TYPE_CHECKING:
     from anaphor.models.pointer import Pointer
+
+WARM_UP = 2
+"""Plain steps before one is captured: libraries initialize in the first."""
+BLOCK = 64
+"""Sizes of the memory for keys and values are multiples of this; kernels want aligned masks."""
 
 
 class ModelState(NamedTuple):
@@ -170,6 +178,110 @@ class LanguageModel(TokenModel):
         """[B, T] -> logits of the next token [B, T, V]. `lengths` [B] are those of rows with padding."""
         x, state = self.features(tokens, state, lengths)
         return self.predict(x, state), state
+
+
+class Decoding:
+    """Steps of one token each, after a state, which must not be used elsewhere afterwards."""
+
+    def __init__(self, model: LanguageModel, state: ModelState) -> None:
+        self.model, self.state = model, state
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Process one token of each row; logits of the next one. [B] -> [B, V]"""
+        x, self.state = self.model.features(tokens[:, None], self.state)
+        return self.model.predict_next(x[:, -1], self.state)
+
+
+class FixedDecoding(Decoding):
+    """The same with a state whose shapes and addresses do not change from step to step: keys and values have memory of
+    a fixed size, in which unused entries are masked, and the new state is copied to where the old one was."""
+
+    def __init__(self, model: LanguageModel, state: ModelState, steps: int) -> None:
+        super().__init__(model, state)
+        self.used = max((len(cache.keys_values) for cache in state.layers if isinstance(cache, KVCache)), default=0)
+        # Twice what is there, so that a token is copied a constant number of times however long the text becomes.
+        self.allocate(min(self.used + steps, 2 * max(self.used, 4 * BLOCK)))
+
+    def allocate(self, size: int) -> None:
+        """Memory for at least so many keys and values, with those of the state."""
+        self.size = -(-size // BLOCK) * BLOCK
+        seen = self.state.seen.clone()
+        self.index = torch.tensor([self.used], device=seen.device)
+        layers = [_fix(layer, self.used, self.size, seen, self.index) for layer in self.state.layers]
+        self.state = ModelState(seen, tuple(layers))
+        self.tokens = torch.zeros_like(seen)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        if self.used == self.size:
+            self.allocate(2 * self.size)
+        self.used += 1
+        self.tokens.copy_(tokens)
+        return self.step()
+
+    def step(self) -> Tensor:
+        x, after = self.model.features(self.tokens[:, None], self.state)
+        for old, new in zip(tensors_of(self.state), tensors_of(after), strict=True):
+            if old is not new:  # keys, values and their positions were written in place
+                old.copy_(new)
+        self.index += 1
+        return self.model.predict_next(x[:, -1], after)
+
+
+class CUDAGraphDecoding(FixedDecoding):
+    """The same as a CUDA graph: launching the kernels of a step from Python takes many times longer than running them.
+    `Decoding` is the slow twin."""
+
+    def __init__(self, model: LanguageModel, state: ModelState, steps: int) -> None:
+        super().__init__(model, state, steps)
+        self.stream = torch.cuda.Stream()
+        self.plain_steps = 0
+
+    def allocate(self, size: int) -> None:
+        super().allocate(size)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.logits = torch.empty(0)
+
+    def step(self) -> Tensor:
+        if self.plain_steps < WARM_UP:
+            self.plain_steps += 1
+            return self._warm_up()
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
+                self.logits = super().step()
+        self.graph.replay()
+        return self.logits
+
+    def _warm_up(self) -> Tensor:
+        """A plain step on the stream that will record: what libraries set up there must not be recorded."""
+        here = torch.cuda.current_stream()
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            logits = super().step()
+        here.wait_stream(self.stream)
+        return logits
+
+
+def _fix(state: Any, used: int, size: int, seen: Tensor, index: Tensor) -> Any:
+    """The state of a layer at fixed addresses."""
+    if isinstance(state, KVCache):
+        return state.with_size(used, size, seen, index)
+    if isinstance(state, Tensor):
+        return state.clone()
+    parts = [_fix(part, used, size, seen, index) for part in state]
+    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+
+
+def can_capture(model: LanguageModel) -> bool:
+    """Whether a step has fixed shapes and nothing watches it: in a replay hooks are not called."""
+    if model.pointer is not None or any(block.needs_source for block in model.blocks):
+        return False
+    for mixer in model.layers.mixers:
+        # A bounded memory drops entries, a number of them that the device knows only.
+        is_fixed = isinstance(mixer, Recurrent | Linear) or (type(mixer) is Attention and mixer.spec.memory is None)
+        if not is_fixed:
+            return False
+    return not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def build_pointer(spec: LanguageModelSpec) -> Pointer:

@@ -16,7 +16,7 @@ from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
 from anaphor.mixers.attention.mask import Mask, check_distance, parse_mask, window
 from anaphor.mixers.attention.position import POSITIONS, check_limit
-from anaphor.mixers.base import KVBuffer, Span
+from anaphor.mixers.base import FixedBuffer, KVBuffer, Span
 from anaphor.mixers.layers import Linear
 from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, required
 
@@ -28,6 +28,17 @@ class KVCache(NamedTuple):
     """[B, 2, H, S, K]: keys before rotation, and values."""
     positions: KVBuffer | None
     """[B, S], -1 in empty slots. None: no slot is empty, and the last one is at its row's last position."""
+
+    def with_size(self, used: int, size: int, seen: Tensor, index: Tensor) -> KVCache:
+        """The first `used` slots and empty ones, `size` in all, in buffers that are written from `index` on. `seen` [B]
+        is the number of tokens so far."""
+        kept = self.keys_values.data[:, :, :, :used]
+        keys_values = kept.new_zeros(*kept.shape[:3], size, kept.shape[-1])
+        keys_values[:, :, :, :used] = kept
+        positions = seen.new_full((len(seen), size), -1)
+        before = _positions_before(seen[:, None], used) if self.positions is None else self.positions.data[:, :used]
+        positions[:, :used] = before
+        return KVCache(FixedBuffer(keys_values, 3, index=index), FixedBuffer(positions, 1, index=index))
 
 
 @dataclass(frozen=True, kw_only=True)
