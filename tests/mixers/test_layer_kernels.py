@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from anaphor.mixers.layers import LayerNorm, Linear, layer_kernels
+from anaphor.models import head as head_module
+from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, full_cross_entropy
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 from anaphor.mixers.kernels import layers as kernels
@@ -94,6 +96,23 @@ def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width):
     (gradient,) = torch.autograd.grad(wanted.sum(), real)
     torch.testing.assert_close(logits[:, :vocabulary].double(), gradient, rtol=1e-3, atol=1e-7)
     assert not logits[:, vocabulary:].any()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, monkeypatch):
+    monkeypatch.setattr(head_module, "layer_kernels", lambda device: kernels)
+    monkeypatch.setitem(head_module._LOSSES, DEVICE.type, head_module._compute_losses_by_kernels)
+    head = Head(6, 30, bias, None).to(DEVICE, torch.float32)
+    nn.init.normal_(head.own)
+    (features,) = drawn((3, 4, 6))
+    targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
+    targets[1, 2:] = IGNORE_INDEX
+    wanted = [features, *head.parameters()]
+    fast, slow = cross_entropy(features, head, targets, 150), full_cross_entropy(features, head, targets)
+    torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
+    pairs = zip(torch.autograd.grad(fast, wanted), torch.autograd.grad(slow, wanted), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_target_that_is_nearly_certain_keeps_the_digits_of_its_loss():

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anaphor.mixers.layers import layer_kernels
 from anaphor.models.ngram_embedding import NgramEmbedding
 
 IGNORE_INDEX = -100  # target of a token that has none, as in torch
@@ -278,7 +279,23 @@ def _compute_losses_in_blocks(chunk: _Chunk) -> tuple[Tensor, Tensor]:
     return (0 * target_logit - F.logsigmoid(-surprise)).squeeze(1), grad_weight
 
 
-_LOSSES = {"cpu": _compute_losses_in_blocks}
+def _compute_losses_by_kernels(chunk: _Chunk) -> tuple[Tensor, Tensor]:
+    """The same on a GPU: one kernel reads the logits and writes their gradients, in place of a dozen of torch's."""
+    kernels = layer_kernels(chunk.x.device)
+    if kernels is None or chunk.buffer.dtype not in kernels.DTYPES or not len(chunk.x):
+        return _compute_losses(chunk)
+    x, matrix = chunk.x, chunk.matrix
+    logits = chunk.buffer[: len(x) * len(matrix)].view(len(x), len(matrix))
+    _compute_logits(x, matrix, chunk.constant, logits)
+    targets = chunk.target.where(chunk.valid, IGNORE_INDEX)
+    losses: Tensor = kernels.losses_and_gradient(logits, targets, chunk.vocabulary)
+    chunk.grad_x.copy_(logits @ matrix)
+    if chunk.grad_bias is not None:
+        chunk.grad_bias.add_(kernels.sum_rows(logits))
+    return losses, _add_product(chunk.grad_weight, logits.t(), x, chunk.sum_dtype)
+
+
+_LOSSES = {"cpu": _compute_losses_in_blocks, "cuda": _compute_losses_by_kernels}
 """What a device has of its own."""
 
 
