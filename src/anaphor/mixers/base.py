@@ -61,6 +61,11 @@ class Span:
         return torch.full_like(self.seen, self.count) if self.given_lengths is None else self.given_lengths
 
     @cached_property
+    def following(self) -> Tensor:
+        """[B]: number of tokens of each row after these."""
+        return self.seen + (self.count if self.given_lengths is None else self.given_lengths)
+
+    @cached_property
     def positions(self) -> Tensor:
         """[B, T]: position of each token in its row. Padding repeats the last valid one."""
         steps = torch.arange(self.count, device=self.seen.device)

@@ -54,8 +54,10 @@ class TokenEmbedder(nn.Module):
         x: Tensor = self.embedding(tokens)
         if self.training and self.dropped_word is not None:
             x = drop_words(x, tokens, self.spec.word_dropout, self.spec.vocabulary, self.dropped_word.weight[0])
-        x = self.scale * x
-        encoding = self.position.embed(span.positions + self.spec.position_offset)
+        # Operations that change nothing would be a part of each step of generation.
+        x = x if self.scale == 1 else self.scale * x
+        offset = self.spec.position_offset
+        encoding = self.position.embed(span.positions + offset if offset else span.positions)
         return x if encoding is None else x + encoding.to(x.dtype)
 
     def drop(self, x: Tensor) -> Tensor:
@@ -85,7 +87,7 @@ class TokenEmbedder(nn.Module):
         if fresh and not span.has_padding:
             check_limit(span.count, self.limit)
         elif span.seen.device.type == "cpu" and len(span.seen) and not torch.compiler.is_compiling():
-            check_limit(int((span.seen + span.lengths).max()), self.limit)
+            check_limit(int(span.following.max()), self.limit)
 
 
 class TextEmbedder(TokenEmbedder):

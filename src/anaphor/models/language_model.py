@@ -125,7 +125,7 @@ class TokenModel(nn.Module):
         past = () if self.pointer is None else self.pointer.extend(state.past, x, tokens, span)
         if self.training and self.dropout:
             x = self.drop(x, self.dropout)
-        return x, ModelState(state.seen + span.lengths, layers, past)
+        return x, ModelState(span.following, layers, past)
 
 
 class LanguageModel(TokenModel):

@@ -132,7 +132,7 @@ class Attention(MultiHead):
 
     def mix(self, x: Tensor, state: KVCache | tuple[()], span: Span) -> tuple[Tensor, KVCache | tuple[()]]:
         if self.spec.limit is not None and span.seen.device.type == "cpu":  # elsewhere reading values would sync
-            check_limit(int((span.seen + span.lengths).max()), self.spec.limit)
+            check_limit(int(span.following.max()), self.spec.limit)
         embedded = self.position.embed(span.positions)
         if embedded is not None:
             x = x + embedded.to(x.dtype)
@@ -185,6 +185,9 @@ class Attention(MultiHead):
             return Visibility(is_causal=True)
         if is_plain_causal and new == 1 and cache.positions is None:
             return Visibility()
+        if is_plain_causal and new == 1 and cache.positions is not None and not span.has_padding:
+            # The newest token comes after all others: it attends to every slot that is used.
+            return Visibility((cache.positions.data >= 0)[:, None, None, :], has_fully_masked_rows=False)
         if new == kept and new <= mask.full_up_to and is_exact:
             return Visibility(span.valid[:, None, None, :] if span.has_padding else None)
         if mask.is_band:
@@ -210,7 +213,7 @@ class Attention(MultiHead):
             return cache
         if cache.positions is None:
             return KVCache(cache.keys_values.keep_last(keep), positions=None)
-        following = (span.seen + span.lengths)[:, None]
+        following = span.following[:, None]
         positions = cache.positions.data
         slots = ((positions >= 0) & (positions >= following - keep)).any(0).nonzero().squeeze(-1)
         kept = cache.positions.select(slots)
