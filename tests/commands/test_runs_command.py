@@ -297,6 +297,7 @@ def test_curves_of_all_runs_in_one_figure(capsys, folder):
         (["--metric", "loss"], "--reach"),
         (["--reach", "2", "--metric", "los"], "loss"),
         (["--curves", "all.png", "--where", "clip=7"], "no value"),
+        (["--curves", "all.png", "--watch"], "--curves and --watch"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(words, part, capsys):
@@ -304,3 +305,17 @@ def test_what_cannot_be_drawn_is_one_line(words, part, capsys):
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert part in said[0]
+
+
+def test_a_run_that_cannot_be_read_is_one_that_never_reached_a_value(capsys, folder):
+    """Its metrics are a link, which is not followed, or its task is unknown and it has none."""
+    metrics = folder / "runs" / "run-2" / "metrics.jsonl"
+    metrics.rename(folder / "elsewhere.jsonl")
+    metrics.symlink_to(folder / "elsewhere.jsonl")
+    (folder / "runs" / "diverged" / "spec.yaml").write_text("][")
+    rows = {row["run"]: row for row in listed(capsys, "runs", "--reach", "1.2", "--metric", "loss")}
+    assert "metrics.jsonl cannot be read" in rows["runs/run-2"]["error"]
+    assert {name: row["reached"]["1.2"] for name, row in rows.items() if name != "runs/run-10"} == {
+        "runs/diverged": None, "runs/run-2": None, "runs/stopped": None,
+    }  # fmt: skip
+    assert rows["runs/run-10"]["reached"]["1.2"] is not None

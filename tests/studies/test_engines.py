@@ -7,9 +7,10 @@ import subprocess
 from collections import Counter
 
 import pytest
+import torch
 
 from anaphor.errors import ConfigError
-from anaphor.studies import engines
+from anaphor.studies import engines, worker
 from anaphor.studies.engines import Job, LocalEngine, read_last_line, visible_gpus
 
 
@@ -134,6 +135,29 @@ def test_the_next_process_of_a_device_is_started_beforehand(started, tmp_path):
     started.clear()
     assert run(LocalEngine(slots=1), tmp_path, 3) == [0] * 3
     assert len(started) == 3, "without a GPU it would take the time of those that work"
+
+
+def test_two_jobs_of_a_device_may_want_its_waiting_process_at_once(started, tmp_path):
+    class Contested(list):
+        """It has one process, until it is taken."""
+
+        def __bool__(self):
+            return True
+
+    engine = LocalEngine(devices=["0"], per_device=2)
+    engine._spares["0"] = Contested()
+    assert run(engine, tmp_path, 1) == [0]
+    assert len(started) == 2, "it starts its own, and one for the next"
+
+
+def test_a_waiting_process_for_which_a_gpu_has_no_memory_yet_still_waits(monkeypatch):
+    def fail(*size, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "ones", fail)
+    monkeypatch.setattr(worker.os, "read", lambda file, size: b"")
+    assert worker.wait_for_job() == []
 
 
 def test_impossible_numbers_are_refused():

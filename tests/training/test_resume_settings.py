@@ -274,3 +274,27 @@ def test_such_a_run_that_is_stopped_saves_all_that_a_resume_needs(tmp_path):
     assert [name for name, parts in saved_parts(tmp_path / "parts").items() if "random" in parts] == ["step-7"]
     train(tmp_path / "parts", resume=True)
     assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
+
+
+def test_such_a_run_that_is_stopped_while_validating_can_be_resumed_twice(tmp_path):
+    """The validation that was missing finds the best weights so far, and saves them where the resumable ones are."""
+
+    class Stops(NullCallback):
+        def on_step(self, progress, loss, count):
+            if progress > 0.6:
+                signal.raise_signal(signal.SIGTERM)
+
+    class LeavesLater(NullCallback):
+        def on_step(self, progress, loss, count):
+            if progress > 0.7:
+                raise InterruptedError
+
+    train(tmp_path / "whole")
+    train(tmp_path / "parts", Stops())
+    assert metrics_of(tmp_path / "parts")[-1][0] == 6
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "parts", LeavesLater(), resume=True)
+    assert metrics_of(tmp_path / "parts")[-1][0] == 8
+    assert "optimizer" in saved_parts(tmp_path / "parts")["step-8"]
+    train(tmp_path / "parts", resume=True)
+    assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")

@@ -100,6 +100,8 @@ class Options:
             raise ConfigError("--metric belongs to --reach and --curves: give one of them")
         if self.curves is not None and self.curves.suffix not in (".png", ".svg", ".pdf"):
             raise ConfigError(f"curves={self.curves}: the name must end in .png, .svg or .pdf")
+        if self.curves is not None and self.watch:
+            raise ConfigError("--curves and --watch: give one of them, the figure is drawn once")
         if self.csv and self.json:
             raise ConfigError("--csv and --json: give one of them")
         if not 0.1 <= self.interval <= 3600:
@@ -199,13 +201,13 @@ def add_history(row: Row, options: Options) -> Row:
 
     name = options.metric or row["metric"]
     metrics = {one["name"]: one for one in row["metrics"]}
-    if name is None:  # its task is not known, and nothing tells
+    if name is None or not metrics:  # its task is not known, and nothing tells
         return {**row, "history": (None, [], []), "reached": dict.fromkeys(map(show_value, options.reach))}
     if name not in metrics:
         raise ConfigError(f"metric={name!r}: {row['run']} has no such metric{nearest(name, metrics)}")
     try:
         lines = read_lines(Path(row["run"]) / METRICS, None).rows
-    except FileNotFoundError:  # nothing was ever validated
+    except OSError:  # nothing was ever validated; or it cannot be read, which the listing says
         lines = []
     found = [(line.get("seconds"), line["valid"].get(name)) for line in lines if isinstance(line.get("valid"), Mapping)]
     points = [(x, y) for x, y in found if isinstance(x, int | float) and isinstance(y, int | float)]

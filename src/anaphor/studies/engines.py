@@ -120,7 +120,9 @@ class LocalEngine(Engine):
             return start_worker(job, self._environment)
         environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
         spares = self._spares[device]
-        process = spares.pop() if spares else None
+        process: subprocess.Popen[bytes] | None = None
+        with suppress(IndexError):  # not asked for before: the thread of another job may take the last one in between
+            process = spares.pop()
         if process is None or not assign(process, job):
             process = start_worker(job, environment)
         if not self._closed:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,10 @@ def wait_for_job() -> list[str]:
 
     import anaphor.training.run  # noqa: F401 (a job will need it)
 
-    if torch.cuda.is_available():  # the libraries of products are loaded with the first one
-        some = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16)
-        some.mm(some)
+    with suppress(RuntimeError):  # the cell that trains may leave no memory: then the job loads them
+        if torch.cuda.is_available():  # the libraries of products are loaded with the first one
+            some = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16)
+            some.mm(some)
     line = b""
     while not line.endswith(b"\n"):
         read = os.read(0, 1)  # and not more: the end of the input is for `watch_for_stop`

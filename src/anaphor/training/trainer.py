@@ -287,7 +287,8 @@ class Trainer:
         if not self.settings.save_only_model or time.monotonic() - self.last_save >= self.settings.save_seconds:
             self.save()
         elif is_best:
-            self.save(only_model=True)
+            # A resumed run may validate the step that it was resumed from: that checkpoint is not to lose its parts.
+            self.save(only_model=progress.step != self.resumable[0])
         self.measure_time()
         self.callback.on_evaluation(self._epochs(), recent["train_loss"], result, is_best)
 
@@ -328,6 +329,8 @@ class Trainer:
         saved.load_into(self.experiment.model)
         self.step.optimizer.load_state_dict(saved.parts["optimizer"])
         self.schedule.load_state_dict(saved.facts["schedule"])
+        # As the last step had it: a validation that is missing logs it.
+        self.step.optimizer.set_lr(self.settings.lr * self.schedule.factor(self._spent()))
         if self.average is not None:
             self.average.load_state_dict(saved.parts.get("average"))
         if "carry" in saved.parts:
