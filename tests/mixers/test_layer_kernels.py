@@ -83,6 +83,12 @@ def test_a_frozen_weight_gets_no_gradient():
     torch.testing.assert_close(bias.grad, torch.full_like(bias, 5.0))
 
 
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, True), (torch.bfloat16, True), (torch.float64, False)])
+def test_a_linear_map_in_double_precision_is_left_to_torch_as_autocast_does(dtype, expected):
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        assert kernels.is_worthwhile(torch.zeros(kernels.MIN_ROWS, 1, dtype=dtype, device=DEVICE)) == expected
+
+
 @pytest.mark.parametrize(("rows", "vocabulary", "width"), [(5, 3, 8), (3, 5000, 5000), (1, 1, 1)])
 def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width):
     (logits,) = drawn((rows, width))

@@ -90,7 +90,8 @@ def test_tied_tensors_are_stored_once_and_tied_again(tmp_path):
 
 def test_views_of_one_storage_are_stored_as_what_they_show(tmp_path):
     storage = torch.arange(12.0)
-    views = {"left": storage[:6], "right": storage[4:], "grid": storage.view(3, 4), "turned": storage.view(3, 4).T}
+    grid = storage.view(3, 4)
+    views = {"all": storage, "left": storage[:6], "right": storage[4:], "grid": grid, "turned": grid.T}
     found = checkpoint.read(checkpoint.write(tmp_path, 1, {"model": views}, {})).parts["model"]
     assert all(torch.equal(found[name], view) for name, view in views.items())
 

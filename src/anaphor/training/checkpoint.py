@@ -264,15 +264,19 @@ def _clean_up(folder: Path) -> None:
 def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors on the host, each with memory of its own, and for each tied name the name it is tied to."""
     first: dict[Any, str] = {}
-    copies, ties = {}, {}
+    copies, ties, as_they_are = {}, {}, set()
     for name, tensor in tensors.items():
         place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and place in first:
             ties[name] = first[place]
         else:
             first[place] = name
-            # Where its memory is nothing but the tensor, it can be written as it is.
-            is_plain = tensor.is_cpu and tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+            # Where its memory is nothing but the tensor, it can be written as it is, but not in two shapes.
+            memory = tensor.untyped_storage()
+            is_plain = tensor.is_cpu and tensor.is_contiguous() and memory.nbytes() == tensor.nbytes
+            is_plain = is_plain and memory.data_ptr() not in as_they_are
+            if is_plain:
+                as_they_are.add(memory.data_ptr())
             copies[name] = tensor.detach().to("cpu", copy=not is_plain, memory_format=torch.contiguous_format)
     return copies, ties
 

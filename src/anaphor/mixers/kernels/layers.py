@@ -57,7 +57,9 @@ def can_normalize(x: Tensor) -> bool:
 
 def is_worthwhile(x: Tensor) -> bool:
     """Whether `linear` is faster than torch's for that input, under the present autocast."""
-    return torch.is_autocast_enabled(x.device.type) and x.numel() >= MIN_ROWS * x.shape[-1] > 0
+    # Autocast leaves double precision alone.
+    is_cast = torch.is_autocast_enabled(x.device.type) and x.dtype in DTYPES
+    return is_cast and x.numel() >= MIN_ROWS * x.shape[-1] > 0
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
