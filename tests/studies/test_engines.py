@@ -150,6 +150,14 @@ def test_two_jobs_of_a_device_may_want_its_waiting_process_at_once(started, tmp_
     assert len(started) == 2, "it starts its own, and one for the next"
 
 
+def test_a_job_runs_where_no_process_can_be_started_for_the_next_one(started, tmp_path, monkeypatch):
+    def fail(threads, environment):
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(engines, "start_spare", fail)
+    assert run(LocalEngine(devices=["0"]), tmp_path, 2) == [0] * 2
+
+
 def test_a_waiting_process_for_which_a_gpu_has_no_memory_yet_still_waits(monkeypatch):
     def fail(*size, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")

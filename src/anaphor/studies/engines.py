@@ -125,8 +125,9 @@ class LocalEngine(Engine):
             process = spares.pop()
         if process is None or not assign(process, job):
             process = start_worker(job, environment)
-        if not self._closed:
-            spares.append(start_spare(self._threads, environment))
+        with suppress(OSError):  # too many processes: the next job starts its own
+            if not self._closed:
+                spares.append(start_spare(self._threads, environment))
         return process
 
     def close(self) -> None:
