@@ -264,7 +264,8 @@ def _clean_up(folder: Path) -> None:
 def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors on the host, each with memory of its own, and for each tied name the name it is tied to."""
     first: dict[Any, str] = {}
-    copies, ties, as_they_are = {}, {}, set()
+    copies, ties = {}, {}
+    as_they_are: set[int] = set()
     for name, tensor in tensors.items():
         place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and place in first:
