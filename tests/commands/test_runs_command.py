@@ -295,6 +295,7 @@ def test_curves_of_all_runs_in_one_figure(capsys, folder):
     [
         (["--curves", "all.gif"], ".png"),
         (["--metric", "loss"], "--reach"),
+        (["--reach", "nan"], "finite"),
         (["--reach", "2", "--metric", "los"], "loss"),
         (["--curves", "all.png", "--where", "clip=7"], "no value"),
         (["--curves", "all.png", "--watch"], "--curves and --watch"),

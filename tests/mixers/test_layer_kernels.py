@@ -104,6 +104,12 @@ def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width):
     assert not logits[:, vocabulary:].any()
 
 
+def test_a_target_outside_the_vocabulary_has_no_loss():
+    (logits,) = drawn((3, 8))
+    losses = kernels.losses_and_gradient(logits.detach(), torch.tensor([2, 5, 9], device=DEVICE), 5)
+    assert losses.isnan().tolist() == [False, True, True]
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, monkeypatch):
     monkeypatch.setattr(head_module, "layer_kernels", lambda device: kernels)

@@ -29,7 +29,7 @@ def head_of(width, vocabulary, bias):
 )
 def test_chunked_agrees_with_whole(rows, tokens, vocabulary, at_once, block, bias, seed):
     """In blocks of the vocabulary, as on a CPU, and without, as on a GPU."""
-    with patch.multiple(head_module, WORDS_PER_BLOCK=block, MAX_VOCABULARY_WITHOUT_BLOCKS=0):
+    with patch.multiple(head_module, TOKENS_PER_BLOCK=block, MAX_VOCABULARY_WITHOUT_BLOCKS=0):
         check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
     with patch.dict(head_module._LOSSES, clear=True):
         check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
@@ -87,7 +87,7 @@ def value_and_gradients(loss, features, head, targets):
 @pytest.fixture
 def blocks(monkeypatch):
     """A block for every two words."""
-    monkeypatch.setattr(head_module, "WORDS_PER_BLOCK", 2)
+    monkeypatch.setattr(head_module, "TOKENS_PER_BLOCK", 2)
     monkeypatch.setattr(head_module, "MAX_VOCABULARY_WITHOUT_BLOCKS", 0)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from anaphor.errors import ConfigError
 from anaphor.models import IMAGE_PRESETS, ImageModelSpec, build_image_classifier, image_preset
-from anaphor.models.backbone import draw_rows
+from anaphor.models.backbone import drop_path_factors
 
 SMALL = {"classes": 4, "image_size": 16, "width": 16, "layers": 2}
 
@@ -123,7 +123,7 @@ def test_a_class_token_that_sees_nothing_is_refused():
 def test_drop_path_grows_with_depth_and_keeps_the_mean():
     spec = image_preset("vit-nano", **{**SMALL, "layers": 3}, drop_path=0.4)
     assert [block.drop_path for block in spec.blocks()] == pytest.approx([0.0, 0.2, 0.4])
-    dropped = draw_rows(torch.ones(4000, 1, 1), 0.25)
+    dropped = drop_path_factors(torch.ones(4000, 1, 1), 0.25)
     assert dropped.unique().tolist() == pytest.approx([0.0, 4 / 3])
     assert dropped.mean() == pytest.approx(1.0, abs=0.05)
 

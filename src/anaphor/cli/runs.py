@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import sys
 import time
@@ -102,6 +103,8 @@ class Options:
             raise ConfigError(f"curves={self.curves}: the name must end in .png, .svg or .pdf")
         if self.curves is not None and self.watch:
             raise ConfigError("--curves and --watch: give one of them, the figure is drawn once")
+        if not all(map(math.isfinite, self.reach)):
+            raise ConfigError(f"reach={list(self.reach)}: the values must be finite")
         if self.csv and self.json:
             raise ConfigError("--csv and --json: give one of them")
         if not 0.1 <= self.interval <= 3600:

@@ -227,7 +227,9 @@ class Pooled(Mixer):
     def mix(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, tuple[()]]:
         x = span.zero_padding(x)
         lengths: Tensor | int = span.lengths.clamp(min=1)[:, None] if span.has_padding else x.shape[1]
-        root = math.sqrt(lengths) if isinstance(lengths, int) else lengths.to(x.dtype).sqrt()
+        # A narrow type would round lengths.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        root = math.sqrt(lengths) if isinstance(lengths, int) else lengths.to(wide).sqrt().to(x.dtype)
         scores = linear_time_scores(self.query(x), self.key(x)) / root
         weights = self.weights(softmax(scores, span.valid))  # [B, T]
         pooled = weights[:, None, :] @ self.value(x)  # [B, 1, D]

@@ -107,13 +107,13 @@ class Sublayer(nn.Module):
         if self.scale is not None:
             y = y * self.scale
         if self.training and self.drop_path:
-            y = torch.addcmul(x, y, draw_rows(y, self.drop_path))
+            y = torch.addcmul(x, y, drop_path_factors(y, self.drop_path))
         elif self.residual:
             y = x + y
         return self.norm(y) if self.norm is not None and not self.is_pre_norm else y
 
 
-def draw_rows(y: Tensor, p: float) -> Tensor:
+def drop_path_factors(y: Tensor, p: float) -> Tensor:
     """Stochastic depth (Huang et al., 2016): a factor for each row, 0 with probability p; the others keep the mean.
     [B, T, D] -> [B, 1, 1]"""
     kept = torch.rand(len(y), 1, 1, device=y.device) >= p

@@ -22,9 +22,9 @@ IGNORE_INDEX = -100  # target of a token that has none, as in torch
 # A CPU is slow to touch fresh memory: of 32 MiB at most the C library gives the same again. A GPU wants few large
 # products and has enough memory.
 LOGITS_PER_CHUNK = {"cpu": 8_000_000, "cuda": 500_000_000}
-# Words whose logits a CPU computes together: a product that writes to its cache takes two thirds of the time. Measured
+# Tokens whose logits a CPU computes together: a product that writes to its cache takes two thirds of the time. Measured
 # with two threads, the loss is faster by a tenth for a vocabulary of 50,257 and slower by 3 % for one of 10,000.
-WORDS_PER_BLOCK = 4096
+TOKENS_PER_BLOCK = 4096
 MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
 # Tensor cores are several times slower if the vocabulary is no multiple of this.
 ALIGNMENT = 64
@@ -235,8 +235,8 @@ def _compute_losses_in_blocks(chunk: _Chunk) -> tuple[Tensor, Tensor]:
     if len(chunk.matrix) <= MAX_VOCABULARY_WITHOUT_BLOCKS:
         return _compute_losses(chunk)
     x, target, matrix = chunk.x, chunk.target[:, None], chunk.matrix
-    starts = range(0, len(matrix), WORDS_PER_BLOCK)
-    blocks = [slice(start, min(start + WORDS_PER_BLOCK, len(matrix))) for start in starts]
+    starts = range(0, len(matrix), TOKENS_PER_BLOCK)
+    blocks = [slice(start, min(start + TOKENS_PER_BLOCK, len(matrix))) for start in starts]
     if len(x) and not (target.min() >= 0 and target.max() < len(matrix)):
         raise RuntimeError(f"a target is out of bounds: targets must be at least 0 and below {len(matrix)}")
     sizes = [len(matrix[at]) for at in blocks]

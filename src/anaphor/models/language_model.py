@@ -234,10 +234,10 @@ class CUDAGraphDecoding(FixedDecoding):
     def __init__(self, model: LanguageModel, state: ModelState, steps: int) -> None:
         super().__init__(model, state, steps)
         self.stream = torch.cuda.Stream()
-        self.plain_steps = 0
 
     def allocate(self, size: int) -> None:
         super().allocate(size)
+        self.plain_steps = 0  # kernels of the new shape may have to be loaded, which cannot be recorded
         self.graph: torch.cuda.CUDAGraph | None = None
         self.logits = torch.empty(0)
 

@@ -259,8 +259,9 @@ def _losses_and_gradient(
         higher = tl.maximum(peaks, values)
         sums = sums * tl.exp(peaks - higher) + tl.exp(values - higher)
         peaks = higher
-    own = tl.load(here + tl.maximum(target, 0)).to(tl.float32)
-    peak = tl.maximum(tl.max(peaks, axis=0), own)
+    # A target that is no token makes the loss not a number, and training stops there.
+    own = tl.load(here + target, mask=(target >= 0) & (target < VOCABULARY), other=float("nan")).to(tl.float32)
+    peak = tl.maximum(tl.max(peaks, axis=0), tl.where(own == own, own, -1e30))
     # Without the target: what its probability lacks to one keeps its digits.
     rest = tl.sum(sums * tl.exp(peaks - peak), axis=0)
     total = rest + tl.exp(own - peak)
