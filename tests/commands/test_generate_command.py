@@ -115,6 +115,7 @@ def test_several_texts_are_printed_below_their_numbers(capsys, run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--cuda-graph"], "needs a GPU"),
         (["--samples", "0"], "samples=0: it must be at least 1"),
         (["--batch-size", "0"], "batch_size=0: it must be at least 1"),
         (["--samples", "2", "--beam", "2"], "samples=2 has no effect with --beam"),

@@ -62,3 +62,14 @@ def test_dots_of_one_seed_are_not_enlarged(limits, interval, is_wide):
     draw.dots(rows, [], x_label="perplexity")
     (((left, right), _),) = limits
     assert bool(abs(right - left - 0.1 * 100.2) < 0.01) is is_wide
+
+
+def test_a_setting_without_a_quantity_leaves_its_panel_empty(monkeypatch):
+    """Panels of one column are of one setting."""
+    found = []
+    monkeypatch.setattr(draw, "save_all", lambda figure, paths, remark: found.append(figure))
+    series = {"validation": [{1.0: 0.5, 2.0: 0.6}]}
+    draw.learning_curves({"loss": {"a": series, "b": series}, "accuracy": {"b": series}}, [], "epoch")
+    (top_a, top_b, bottom_a, bottom_b) = found[0].axes
+    assert [axes.get_title() for axes in (top_a, top_b)] == ["a", "b"]
+    assert [len(axes.lines) for axes in (top_a, top_b, bottom_a, bottom_b)] == [1, 1, 0, 1]

@@ -82,6 +82,8 @@ def run(words: Sequence[str]) -> int:
         raise DataError(f"{options.file} has no lines: give a prompt on each, or an empty line for none")
     experiment = load_experiment(options, task="lm")
     model, tokenizer = experiment.model, experiment.tokenizer
+    if options.cuda_graph and experiment.device.type != "cuda":
+        raise ConfigError(f"--cuda-graph needs a GPU, but the device is {experiment.device.type}")
     prompts = [tokenizer.encode_prompt(text) for text in texts]
     encoded = [token for prompt in prompts for token in prompt[1:]]
     what = "prompt" if options.file is None else "prompts"

@@ -313,14 +313,15 @@ def learning_curves(
 ) -> None:
     """Curves of several runs: a row of panels with a common scale for each quantity, in it a panel for each setting, in
     it the named series. Each run of a series is a thin line {x: y}, their mean a thick one."""
-    across = max(len(panels) for panels in rows.values())
+    titles = list(dict.fromkeys(title for panels in rows.values() for title in panels))
+    across = len(titles)
     figure = new_figure(max(7, 1 + 3 * across), 0.6 + 2.8 * len(rows))
     grid = figure.subplots(len(rows), across, squeeze=False, sharex=True, sharey="row")
     handles: dict[str, Any] = {}
     for place, (y_label, panels) in enumerate(rows.items()):
         grid[place, 0].set_ylabel(y_label)
-        for axes, (title, series) in zip(grid[place], panels.items(), strict=False):
-            for number, (name, runs) in enumerate(series.items()):
+        for axes, title in zip(grid[place], titles, strict=True):
+            for number, (name, runs) in enumerate(panels.get(title, {}).items()):
                 style: dict[str, Any] = {"color": COLORS[number], "linestyle": STYLES[number]}
                 for run in runs if len(runs) > 1 else ():
                     axes.plot(*zip(*run.items(), strict=True), linewidth=0.8, alpha=0.35, **style)
