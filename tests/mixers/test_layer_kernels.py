@@ -94,10 +94,10 @@ def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width):
     (logits,) = drawn((rows, width))
     logits = 4 * logits.detach()
     targets = torch.randint(0, vocabulary, (rows,)).to(DEVICE)
-    targets[-1] = kernels.IGNORE_INDEX if rows > 1 else 0
+    targets[-1] = IGNORE_INDEX if rows > 1 else 0
     real = logits[:, :vocabulary].double().requires_grad_()
     wanted = F.cross_entropy(real, targets, reduction="none")
-    losses = kernels.losses_and_gradient(logits, targets, vocabulary)
+    losses = kernels.losses_and_gradient(logits, targets, vocabulary, IGNORE_INDEX)
     torch.testing.assert_close(losses.double(), wanted.detach(), rtol=1e-4, atol=1e-6)
     (gradient,) = torch.autograd.grad(wanted.sum(), real)
     torch.testing.assert_close(logits[:, :vocabulary].double(), gradient, rtol=1e-3, atol=1e-7)
@@ -106,7 +106,7 @@ def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width):
 
 def test_a_target_outside_the_vocabulary_has_no_loss():
     (logits,) = drawn((3, 8))
-    losses = kernels.losses_and_gradient(logits.detach(), torch.tensor([2, 5, 9], device=DEVICE), 5)
+    losses = kernels.losses_and_gradient(logits.detach(), torch.tensor([2, 5, 9], device=DEVICE), 5, IGNORE_INDEX)
     assert losses.isnan().tolist() == [False, True, True]
 
 
@@ -132,7 +132,7 @@ def test_a_target_that_is_nearly_certain_keeps_the_digits_of_its_loss():
     wanted = logits.double().requires_grad_()
     losses = F.cross_entropy(wanted, torch.tensor([0, 0], device=DEVICE), reduction="none")
     (gradient,) = torch.autograd.grad(losses.sum(), wanted)
-    mine = kernels.losses_and_gradient(logits, torch.tensor([0, 0], device=DEVICE), 3)
+    mine = kernels.losses_and_gradient(logits, torch.tensor([0, 0], device=DEVICE), 3, IGNORE_INDEX)
     torch.testing.assert_close(mine.double(), losses.detach(), rtol=1e-5, atol=0)
     torch.testing.assert_close(logits.double(), gradient, rtol=1e-5, atol=1e-30)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from anaphor.mixers import Span, mixer_spec
+from anaphor.mixers.kernels import load_kernels
 from anaphor.mixers.recurrent import _lstm_kernels
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
@@ -112,11 +113,11 @@ def test_where_kernels_cannot_be_compiled_nothing_is_lost(error, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(steps, "recurrence", fails)
-    _lstm_kernels.cache_clear()
+    load_kernels.cache_clear()
     try:
         assert _lstm_kernels(DEVICE) is None
     finally:
-        _lstm_kernels.cache_clear()
+        load_kernels.cache_clear()
 
 
 @pytest.mark.slow

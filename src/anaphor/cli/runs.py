@@ -122,10 +122,9 @@ def run(words: Sequence[str]) -> int:
     catalog = Catalog(folder)
     if options.watch:
         return watch(catalog.scan, options)
-    listing = catalog.scan()
-    print_listing(listing, options)
+    entries = print_listing(catalog.scan(), options)
     if options.curves is not None:
-        draw_against_seconds(select(listing, options), options.curves)
+        draw_against_seconds(entries, options.curves)
     return 0
 
 
@@ -158,12 +157,12 @@ def watch_terminal(scan: Callable[[], Listing], options: Options) -> None:
             time.sleep(options.interval)
 
 
-def print_listing(listing: Listing, options: Options) -> None:
+def print_listing(listing: Listing, options: Options) -> list[Row]:
+    """Print what is asked for, and give the entries that were."""
     entries = select(listing, options)
     if options.json:
-        print(
-            json.dumps([to_json(entry, (*FACTS, *KEYS, *(["reached"] if options.reach else []))) for entry in entries])
-        )
+        keys = (*FACTS, *KEYS, *(["reached"] if options.reach else []))
+        print(json.dumps([to_json(entry, keys) for entry in entries]))
     elif options.csv:
         print(to_csv(entries), end="")
     else:
@@ -175,6 +174,7 @@ def print_listing(listing: Listing, options: Options) -> None:
         print_table(console, build_view(entries, options.cells, (console.width, LONGEST) if is_terminal() else None))
         for note in listing.notes:
             print(f"anaphor: {note}", file=sys.stderr)
+    return entries
 
 
 def is_terminal() -> bool:

@@ -66,7 +66,7 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
     left_out = {*(["task"] if len(tasks) == 1 or is_narrow else []), *(["parameters", "speed"] if is_narrow else [])}
     headings = [name for name in (*LEFT, *RIGHT) if name not in left_out]
     table = Table(box=None, pad_edge=False)
-    # Columns that may be wrapped are those that rich makes narrower. Settings are cut off all the same, cell by cell.
+    # rich makes only those columns narrower that may be wrapped. Settings are not wrapped but cut off.
     for name in headings:
         is_wrapped = is_narrow and name == "run"
         table.add_column(name, no_wrap=not is_wrapped, overflow="fold", justify="left" if name in LEFT else "right")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-from types import ModuleType
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from anaphor.mixers.kernels import load_kernels
 
-@cache
-def layer_kernels(device: torch.device) -> ModuleType | None:
-    """Our kernels for these layers, if they run on that device."""
-    try:
-        from anaphor.mixers.kernels import layers
-    except ImportError:  # without Triton torch does the same, only slower
-        return None
-    return layers if layers.is_supported(device) else None
+layer_kernels = partial(load_kernels, "layers")
+"""Our kernels for these layers, if they run on a device."""
 
 
 class LayerNorm(nn.LayerNorm):

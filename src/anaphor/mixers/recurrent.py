@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from types import ModuleType
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -18,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from anaphor.config import look_up
 from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.kernels import load_kernels
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, required
 from anaphor.taps import Tap
 
@@ -276,14 +276,8 @@ class GRU(Recurrent):
         return (h,), (r, z, n)
 
 
-@cache
-def _lstm_kernels(device: torch.device) -> ModuleType | None:
-    """Our kernels for small LSTM layers, if they run on that device."""
-    try:
-        from anaphor.mixers.kernels import lstm
-    except ImportError:  # without Triton cuDNN does the same, only slower
-        return None
-    return lstm if lstm.is_supported(device) else None
+_lstm_kernels = partial(load_kernels, "lstm")
+"""Our kernels for small LSTM layers, if they run on a device."""
 
 
 @dataclass(frozen=True, kw_only=True)

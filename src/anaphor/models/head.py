@@ -288,7 +288,7 @@ def _compute_losses_by_kernels(chunk: _Chunk) -> tuple[Tensor, Tensor]:
     logits = chunk.buffer[: len(x) * len(matrix)].view(len(x), len(matrix))
     _compute_logits(x, matrix, chunk.constant, logits)
     targets = chunk.target.where(chunk.valid, IGNORE_INDEX)
-    losses: Tensor = kernels.losses_and_gradient(logits, targets, chunk.vocabulary)
+    losses: Tensor = kernels.losses_and_gradient(logits, targets, chunk.vocabulary, IGNORE_INDEX)
     chunk.grad_x.copy_(logits @ matrix)
     if chunk.grad_bias is not None:
         chunk.grad_bias.add_(kernels.sum_rows(logits))

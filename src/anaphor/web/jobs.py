@@ -105,7 +105,7 @@ class Jobs:
             del self.jobs[job.id]
 
     def cancel(self, job: Job, reason: str = "cancelled") -> None:
-        """Of a running job the process is told, and killed if that does not help."""
+        """Cancel a job. The process of a running one gets a message, and is killed if that does not help."""
         if job.is_closed:
             return
         if job in self._waiting:

@@ -32,8 +32,6 @@ MIN_ROWS = 4096
 """Tokens of a batch from which on the sum over them is worth a kernel."""
 LOSS_BLOCK = 4096
 """Logits of a token that are read at once."""
-IGNORE_INDEX = -100
-"""As a target: no target, as in torch."""
 SUM_ROWS, SUM_COLUMNS = 64, 128
 """Values of a matrix that are added up at once."""
 
@@ -143,8 +141,9 @@ def sum_rows(x: Tensor) -> Tensor:
     return sums.sum(0)
 
 
-def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int) -> Tensor:
-    """The loss of each row; the gradient of its logits is written over them, zero where there is no target.
+def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, ignore_index: int) -> Tensor:
+    """The loss of each row; the gradient of its logits is written over them, zero where the target is
+    `ignore_index`.
 
     Columns after the vocabulary are no tokens. [N, V], [N] -> [N]
     """
@@ -152,7 +151,7 @@ def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int) -> Ten
     losses = torch.empty(rows, device=logits.device, dtype=torch.float32)
     if rows:
         sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(LOSS_BLOCK, triton.next_power_of_2(width))}
-        _losses_and_gradient[(rows,)](logits, targets, losses, IGNORE=IGNORE_INDEX, **sizes, num_warps=8)
+        _losses_and_gradient[(rows,)](logits, targets, losses, IGNORE=ignore_index, **sizes, num_warps=8)
     return losses
 
 
