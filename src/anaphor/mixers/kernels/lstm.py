@@ -99,7 +99,7 @@ def _launch(kernel: Any, order: Iterable[int], sizes: tuple[int, int], tensors: 
     block, warps = (16, 2) if rows <= 64 else (32, 4)  # rows per program; the fastest of those tried
     grid = triton.cdiv(width, UNITS), triton.cdiv(rows, block)
     # As everywhere: TF32 in training, full single precision in scores.
-    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
     early = weight.is_cuda  # Triton's interpreter has no dependent launch
     options = {"WIDTH": width, "TERMS": max(triton.next_power_of_2(width), 16), "ROWS": block, "UNITS": UNITS}
     with torch.cuda.device_of(weight):
