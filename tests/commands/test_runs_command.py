@@ -282,6 +282,26 @@ def test_seconds_until_a_value_was_reached_or_never(capsys):
     assert float(table["runs/run-10"]["seconds to 1.2"]) > 0
 
 
+def test_runs_of_other_tasks_have_empty_cells_for_a_metric_that_they_lack(folder, capsys):
+    run = write_run(folder / "runs" / "a-picture", task="images", losses=(), result=None)
+    run.log(1, seconds=2.5, valid={"accuracy": 0.9, "loss": 1.0})
+    words = ["--reach", "0.8", "--metric", "accuracy"]
+    reached = {row["run"]: row["reached"] for row in listed(capsys, "runs", *words)}
+    assert reached.pop("runs/a-picture") == {"0.8": 2.5}
+    assert reached == {f"runs/{name}": {"0.8": None} for name in ("run-2", "run-10", "stopped", "diverged")}
+    assert main(["runs", "runs", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "2.5" in next(line for line in shown.splitlines() if "a-picture" in line)
+    assert "never" not in shown  # a run that has no accuracy does not fail to reach one
+    assert main(["runs", "runs", "--curves", "accuracy.svg", "--metric", "accuracy"]) == 0
+    capsys.readouterr()
+    assert main(["runs", "runs", "--reach", "0.8", "--metric", "acuracy"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert "no run has the metric 'acuracy'" in said[0]
+    assert "did you mean 'accuracy'?" in said[0]
+
+
 def test_curves_of_all_runs_in_one_figure(capsys, folder):
     assert main(["runs", "runs", "--curves", "figures/all.svg"]) == 0
     drawn = (folder / "figures" / "all.svg").read_text()

@@ -80,7 +80,7 @@ class Options:
     curves: Path | None = None
     """Draw the metric on validation against seconds of training, a line for each run, into this PNG, SVG or PDF."""
     metric: str | None = None
-    """Metric of --reach and --curves (the one that selects the checkpoint if not given)."""
+    """Metric of --reach and --curves (the one that selects the checkpoint if not given); runs may lack it."""
     watch: bool = False
     """Refresh until Ctrl-C; where there is no terminal, print again after each change."""
     interval: float = 2.0
@@ -194,6 +194,7 @@ def select(listing: Listing, options: Options) -> list[Row]:
     check_names(options.where, runs)
     kept: list[Row] = [row for row in [*runs, *studies] if is_selected(row, plain["differing"], options)]
     if options.reach or options.curves is not None:
+        check_metric(options.metric, kept)
         kept = [add_history(row, options) if row["kind"] == "run" else row for row in kept]
     return sort_entries(kept, options.sort, reverse=options.reverse)
 
@@ -204,10 +205,8 @@ def add_history(row: Row, options: Options) -> Row:
 
     name = options.metric or row["metric"]
     metrics = {one["name"]: one for one in row["metrics"]}
-    if name is None or not metrics:  # its task is not known, and nothing tells
+    if name is None or name not in metrics:  # its task has no such metric, or is not known
         return {**row, "history": (None, [], []), "reached": dict.fromkeys(map(show_value, options.reach))}
-    if name not in metrics:
-        raise ConfigError(f"metric={name!r}: {row['run']} has no such metric{nearest(name, metrics)}")
     try:
         lines = read_lines(Path(row["run"]) / METRICS, None).rows
     except OSError:  # nothing was ever validated; or it cannot be read, which the listing says
@@ -255,6 +254,13 @@ def check_names(conditions: Sequence[str], runs: Sequence[Row]) -> None:
     for name in [condition.partition("=")[0] for condition in conditions]:
         if known and name not in known:
             raise ConfigError(f"where: no run has the setting {name!r}{nearest(name, known)}")
+
+
+def check_metric(name: str | None, rows: Sequence[Row]) -> None:
+    """Raise for a metric that no run has, unless no run has any."""
+    known = {metric["name"] for row in rows if row["kind"] == "run" for metric in row["metrics"]}
+    if name is not None and known and name not in known:
+        raise ConfigError(f"metric: no run has the metric {name!r}{nearest(name, known)}")
 
 
 def is_selected(row: Row, differing: Sequence[str], options: Options) -> bool:

@@ -91,8 +91,9 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
         }
         styles = {"status": STYLES.get(row["status"], "")}
         texts = [Text(show_text(cells[name]), style=styles.get(name, "")) for name in headings]
+        never = "never" if goals and row["history"][0] is not None else ""  # empty: the run has no such metric
         times = [row["reached"][goal] for goal in goals]
-        texts += [Text("never" if time is None else f"{time:.1f}") for time in times]
+        texts += [Text(never if time is None else f"{time:.1f}") for time in times]
         table.add_row(*texts, Text(show_text(shown), no_wrap=True, overflow="ellipsis"))
     return table
 
