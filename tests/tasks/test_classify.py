@@ -48,7 +48,9 @@ def _data(monkeypatch, tmp_path):
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(registry.DATASETS._entries, "colors", colors)
-    monkeypatch.setattr(ClassifyExperiment, "draw", lambda self, folder: [])  # figures take longer than the steps
+    monkeypatch.setattr(
+        ClassifyExperiment, "draw", lambda self, folder, valid: []
+    )  # figures take longer than the steps
 
 
 @pytest.fixture(scope="module")

@@ -164,15 +164,16 @@ def test_the_figures_are_of_the_final_scores_without_another_pass(tmp_path, monk
 
     passes.clear()
     experiment = build_experiment(ImageRunSpec(**SMALL, steps=1))
-    experiment.score("valid")
-    experiment.draw(tmp_path)
+    before = vars(experiment).copy()
+    valid = experiment.score("valid")
+    experiment.draw(tmp_path, valid)
     assert passes == [21]
-    experiment.draw(tmp_path)  # the model may have other weights by now
-    assert passes == [21, 21]
+    assert drawn[-1] == valid.to_plain()["confusion"]["counts"]
+    assert vars(experiment) == before  # what draw needs comes from score: nothing is kept on the experiment
 
 
 def test_resume_is_exact_with_augmentation_mixup_and_ema(tmp_path, monkeypatch):
-    monkeypatch.setattr(ImageExperiment, "draw", lambda self, folder: [])
+    monkeypatch.setattr(ImageExperiment, "draw", lambda self, folder, valid: [])
     spec = ImageRunSpec(**SMALL, **EVERYTHING, steps=15, eval_every=5)
     whole, _ = execute(spec, tmp_path / "whole", test=False)
     with pytest.raises(RuntimeError, match="killed"):

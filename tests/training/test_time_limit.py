@@ -175,7 +175,7 @@ def test_minutes_that_one_validation_exceeds_end_unscored_and_resuming_scores(te
 
 
 def test_a_score_is_kept_where_no_time_is_left_for_figures(text, tmp_path, passing, monkeypatch):
-    def draw(self, folder):
+    def draw(self, folder, valid):
         raise TimeIsUp
 
     monkeypatch.setattr(Experiment, "draw", draw)

@@ -67,6 +67,8 @@ class Result:
     """Protocol of the measurement; they form the signature."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further plain values for result files and `--json`."""
+    outputs: Any = field(default=None, compare=False, repr=False)
+    """What the model gave, such as logits, where the task draws figures from it; it is written to no file."""
 
     @property
     def signature(self) -> str:

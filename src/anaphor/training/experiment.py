@@ -77,9 +77,9 @@ class Experiment(ABC):
         """Final result on test, given the one on valid."""
         return self.score("test")
 
-    def draw(self, folder: Path) -> list[Path]:
-        """Draw figures of the final model, which was just scored on valid, into the folder, beside the curves. Gives
-        their paths."""
+    def draw(self, folder: Path, valid: Result) -> list[Path]:
+        """Draw figures of the final model into the folder, beside the curves, given its `score` on valid. Gives their
+        paths."""
         return []
 
     def sample(self, seed: int) -> str:

@@ -244,7 +244,7 @@ def _score(
         try:
             with interruption.cancelling(), writing_to(folder.folder):
                 figures += draw_curves(folder, task)
-                figures += experiment.draw(folder.folder)
+                figures += experiment.draw(folder.folder, valid)
         except TimeIsUp:
             warn("some figures are not drawn: the minutes are over")
     return valid, {

@@ -96,8 +96,6 @@ class ClassifyExperiment(Experiment):
         self._open_texts = open_texts
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
-        self._valid_scores: ClassScores | None = None
-        """Those of the last `score`, until the confusion matrix is drawn from them."""
         self.class_weights = cache(self._class_weights)
         self._right, self._seen = torch.zeros(2, dtype=torch.int64, device=self.device).unbind()
 
@@ -186,22 +184,20 @@ class ClassifyExperiment(Experiment):
         return Result(self.measure(split).values, self.signature_facts(split), details)
 
     def score(self, split: str) -> Result:
-        """All metrics, with accuracy by class, the confusion matrix, and for test the overlap with train."""
+        """All metrics, with accuracy by class, the confusion matrix, and for test the overlap with train. Its outputs
+        are the `ClassScores`."""
         details: dict[str, Any] = {"texts": len(self.split(split))}
         scores = self.measure(split)
-        if split == VALID:
-            self._valid_scores = scores
         details |= scores.details(self.classes)
         if split == TEST and TRAIN in self.source.splits:
             found = count_row_overlap(self.source, self.source.rows(TRAIN).values)
             details["overlap"] = {"unit": "texts", "test": found.total, "in_train": found.in_train}
-        return Result(scores.values, self.signature_facts(split), details)
+        return Result(scores.values, self.signature_facts(split), details, outputs=scores)
 
     def use_data(self, data: str, text_column: str | None, label_column: str | None) -> None:
         """Score other data than those of training."""
         source = load_labeled(data, text_column, label_column, self.spec.split_seed)
         self._open_texts, self.split = lambda: source, cache(self.load_split)
-        self._valid_scores = None
 
     def signature_facts(self, split: str) -> dict[str, Any]:
         loaded = self.split(split)
@@ -249,15 +245,13 @@ class ClassifyExperiment(Experiment):
             raise ConfigError("a bag of words has no hidden states")
         return hidden_states(self.model, self.encode(text))
 
-    def draw(self, folder: Path) -> list[Path]:
-        """Learning curves, and the confusion matrix of validation, as it was scored last."""
+    def draw(self, folder: Path, valid: Result) -> list[Path]:
+        """Learning curves, and the confusion matrix of validation."""
         from anaphor.draw.cells import draw_confusion
         from anaphor.tasks.classify.figures import draw_learning
 
         curves = draw_learning(RunFolder(folder).read_metrics(), folder / "learning")
-        scores = self._valid_scores or self.measure(VALID)
-        self._valid_scores = None  # used once: the weights may change
-        return curves + draw_confusion(scores.confusion.numpy(), self.classes, folder / "confusion")
+        return curves + draw_confusion(valid.outputs.confusion.numpy(), self.classes, folder / "confusion")
 
     def sample(self, seed: int) -> str:
         """Predictions for the first texts of valid."""

@@ -20,7 +20,7 @@ from anaphor.data.image_files import read_image
 from anaphor.data.images import ImageDataset, ImageSplit
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import eval_mode, report_progress
-from anaphor.metrics.accuracy import ClassScores, score_classes
+from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
 from anaphor.models.head import soft_cross_entropy
@@ -120,8 +120,6 @@ class ImageExperiment(Experiment):
         )
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
-        self._valid_logits: Tensor | None = None
-        """Those of the last `score`, until the figures are drawn from them."""
 
     @property
     def source(self) -> ImageDataset:
@@ -148,7 +146,6 @@ class ImageExperiment(Experiment):
         """Score other data from now on; their classes must be among those of the model."""
         self._open_images = cache(lambda: load_images(name, self.facts.image_size))
         self.split.cache_clear()
-        self._valid_logits = None
 
     def batches(self, epoch: int) -> EpochBatches:
         spec = self.spec
@@ -230,19 +227,16 @@ class ImageExperiment(Experiment):
 
     def evaluate(self, split: str) -> Result:
         loaded = self.split(split)
-        return self._result(split, score_classes(self.compute_logits(loaded.images), loaded.labels))
+        scores = score_classes(self.compute_logits(loaded.images), loaded.labels)
+        return Result(scores.values, self.signature_facts(split))
 
     def score(self, split: str) -> Result:
-        """All metrics, with accuracy by class and the confusion matrix."""
+        """All metrics, with accuracy by class and the confusion matrix; its outputs are the logits."""
         loaded = self.split(split)
         logits = self.compute_logits(loaded.images)
-        if split == "valid":
-            self._valid_logits = logits
         scores = score_classes(logits, loaded.labels)
-        return self._result(split, scores, {"images": len(loaded), **scores.details(self.facts.classes)})
-
-    def _result(self, split: str, scores: ClassScores, details: Mapping[str, Any] | None = None) -> Result:
-        return Result(scores.values, self.signature_facts(split), details or {})
+        details = {"images": len(loaded), **scores.details(self.facts.classes)}
+        return Result(scores.values, self.signature_facts(split), details, outputs=logits)
 
     def signature_facts(self, split: str) -> dict[str, Any]:
         flips = {"flips": "averaged"} if self.spec.flips else {}
@@ -256,18 +250,15 @@ class ImageExperiment(Experiment):
             **flips,
         }
 
-    def draw(self, folder: Path) -> list[Path]:
-        """The confusion matrix and a gallery of mistakes of validation, as it was scored last."""
+    def draw(self, folder: Path, valid: Result) -> list[Path]:
+        """The confusion matrix and a gallery of mistakes of validation."""
         from anaphor.draw.cells import draw_confusion
         from anaphor.tasks.images.figures import draw_mistakes
 
-        valid, logits = self.split("valid"), self._valid_logits
-        self._valid_logits = None  # used once: the weights may change
-        if logits is None:
-            logits = self.compute_logits(valid.images)
-        scores = score_classes(logits, valid.labels)
+        split, logits = self.split("valid"), valid.outputs
+        scores = score_classes(logits, split.labels)
         figures = draw_confusion(scores.confusion.numpy(), self.facts.classes, folder / "confusion")
-        return figures + draw_mistakes(valid, logits, folder / "mistakes")
+        return figures + draw_mistakes(split, logits, folder / "mistakes")
 
     def sample(self, seed: int) -> str:
         """Predictions for the first images of valid."""
