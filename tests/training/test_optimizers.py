@@ -12,7 +12,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from anaphor.errors import CheckpointError, ConfigError
 from anaphor.models import build, build_seq2seq
 from anaphor.registry import register_optimizer
-from anaphor.training import checkpoint
+from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.training import checkpoint, optimizers
+from anaphor.training.build import build_experiment, build_step
 from anaphor.training.muon import Muon, orthogonalise
 from anaphor.training.optimizers import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
 
@@ -413,3 +415,66 @@ def test_step_hooks_of_all_optimizers_are_called():
         optimizer.step()
         handle.remove()
     assert called == [*optimizer.parts, *optimizer.parts]
+
+
+@pytest.mark.parametrize(
+    "spec", [*SETTINGS.values(), OptimizerSpec(optimizer="sgd", lr=0.5)], ids=[*SETTINGS, "plain sgd"]
+)
+def test_a_step_by_a_multiple_of_the_gradients_is_one_by_gradients_multiplied(spec):
+    def learned(multiply):
+        torch.manual_seed(0)
+        model = small().double()
+        optimizer = build_optimizer(spec, model)
+        for factor in (0.25, 1.0):
+            optimizer.zero_grad()
+            model(torch.randint(11, (3, 6)))[0].square().mean().backward()
+            multiply(model, optimizer, torch.tensor(factor))
+        return torch.nn.utils.parameters_to_vector(model.parameters()), optimizer.param_groups[0]["lr"]
+
+    def as_torch_clips(model, optimizer, factor):
+        for weight in model.parameters():
+            weight.grad.mul_(factor)
+        optimizer.step()
+
+    ours, lr = learned(lambda model, optimizer, factor: optimizer.step(factor))
+    theirs, _ = learned(as_torch_clips)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(ours, learned(lambda model, optimizer, factor: optimizer.step())[0])
+    assert lr == spec.lr, "the factor is of one step"
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_sparse_gradient_of_the_embeddings_learns_what_a_dense_one_does(tied, accumulate, monkeypatch):
+    spec = LanguageRunSpec(
+        data="grammar", width=16, tied=tied, optimizer="sgd", lr=20.0, clip=0.25, batch_size=4, bptt=8, device="cpu"
+    )
+
+    def learned(rows):
+        monkeypatch.setattr(optimizers, "MIN_SPARSE_ROWS", rows)
+        torch.manual_seed(0)
+        experiment = build_experiment(spec)
+        experiment.model.train()
+        step, carry, batches = build_step(experiment), experiment.initial_carry(), experiment.batches(0)
+        reports = []
+        for number in range(3):
+            report, carry = step(batches[accumulate * number : accumulate * (number + 1)], carry)
+            reports.append(report.values)
+        embedding = experiment.model.embedder.embedding
+        assert not embedding.sparse, "only while training"
+        state = torch.nn.utils.parameters_to_vector(experiment.model.parameters())
+        return embedding.weight.grad.is_sparse, torch.stack(reports), state
+
+    (is_sparse, reports, state), (is_dense_sparse, dense_reports, dense_state) = learned(1), learned(10**9)
+    assert (is_sparse, is_dense_sparse) == (not tied, False)  # a tied one has a dense gradient by the head
+    torch.testing.assert_close(reports, dense_reports, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state, dense_state, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"momentum": 0.5}, {"weight_decay": 0.1}, {"optimizer": "adamw", "lr": 0.01}])
+def test_only_plain_sgd_leaves_rows_without_a_gradient_alone(changes, monkeypatch):
+    monkeypatch.setattr(optimizers, "MIN_SPARSE_ROWS", 1)
+    model = small()
+    spec = OptimizerSpec(optimizer="sgd", lr=0.5)
+    assert build_optimizer(spec, model).sparse_embeddings(model)
+    assert not build_optimizer(replace(spec, **changes), model).sparse_embeddings(model)

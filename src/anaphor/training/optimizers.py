@@ -27,6 +27,9 @@ from anaphor.training.state_dicts import Mismatch
 
 TorchOptimizer = torch.optim.Optimizer
 
+MIN_SPARSE_ROWS = 4096
+"""Rows of an embedding from which on a gradient of those that a batch has is faster than one of all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec:
@@ -259,14 +262,27 @@ class Optimizer:
         """The learning rate of the next step, before any layer's factor."""
         self.capturable = capturable
         """Whether `step` may be captured in a CUDA graph."""
+        self.is_linear = all(_is_linear(part) for part in self.parts)
+        """Whether an update is a multiple of the gradient, so that a weight without one stays as it is."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         return [group for part in self.parts for group in part.param_groups]
 
-    def step(self) -> None:
+    def step(self, factor: Tensor | None = None) -> None:
+        """Update the weights by the gradients, or by `factor` times them, which is what clipping asks for."""
         for part in self.parts:
-            _step(part)
+            if factor is None:
+                _step(part)
+            else:
+                _step_scaled(part, factor)
+
+    def sparse_embeddings(self, model: nn.Module) -> list[nn.Embedding]:
+        """Embeddings that may have a sparse gradient, and are large enough to gain by it."""
+        if not self.is_linear:
+            return []
+        embeddings = (part for part in model.modules() if isinstance(part, nn.Embedding))
+        return [part for part in embeddings if part.num_embeddings >= MIN_SPARSE_ROWS]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts:
@@ -337,6 +353,33 @@ def _step(part: TorchOptimizer) -> None:
         return
     with torch.no_grad():
         inspect.unwrap(type(part).step)(part)
+
+
+def _step_scaled(part: Any, factor: Tensor) -> None:
+    """A step by `factor` times the gradients. Where the update can do it, no pass over all of them is needed."""
+    if getattr(part, "_step_supports_amp_scaling", False):  # torch's name for it: gradients are divided by a scale
+        part.grad_scale = factor.float().reciprocal()
+        _step(part)
+        part.grad_scale = None
+    elif _is_linear(part):
+        rates = [group["lr"] for group in part.param_groups]
+        for group, rate in zip(part.param_groups, rates, strict=True):
+            group["lr"] = rate * factor.item()
+        _step(part)
+        for group, rate in zip(part.param_groups, rates, strict=True):
+            group["lr"] = rate
+    else:
+        weights = [weight for group in part.param_groups for weight in group["params"]]
+        torch._foreach_mul_([weight.grad for weight in weights if weight.grad is not None], factor)
+        _step(part)
+
+
+def _is_linear(part: TorchOptimizer) -> bool:
+    """Whether it subtracts a multiple of the gradient, and nothing else, with a learning rate on the host."""
+    return type(part) is torch.optim.SGD and not any(
+        group["momentum"] or group["weight_decay"] or group["fused"] or isinstance(group["lr"], Tensor)
+        for group in part.param_groups
+    )
 
 
 def _has_step_hooks(part: TorchOptimizer) -> bool:

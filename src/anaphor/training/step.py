@@ -75,6 +75,18 @@ def tf32_matmul() -> Iterator[None]:
         matmul.fp32_precision = before
 
 
+@contextmanager
+def sparse_gradients(embeddings: Sequence[nn.Embedding]) -> Iterator[None]:
+    """What these embeddings give inside the block has gradients of the rows that were read, without all the zeros."""
+    for embedding in embeddings:
+        embedding.sparse = True
+    try:
+        yield
+    finally:
+        for embedding in embeddings:
+            embedding.sparse = False
+
+
 @dataclass
 class Step:
     """Gradients of a group of batches, clipped together, and one update."""
@@ -100,14 +112,30 @@ class Step:
         amount: Tensor | int = sum(batch.amount for batch in group)
         total: Tensor | float = 0.0
         for batch in group:
-            with self.autocast():
+            with self.autocast(), sparse_gradients(self.optimizer.sparse_embeddings(model)):
                 loss, carry = self.experiment.loss(batch, carry)
             (loss.objective / amount).backward()
             total = total + loss.total.detach()
-        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        gradients = _gradients(model)
         norms = torch.stack(torch._foreach_norm(list(gradients.values()))).float()
-        if self.clip:
-            nn.utils.clip_grads_with_norm_(model.parameters(), self.clip, torch.linalg.vector_norm(norms))
-        self.optimizer.step()
+        self.optimizer.step(_clip_factor(norms, self.clip) if self.clip else None)
         assert isinstance(total, Tensor), "a group has at least one batch"
         return torch.cat([(total / amount).float().view(1), norms]), list(gradients), carry
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Gradients by name; of a sparse one the rows that it has, each of them once."""
+    gradients = {}
+    for name, weight in model.named_parameters():
+        if weight.grad is None:
+            continue
+        if weight.grad.is_sparse:
+            weight.grad = weight.grad.coalesce()
+        gradients[name] = weight.grad.values() if weight.grad.is_sparse else weight.grad
+    return gradients
+
+
+def _clip_factor(norms: Tensor, clip: float) -> Tensor:
+    """What gradients are multiplied by so that the norm of all together is at most `clip`, as torch computes it."""
+    factor: Tensor = (clip / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1)
+    return factor
