@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,11 +16,13 @@ from anaphor.data.batches import EvaluationStream
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import losses_by_batch
+from anaphor.mixers.base import tensors_of
 from anaphor.models import build
 from anaphor.models.head import IGNORE_INDEX
 from anaphor.tasks.lm import LanguageRunSpec, adaptation
 from anaphor.tasks.lm.adaptation import (
     FLOOR,
+    AdaptiveStep,
     Cache,
     Dynamic,
     Memory,
@@ -29,19 +32,19 @@ from anaphor.tasks.lm.adaptation import (
     mix_losses,
     score_dynamically,
     score_with_caches,
-    training_gradient_scales,
 )
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, Split
+from anaphor.training.cuda_graph import CUDAGraphs
 
 VOCABULARY = 7
 CACHES = [Cache(5, 0.3, 0.5), Cache(5, 0.1, 0.5), Cache(100, 0.5, 0.0), Cache(1, 0.9, 4.0)]
 MODELS = {"lstm": True, "transformer-xl": True, "transformer": False}
 
 
-def model_of(name="lstm", scale=3):
+def model_of(name="lstm", scale=3, **options):
     heads = {} if name == "lstm" else {"heads": 2, "feedforward": 8}
-    model = build(name, vocabulary=VOCABULARY, width=8, layers=1, **heads)
+    model = build(name, vocabulary=VOCABULARY, width=8, layers=1, **heads, **options)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(scale)  # far from uniform, so that an error shows
@@ -246,7 +249,7 @@ def test_strengths_are_root_mean_squares_of_gradients_and_one_on_average():
 def test_a_learning_rate_of_zero_gives_the_plain_score(name):
     experiment, protocol = experiment_of(tokens_of(), model_of(name)), Protocol(1, 4, MODELS[name])
     plain = experiment.evaluate_with("valid", protocol)
-    score = score_dynamically(experiment, "valid", protocol, Dynamic(0.0))
+    (score,) = score_dynamically(experiment, "valid", protocol, [Dynamic(0.0)])
     assert score.total.tokens == plain.total.tokens == 41
     assert score.total.loss == pytest.approx(plain.total.loss, rel=1e-12)
 
@@ -287,10 +290,10 @@ def test_both_lower_the_loss_on_a_text_that_repeats_itself(name):
     plain = experiment.evaluate_with("valid", protocol)
     (cached,) = score_with_caches(experiment, "valid", protocol, [Cache(50, 0.5, 3.0)])
     assert cached.total.loss < plain.total.loss - 0.05
-    dynamic = score_dynamically(experiment, "valid", protocol, Dynamic(0.3))
+    (dynamic,) = score_dynamically(experiment, "valid", protocol, [Dynamic(0.3)])
     assert dynamic.total.loss < plain.total.loss - 0.05
-    scales = training_gradient_scales(experiment)
-    scaled = score_dynamically(experiment, "valid", protocol, Dynamic(0.3, 0.001, "rms"), scales)
+    scales = gradient_scales(experiment.model, experiment.batches(0), experiment.carry)
+    (scaled,) = score_dynamically(experiment, "valid", protocol, [Dynamic(0.3, 0.001, "rms")], scales)
     assert scaled.total.loss < plain.total.loss - 0.05
 
 
@@ -300,7 +303,7 @@ def test_the_signature_tells_the_adaptation_and_the_rows():
     assert "adaptation" not in plain.signature
     (cached,) = score_with_caches(experiment, "valid", protocol, [Cache(2000, 0.1, 0.3)])
     assert cached.signature == f"{plain.signature}|adaptation:cache(2000,0.1,0.3)"
-    learnt = score_dynamically(experiment, "valid", protocol, Dynamic(0.001))
+    (learnt,) = score_dynamically(experiment, "valid", protocol, [Dynamic(0.001)])
     assert learnt.signature == plain.signature.replace("batch:3", "batch:1") + "|adaptation:dynamic(0.001)"
     assert str(Dynamic(0.001, 0.02)) == "dynamic(0.001,0.02)"
     assert str(Dynamic(0.001, 0.02, "rms")) == "dynamic-rms(0.001,0.02)"
@@ -312,7 +315,7 @@ def test_a_model_that_sees_later_tokens_gets_a_perplexity_by_no_adaptation_eithe
     plain = experiment.evaluate_with("valid", protocol)
     adapted = [
         *score_with_caches(experiment, "valid", protocol, CACHES[:1]),
-        score_dynamically(experiment, "valid", protocol, Dynamic(0.1)),
+        *score_dynamically(experiment, "valid", protocol, [Dynamic(0.1)]),
     ]
     assert [score.total.perplexity for score in (plain, *adapted)] == [None] * 3
 
@@ -321,7 +324,7 @@ def test_a_learning_rate_that_leads_nowhere_is_told_in_one_line():
     experiment, protocol = experiment_of(tokens_of(), model_of()), Protocol(1, 4, carry=True)
     plain = experiment.evaluate_with("valid", protocol)
     with pytest.raises(Diverged, match=r"dynamic\(1e\+300\) led to a loss that is not a finite number"):
-        score_dynamically(experiment, "valid", protocol, Dynamic(1e300))
+        list(score_dynamically(experiment, "valid", protocol, [Dynamic(1e300)]))
     assert experiment.evaluate_with("valid", protocol).total == plain.total
 
 
@@ -354,6 +357,97 @@ def test_on_a_gpu_it_gives_what_it_gives_on_a_cpu(name):
     model.cuda()
     torch.testing.assert_close(in_order(dynamic_losses(model, there, MODELS[name], dynamic)).cpu(), expected)
     torch.testing.assert_close(in_order(cached_losses(model, there, MODELS[name], CACHES)).cpu(), cached)
+
+
+class ReplayedGraphs(CUDAGraphs):
+    """Without a GPU: a replay calls the function again, on the tensors and into the tensors that were captured."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.weights, self.replays = list(model.parameters()), 0
+
+    def setup(self):
+        pass
+
+    def warm_up(self, run, group, carry):
+        return run(group, carry)
+
+    def record(self, function):
+        before = [weight.detach().clone() for weight in self.weights]
+        made = function()
+        with torch.no_grad():  # a capture does no work
+            torch._foreach_copy_(self.weights, before)
+
+        def replay():
+            self.replays += 1
+            for ours, theirs in zip(tensors_of(made), list(tensors_of(function())), strict=True):
+                ours.copy_(theirs)
+
+        return SimpleNamespace(replay=replay), made
+
+
+RATES = [Dynamic(0.5), Dynamic(0.1), Dynamic(0.5, 0.2), Dynamic(0.3, 0.4, "rms")]
+CAPTURED = {**MODELS, "pointer": True}
+
+
+def adaptive_model(name):
+    """With memories that a short text fills: until then every segment has another shape."""
+    if name == "pointer":
+        return build("lstm", vocabulary=VOCABULARY, width=8, layers=1, pointer_memory=6, pointer_eval_memory=9).eval()
+    return model_of(name, **({"memory": 4} if name == "transformer-xl" else {}))
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+@pytest.mark.parametrize("caches", [(), CACHES], ids=["alone", "with caches"])
+def test_replayed_segments_have_the_losses_of_plain_ones(name, caches):
+    """Batches, state, memory and rates are copied to fixed addresses, and what is given out is not overwritten."""
+    model, batches = adaptive_model(name), EvaluationStream(tokens_of(), 0, 1, 3)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    for scales in (None, gradient_scales(model, batches, CAPTURED[name])):
+        plain, captured = (AdaptiveStep(model, CAPTURED[name], caches, scales) for _ in range(2))
+        captured.graphs = ReplayedGraphs(model)
+        chosen = [dynamic for dynamic in RATES if (dynamic.rule == "rms") == (scales is not None)]
+        for dynamic in [*chosen, None] if caches and scales is None else chosen:
+            expected, found = (in_order(step.losses(batches, dynamic)) for step in (plain, captured))
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+            assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+        assert captured.graphs.replays >= 5 * len(chosen)
+        # Learning rates share a graph. That of a decay is another, and that without training.
+        assert len(captured.graphs.graphs) == (1 if scales is not None else 3 if caches else 2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("name", CAPTURED)
+@pytest.mark.parametrize("caches", [(), CACHES], ids=["alone", "with caches"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_on_a_gpu_captured_segments_have_the_losses_of_plain_ones(name, caches, dtype):
+    torch.set_default_dtype(dtype)
+    model, batches = adaptive_model(name).cuda(), EvaluationStream(tokens_of(200).cuda(), 0, 1, 7)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    tolerance = {"rtol": 1e-3, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
+    for scales in (None, gradient_scales(model, batches, CAPTURED[name])):
+        plain, captured = (AdaptiveStep(model, CAPTURED[name], caches, scales, cuda_graph=yes) for yes in (False, True))
+        chosen = [dynamic for dynamic in RATES if (dynamic.rule == "rms") == (scales is not None)]
+        for dynamic in [*chosen, None] if caches and scales is None else chosen:
+            expected, found = (in_order(step.losses(batches, dynamic)) for step in (plain, captured))
+            torch.testing.assert_close(found, expected, **tolerance)
+            assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+        assert plain.graphs is None
+        assert len(captured.graphs.graphs) == (1 if scales is not None else 3 if caches else 2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_layers_in_evaluation_mode_have_the_gradients_of_training():
+    """cuDNN has a backward pass of recurrent layers also there: nothing drops in this model."""
+    torch.set_default_dtype(torch.float32)
+    model, tokens = model_of().cuda(), tokens_of().cuda()[None]
+    gradients = []
+    for mode in (True, False):
+        model.train(mode)
+        x, _ = model.features(tokens)
+        gradients.append(torch.autograd.grad(x.square().sum(), model.layers.parameters()))
+    for trained, evaluated in zip(*gradients, strict=True):
+        torch.testing.assert_close(evaluated, trained, rtol=1e-3, atol=1e-4)
 
 
 @pytest.fixture

@@ -138,6 +138,11 @@ class Recurrent(Mixer):
     def _uses_weight_drop(self) -> bool:
         return self.training and required(self.spec.weight_drop) > 0
 
+    @property
+    def _needs_backward(self) -> bool:
+        """Whether a kernel keeps what its backward pass reads: cuDNN does so only if it is told that it trains."""
+        return self.training or torch.is_grad_enabled()
+
     def _drop_recurrent_weights(self) -> tuple[Tensor, Tensor]:
         """The recurrent weights of one call; weight drop draws a new mask at every call."""
         matrix, bias = self.recurrent_weights
@@ -145,7 +150,7 @@ class Recurrent(Mixer):
 
     def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         start = before if len(before) > 1 else before[0]
-        y, *after = self.function(x, start, weights, True, 1, 0.0, self.training, False, True)
+        y, *after = self.function(x, start, weights, True, 1, 0.0, self._needs_backward, False, True)
         return y, tuple(after)
 
     def _run_packed(
@@ -158,7 +163,9 @@ class Recurrent(Mixer):
         assert packed.sorted_indices is not None, "it was asked to sort"
         sorted_before = tuple(tensor.index_select(1, packed.sorted_indices) for tensor in before)
         start = sorted_before if len(before) > 1 else sorted_before[0]
-        y, *after = self.function(packed.data, packed.batch_sizes, start, weights, True, 1, 0.0, self.training, False)
+        y, *after = self.function(
+            packed.data, packed.batch_sizes, start, weights, True, 1, 0.0, self._needs_backward, False
+        )
         outputs = PackedSequence(y, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
         padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])
         assert packed.unsorted_indices is not None, "it was asked to sort"

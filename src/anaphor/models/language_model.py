@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from anaphor.mixers.linear import Linear
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
-from anaphor.models.head import Head, cross_entropy, token_losses
+from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, token_losses, widen
 from anaphor.models.initialize import INIT_SCHEMES
 from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
@@ -156,10 +157,36 @@ class LanguageModel(TokenModel):
             return cross_entropy(x, self.head, targets)
         return self.pointer.cross_entropy(x, self.head, targets, state.past)
 
+    def cross_entropy_by_token(self, x: Tensor, targets: Tensor, state: ModelState) -> tuple[Tensor, Tensor]:
+        """The same sum, and the loss of each token without gradient, zero where there is no target [B, T]: the logits
+        are computed once for both."""
+        if self.pointer is not None:
+            return self.pointer.cross_entropy_by_token(x, self.head, targets, state.past)
+        losses = widen(x.new_empty(targets.numel()))
+        total = cross_entropy(x, self.head, targets, token_losses=losses)
+        return total, losses.view(targets.shape).masked_fill(targets == IGNORE_INDEX, 0)
+
     def token_losses(self, x: Tensor, targets: Tensor, state: ModelState) -> Tensor:
         """The loss of each of the newest tokens, zero where there is no target. [B, T, D], [B, T] -> [B, T]"""
         losses = token_losses(x, self.head, targets)
         return losses if self.pointer is None else self.pointer.mix_losses(losses, targets, state.past).detach()
+
+    @contextmanager
+    def use_pointer(self, memory: int | None = None, bias: float | None = None) -> Iterator[None]:
+        """Inside the block the pointer has this memory and this bias in evaluation, where they are not None; memory 0
+        is the model without its pointer."""
+        pointer = self.pointer
+        if pointer is None:
+            yield
+            return
+        before = pointer.eval_memory, pointer.eval_bias
+        self.pointer = None if memory == 0 else pointer
+        pointer.eval_memory, pointer.eval_bias = memory or before[0], before[1] if bias is None else bias
+        try:
+            yield
+        finally:
+            pointer.eval_memory, pointer.eval_bias = before
+            self.pointer = pointer
 
     def share_embeddings(self) -> AbstractContextManager[None]:
         """Inside the block embeddings with n-grams are computed once, for embedder and head."""
@@ -281,7 +308,12 @@ def can_capture(model: LanguageModel) -> bool:
         is_fixed = isinstance(mixer, Recurrent | Linear) or (type(mixer) is Attention and mixer.spec.memory is None)
         if not is_fixed:
             return False
-    return not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    return not has_hooks(model)
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Whether something watches its modules. A CUDA graph would not call it."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def build_pointer(spec: LanguageModelSpec) -> Pointer:

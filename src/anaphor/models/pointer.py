@@ -110,10 +110,17 @@ class Pointer(nn.Module):
     def cross_entropy(self, features: Tensor, head: Head, targets: Tensor, past: Past) -> Tensor:
         """Sum of the losses of the mixture, and its gradient for the pointer. The logits get the gradient of a model
         without a pointer: else they would not learn words that the pointer finds, which is ahead early in training."""
+        total, _ = self.cross_entropy_by_token(features, head, targets, past)
+        return total
+
+    def cross_entropy_by_token(
+        self, features: Tensor, head: Head, targets: Tensor, past: Past
+    ) -> tuple[Tensor, Tensor]:
+        """The same sum, and the loss of each token without gradient [B, T]."""
         losses = widen(features.new_empty(targets.numel()))
         plain = cross_entropy(features, head, targets, token_losses=losses)
-        mixed = self.mix_losses(losses.view(targets.shape), targets, past).sum()
-        return mixed + (plain - plain.detach())
+        mixed = self.mix_losses(losses.view(targets.shape), targets, past)
+        return mixed.sum() + (plain - plain.detach()), mixed.detach()
 
     def mix_losses(self, losses: Tensor, targets: Tensor, past: Past) -> Tensor:
         """Losses of the mixture from those of the head, zero where there is no target. [B, T] -> [B, T]"""

@@ -1,30 +1,34 @@
-"""Models that adapt to the text they are scored on: a neural cache, and dynamic evaluation.
+"""Models that adapt to the text they are scored on: a neural cache, dynamic evaluation, and both together.
 
 Their scores are reported beside the plain score, never in its place, and their signatures name the adaptation. Its
 hyperparameters are chosen on validation text.
+
+A segment is one step: on a GPU it is a CUDA graph that is replayed (`training.cuda_graph`), because a segment of one
+row is hundreds of short kernels. Scores are in full precision, as everywhere.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anaphor.config import look_up
 from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError, Diverged
-from anaphor.evaluation import eval_mode
+from anaphor.evaluation import eval_mode, report_progress
 from anaphor.metrics.result import LossResult, Tally
 from anaphor.mixers.base import detach
 from anaphor.models.head import IGNORE_INDEX
-from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol
+from anaphor.training.cuda_graph import CUDAGraphs
 
 SIMILARITIES_PER_CHUNK = 8_000_000
 RULES = {"sgd": "plain gradient steps", "rms": "steps scaled by the size of the gradients in training"}
@@ -62,17 +66,30 @@ class Cache:
 
 
 def score_with_caches(
-    experiment: StreamExperiment, split: str, protocol: Protocol, caches: Sequence[Cache]
+    experiment: StreamExperiment, split: str, protocol: Protocol, caches: Sequence[Cache], *, cuda_graph: bool = True
 ) -> list[LossResult]:
     """The result with each cache. A row has a cache of its own."""
     model, batches = experiment.model, experiment.eval_batches(split, protocol)
-    tallies = [Tally(causal=model.causal) for _ in caches]
-    for batch, losses in cached_losses(model, batches, protocol.carry, caches):
-        for tally, total in zip(tallies, losses.double().sum((1, 2)), strict=True):
+    names = [str(cache) for cache in caches]
+    losses = cached_losses(model, batches, protocol.carry, caches, cuda_graph=cuda_graph)
+    return _results(experiment, split, protocol, names, losses)
+
+
+def _results(
+    experiment: StreamExperiment,
+    split: str,
+    protocol: Protocol,
+    adaptations: Sequence[str],
+    losses: Iterator[tuple[Batch, Tensor]],
+) -> list[LossResult]:
+    """A result for each adaptation, from the losses under all of them [adaptations, B, T]."""
+    tallies = [Tally(causal=experiment.model.causal) for _ in adaptations]
+    for batch, values in losses:
+        for tally, total in zip(tallies, values.double().sum((1, 2)), strict=True):
             tally.add(total, batch.count)
     return [
-        experiment.result_of_tally(split, protocol, tally, adaptation=str(cache))
-        for tally, cache in zip(tallies, caches, strict=True)
+        experiment.result_of_tally(split, protocol, tally, adaptation=adaptation)
+        for tally, adaptation in zip(tallies, adaptations, strict=True)
     ]
 
 
@@ -100,7 +117,7 @@ class Memory(NamedTuple):
 
 
 def cached_losses(
-    model: LanguageModel, batches: Sequence[Batch], carry: bool, caches: Sequence[Cache]
+    model: LanguageModel, batches: Sequence[Batch], carry: bool, caches: Sequence[Cache], *, cuda_graph: bool = True
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Each batch with the losses of its targets under every cache [caches, B, T], zero where there is no target.
 
@@ -108,23 +125,8 @@ def cached_losses(
     """
     if not caches:
         raise ConfigError("there is no cache to score with: give at least one")
-    return _cached_losses(model, batches, carry, caches)
-
-
-def _cached_losses(
-    model: LanguageModel, batches: Sequence[Batch], carry: bool, caches: Sequence[Cache]
-) -> Iterator[tuple[Batch, Tensor]]:
-    window = max(cache.window for cache in caches)
-    state, memory = None, None
-    for batch in batches:
-        with eval_mode(model), torch.inference_mode():
-            state = state if carry and not batch.restarts else None
-            x, state = model.features(batch.input_ids, state, batch.lengths)
-            if memory is None or batch.restarts:
-                memory = Memory.empty(x, window)
-            losses = model.token_losses(x, batch.targets, state)
-            memory, mixed = mix_losses(memory, x, batch.targets, losses, caches)
-        yield batch, mixed
+    step = AdaptiveStep(model, carry, caches, cuda_graph=cuda_graph)
+    return ((batch, losses[1:]) for batch, losses in step.losses(batches))
 
 
 def mix_losses(
@@ -208,24 +210,23 @@ def score_dynamically(
     experiment: StreamExperiment,
     split: str,
     protocol: Protocol,
-    dynamic: Dynamic,
+    dynamics: Sequence[Dynamic],
     scales: Sequence[Tensor] | None = None,
-) -> LossResult:
-    """The result with weights that follow the text, in one row. The rule rms needs `training_gradient_scales`."""
+    *,
+    caches: Sequence[Cache] = (),
+    cuda_graph: bool = True,
+) -> Iterator[LossResult]:
+    """The result with weights that follow the text, in one row: of each dynamic evaluation alone, and then of the same
+    weights with each cache. The rule rms needs `gradient_scales`."""
     protocol = replace(protocol, rows=1)
-    model, batches = experiment.model, experiment.eval_batches(split, protocol)
-    tally = Tally(causal=model.causal)
-    for batch, losses in dynamic_losses(model, batches, protocol.carry, dynamic, scales):
-        tally.add(losses.double().sum(), batch.count)
-    result = experiment.result_of_tally(split, protocol, tally, adaptation=str(dynamic))
-    if not math.isfinite(result.total.total):
-        raise Diverged(f"{dynamic} led to a loss that is not a finite number: use a smaller learning rate")
-    return result
-
-
-def training_gradient_scales(experiment: StreamExperiment) -> list[Tensor]:
-    """`gradient_scales` on the training text, read as in training."""
-    return gradient_scales(experiment.model, experiment.batches(0), experiment.carry)
+    batches = experiment.eval_batches(split, protocol)
+    step = AdaptiveStep(experiment.model, protocol.carry, caches, scales, cuda_graph=cuda_graph)
+    for dynamic in dynamics:
+        names = [str(dynamic), *(f"{dynamic}+{cache}" for cache in caches)]
+        for result in _results(experiment, split, protocol, names, step.losses(batches, dynamic)):
+            if not math.isfinite(result.total.total):
+                raise Diverged(f"{dynamic} led to a loss that is not a finite number: use a smaller learning rate")
+            yield result
 
 
 def dynamic_losses(
@@ -234,40 +235,129 @@ def dynamic_losses(
     carry: bool,
     dynamic: Dynamic,
     scales: Sequence[Tensor] | None = None,
+    *,
+    cuda_graph: bool = True,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Each batch with the losses of its targets [B, T], each under the weights trained on those before it.
 
     When the iterator is exhausted or closed the model has its own weights again, bit for bit. The rule rms needs
     `gradient_scales`.
     """
-    if (dynamic.rule == "rms") != (scales is not None):
-        raise ConfigError(f"rule {dynamic.rule!r} of dynamic evaluation: gradient scales belong to 'rms'")
-    return _dynamic_losses(model, batches, carry, dynamic, scales)
+    step = AdaptiveStep(model, carry, scales=scales, cuda_graph=cuda_graph)
+    return _first_losses(step.losses(batches, dynamic))
 
 
-def _dynamic_losses(
-    model: LanguageModel, batches: Sequence[Batch], carry: bool, dynamic: Dynamic, scales: Sequence[Tensor] | None
-) -> Iterator[tuple[Batch, Tensor]]:
-    state = None
-    weights = _trainable(model)
-    initial = [weight.detach().clone() for weight in weights]
-    steps = [dynamic.lr] * len(weights) if scales is None else [dynamic.lr / (scale + FLOOR) for scale in scales]
-    # A share above one would overshoot.
-    decays = float(dynamic.decay) if scales is None else [(dynamic.decay * scale).clamp(max=1) for scale in scales]
-    try:
-        for batch in batches:
-            state = state if carry and not batch.restarts else None
-            losses, gradients, state = _losses_and_gradients(model, weights, batch, state)
+def _first_losses(found: Generator[tuple[Batch, Tensor]]) -> Iterator[tuple[Batch, Tensor]]:
+    # Closed with the iterator that is given out, not when it is collected as garbage: weights are restored then.
+    with closing(found):
+        for batch, losses in found:
+            yield batch, losses[0]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Settings of dynamic evaluation as inputs of a step [], so that all values share one CUDA graph."""
+
+    lr: Tensor
+    decay: Tensor | None  # None for no decay
+
+    @classmethod
+    def of(cls, dynamic: Dynamic, like: Tensor) -> Rates:
+        lr, decay = (torch.tensor(value, dtype=like.dtype, device=like.device) for value in (dynamic.lr, dynamic.decay))
+        return cls(lr, decay if dynamic.decay else None)
+
+
+Carry = tuple[ModelState | None, Memory | None]
+
+
+class AdaptiveStep:
+    """Scores segments one after the other: with caches, with weights that are trained on each segment after it is
+    scored, or both. What one value of a learning rate needs is used for the next."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        carry: bool,
+        caches: Sequence[Cache] = (),
+        scales: Sequence[Tensor] | None = None,
+        *,
+        cuda_graph: bool = True,
+    ) -> None:
+        self.model, self.carry, self.caches = model, carry, tuple(caches)
+        self.scales = None if scales is None else list(scales)
+        self.window = max((cache.window for cache in caches), default=0)
+        self.weights = _trainable(model)
+        self.initial: list[Tensor] = []
+        self.divisors = None if scales is None else [scale + FLOOR for scale in scales]
+        can_capture = cuda_graph and model.device.type == "cuda" and not has_hooks(model)
+        self.graphs = CUDAGraphs() if can_capture else None
+
+    def losses(self, batches: Sequence[Batch], dynamic: Dynamic | None = None) -> Generator[tuple[Batch, Tensor]]:
+        """Each batch with the losses of its targets without a cache and with each cache [1 + caches, B, T].
+
+        When the iterator is exhausted or closed the model has its own weights again, bit for bit.
+        """
+        if dynamic is None:
+            return self._losses(batches, [])
+        if (dynamic.rule == "rms") != (self.scales is not None):
+            raise ConfigError(f"rule {dynamic.rule!r} of dynamic evaluation: gradient scales belong to 'rms'")
+        return self._dynamic_losses(batches, dynamic)
+
+    def _dynamic_losses(self, batches: Sequence[Batch], dynamic: Dynamic) -> Generator[tuple[Batch, Tensor]]:
+        if not self.initial:
+            self.initial = [weight.detach().clone() for weight in self.weights]
+        try:
+            yield from self._losses(batches, [Rates.of(dynamic, self.initial[0])])
+        finally:
             with torch.no_grad():
-                for index, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
-                    if dynamic.decay:
-                        weight.lerp_(initial[index], decays if isinstance(decays, float) else decays[index])
-                    weight.sub_(steps[index] * gradient)
+                torch._foreach_copy_(self.weights, self.initial)
+
+    def _losses(self, batches: Sequence[Batch], rates: list[Rates]) -> Generator[tuple[Batch, Tensor]]:
+        carry: Carry = None, None
+        for number, batch in enumerate(batches, 1):
+            # Lengths are read on the host, which a graph cannot do; only the last batch has them.
+            if self.graphs is None or batch.lengths is not None:
+                losses, carry = self.run([batch, *rates], carry)
+            else:
+                losses, carry = self.graphs.call(self.run, [batch, *rates], carry)
+                losses = losses.clone()  # the next replay writes over it
+            report_progress("scoring", number, len(batches))
             yield batch, losses
-    finally:
-        with torch.no_grad():
-            for weight, value in zip(weights, initial, strict=True):
-                weight.copy_(value)
+
+    @torch.no_grad()
+    def run(self, group: Sequence[Any], carry: Carry) -> tuple[Tensor, Carry]:
+        """The losses of a segment [1 + caches, B, T], and state and memory after it. `group` is a batch, and the rates
+        where weights are trained. Reads nothing on the host."""
+        batch, *rates = group
+        state, memory = carry
+        state = state if self.carry and not batch.restarts else None
+        if rates:
+            x, losses, state, gradients = _compute_gradients(self.model, self.weights, batch, state, rates[0].lr)
+            self._update(gradients, rates[0])
+        else:
+            with eval_mode(self.model):
+                x, state = self.model.features(batch.input_ids, state, batch.lengths)
+                losses = self.model.token_losses(x, batch.targets, state)
+        found = losses[None]
+        if self.caches:
+            if memory is None or batch.restarts:
+                memory = Memory.empty(x, self.window)
+            memory, mixed = mix_losses(memory, x, batch.targets, losses, self.caches)
+            found = torch.cat((found, mixed))
+        return found, (state if self.carry else None, memory)
+
+    def _update(self, gradients: list[Tensor], rates: Rates) -> None:
+        """One step of all weights. `gradients` are times the learning rate."""
+        if rates.decay is not None:
+            shares = [rates.decay] * len(self.weights)
+            if self.scales is not None:
+                # A share above one would overshoot.
+                shares = list(torch._foreach_clamp_max(torch._foreach_mul(self.scales, rates.decay), 1.0))
+            torch._foreach_lerp_(self.weights, self.initial, shares)
+        if self.divisors is None:
+            torch._foreach_sub_(self.weights, gradients)
+        else:
+            torch._foreach_addcdiv_(self.weights, gradients, self.divisors, value=-1.0)
 
 
 def gradient_scales(model: LanguageModel, batches: Sequence[Batch], carry: bool) -> list[Tensor]:
@@ -281,37 +371,29 @@ def gradient_scales(model: LanguageModel, batches: Sequence[Batch], carry: bool)
     squares = [torch.zeros_like(weight) for weight in weights]
     for batch in batches:
         state = state if carry and not batch.restarts else None
-        _, gradients, state = _losses_and_gradients(model, weights, batch, state)
-        for total, gradient in zip(squares, gradients, strict=True):
-            total.addcmul_(gradient, gradient)
+        _, _, state, gradients = _compute_gradients(model, weights, batch, state)
+        torch._foreach_addcmul_(squares, gradients, gradients)
     roots = [square.sqrt() for square in squares]
     mean = torch.stack([root.mean() for root in roots]).mean()
     return [root / mean for root in roots]
 
 
-def _trainable(model: LanguageModel) -> list[nn.Parameter]:
+def _trainable(model: LanguageModel) -> list[Tensor]:
     return [weight for weight in model.parameters() if weight.requires_grad]
 
 
-def _losses_and_gradients(
-    model: LanguageModel, weights: Sequence[nn.Parameter], batch: Batch, state: ModelState | None
-) -> tuple[Tensor, list[Tensor], ModelState]:
-    """The losses of a segment [B, T], the gradient of their mean by each weight, and the next state."""
-    with _without_dropout(model), torch.enable_grad():
+def _compute_gradients(
+    model: LanguageModel,
+    weights: Sequence[Tensor],
+    batch: Batch,
+    state: ModelState | None,
+    factor: Tensor | float = 1.0,
+) -> tuple[Tensor, Tensor, ModelState, list[Tensor]]:
+    """Features and losses of a segment, the next state, and the gradient of `factor` times the mean loss by each
+    weight. The factor is applied to the loss, where it costs nothing."""
+    with eval_mode(model), torch.enable_grad(), model.share_embeddings():
         x, state = model.features(batch.input_ids, state, batch.lengths)
-        mean = model.cross_entropy(x, batch.targets, state) / batch.count
+        total, losses = model.cross_entropy_by_token(x, batch.targets, state)
         # Not `backward`, which would add to gradients that the caller may have.
-        gradients = torch.autograd.grad(mean, list(weights), materialize_grads=True)
-        return model.token_losses(x, batch.targets, state).detach(), list(gradients), detach(state)
-
-
-@contextmanager
-def _without_dropout(model: LanguageModel) -> Iterator[None]:
-    # cuDNN's recurrent kernels have a backward in training mode only, where mixers apply dropout; others have one.
-    enabled = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = enabled and model.device.type != "cuda"
-    try:
-        with eval_mode(model):
-            yield
-    finally:
-        torch.backends.cudnn.enabled = enabled
+        gradients = torch.autograd.grad(total * (factor / batch.amount), list(weights), materialize_grads=True)
+    return x.detach(), losses, detach(state), list(gradients)

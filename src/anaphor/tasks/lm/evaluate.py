@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from anaphor.tasks.lm.protocol import Protocol
 
 STATES = {"carried": True, "restarted": False}
+TUNED = (
+    "cache", "cache_weight", "cache_flatness", "dynamic", "dynamic_decay", "pointer_eval_memory", "pointer_eval_bias",
+)  # fmt: skip
+"""What is chosen on validation text."""
 Row = tuple[dict[str, Any] | None, list[str]]
 
 
@@ -56,6 +60,14 @@ class EvaluateOptions:
     """Decay towards the trained weights in each step of dynamic evaluation (0 if not given)."""
     dynamic_rule: str = "sgd"
     """Update rule of dynamic evaluation: sgd or rms (scaled by the gradients of training)."""
+    both: bool = False
+    """Also with each cache together with each dynamic evaluation."""
+    cuda_graph: bool | None = None
+    """Capture cache and dynamic evaluation as a CUDA graph (as in training if not given)."""
+    pointer_eval_memory: tuple[int, ...] = ()
+    """Number of past tokens that the pointer copies from; one row each; 0: without the pointer."""
+    pointer_eval_bias: tuple[float, ...] = ()
+    """Constant added to the scores of the pointer; one row each."""
 
     def validate(self, split: str) -> None:
         """Refuse settings that do not fit together, before the run is loaded."""
@@ -75,10 +87,19 @@ class EvaluateOptions:
         ):
             if given and not getattr(self, owner):
                 raise ConfigError(f"{name}={getattr(self, name)} has no effect without --{owner}")
-        for name in ("cache", "cache_weight", "cache_flatness", "dynamic", "dynamic_decay"):
-            values = getattr(self, name)
+        if self.both and not (self.cache and self.dynamic):
+            raise ConfigError("--both needs --cache and --dynamic")
+        if self.cuda_graph is not None and not (self.cache or self.dynamic):
+            raise ConfigError(f"cuda_graph={self.cuda_graph} has no effect without --cache or --dynamic")
+        if any(memory < 0 for memory in self.pointer_eval_memory):
+            raise ConfigError(f"pointer_eval_memory={self.pointer_eval_memory}: it must be at least 0")
+        for name in TUNED:
+            # Without a pointer is no choice between values: it is the plain model.
+            values = tuple(value for value in getattr(self, name) if value or name != "pointer_eval_memory")
             if split == "test" and len(values) > 1:
                 raise ConfigError(f"{name}={values} on test: choose one of them on valid")
+        if len(self._pointers()) > 1 and (self.by_position or self.out is not None):
+            raise ConfigError("--by-position and --out show one model: give one --pointer-eval-memory and one bias")
 
     def evaluate(self, experiment: LanguageModelExperiment, run: Path, split: str) -> Iterator[Row]:
         """Rows as JSON, each with lines for people; then lines about all of them."""
@@ -98,6 +119,8 @@ class EvaluateOptions:
         ]
         shared = {"overlap": experiment.overlap()} if split == "test" else {}
         source = experiment.source_loss(split)
+        if (self.pointer_eval_memory or self.pointer_eval_bias) and experiment.model.pointer is None:
+            raise ConfigError(f"{run} has no pointer: it was trained without --pointer-memory")
         if isinstance(experiment, StreamExperiment):
             rows = self._stream_rows(experiment, split, caches, dynamics)
         else:
@@ -122,7 +145,6 @@ class EvaluateOptions:
         self, experiment: StreamExperiment, split: str, caches: Sequence[Cache], dynamics: Sequence[Dynamic]
     ) -> Iterator[tuple[dict[str, Any], LengthScore | None]]:
         """The plain scores of all lengths, then those with adaptation."""
-        from anaphor.tasks.lm.adaptation import score_dynamically, score_with_caches, training_gradient_scales
         from anaphor.tasks.lm.length import refusal_reason, score_at_length
 
         if self.out is not None:
@@ -131,20 +153,49 @@ class EvaluateOptions:
         reasons = [refusal_reason(experiment.model, protocol) for protocol in protocols]
         if all(reasons):
             raise ConfigError("; ".join(dict.fromkeys(filter(None, reasons))))
+        scored = [protocol for protocol, reason in zip(protocols, reasons, strict=True) if reason is None]
+        for memory, bias in self._pointers():
+            with experiment.model.use_pointer(memory, bias):
+                for protocol in protocols:
+                    score = score_at_length(experiment, split, protocol)
+                    row = {**score.to_plain(), "adaptation": None, "pointer": experiment.describe_pointer()}
+                    if not self.by_position:
+                        del row["positions"]
+                    yield row, score
+                for length, result in self._adapted(experiment, split, scored, caches, dynamics):
+                    yield {**_row(length, result), "pointer": experiment.describe_pointer()}, None
+
+    def _adapted(
+        self,
+        experiment: StreamExperiment,
+        split: str,
+        protocols: Sequence[Protocol],
+        caches: Sequence[Cache],
+        dynamics: Sequence[Dynamic],
+    ) -> Iterator[tuple[int, LossResult]]:
+        """Results with adaptation, each with its segment length."""
+        from anaphor.tasks.lm.adaptation import gradient_scales, score_dynamically, score_with_caches
+
+        captured = experiment.spec.cuda_graph if self.cuda_graph is None else self.cuda_graph
+        scales = None
+        if dynamics and self.dynamic_rule == "rms":  # of the training text, read as in training
+            scales = gradient_scales(experiment.model, experiment.batches(0), experiment.carry)
+        together = caches if self.both else ()
         for protocol in protocols:
-            score = score_at_length(experiment, split, protocol)
-            row = {**score.to_plain(), "adaptation": None}
-            if not self.by_position:
-                del row["positions"]
-            yield row, score
-        scales = training_gradient_scales(experiment) if dynamics and self.dynamic_rule == "rms" else None
-        for protocol, reason in zip(protocols, reasons, strict=True):
-            if reason is not None:
-                continue
-            for result in score_with_caches(experiment, split, protocol, caches) if caches else ():
-                yield _row(protocol.bptt, result), None
-            for dynamic in dynamics:
-                yield _row(protocol.bptt, score_dynamically(experiment, split, protocol, dynamic, scales)), None
+            if caches:
+                for result in score_with_caches(experiment, split, protocol, caches, cuda_graph=captured):
+                    yield protocol.bptt, result
+            for result in score_dynamically(
+                experiment, split, protocol, dynamics, scales, caches=together, cuda_graph=captured
+            ):
+                yield protocol.bptt, result
+
+    def _pointers(self) -> list[tuple[int | None, float | None]]:
+        """Memory and bias of the pointer in each row; None as in training. Without a pointer the bias is nothing."""
+        memories: Sequence[int | None] = self.pointer_eval_memory or (None,)
+        biases: Sequence[float | None] = self.pointer_eval_bias or (None,)
+        pairs = ((memory, None if memory == 0 else bias) for memory, bias in product(memories, biases))
+        return list(dict.fromkeys(pairs))
 
     def _protocols(self, experiment: StreamExperiment, split: str) -> list[Protocol]:
         from anaphor.tasks.lm.protocol import Protocol
@@ -161,18 +212,22 @@ class EvaluateOptions:
     def _padded_rows(
         self, experiment: LanguageModelExperiment, run: Path, split: str
     ) -> Iterator[tuple[dict[str, Any], None]]:
-        for name in ("cache", "dynamic", "bptt", "carry", "state", "by_position", "out", "batch_size", "protocol"):
+        stream_only = ("cache", "dynamic", "bptt", "carry", "state", "by_position", "out", "batch_size", "protocol")
+        for name in stream_only:
             if getattr(self, name) != getattr(EvaluateOptions, name):
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} needs a stream of text, and {run} was trained with --batching padded")
-        yield _row(None, experiment.evaluate(split)), None
+        for memory, bias in self._pointers():
+            with experiment.model.use_pointer(memory, bias):
+                yield {**_row(None, experiment.evaluate(split)), "pointer": experiment.describe_pointer()}, None
 
     def _line(self, row: dict[str, Any], score: LengthScore | None) -> str:
         """A row for people. The state is part of it where rows differ in it."""
         adapted = f", adapted by {row['adaptation']}" if row["adaptation"] else ""
         what = "padded examples" if row["bptt"] is None else f"bptt {row['bptt']}"
         state = f", state {row['state']}" if len(set(self.state)) > 1 else ""
-        line = f"{what}{state}{adapted}: {describe(row)[0]}"
+        pointer = f", pointer {row['pointer']}" if self.pointer_eval_memory or self.pointer_eval_bias else ""
+        line = f"{what}{state}{pointer}{adapted}: {describe(row)[0]}"
         if score is not None and len(score.positions) < score.length:
             count = count_noun(len(score.positions), "token")
             line += f"\n  segments have {count}, because no row of the text is longer"

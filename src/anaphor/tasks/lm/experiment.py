@@ -188,13 +188,18 @@ class LanguageModelExperiment(Experiment):
         super().prepare_for_inference()
         self.model.fold_ngrams()
 
+    def describe_pointer(self) -> str | None:
+        """Memory and bias of the pointer, "off" where a trained one is not used, None where the model has none."""
+        if self.model.pointer is not None:
+            return self.model.pointer.describe()
+        return None if self.spec.pointer_memory is None else "off"
+
     def common_facts(self, tokens: int, unknowns: int) -> dict[str, Any]:
         """Part of every signature."""
-        pointer = {} if self.model.pointer is None else {"pointer": self.model.pointer.describe()}
-        sight = pointer if self.model.causal else {"causal": "no"}
-        unknown = "none" if not unknowns else "kept"
-        vocabulary = {"tokenizer": self.tokenizer.kind, "vocab": len(self.tokenizer), "unk": unknown}
-        return {"tokens": tokens, **vocabulary, **sight}
+        pointer = self.describe_pointer()
+        sight = ({"pointer": pointer} if pointer else {}) if self.model.causal else {"causal": "no"}
+        vocabulary = {"tokenizer": self.tokenizer.kind, "vocab": len(self.tokenizer)}
+        return {"tokens": tokens, **vocabulary, "unk": "kept" if unknowns else "none", **sight}
 
 
 class StreamExperiment(LanguageModelExperiment):
