@@ -32,6 +32,10 @@ class CheckpointError(AnaphorError):
     """A checkpoint that is damaged or does not fit."""
 
 
+class KernelWarning(UserWarning):
+    """Kernels for a device cannot be compiled or run there, so that training is slower."""
+
+
 class Diverged(AnaphorError):
     """Training reached a loss or a gradient that is not a finite number."""
 

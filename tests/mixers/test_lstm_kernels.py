@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from subprocess import CalledProcessError, run
@@ -12,12 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from anaphor.errors import KernelWarning
 from anaphor.mixers import Span, mixer_spec
 from anaphor.mixers.kernels import load_kernels
 from anaphor.mixers.recurrent import _lstm_kernels
 from anaphor.training.step import tf32_matmul
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
+from triton.errors import TritonError
+
 from anaphor.mixers.kernels import lstm as steps
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -114,22 +118,53 @@ def test_only_devices_that_can_begin_a_kernel_early_are_able(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
     assert not steps.is_supported(DEVICE)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    with torch.inference_mode():
-        assert steps.is_supported(DEVICE)
+    assert steps.is_supported(DEVICE)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no C compiler"), CalledProcessError(1, "gcc"), OSError("no room")])
-def test_where_kernels_cannot_be_compiled_nothing_is_lost(error, monkeypatch):
+@pytest.fixture
+def capable(monkeypatch):
+    """A device that the kernels are made for, before they are first asked for."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    load_kernels.cache_clear()
+    yield
+    load_kernels.cache_clear()
+
+
+@pytest.mark.usefixtures("capable")
+@pytest.mark.parametrize("name", ["lstm", "layers"])
+def test_kernels_that_run_are_used_without_a_warning(name):
+    with torch.inference_mode():  # they are tried with gradients all the same
+        kernels = load_kernels(name, DEVICE)
+    assert kernels is not None
+    assert kernels.__name__ == f"anaphor.mixers.kernels.{name}"
+
+
+@pytest.mark.usefixtures("capable")
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("no C compiler\nfor the launcher"),
+        CalledProcessError(1, "gcc"),
+        OSError("no room"),
+        TritonError("no"),
+    ],
+)
+def test_kernels_that_fail_are_replaced_by_torch_with_one_warning_that_says_why(error, monkeypatch):
     def fails(*tensors):
         raise error
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(steps, "recurrence", fails)
-    load_kernels.cache_clear()
-    try:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    with pytest.warns(KernelWarning, match=f"lstm.*{re.escape(reason)}$"):
         assert _lstm_kernels(DEVICE) is None
-    finally:
-        load_kernels.cache_clear()
+    assert _lstm_kernels(DEVICE) is None  # a second warning would be an error here
+
+
+@pytest.mark.usefixtures("capable")
+def test_an_installation_without_triton_is_no_reason_to_warn(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert _lstm_kernels(DEVICE) is None
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ Triton comes with torch where there is a GPU: import this module only where that
 from __future__ import annotations
 
 from collections.abc import Iterable
-from subprocess import SubprocessError
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton.errors import TritonError
 
 UNITS = 16
 """Hidden units per program, with all four gates: the minimum for tensor cores."""
@@ -37,21 +35,14 @@ def is_faster(x: Tensor, width: int) -> bool:
 
 
 def is_supported(device: torch.device) -> bool:
-    """Whether the kernels can be compiled for a device and run on it."""
-    if torch.cuda.get_device_capability(device)[0] not in COMPUTE_CAPABILITIES:
-        return False
-    try:
-        with torch.inference_mode(False), torch.enable_grad():  # the caller may have disabled gradients
-            row = torch.zeros(1, 16, device=device, dtype=torch.float32, requires_grad=True)
-            recurrence(row.new_zeros(1, 2, 64), row, row, row.new_zeros(64, 16))[0].sum().backward()
-    except (
-        TritonError,
-        SubprocessError,
-        OSError,
-        RuntimeError,
-    ):  # there is no C compiler for the launcher, or it fails
-        return False
-    return True
+    """Whether the kernels are made for a device."""
+    return torch.cuda.get_device_capability(device)[0] in COMPUTE_CAPABILITIES
+
+
+def run_once(device: torch.device) -> None:
+    """Compile the kernels for a device and run them, forward and backward; raises where that fails."""
+    row = torch.zeros(1, 16, device=device, dtype=torch.float32, requires_grad=True)
+    recurrence(row.new_zeros(1, 2, 64), row, row, row.new_zeros(64, 16))[0].sum().backward()
 
 
 def recurrence(gate_inputs: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
