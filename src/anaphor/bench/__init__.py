@@ -30,7 +30,7 @@ DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("decoding", "finetu
 
 def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
     """How often `measure` calls `tick`."""
-    from anaphor.bench import finetune, generation, images, packing, training, web
+    from anaphor.bench import finetune, generation, images, processes, training, web
 
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
     sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs, "start": pairs}
@@ -39,7 +39,7 @@ def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
         "decoding": generation.count_decoding_ticks(pairs, device),
         "finetune": finetune.count_comparisons() * pairs,
     }
-    sizes |= {"packing": packing.count_ticks(device), "web": web.count_ticks(pairs)}
+    sizes |= {"packing": processes.count_packing_ticks(device), "web": web.count_ticks(pairs)}
     return sum(sizes[part] for part in parts)
 
 
@@ -47,7 +47,7 @@ def measure(
     parts: Sequence[str], pairs: int, device: torch.device, tick: Callable[[str], None]
 ) -> tuple[list[Finding], dict[str, list[float]]]:
     """The findings of the parts, and the times per token of generation where it is among them."""
-    from anaphor.bench import bleu, feeding, finetune, generation, images, overhead, packing, start, training, web
+    from anaphor.bench import bleu, feeding, finetune, generation, images, overhead, processes, training, web
 
     measures: dict[str, Callable[[], list[Finding]]] = {
         "overhead": lambda: overhead.measure(pairs, tick),
@@ -58,8 +58,8 @@ def measure(
         "finetune": lambda: finetune.measure(pairs, device, tick),
         "feeding": lambda: feeding.measure(pairs, device, tick),
         "bleu": lambda: bleu.measure(pairs, tick),
-        "start": lambda: start.measure(pairs, tick),
-        "packing": lambda: packing.measure(device, tick),
+        "start": lambda: processes.measure_start(pairs, tick),
+        "packing": lambda: processes.measure_packing(device, tick),
         "web": lambda: web.measure(pairs, tick),
     }
     findings: list[Finding] = []

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anaphor.bench.start import run_python
+from anaphor.bench.processes import run_python
 from anaphor.bench.timing import Finding, Ratio, estimate_ratio
 from anaphor.errors import ConfigError, DataError
 

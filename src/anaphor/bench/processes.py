@@ -1,21 +1,62 @@
-"""A study with several processes on one device against one process: finished cells per hour."""
+"""Whole processes: the start of the command against `import torch`, and several runs of a study on one device."""
 
 from __future__ import annotations
 
+import math
+import os
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from anaphor.bench.timing import Finding
+from anaphor.bench.timing import Finding, time_alternately
 from anaphor.errors import DataError
 from anaphor.studies.axes import make_axis
 from anaphor.studies.cell import Cell
 from anaphor.studies.engines import LocalEngine, visible_gpus
 from anaphor.studies.spec import StudySpec
 from anaphor.studies.study import Study
+
+MAX_SECONDS = 1.5
+COMMAND = "train lm --data grammar --model lstm --width 16 --steps 1 --no-test --device cpu"
+
+
+def run_python(*words: str) -> None:
+    # Modules are compiled once and for all, as those of an installed package are.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([sys.executable, *words], check=True, capture_output=True, env={**kept, "PYTHONSAFEPATH": "1"})
+
+
+def measure_start(pairs: int, tick: Callable[[str], None]) -> list[Finding]:
+    """The seconds that a training of one step takes beyond the import of torch."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [*COMMAND.split(), "--out", str(Path(folder) / "run"), "--overwrite"]
+        train = partial(run_python, "-m", "anaphor.cli.main", *words)
+        times = time_alternately(train, partial(run_python, "-c", "import torch"), pairs, partial(tick, "start"))
+    seconds = [ours - theirs for ours, theirs in times]
+    mean = statistics.fmean(seconds)
+    # Two standard errors: there is no ratio whose interval could be taken.
+    around = 2 * statistics.stdev(seconds) / math.sqrt(len(seconds)) if len(seconds) > 1 else math.inf
+    ours, theirs = (statistics.fmean(column) for column in zip(*times, strict=True))
+    return [
+        Finding(
+            "seconds of the command beyond `import torch`",
+            "import torch",
+            mean,
+            mean - around,
+            mean + around,
+            promise=f"at most {MAX_SECONDS} s",
+            kept=mean <= MAX_SECONDS,
+            detail=f"`{COMMAND}`: {ours:.2f} s against {theirs:.2f} s; {len(times)} pairs, alternately",
+        )
+    ]
+
 
 # Processes, and the cells of each such study: a multiple of them, so that no process is idle at the end.
 PACKED = {"cuda": {1: 5, 8: 16, 16: 32}, "cpu": {1: 4, 2: 4}}
@@ -37,7 +78,8 @@ class _Silent:
         pass
 
 
-def measure(device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
+def measure_packing(device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
+    """Finished cells per hour with several processes against one."""
     rates = {packed: cells_per_hour(device, packed, count, tick) for packed, count in PACKED[device.type].items()}
     best = max(rates, key=rates.__getitem__)
     detail = ", ".join(f"{packed} at a time {rate:,.0f} cells/hour" for packed, rate in rates.items())
@@ -79,5 +121,5 @@ def cells_per_hour(device: torch.device, packed: int, count: int, tick: Callable
     return 3600 * count / seconds
 
 
-def count_ticks(device: torch.device) -> int:
+def count_packing_ticks(device: torch.device) -> int:
     return sum(PACKED[device.type].values())
