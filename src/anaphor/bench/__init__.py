@@ -1,4 +1,4 @@
-"""Speed, always as a ratio measured in the same run against a named peer."""
+"""Speed, as ratios measured in the same run against a named peer; `scaling` alone has no peer and gives costs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from anaphor.bench.timing import Finding
 
+SCALING = "scaling"
 PARTS = {
     "overhead": "our stacks against torch.nn",
     "generation": "generation with carried state",
@@ -23,13 +24,14 @@ PARTS = {
     "start": "start of the command against `import torch`",
     "packing": "several runs of a study on one device",
     "web": "the live page of many runs, in Chromium",
+    SCALING: "cost of each recipe at larger batches, and the largest model that fits",
 }
-DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("decoding", "finetune", "packing", "web"))
+DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("decoding", "finetune", "packing", "web", SCALING))
 """All but those that take long or need packages that are not installed with Anaphor."""
 
 
 def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
-    """How often `measure` calls `tick`."""
+    """How often `measure` calls `tick`. For `scaling.measure` see `scaling.count_ticks`."""
     from anaphor.bench import finetune, generation, images, processes, training, web
 
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
@@ -40,14 +42,14 @@ def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
         "finetune": finetune.count_comparisons() * pairs,
     }
     sizes |= {"packing": processes.count_packing_ticks(device), "web": web.count_ticks(pairs)}
-    return sum(sizes[part] for part in parts)
+    return sum(sizes[part] for part in parts if part != SCALING)
 
 
 def measure(
     parts: Sequence[str], pairs: int, device: torch.device, tick: Callable[[str], None]
 ) -> tuple[list[Finding], dict[str, list[float]]]:
-    """The findings of the parts, and the times per token of generation where it is among them."""
-    from anaphor.bench import bleu, feeding, finetune, generation, images, overhead, processes, training, web
+    """The findings of the parts but scaling, and the times per token of generation where it is among them."""
+    from anaphor.bench import feeding, finetune, generation, images, overhead, processes, training, web
 
     measures: dict[str, Callable[[], list[Finding]]] = {
         "overhead": lambda: overhead.measure(pairs, tick),
@@ -57,7 +59,7 @@ def measure(
         "images": lambda: images.measure(pairs, device, tick),
         "finetune": lambda: finetune.measure(pairs, device, tick),
         "feeding": lambda: feeding.measure(pairs, device, tick),
-        "bleu": lambda: bleu.measure(pairs, tick),
+        "bleu": lambda: overhead.measure_bleu(pairs, tick),
         "start": lambda: processes.measure_start(pairs, tick),
         "packing": lambda: processes.measure_packing(device, tick),
         "web": lambda: web.measure(pairs, tick),
@@ -68,6 +70,6 @@ def measure(
         if part == "generation" and part in parts:
             more, times = generation.measure(pairs, tick)
             findings += more
-        elif part in parts:
+        elif part in parts and part != SCALING:
             findings += measures[part]()
     return findings, times

@@ -44,7 +44,7 @@ def curves(
     axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
     values = sorted({value for x, _ in series.values() for value in x})
     if log_x:
-        _set_ticks(axes.xaxis, values, most=0 if integer_x else MAX_TICKS)
+        set_ticks(axes.xaxis, values, most=0 if integer_x else MAX_TICKS)
     elif integer_x or all(float(value).is_integer() for value in values):
         axes.xaxis.get_major_locator().set_params(integer=True)
     if not (log_x or log_y):
@@ -221,9 +221,9 @@ def bands(
         one.set_title(title, fontsize=10)
         one.set(xlabel=x_label, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
         one.grid(alpha=0.3)
-        _set_ticks(one.xaxis, sorted({value for line in lines for value in line.x}))
+        set_ticks(one.xaxis, sorted({value for line in lines for value in line.x}))
         if log_y:
-            _set_log_ticks(one.yaxis)
+            set_log_ticks(one.yaxis)
     axes[0].set_ylabel(y_label)
     drawn = [line for lines in panels.values() for line in lines]
     if all(math.isnan(value) for line in drawn for value in line.low):
@@ -257,16 +257,16 @@ def _widen(axis: Any, values: Sequence[float]) -> None:
         (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(middle - half, middle + half)
 
 
-def _set_ticks(axis: Any, values: Sequence[float], most: int = MAX_TICKS) -> None:
+def set_ticks(axis: Any, values: Sequence[float], most: int = MAX_TICKS) -> None:
     """Ticks exactly at the values, if there are few."""
     if len(values) <= most:
         axis.set_ticks(values, labels=[f"{value:g}" for value in values])
         axis.set_ticks([], minor=True)
     elif axis.get_scale() == "log":
-        _set_log_ticks(axis)
+        set_log_ticks(axis)
 
 
-def _set_log_ticks(axis: Any) -> None:
+def set_log_ticks(axis: Any) -> None:
     """Plain numbers instead of powers of ten on a logarithmic axis."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -303,7 +303,7 @@ def dots(rows: Sequence[Dot], paths: Sequence[Path], *, x_label: str, remark: st
     if all(math.isnan(row.low) for row in rows):
         _widen(axes.xaxis, [row.middle for row in rows])
     if log_x:
-        _set_log_ticks(axes.xaxis)
+        set_log_ticks(axes.xaxis)
     axes.grid(axis="x", alpha=0.3)
     save_all(figure, paths, remark)
 
