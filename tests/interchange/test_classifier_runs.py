@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from peers import load, tokenizer_of
@@ -18,7 +19,7 @@ from anaphor.studies.cell import TEST, weights_digest
 from anaphor.studies.report import report
 from anaphor.studies.spec import find_study_file, read_study
 from anaphor.studies.study import Study
-from anaphor.tasks.classify import ClassifyRunSpec
+from anaphor.tasks.classify import ClassifyRunSpec, page
 from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
 from studies.here import Here, Silent
 
@@ -81,6 +82,32 @@ def test_an_encoder_without_classes_says_how_to_train_it(folders):
     run = load_run(folders / "bert-base-run", device="cpu")
     with pytest.raises(ConfigError, match=r"converted without a head: train one with"):
         run.experiment.predict(["text"])
+
+
+def test_look_shows_the_attention_of_an_encoder_without_classes(folders, capsys, tmp_path):
+    run, out = str(folders / "bert-base-run"), tmp_path / "look"
+    assert main(["look", run, TEXTS[0], "--out", str(out), "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{run}: 1 × attention; width ")
+    assert "no head" in lines[1]
+    assert lines[-3:] == [str(out / name) for name in ("attention.html", "attention.png", "attention.svg")]
+    assert '"contributions":null' in (out / "attention.html").read_text()
+    assert main(["look", run, TEXTS[0], "--out", str(out), "--device", "cpu", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["label"] is plain["contributions_to"] is plain["probabilities"] is None
+    size = len(plain["tokens"])
+    assert plain["contributions"] == []
+    assert all(np.array(maps).shape[1:] == (size, size) for maps in plain["weights"].values())
+    assert main(["look", run, TEXTS[0], "--label", "good", "--out", str(out), "--device", "cpu"]) == 2
+    assert "converted without a head" in capsys.readouterr().err
+
+
+def test_the_live_page_looks_into_an_encoder_without_classes(folders):
+    experiment = load_run(folders / "bert-base-run", device="cpu").experiment
+    found = page.look(experiment, text=TEXTS[0]).plain
+    assert found["contributions"] is found["probabilities"] is found["losses"] is None
+    assert found["layers"]
+    assert found["model"].startswith("1 × attention; width ")
 
 
 @pytest.mark.parametrize("name", ["bert-base", "bert-base-run", "bert-run"])

@@ -39,6 +39,16 @@ def test_special_tokens_are_those_of_the_file(pair):
     assert mine.pad == (peer.pad_token_id if peer.pad_token_id is not None else mine.boundary)
 
 
+@pytest.mark.parametrize(("family", "is_joined"), [("bert", False), ("roberta", True), ("gpt2", True)])
+def test_tokens_that_have_no_space_of_their_own_are_shown_with_spaces(family, is_joined):
+    assert ours(family).is_joined is is_joined
+
+
+def test_exported_words_are_shown_with_spaces_again():
+    text = tokenizer_json(TOKENIZERS["word"].train("to be or not to be\n"))
+    assert not PretrainedTokenizer.from_text(text, where="tokenizer.json", boundary=None, pad=None).is_joined
+
+
 def test_a_checkpoint_keeps_it_whole(pair):
     mine, _ = pair
     again = tokenizer_from_plain(json.loads(json.dumps(mine.to_plain())))

@@ -170,6 +170,7 @@ def test_look_shows_attention_and_gradient_times_input(trained, capsys, tmp_path
         assert main(words) == 0
     assert [share for what, share in reports if what == "drawing"] == pytest.approx([0, 1 / 3, 2 / 3, 1])
     plain = json.loads(capsys.readouterr().out)
+    assert plain["model"].endswith(" parameters")
     assert plain["tokens"] == ["<eos>", "a", "very", "red", "house"]
     assert plain["contributions_to"] == plain["label"] == "warm"
     assert len(plain["contributions"]) == 5

@@ -103,6 +103,11 @@ class PretrainedTokenizer(Tokenizer):
         return cls(text, boundary, pad)
 
     @property
+    def is_joined(self) -> bool:
+        """Tokens of WordPiece and whole words have no space of their own; those of the other models do."""
+        return type(self._library.model).__name__ not in ("WordPiece", "WordLevel")
+
+    @property
     def _first_special(self) -> int | None:
         """The token that the file puts before every text, where it does."""
         return next(iter(self._library.encode("").ids), None)

@@ -84,7 +84,10 @@ def draw_units(look: Look, folder: Path, *, stem: str = "states", run: str = "")
 
 
 def draw_contributions(look: ClassLook, folder: Path, *, stem: str = "contributions") -> list[Path]:
-    """`contributions.png` and `.svg`: gradient × input of every token as a bar, of the first ones of a long text."""
+    """`contributions.png` and `.svg`: gradient × input of every token as a bar, of the first ones of a long text.
+    None without contributions."""
+    if not look.contributions:
+        return []
     tokens, values = token_labels(look.tokens)[:MAX_BARS], look.contributions[:MAX_BARS]
     figure = new_figure(max(4.0, 1.2 + 0.3 * len(tokens)), 3.2)
     axes = figure.subplots()

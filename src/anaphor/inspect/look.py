@@ -83,10 +83,11 @@ class ClassLook(Look):
 
     joined: bool
     """Whether tokens are shown without spaces between them."""
-    label: str
-    """The class that the contributions are of."""
+    label: str | None
+    """The class that the contributions are of; None for an encoder without a head."""
     contributions: tuple[float, ...]
-    """What each token adds to the logit of that class, to first order: gradient × input, summed over the features."""
+    """What each token adds to the logit of that class, to first order: gradient × input, summed over the features.
+    Empty without a head."""
     summary: str
     """The prediction, as the page shows it."""
 
@@ -137,10 +138,8 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
     look = look_inside(model, torch.tensor([ids], device=model.device), tokens=tokens, layers=layers)
     scored = score_text(model, tokenizer, text)
     noncausal = () if model.causal else ("This model is not causal: it sees the tokens that it predicts.",)
-    mixers = model.spec.mixers_by_layer
-    counts = ", ".join(f"{mixers.count(name)} × {name}" for name in dict.fromkeys(mixers))
     changes = {
-        "model": f"{counts}; width {model.spec.width}; {model.count_parameters():,} parameters",
+        "model": describe_layers(model),
         "joined": tokenizer.is_joined,
         "scored": scored,
         "summary": f"loss {scored.total.loss:.4f}",
@@ -149,19 +148,36 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Seque
     return TextLook(**{**vars(look), **changes})
 
 
+def describe_layers(model: Any) -> str:
+    """'2 × lstm; width 128; 296,317 parameters'"""
+    parameters = f"{model.count_parameters():,} parameters"
+    if not model.blocks:
+        return f"no layers; {parameters}"
+    mixers = model.spec.mixers_by_layer
+    counts = ", ".join(f"{mixers.count(name)} × {name}" for name in dict.fromkeys(mixers))
+    return f"{counts}; width {model.spec.width}; {parameters}"
+
+
 def look_at_class(
-    model: Any, ids: Sequence[int], number: int, *, label: str, tokens: Sequence[str], joined: bool, summary: str
+    model: Any,
+    ids: Sequence[int],
+    number: int | None,
+    *,
+    label: str | None,
+    tokens: Sequence[str],
+    joined: bool,
+    summary: str,
 ) -> ClassLook:
     """Run the tokens of a text through a classifier `model(ids, lengths)`; contributions are to the logit of the class
-    of this number."""
+    of this number, and there are none if it is None."""
     batch = torch.tensor([ids], device=model.device)
     if model.blocks:
         look = look_inside(model, batch, tokens=tokens)
     else:
-        look = Look(type(model).__name__, tuple(tokens), {}, {}, [], [], ("The model has no layers.",))
-    found = gradient_times_input(model, batch, number)
-    own = {"joined": joined, "label": label, "contributions": tuple(found.tolist()), "summary": summary}
-    return ClassLook(**{**vars(look), **own})
+        look = Look("", tuple(tokens), {}, {}, [], [], ("The model has no layers.",))
+    found = () if number is None else tuple(gradient_times_input(model, batch, number).tolist())
+    own = {"model": describe_layers(model), "joined": joined, "label": label, "contributions": found}
+    return ClassLook(**{**vars(look), **own, "summary": summary})
 
 
 def gradient_times_input(model: Any, batch: Tensor, number: int) -> Tensor:

@@ -76,7 +76,7 @@ def plain_tokens(look: Look) -> dict[str, Any]:
         "joined": getattr(look, "joined", True),
         "losses": [None] * count if text is None else [None, *text.scored.losses],
         "unknown": [False] * count if text is None else [False, *text.scored.unknown],
-        "contributions": look.contributions if isinstance(look, ClassLook) else None,
+        "contributions": (look.contributions or None) if isinstance(look, ClassLook) else None,
         "label": look.label if isinstance(look, ClassLook) else None,
     }
 

@@ -1,6 +1,7 @@
 // What a grid shows of attention and of units, and the lists and tables next to it.
 
 const signed = (value, places = 3) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(places)}`;
+const signedShort = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${written(Math.abs(value))}`; // small values too
 
 // Rows attend to columns. `scale` is what has the full color: the largest weight of the map, of each row, or one.
 function attentionCells(map, rowNames, columnNames, { scale, causal = false, chosen = null }) {

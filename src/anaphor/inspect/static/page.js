@@ -56,11 +56,12 @@ function show() {
 function tell(place) {
   const at = place ?? chosen.token, token = run().tokens[at];
   const losses = data.runs.map((each) => each.losses[at]);
-  let line = `token ${at} ${shown(token)}: `;
-  if (run().contributions) line += `gradient × input ${signed(run().contributions[at])} for ${run().label}`;
-  else if (losses[0] === null) line += at ? "not scored" : "start of the sequence, not scored";
-  else if (losses.length === 1) line += `loss ${losses[0].toFixed(3)}, probability ${written(Math.exp(-losses[0]))}`;
-  else line += `loss ${losses.map((loss) => loss.toFixed(3)).join(" and ")}, difference ${signed(losses[1] - losses[0])}`;
+  let line = `token ${at} ${shown(token)}`;
+  if (run().contributions) line += `: gradient × input ${signedShort(run().contributions[at])} for ${run().label}`;
+  else if (run().losses.every((loss) => loss === null)) line += ""; // nothing of this text is scored
+  else if (losses[0] === null) line += at ? ": not scored" : ": start of the sequence, not scored";
+  else if (losses.length === 1) line += `: loss ${losses[0].toFixed(3)}, probability ${written(Math.exp(-losses[0]))}`;
+  else line += `: loss ${losses.map((loss) => loss.toFixed(3)).join(" and ")}, difference ${signed(losses[1] - losses[0])}`;
   if (run().unknown[at]) line += "; unknown to the tokenizer";
   byId("token-facts").textContent = line;
 }
@@ -75,7 +76,7 @@ function paint() {
   } else if (chosen.paint === "contribution") {
     const all = run().contributions, most = Math.max(...all.map(Math.abs)) || 1;
     text.paint("both", (at) => 0.5 + all[at] / most / 2);
-    legend(legends, "both", signed(-most), signed(most));
+    legend(legends, "both", signedShort(-most), signedShort(most));
   } else if (chosen.paint === "loss" || !current) {
     text.paint("loss", (at) => losses[at] === null ? null : losses[at] / highest);
     legend(legends, "loss", "0", `${highest.toFixed(1)} nats`);

@@ -45,9 +45,9 @@ class LookOptions:
         """Write the page and the figures. Gives all values as JSON, and lines for people."""
         found = look_at(experiment, self.text, self.label)
         written = write(found, str(run), out)
-        (row,) = experiment.predict([self.text])
         plain = {
-            **row,
+            "model": found.model,
+            **predict_or_none(experiment, self.text),
             "contributions_to": found.label,
             "tokens": list(found.tokens),
             "contributions": list(found.contributions),
@@ -55,26 +55,38 @@ class LookOptions:
             "notes": list(found.notes),
             "written": [str(path) for path in written],
         }
-        return plain, [found.summary, *describe(found), *found.notes, *map(str, written)]
+        lines = [f"{run}: {found.model}", f"  {found.summary}", *describe(found), *found.notes, *map(str, written)]
+        return plain, lines
 
 
 def look_at(experiment: ClassifyExperiment, text: str, label: str | None = None) -> ClassLook:
     """A text in the model of a run."""
     from anaphor.inspect.look import look_at_class
 
-    (row,) = experiment.predict([text])
-    label = row["label"] if label is None else label
-    classes = {name: number for number, name in enumerate(experiment.classes)}
+    number, summary = None, "no head: attention and states only"
+    if experiment.classes or label is not None:
+        (row,) = experiment.predict([text])
+        label = row["label"] if label is None else label
+        number = look_up({name: place for place, name in enumerate(experiment.classes)}, label, "label")
+        summary = f"predicted: {row['label']} with probability {row['probabilities'][row['label']]:.4f}"
     ids, _ = experiment.encode_text(text)
     return look_at_class(
         experiment.model,
         ids.tolist(),
-        look_up(classes, label, "label"),
+        number,
         label=label,
         tokens=[experiment.tokenizer.tokens[number] for number in ids],
         joined=experiment.tokenizer.is_joined,
-        summary=f"{row['label']} with probability {row['probabilities'][row['label']]:.4f}",
+        summary=summary,
     )
+
+
+def predict_or_none(experiment: ClassifyExperiment, text: str) -> dict[str, Any]:
+    """The prediction of a text; without label and probabilities where the model has no head."""
+    if not experiment.classes:
+        return {"text": text, "label": None, "probabilities": None}
+    (row,) = experiment.predict([text])
+    return row
 
 
 def write(look: ClassLook, run: str, out: Path) -> list[Path]:
@@ -96,6 +108,8 @@ def write(look: ClassLook, run: str, out: Path) -> list[Path]:
 
 def describe(look: ClassLook) -> list[str]:
     """The tokens with the largest contributions, in the order of the text."""
+    if not look.contributions:
+        return []
     ranked = sorted(range(len(look.tokens)), key=lambda place: -abs(look.contributions[place]))[:SHOWN]
     rows = [["token", "gradient × input"]]
     rows += [[look.tokens[place], f"{look.contributions[place]:+.4f}"] for place in sorted(ranked)]

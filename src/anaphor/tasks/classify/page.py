@@ -11,7 +11,7 @@ from anaphor.inspect.parts import LookParts, check_tokens, split_look
 from anaphor.inspect.split_losses import Groups
 from anaphor.tasks.class_losses import ClassLosses, class_losses
 from anaphor.tasks.classify.experiment import ClassifyExperiment
-from anaphor.tasks.classify.look import look_at
+from anaphor.tasks.classify.look import look_at, predict_or_none
 
 LENGTHS = (4, 8, 16, 32, 64, 128, 256)
 SHOWN = 2000  # characters of a text
@@ -37,8 +37,8 @@ def look(
         text, true = rows[example]
     check_tokens(len(experiment.tokenizer.encode_text(text)))
     found = look_at(experiment, text)
-    (row,) = experiment.predict([text])
     cut = [f"the text was truncated to {experiment.max_length} tokens"] if experiment.encode_text(text)[1] else []
+    row = predict_or_none(experiment, text)
     more = {"probabilities": row["probabilities"], "true": true, "losses": None, "next": None}
     return split_look(found, kind="label", text=text, **more, notes=[*cut, *found.notes])
 

@@ -82,8 +82,9 @@
     describe(place) {
       const { answer } = this, loss = answer.losses?.[place];
       let line = `token ${place} ${this.names[place]}`;
-      if (answer.contributions) line += `: gradient × input ${signed(answer.contributions[place])} for ${answer.label}`;
-      else if (loss === null || loss === undefined) line += place ? ": not scored" : ": start of the sequence, not scored";
+      if (answer.contributions) line += `: gradient × input ${signedShort(answer.contributions[place])} for ${answer.label}`;
+      else if (!answer.losses) line += ""; // nothing of this text is scored
+      else if (loss === null) line += place ? ": not scored" : ": start of the sequence, not scored";
       else line += `: loss ${loss.toFixed(3)}, probability ${written(Math.exp(-loss))}`;
       if (answer.unknown?.[place]) line += "; unknown to the tokenizer";
       this.facts.textContent = line;
@@ -105,7 +106,7 @@
       if (by === "contribution") {
         const all = answer.contributions, most = Math.max(...all.map(Math.abs)) || 1;
         this.shown.paint("both", (at) => 0.5 + all[at] / most / 2);
-        legend(this.key, "both", signed(-most), signed(most));
+        legend(this.key, "both", signedShort(-most), signedShort(most));
       } else if (by === "loss") {
         const most = Math.max(0.1, ...answer.losses.map((loss) => loss ?? 0));
         this.shown.paint("loss", (at) => answer.losses[at] === null ? null : answer.losses[at] / most);
