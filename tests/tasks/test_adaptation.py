@@ -309,6 +309,23 @@ def test_the_signature_tells_the_adaptation_and_the_rows():
     assert str(Dynamic(0.001, 0.02, "rms")) == "dynamic-rms(0.001,0.02)"
 
 
+def test_both_together_are_the_cache_over_the_features_and_losses_of_the_adapted_model():
+    experiment, protocol = experiment_of(tokens_of(), model_of()), Protocol(3, 4, carry=True)
+    dynamics = [Dynamic(0.3), Dynamic(0.0)]
+    alone, first, second, plain, *cached = score_dynamically(experiment, "valid", protocol, dynamics, caches=CACHES[:2])
+    assert [alone.total, plain.total] == [
+        score.total for score in score_dynamically(experiment, "valid", protocol, dynamics)
+    ]
+    names = [result.facts["adaptation"] for result in (alone, first, second)]
+    assert names == ["dynamic(0.3)", "dynamic(0.3)+cache(5,0.3,0.5)", "dynamic(0.3)+cache(5,0.1,0.5)"]
+    assert "batch:1" in first.signature
+    assert first.total != alone.total
+    # Without training it is the cache alone, in one row.
+    expected = score_with_caches(experiment, "valid", Protocol(1, 4, carry=True), CACHES[:2])
+    for both, cache in zip(cached, expected, strict=True):
+        assert both.total.loss == pytest.approx(cache.total.loss, rel=1e-12)
+
+
 def test_a_model_that_sees_later_tokens_gets_a_perplexity_by_no_adaptation_either():
     model = build("transformer", vocabulary=VOCABULARY, width=8, layers=1, merge="reweight-matrix", causal=False).eval()
     experiment, protocol = experiment_of(tokens_of(), model), Protocol(1, 4, False)
@@ -494,6 +511,49 @@ def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_it
     ]  # fmt: skip
 
 
+def test_both_together_have_a_row_after_each_dynamic_evaluation(run, capsys):
+    flags = ["--device", "cpu", "--cache", "4", "--dynamic", "0.1", "--both", "--no-cuda-graph", "--json"]
+    assert main(["evaluate", run(), *flags]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    names = [None, "cache(4,0.1,0.3)", "dynamic(0.1)", "dynamic(0.1)+cache(4,0.1,0.3)"]
+    assert [row["adaptation"] for row in rows] == names
+    assert rows[3]["signature"] == rows[2]["signature"] + "+cache(4,0.1,0.3)"
+    assert rows[3]["loss"] not in (rows[1]["loss"], rows[2]["loss"])
+
+
+def test_evaluate_gives_a_row_for_each_memory_of_the_pointer_and_for_the_model_without_it(run, capsys):
+    folder = run("--pointer-memory", "4", "--pointer-eval-memory", "6", "--pointer-eval-bias", "0.5")
+    place = ["--device", "cpu", "--batch-size", "1"]
+    assert main(["evaluate", folder, *place, "--json"]) == 0
+    (trained,) = json.loads(capsys.readouterr().out)
+    flags = [*place, "--pointer-eval-memory", "0", "6", "12", "--pointer-eval-bias", "0.5", "2"]
+    assert main(["evaluate", folder, *flags, "--dynamic", "0.1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    names = ["off", "6,+0.5", "6,+2", "12,+0.5", "12,+2"]
+    assert [row["pointer"] for row in rows[::2]] == [row["pointer"] for row in rows[1::2]] == names
+    assert all(f"|pointer:{row['pointer']}" in row["signature"] for row in rows)
+    assert rows[2] == trained
+    assert len({row["loss"] for row in rows}) == len(rows)
+    assert main(["evaluate", folder, "--device", "cpu", "--split", "test", "--pointer-eval-memory", "0", "12"]) == 0
+    lines = [line.partition(": loss")[0] for line in capsys.readouterr().out.splitlines() if "perplexity" in line]
+    assert lines == ["bptt 5, pointer off", "bptt 5, pointer 12,+0.5"]
+
+
+def test_a_model_without_its_pointer_is_scored_as_one_that_has_none():
+    model, batches = adaptive_model("pointer"), EvaluationStream(tokens_of(), 0, 2, 5)
+    pointer, own = model.pointer, in_order(losses_by_batch(model, batches, True))
+    with model.use_pointer(0):
+        off = in_order(losses_by_batch(model, batches, True))
+        assert len(AdaptiveStep(model, True).weights) == len(list(model.parameters()))
+    plain = build("lstm", vocabulary=VOCABULARY, width=8, layers=1).eval()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("pointer.")})
+    assert torch.equal(off, in_order(losses_by_batch(plain, batches, True)))
+    with model.use_pointer(3, 1.0):
+        assert model.pointer is pointer
+        assert not torch.allclose(own, in_order(losses_by_batch(model, batches, True)))
+    assert torch.equal(own, in_order(losses_by_batch(model, batches, True)))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -504,6 +564,12 @@ def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_it
         (["--cache", "-3"], "a cache of -3 tokens"),
         (["--cache", "10", "--cache-weight", "1.5"], "cache weight 1.5 is not a share"),
         (["--dynamic", "0.1", "--dynamic-rule", "sdg"], "did you mean 'sgd'"),
+        (["--both", "--cache", "10"], "--both needs --cache and --dynamic"),
+        (["--no-cuda-graph"], "cuda_graph=False has no effect without --cache or --dynamic"),
+        (["--pointer-eval-memory", "5"], "has no pointer: it was trained without --pointer-memory"),
+        (["--pointer-eval-memory", "-5"], "pointer_eval_memory=(-5,): it must be at least 0"),
+        (["--split", "test", "--pointer-eval-memory", "0", "5", "6"], "pointer_eval_memory=(5, 6) on test"),
+        (["--by-position", "--pointer-eval-memory", "0", "6"], "--by-position and --out show one model"),
     ],
 )
 def test_flags_that_cannot_work_get_one_line(run, capsys, words, message):

@@ -168,10 +168,12 @@ def _mix_chunk(before: Memory, x: Tensor, targets: Tensor, losses: Tensor, cache
         key = (cache.window, cache.flatness)
         if key not in log_shares:
             visible = past & (ages <= cache.window)
-            scores = (cache.flatness * similarity).masked_fill(~visible, -math.inf)
-            share = scores.masked_fill(~same, -math.inf).logsumexp(-1) - scores.logsumexp(-1)
+            scores = (cache.flatness * similarity).masked_fill_(~visible, -math.inf)
+            peak = scores.amax(-1, keepdim=True)
+            votes = scores.sub_(peak).exp_()  # one exponential for both sums
+            share = ((votes * same).sum(-1) / votes.sum(-1)).log()
             # With an empty cache the model's own probability counts.
-            log_shares[key] = torch.where(visible.any(-1), share, -losses)
+            log_shares[key] = torch.where(peak.squeeze(-1) > -math.inf, share, -losses)
         model_part, cache_part = math.log1p(-cache.weight), math.log(cache.weight) if cache.weight else -math.inf
         mixed.append(-torch.logaddexp(model_part - losses, cache_part + log_shares[key]))
     return torch.stack(mixed).masked_fill(targets == IGNORE_INDEX, 0.0)
@@ -328,8 +330,7 @@ class AdaptiveStep:
     def run(self, group: Sequence[Any], carry: Carry) -> tuple[Tensor, Carry]:
         """The losses of a segment [1 + caches, B, T], and state and memory after it. `group` is a batch, and the rates
         where weights are trained. Reads nothing on the host."""
-        batch, *rates = group
-        state, memory = carry
+        (batch, *rates), (state, memory) = group, carry
         state = state if self.carry and not batch.restarts else None
         if rates:
             x, losses, state, gradients = _compute_gradients(self.model, self.weights, batch, state, rates[0].lr)
