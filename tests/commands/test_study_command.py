@@ -462,3 +462,17 @@ def test_a_finished_cell_tells_what_it_is_judged_by_and_not_its_last_epoch(tmp_p
     )
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 9, "valid": {"perplexity": 233.0, "loss": 5.4}}) + "\n")
     assert format_score(cell, spec) == ", perplexity 151.00"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bptt", "--data", "pyton-reference"], "did you mean 'python-reference'?"),
+        (["fine-tuning-optimizers", "--data", "negation", "--init", "nothing"], "init=nothing: there is no run"),
+    ],
+)
+def test_data_and_weights_that_are_missing_leave_no_folder(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", *words, "--device", "cpu"]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "studies").exists()

@@ -188,7 +188,11 @@ def test_pretrained_weights_are_fine_tuned_from_the_folder_itself_and_exported(t
 
 def test_a_converted_run_cannot_be_resumed_and_is_not_overwritten_by_accident(gpt2, capsys):
     assert main(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run")]) == 2
-    assert "already holds a run" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "already holds a run: replace it with --overwrite, or choose another --out" in message
+    for words in ([], ["--data", "grammar"]):
+        assert main(["train", "lm", "--resume", "--out", str(gpt2 / "run"), *words]) == 2
+        assert "was converted: there is no training to resume" in capsys.readouterr().err
     assert main(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run"), "--overwrite", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["task"], result["kind"], result["status"]) == ("lm", "gpt2", "converted")

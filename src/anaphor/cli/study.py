@@ -89,11 +89,12 @@ def run(words: Sequence[str]) -> int:
     from anaphor.cli.study_table import make_progress
     from anaphor.studies.import_runs import import_runs
     from anaphor.studies.report import report
-    from anaphor.studies.study import Study, lock_study, validate_sealed
+    from anaphor.studies.study import Study, lock_study, validate_data, validate_sealed
     from anaphor.studies.validation import validate_study
 
     settings = None if spec.is_search else spec.settings()
     validate_study(spec, settings)
+    validate_data([spec.example_setting()] if settings is None else settings, spec.task)
     if not options.force:
         validate_sealed(spec, folder, options.threads)
     with (

@@ -10,7 +10,7 @@ import math
 import signal
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -304,6 +304,12 @@ def lock_study(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"cannot write to {folder}: {error.strerror or error}; use another --out") from None
         yield
+
+
+def validate_data(settings: Iterable[Setting], task: str) -> None:
+    """Raise if data or initial weights are missing, before the folder of the study exists."""
+    for setting in settings:
+        make_cell(setting, 0, Path(), task, threads=1)
 
 
 def validate_sealed(spec: StudySpec, folder: Path, threads: int) -> None:

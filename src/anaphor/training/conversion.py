@@ -43,8 +43,11 @@ def convert(
     spec, known = _settings(pretrained, folder)
     run_folder = RunFolder(user_path(Path(out)))
     with run_folder.lock():
-        if not overwrite:
-            run_folder.refuse_existing()
+        if run_folder.exists and not overwrite:
+            raise ConfigError(
+                f"{run_folder.folder} already holds a run: replace it with --overwrite, or choose another --out"
+                f"{run_folder.describe_previous()}"
+            )
         experiment = build_experiment(spec, {**known, "data": {}})
         experiment.model.load_state_dict(pretrained.model.state_dict())
         facts = {

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from anaphor.config import writing_to
-from anaphor.errors import DataError, Diverged
+from anaphor.errors import ConfigError, DataError, Diverged
 from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
 from anaphor.registry import ImportedFile, files_used_by
@@ -75,6 +75,7 @@ def execute(
     ):
         if resume:
             folder.require()
+            _refuse_converted(folder)
             folder.check_imports(force=force, warn=warn)
         elif not overwrite:
             folder.refuse_existing()
@@ -202,13 +203,27 @@ def current_data_path(spec: RunSpec, data_path: str | None) -> str | None:
 
 def read_test_result(folder: RunFolder) -> dict[str, Any] | None:
     """The earlier result on test, if there is one."""
-    if not folder.exists or not folder.result.is_file():
-        return None
-    try:
-        found = folder.read_result().get("test")
-    except DataError:  # it will be written again
-        return None
+    found = _read_result(folder).get("test")
     return found if isinstance(found, dict) else None
+
+
+def _read_result(folder: RunFolder) -> dict[str, Any]:
+    """The earlier result; empty where there is none."""
+    if not folder.exists or not folder.result.is_file():
+        return {}
+    try:
+        return folder.read_result()
+    except DataError:  # it will be written again
+        return {}
+
+
+def _refuse_converted(folder: RunFolder) -> None:
+    """Weights of `transformers` come without the state of an optimizer."""
+    if _read_result(folder).get("status") == "converted":
+        raise ConfigError(
+            f"{folder.folder} was converted: there is no training to resume; start a new run from its weights with "
+            f"--init {folder.folder}"
+        )
 
 
 def _cancel_on_signal(interruption: Interruption) -> ProgressListener:
