@@ -123,10 +123,12 @@ def test_slow_points_and_those_after_the_time_limit_are_skipped(tiny, tmp_path, 
     monkeypatch.setattr(scaling, "POINT_SECONDS", 0.0)
     slow = measure_costs({"one": tiny["one"]}, tmp_path)["one"]
     assert [point.reason for point in slow.points] == ["", *["too slow"] * 4]
+    assert slow.points[0].spread is None, "one pass"
     monkeypatch.setattr(scaling, "RECIPE_SECONDS", -1.0)
     late = measure_costs(tiny, tmp_path)["two"]
     assert [point.reason for point in late.points] == ["no time left"] * 5
     assert late.estimate() is None
+    assert "| two | classify | – | float32 | – |" in render_page(Scaling([late], None, {}), {}, "", None)
 
 
 def test_a_text_that_is_too_short_for_a_batch_says_so(tiny, tmp_path):
@@ -199,13 +201,13 @@ def test_sampled_batches_are_full_and_spread_over_the_sizes():
 
 
 def test_warm_up_ends_when_all_steps_are_captured():
-    step = object.__new__(CUDAGraphStep)
-    step.seen = Counter()
+    step = object.__new__(CUDAGraphStep)  # without a GPU
+    step.captured = SimpleNamespace(seen=Counter())
     passes = []
 
     def run():
         passes.append(1)
-        step.seen["shape"] += len(passes) <= 3
+        step.captured.seen["shape"] += len(passes) <= 3
 
     scaling.run_until_captured(run, step)
     assert len(passes) == 4

@@ -55,7 +55,7 @@ MIN_SECONDS = {"cpu": 0.0, "cuda": 0.4}
 MAX_WARM_UP = 8
 """Passes before, at most: until all steps are captured."""
 POINT_SECONDS = 20.0
-"""A batch size whose warm-up is predicted to take longer is skipped."""
+"""A batch size whose warm-up is predicted to take longer is skipped; after so many seconds no more passes are timed."""
 RECIPE_SECONDS, SEARCH_SECONDS = 150.0, 60.0
 """Time limits of all recipes, and of the search for the largest model; what is left then is not measured."""
 
@@ -256,8 +256,8 @@ def measure_point(spec: RunSpec, multiple: int, cost: RecipeCost, device: torch.
     return point_at(rate, spread, read_peak_memory(device)), warm_up
 
 
-def time_steps(spec: RunSpec, cost: RecipeCost, device: torch.device) -> tuple[float, float, float]:
-    """Items per second, the spread of passes, and the seconds of the warm-up."""
+def time_steps(spec: RunSpec, cost: RecipeCost, device: torch.device) -> tuple[float, float | None, float]:
+    """Items per second, the spread of passes where there are several, and the seconds of the warm-up."""
     experiment = build_experiment(spec)
     experiment.model.train()
     epoch = list(experiment.batches(0))
@@ -269,11 +269,17 @@ def time_steps(spec: RunSpec, cost: RecipeCost, device: torch.device) -> tuple[f
     loop = OurLoop(build_step(experiment), cycle(batches))
     run = partial(run_steps, loop.step, len(batches), device.type == "cuda")
     warm_up = measure_seconds(partial(run_until_captured, run, loop.step_once))
-    times: list[float] = []
-    while len(times) < MIN_PASSES[device.type] or sum(times) < MIN_SECONDS[device.type]:
+    times = [measure_seconds(run)]
+    while is_short(times, device) and warm_up + sum(times) < POINT_SECONDS:
         times.append(measure_seconds(run))
     mean = statistics.fmean(times)
-    return sum(batch.count for batch in batches) / mean, max(abs(one / mean - 1) for one in times), warm_up
+    spread = max(abs(one / mean - 1) for one in times) if len(times) > 1 else None
+    return sum(batch.count for batch in batches) / mean, spread, warm_up
+
+
+def is_short(times: Sequence[float], device: torch.device) -> bool:
+    """Whether more passes are to be timed."""
+    return len(times) < MIN_PASSES[device.type] or sum(times) < MIN_SECONDS[device.type]
 
 
 def run_until_captured(run: Callable[[], object], step: Step) -> None:
@@ -287,7 +293,7 @@ def run_until_captured(run: Callable[[], object], step: Step) -> None:
 
 def count_uncaptured(step: Step) -> int:
     """Steps so far that were not replays of a graph; none where steps are not captured."""
-    return sum(step.seen.values()) if isinstance(step, CUDAGraphStep) else 0
+    return sum(step.captured.seen.values()) if isinstance(step, CUDAGraphStep) else 0
 
 
 def sample_batches(batches: Sequence[Any], rows: int, count: int) -> list[Any]:

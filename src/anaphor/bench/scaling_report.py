@@ -11,10 +11,10 @@ from typing import Any
 
 from anaphor.draw.cells import curve_panels
 
-SAMPLES = {"cpu": 2, "cuda": 8}
+SAMPLES = {"cpu": 1, "cuda": 8}
 """Batches of an epoch that are trained on, again and again."""
 MIN_PASSES = {"cpu": 2, "cuda": 3}
-"""Passes over them that are timed."""
+"""Passes over them that are timed, unless they take too long."""
 MORE_DATA = 100
 """Factor of the data in the estimates on paper."""
 WIKITEXT_2_TOKENS = 2_088_628
@@ -32,7 +32,7 @@ class Point:
     items_per_second: float | None = None
     """None where it was not measured."""
     spread: float | None = None
-    """Largest deviation of the time of one pass from the mean, relative to it."""
+    """Largest deviation of the time of one pass from the mean, relative to it; None where there was one pass."""
     peak_memory: float | None = None
     """Largest memory of all tensors on the GPU in GB; None on a CPU."""
     reason: str = ""
@@ -200,10 +200,11 @@ def render_page(scaling: Scaling, machine: Mapping[str, str | int], command: str
         (
             "What training costs when the batch grows, measured; the largest language model that fits; and, on paper, "
             "what more data would cost. Training steps alone: without validation, weight averaging and start. Each "
-            f"point: up to {SAMPLES['cuda']} batches on a GPU, {SAMPLES['cpu']} on a CPU, spread over an epoch from "
-            "the smallest to the largest, after all steps are captured and a carried state has its full size, in "
-            f"{MIN_PASSES['cuda']} or more passes ({MIN_PASSES['cpu']} on a CPU). Speed only: no model was trained to "
-            "its end, and a larger batch may need other settings to learn as much."
+            f"point: on a GPU up to {SAMPLES['cuda']} batches spread over an epoch from the smallest to the largest, "
+            "after all steps are captured and a carried state has its full size, in at least "
+            f"{MIN_PASSES['cuda']} passes; on a CPU {SAMPLES['cpu']} batch of middle size in {MIN_PASSES['cpu']} "
+            "passes after one more; fewer passes where they are slow. Speed only: no model was trained to its end, "
+            "and a larger batch may need other settings to learn as much."
         ),
         f"- command: `{command}`\n{facts}",
         "## Recipes",
@@ -211,8 +212,8 @@ def render_page(scaling: Scaling, machine: Mapping[str, str | int], command: str
             ("recipe", "task", "parameters", "precision", "items per epoch", "data"),
             [
                 (
-                    cost.recipe, cost.task, f"{cost.parameters:,}", cost.dtype,
-                    f"{cost.items_per_epoch:,} {cost.counted}", cost.data,
+                    cost.recipe, cost.task, f"{cost.parameters:,}" if cost.parameters else "–", cost.dtype,
+                    f"{cost.items_per_epoch:,} {cost.counted}" if cost.items_per_epoch else "–", cost.data,
                 )
                 for cost in scaling.costs
             ],
