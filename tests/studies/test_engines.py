@@ -3,8 +3,11 @@
 import io
 import json
 import os
+import queue
 import subprocess
-from collections import Counter
+import threading
+from collections import Counter, deque
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -135,6 +138,56 @@ def test_the_next_process_of_a_device_is_started_beforehand(started, tmp_path):
     started.clear()
     assert run(LocalEngine(slots=1), tmp_path, 3) == [0] * 3
     assert len(started) == 3, "without a GPU it would take the time of those that work"
+
+
+@pytest.mark.parametrize(("devices", "per_device"), [(1, 1), (1, 3), (3, 1), (2, 2)])
+@pytest.mark.parametrize("jobs", [1, 2, 3, 7])
+def test_no_more_processes_wait_than_jobs_are_left(devices, per_device, jobs, tmp_path, monkeypatch):
+    """A process that waits holds memory of a GPU. Jobs end in another order than they were submitted."""
+    ends, starts = [threading.Event() for _ in range(jobs)], queue.SimpleQueue()
+
+    class Waiting(Process):
+        is_stopped = False
+
+    class Working(Process):
+        def wait(self):
+            starts.put(self)
+            ends[self.number].wait()
+            return 0
+
+    def give(process, job):
+        process.number = int(job.folder.name)
+        process.wait = Working.wait.__get__(process)
+        return True
+
+    def start(job, environment):
+        process = Working(environment)
+        process.number = int(job.folder.name)
+        return process
+
+    waiting = []
+    monkeypatch.setattr(engines, "start_worker", start)
+    monkeypatch.setattr(engines, "start_spare", lambda *given: waiting.append(Waiting(None)) or waiting[-1])
+    monkeypatch.setattr(engines, "assign", give)
+    monkeypatch.setattr(engines, "stop_worker", lambda process: setattr(process, "is_stopped", True))
+    monkeypatch.setattr(engines, "read_last_line", lambda folder: "")
+    monkeypatch.setattr(engines, "share_gpus", lambda: nullcontext({}))
+    engine = LocalEngine(devices=list("012"[:devices]), per_device=per_device)
+    left, running = deque(range(jobs)), {}
+    with engine:
+        while left or running:
+            while left and len(running) < engine.slots:
+                number = left.popleft()
+                running[number] = engine.submit(Job("train", tmp_path / str(number), 1, len(left)))
+                starts.get()
+            spares = [spare for spare in waiting if not hasattr(spare, "number") and not spare.is_stopped]
+            assert len(spares) <= len(left)
+            assert len(spares) == sum(map(len, engine._spares.values()))
+            assert spares or not left
+            last = max(running)
+            ends[last].set()
+            assert running.pop(last).result().exit_code == 0
+    assert all(hasattr(spare, "number") or spare.is_stopped for spare in waiting)
 
 
 def test_two_jobs_of_a_device_may_want_its_waiting_process_at_once(started, tmp_path):

@@ -16,10 +16,14 @@ class Drawn:
     """Proposes what it is told to, and remembers what came of it."""
 
     def __init__(self, settings):
-        self.left, self.told = list(settings), []
+        self.settings, self.told = list(settings), []
+
+    @property
+    def left(self):
+        return len(self.settings)
 
     def next(self):
-        return self.left.pop(0) if self.left else None
+        return self.settings.pop(0) if self.settings else None
 
     def report(self, setting, value):
         self.told.append((setting, value))
@@ -54,7 +58,7 @@ def places(study, *widths):
 def test_a_setting_drawn_twice_is_trained_once_while_others_run(begin, monkeypatch):
     study = begin("{width: {values: [4, 8]}}", engine := Pretending(slots=3, held=2))
     plan = Drawn(places(study, 4, 4, 8, 4))
-    drawn = list(plan.left)
+    drawn = list(plan.settings)
     run(study, monkeypatch, plan)
     assert len(engine.jobs) == len(set(engine.jobs)) == 2
     assert [dict(one.parameters) for one in list_settings(study)] == [{"width": 4}, {"width": 8}]

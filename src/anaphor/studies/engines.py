@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +38,8 @@ class Job:
     action: str
     folder: Path
     threads: int = 1
+    following: int | None = None
+    """Most jobs that are submitted after this one; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class LocalEngine(Engine):
     """Processes of this machine: `per_device` on each GPU, or one for every `threads` cores.
 
     Every job has a process of its own. On a GPU the process of the next job is started while the one before works, so
-    that it has loaded its libraries when it gets its job.
+    that it has loaded its libraries when it gets its job. It holds memory of the GPU, so that no more of them wait than
+    there are jobs left for them.
     """
 
     def __init__(self, *, devices: Sequence[str] = (), per_device: int = 1, threads: int = 1, slots: int | None = None):
@@ -90,12 +94,16 @@ class LocalEngine(Engine):
         self._closed = False
         self._threads = threads
         self._spares: dict[str, list[subprocess.Popen[bytes]]] = {device: [] for device in devices}
+        self._stopped: list[subprocess.Popen[bytes]] = []
+        self._following: int | None = None
+        self._lock = threading.Lock()
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for slot in range(self.slots if devices else 0):
             assert self._devices is not None
             self._devices.put(devices[slot % len(devices)])
 
     def submit(self, job: Job) -> Future[JobResult]:
+        self._following = job.following
         return self._pool.submit(self._run, job)
 
     def _run(self, job: Job) -> JobResult:
@@ -121,21 +129,35 @@ class LocalEngine(Engine):
         environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
         spares = self._spares[device]
         process: subprocess.Popen[bytes] | None = None
-        with suppress(IndexError):  # not asked for before: the thread of another job may take the last one in between
+        with suppress(IndexError), self._lock:  # the thread of another job may take the last one
             process = spares.pop()
         if process is None or not assign(process, job):
             process = start_worker(job, environment)
-        with suppress(OSError):  # too many processes: the next job starts its own
+        with suppress(OSError), self._lock:  # too many processes: the next job starts its own
             if not self._closed:
-                spares.append(start_spare(self._threads, environment))
+                self._adjust_spares(spares, environment)
         return process
+
+    def _adjust_spares(self, spares: list[subprocess.Popen[bytes]], environment: dict[str, str]) -> None:
+        """Start a waiting process of this device if a job is left for it. Those that no job is left for are stopped."""
+        assert self._devices is not None, "only those of a device wait"
+        waiting = sum(map(len, self._spares.values()))
+        # The next jobs go to slots that are free, at once.
+        wanted = waiting + 1 if self._following is None else max(0, self._following - self._devices.qsize())
+        if waiting < wanted:
+            spares.append(start_spare(self._threads, environment))
+        for others in self._spares.values():
+            while waiting > wanted and others:
+                waiting -= 1
+                self._stopped.append(others.pop())
+                stop_worker(self._stopped[-1])
 
     def close(self) -> None:
         self._closed = True
         for process in list(self._running):
             stop_worker(process)
         self._pool.shutdown(cancel_futures=True)
-        for process in itertools.chain(*self._spares.values()):
+        for process in itertools.chain(self._stopped, *self._spares.values()):
             stop_worker(process)
             process.wait()
         self._contexts.close()

@@ -32,6 +32,10 @@ class Proposals(Protocol):
     def next(self) -> Setting | None:
         """The next setting; None if there is none, at the moment or at all."""
 
+    @property
+    def left(self) -> int:
+        """Number of settings that `next` may still give."""
+
     def report(self, setting: Setting, value: float | None) -> None:
         """Mean over seeds, infinitely bad where a run diverged, None where nothing is known."""
 
@@ -44,6 +48,10 @@ class ListProposals:
 
     def next(self) -> Setting | None:
         return self._left.popleft() if self._left else None
+
+    @property
+    def left(self) -> int:
+        return len(self._left)
 
     def report(self, setting: Setting, value: float | None) -> None:
         pass
@@ -93,6 +101,10 @@ class OptunaProposals:
         setting = self.spec.setting_at({axis.name: self._suggest(trial, axis) for axis in self.spec.parameters})
         self._pending.append((setting, trial))
         return setting
+
+    @property
+    def left(self) -> int:
+        return len(self.finished) + max(self._left, 0)
 
     def report(self, setting: Setting, value: float | None) -> None:
         for index, (proposed, trial) in enumerate(self._pending):

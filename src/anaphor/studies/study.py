@@ -82,7 +82,9 @@ class Study:
         replace_file(self.folder / STUDY, text.encode())
         self._logged = read_logged(self.folder / LOG)
         self._run_jobs(
-            lambda: self._next(proposals), self._submit, lambda cell, result: self._finish(proposals, cell, result),
+            lambda: self._next(proposals),
+            lambda cell: self._submit(cell, len(self._queue) + proposals.left * len(self.spec.seeds)),
+            lambda cell, result: self._finish(proposals, cell, result),
             self._prune if self.spec.prune else lambda running: None,
         )  # fmt: skip
 
@@ -145,13 +147,13 @@ class Study:
     def _is_done(self, cell: Cell) -> bool:
         return cell.key in self._done or (cell.key not in self._queued and cell.status(self.spec) in FINAL)
 
-    def _submit(self, cell: Cell) -> Future[JobResult]:
+    def _submit(self, cell: Cell, following: int) -> Future[JobResult]:
         cell.write_job(self.spec, self.threads)
         for name in (STATUS, STOP):
             (cell.folder / name).unlink(missing_ok=True)
         self.log("started", cell)
         self.callback.on_status(cell, "running")
-        return self.engine.submit(Job("train", cell.folder, self.threads))
+        return self.engine.submit(Job("train", cell.folder, self.threads, following))
 
     def _finish(self, proposals: Proposals, cell: Cell, result: JobResult) -> None:
         status = cell.status(self.spec)
@@ -240,15 +242,17 @@ class Study:
             else:
                 self.callback.on_status(cell, "tested")
 
-        self._run_jobs(lambda: waiting.popleft() if waiting else None, self._submit_test, finish)
+        self._run_jobs(
+            lambda: waiting.popleft() if waiting else None, lambda cell: self._submit_test(cell, len(waiting)), finish
+        )
         return untested
 
-    def _submit_test(self, cell: Cell) -> Future[JobResult]:
+    def _submit_test(self, cell: Cell, following: int) -> Future[JobResult]:
         if not (cell.folder / JOB).is_file():
             cell.write_job(self.spec, self.threads)
         (cell.folder / STOP).unlink(missing_ok=True)  # stopped when it had just finished
         self.log("test", cell)
-        return self.engine.submit(Job("test", cell.folder, self.threads))
+        return self.engine.submit(Job("test", cell.folder, self.threads, following))
 
 
 def now() -> str:
