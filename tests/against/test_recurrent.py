@@ -81,7 +81,7 @@ def test_gates_lie_where_their_names_say():
     gates = dict(zip(mixer.gate_names, seen["gates"].unbind(2), strict=True))
     hidden, cell = seen["states"].unbind(2)
     previous = torch.cat((torch.zeros(1, 1, 2), cell[:, :-1]), dim=1)
-    torch.testing.assert_close(cell, gates["forget"] * previous + gates["input"] * gates["proposal"], **TIGHT)
+    torch.testing.assert_close(cell, gates["forget"] * previous + gates["input"] * gates["candidate"], **TIGHT)
     torch.testing.assert_close(hidden, gates["output"] * torch.tanh(cell), **TIGHT)
     torch.testing.assert_close(y, hidden, **TIGHT)
     torch.testing.assert_close(state.cell, cell[:, -1], **TIGHT)

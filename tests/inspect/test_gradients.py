@@ -72,8 +72,8 @@ def test_gradients_of_an_lstm_s_gates_follow_from_those_of_its_states():
     found = dict(zip(mixer.gate_names, seen.gradients["gates"].unbind(2), strict=True))
     torch.testing.assert_close(found["output"], hidden * torch.tanh(cells), **TIGHT)
     torch.testing.assert_close(found["forget"], cell * before, **TIGHT)
-    torch.testing.assert_close(found["input"], cell * values["proposal"], **TIGHT)
-    torch.testing.assert_close(found["proposal"], cell * values["input"], **TIGHT)
+    torch.testing.assert_close(found["input"], cell * values["candidate"], **TIGHT)
+    torch.testing.assert_close(found["candidate"], cell * values["input"], **TIGHT)
 
 
 def test_gradients_of_a_gru_s_gates_follow_from_those_of_its_states():
@@ -85,9 +85,9 @@ def test_gradients_of_a_gru_s_gates_follow_from_those_of_its_states():
     found = dict(zip(mixer.gate_names, seen.gradients["gates"].unbind(2), strict=True))
     matrix, constant = (weight.detach()[-3:] for weight in mixer.recurrent_weights)
     recalled = before @ matrix.T + constant
-    torch.testing.assert_close(found["update"], hidden * (before - values["proposal"]), **TIGHT)
-    torch.testing.assert_close(found["proposal"], hidden * (1 - values["update"]), **TIGHT)
-    through = found["proposal"] * (1 - values["proposal"].square()) * recalled
+    torch.testing.assert_close(found["update"], hidden * (before - values["candidate"]), **TIGHT)
+    torch.testing.assert_close(found["candidate"], hidden * (1 - values["update"]), **TIGHT)
+    through = found["candidate"] * (1 - values["candidate"].square()) * recalled
     torch.testing.assert_close(found["reset"], through, **TIGHT)
 
 

@@ -64,7 +64,7 @@ def test_it_writes_a_page_and_figures_and_tells_everything_as_json(runs, tmp_pat
     assert run["summary"][0]["induction_tokens"] == 1, "'the' comes twice"
     assert set(run["units"]) == {
         f"layers.0.mixer.{part}"
-        for part in ("states.hidden", "states.cell", "gates.input", "gates.forget", "gates.proposal", "gates.output")
+        for part in ("states.hidden", "states.cell", "gates.input", "gates.forget", "gates.candidate", "gates.output")
     }
     assert main(["score", str(runs["hybrid"]), TEXT, "--device", "cpu", "--json"]) == 0
     (scored,) = json.loads(capsys.readouterr().out)
@@ -312,3 +312,11 @@ def test_a_perplexity_beyond_all_numbers_is_no_number_in_json_nor_on_the_page(ru
     assert main(["score", str(runs["hybrid"]), TEXT, "--device", "cpu", "--json"]) == 0
     (scored,) = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert scored["perplexity"] is None
+
+
+def test_a_look_at_the_end_of_a_notebook_cell_is_short():
+    model = build("hybrid", vocabulary=4, width=64, layers=2, heads=4)
+    found = look_at(model, Word.train("the cat sat\n"), "the cat sat")
+    assert len(repr(found)) < 400
+    assert "1 × lstm, 1 × attention" in repr(found)
+    assert "tensor(" not in repr(found)

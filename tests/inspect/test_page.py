@@ -199,7 +199,7 @@ def test_everything_can_be_chosen(tab, tmp_path):
     assert tab.locator("#lines canvas").is_visible()
     assert not tab.locator("#matrix").is_visible()
     assert tab.locator("#unit-part option").all_inner_texts() == [
-        "state: hidden", "state: cell", "gate: input", "gate: forget", "gate: proposal", "gate: output",
+        "state: hidden", "state: cell", "gate: input", "gate: forget", "gate: candidate", "gate: output",
     ]  # fmt: skip
     tab.select_option("#unit-part", "forget")
     tab.wait_for_selector("#units[data-shown='layers.0.mixer/forget']")

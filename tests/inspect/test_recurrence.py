@@ -12,8 +12,8 @@ from anaphor.models import Backbone, BlockSpec, build
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("lstm", ["hidden", "cell", "input", "forget", "proposal", "output"]),
-        ("gru", ["hidden", "reset", "update", "proposal"]),
+        ("lstm", ["hidden", "cell", "input", "forget", "candidate", "output"]),
+        ("gru", ["hidden", "reset", "update", "candidate"]),
         ("rnn-tanh", ["hidden"]),
     ],
 )

@@ -199,6 +199,20 @@ def test_gradient_times_input_is_the_derivative_along_the_embeddings(trained):
         assert (values[0] - values[1]) / 2e-5 == pytest.approx(float(found[place]), abs=1e-7)
 
 
+def test_one_validation_is_drawn_at_its_epoch_and_step(tmp_path, monkeypatch):
+    """A single point has no range: its axes have that epoch and that step, no fractions of them around it."""
+    from anaphor.tasks.classify import figures
+
+    drawn = []
+    monkeypatch.setattr(figures, "save_all", lambda figure, paths, remark: drawn.append(figure))
+    row = {"step": 60, "epoch": 1.0, "train_loss": 0.7, "valid": {"loss": 0.6, "accuracy": 0.5}}
+    figures.draw_learning([row], tmp_path / "learning")
+    for axes in drawn[0].axes:
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["1"]
+        (top,) = axes.child_axes
+        assert [label.get_text() for label in top.get_xticklabels()] == ["60"]
+
+
 class Crash(NullCallback):
     """Ends a run at a step, as a kill would: nothing is saved."""
 

@@ -139,6 +139,7 @@ def test_look_at_examples_of_validation_writes_page_figures_and_json(run, tmp_pa
     np.testing.assert_allclose(maps, layers.mean((0, 1)), rtol=1e-5)
     assert list(first["maps"]) == list(first["box_ratios"]) == ["attention", "rollout", "gradient-weighted", "saliency"]
     looks = experiment.look(examples=3)
+    assert "tensor(" not in repr(looks)
     assert found["box_ratios"] == pytest.approx(mean_ratios(looks))
 
 

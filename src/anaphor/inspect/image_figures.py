@@ -31,7 +31,6 @@ INCHES, FONT = 0.82, 7.5
 ROW_LABELS = {
     "attention": "attention,\nmean of layers\nand heads",
     "gradient-weighted": "gradient-\nweighted",
-    "saliency": "gradient\n× input",
 }
 
 

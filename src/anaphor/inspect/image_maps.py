@@ -7,7 +7,7 @@ pooling all patches, whose rows are averaged. Class token and registers are left
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -69,7 +69,7 @@ class ImageLook:
     """An image, what it was taken for, and the maps."""
 
     name: str
-    pixels: Tensor
+    pixels: Tensor = field(repr=False)
     """uint8 [C, H, W]."""
     probabilities: dict[str, float]
     """By class name."""
@@ -77,7 +77,7 @@ class ImageLook:
     """Its class, where known."""
     box: tuple[int, int, int, int] | None
     """Bounding box of the object, where known: x0, y0, x1, y1 in pixels."""
-    maps: ImageMaps
+    maps: ImageMaps = field(repr=False)
 
     @property
     def label(self) -> str:

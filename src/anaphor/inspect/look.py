@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,19 +35,19 @@ MAX_WEIGHTS = 250_000_000
 
 @dataclass(frozen=True)
 class Look:
-    """One sequence in one model."""
+    """One sequence in one model. Its representation in a notebook leaves out what fills pages."""
 
     model: str
     """Description of the model."""
     tokens: tuple[str, ...]
     """Names of the positions. For a text: the tokenizer's boundary and the tokens."""
-    maps: dict[str, Tensor]
+    maps: dict[str, Tensor] = field(repr=False)
     """[H, T, T] by the tap's name."""
-    rollouts: dict[str, Tensor]
+    rollouts: dict[str, Tensor] = field(repr=False)
     """[T, T] by the same names; empty if there is no rollout, and then a note says why."""
-    heads: list[HeadSummary]
+    heads: list[HeadSummary] = field(repr=False)
     """Ranked."""
-    units: list[UnitMap]
+    units: list[UnitMap] = field(repr=False)
     notes: tuple[str, ...]
 
     def heads_of(self, layer: int, head: int | None = None) -> list[tuple[str, int]]:
@@ -71,7 +71,7 @@ class TextLook(Look):
 
     joined: bool
     """Whether tokens are shown without spaces between them."""
-    scored: ScoredText
+    scored: ScoredText = field(repr=False)
     """Losses of all tokens but the first."""
     summary: str
     """Scores of the whole text, as the page shows them; the caller decides which."""

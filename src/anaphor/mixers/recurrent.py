@@ -267,7 +267,7 @@ class GRUSpec(RecurrentSpec):
 
 
 class GRU(Recurrent):
-    gate_names = ("reset", "update", "proposal")
+    gate_names = ("reset", "update", "candidate")
 
     def __init__(self, spec: GRUSpec) -> None:
         super().__init__(spec, nn.GRU(spec.width, spec.out, batch_first=True), torch.gru)
@@ -297,7 +297,7 @@ class LSTMSpec(RecurrentSpec):
 
 class LSTM(Recurrent):
     state_type = LSTMState
-    gate_names = ("input", "forget", "proposal", "output")
+    gate_names = ("input", "forget", "candidate", "output")
 
     def __init__(self, spec: LSTMSpec) -> None:
         super().__init__(spec, nn.LSTM(spec.width, spec.out, batch_first=True), torch.lstm)

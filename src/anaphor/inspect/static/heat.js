@@ -4,7 +4,7 @@ const heatWords = {
   "attention": "attention",
   "rollout": "attention rollout",
   "gradient-weighted": "gradient-weighted attention",
-  "saliency": "gradient × input",
+  "saliency": "saliency",
 };
 const heatAbout = {
   "attention": "Attention weights of what the classifier reads (the class token, or the mean of the patches) on each patch; all layers: the average over heads and layers.",

@@ -50,7 +50,7 @@ async function draw() {
   byId("overlay-name").textContent = describe(chosen);
   byId("overlay").setAttribute("aria-label", `${image.name}: ${describe(chosen)}`);
   rankBars(byId("probabilities"), Object.entries(image.probabilities), 1, (p) => p.toFixed(3), image);
-  const ratios = Object.entries(image.ratios).map(([view, ratio]) => [view === "saliency" ? heatWords[view] : view, ratio]);
+  const ratios = Object.entries(image.ratios);
   for (const part of document.querySelectorAll(".boxed")) part.hidden = !ratios.length;
   rankBars(byId("ratios"), ratios, Math.max(1, ...ratios.map(([, ratio]) => ratio)), (ratio) => `${ratio.toFixed(2)} ×`);
   const heat = await heatOf(image, chosen);

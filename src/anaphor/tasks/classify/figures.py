@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anaphor.draw import COLORS, new_figure, save_all
+from anaphor.draw import COLORS, new_figure, save_all, set_ticks
 from anaphor.draw.cells import ENDINGS
 
 
@@ -34,9 +34,11 @@ def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
         axes.set_xlabel("epoch")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
-        axes.secondary_xaxis(
-            "top", functions=(lambda epoch: epoch * per_epoch, lambda step: step / per_epoch)
-        ).set_xlabel("step")
+        top = axes.secondary_xaxis("top", functions=(lambda epoch: epoch * per_epoch, lambda step: step / per_epoch))
+        top.set_xlabel("step")
+        if len(x) == 1:  # one point has no range, and fractions of an epoch around it would say nothing
+            set_ticks(axes.xaxis, x)
+            set_ticks(top.xaxis, [lines[0]["step"]])
     axes.legend()
     paths = [stem.with_suffix(ending) for ending in ENDINGS]
     save_all(figure, paths, "")
