@@ -23,6 +23,7 @@ from torch import Tensor
 
 from anaphor.bench.scaling_report import (
     ACCUMULATE,
+    FAILED,
     MIN_PASSES,
     SAMPLES,
     LargestModel,
@@ -250,9 +251,10 @@ def measure_point(spec: RunSpec, multiple: int, cost: RecipeCost, device: torch.
     except DataError as error:
         return point_at(reason=str(error)), 0.0
     except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        return point_at(reason="does not fit"), 0.0
+        if is_out_of_memory(error):
+            return point_at(reason="does not fit"), 0.0
+        line = " ".join(str(error).split())[:200]  # what the others measured is not lost with it
+        return point_at(reason=f"{FAILED}: {type(error).__name__}: {line}"), 0.0
     return point_at(rate, spread, read_peak_memory(device)), warm_up
 
 
@@ -313,7 +315,7 @@ def tensors_of_batch(batch: Any) -> list[Tensor]:
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether memory was missing, also where that ended the capture of a graph, which has an error of its own."""
     while error is not None:
-        if isinstance(error, torch.OutOfMemoryError):
+        if isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error):  # cuBLAS and cuDNN say so
             return True
         error = error.__cause__ or error.__context__
     return False

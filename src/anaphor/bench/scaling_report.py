@@ -15,6 +15,8 @@ SAMPLES = {"cpu": 1, "cuda": 8}
 """Batches of an epoch that are trained on, again and again."""
 MIN_PASSES = {"cpu": 2, "cuda": 3}
 """Passes over them that are timed, unless they take too long."""
+FAILED = "failed"
+"""How the reason of a point begins whose step raised an error other than missing memory."""
 MORE_DATA = 100
 """Factor of the data in the estimates on paper."""
 WIKITEXT_2_TOKENS = 2_088_628
@@ -154,6 +156,11 @@ class Scaling:
     largest: LargestModel | None
     left_out: dict[str, str]
     """Recipes that could not be built, each with the reason."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step raised an error."""
+        return any(point.reason.startswith(FAILED) for cost in self.costs for point in cost.points)
 
     def to_plain(self) -> dict[str, Any]:
         return {

@@ -84,7 +84,8 @@ def run(words: Sequence[str]) -> int:
         if SCALING in options.parts:
             costs = scaling.measure(options.recipes, device, tick)
 
-    exit_code = 0 if all(finding.kept for finding in findings) else 1
+    is_good = all(finding.kept for finding in findings) and not (costs is not None and costs.failed)
+    exit_code = 0 if is_good else 1
     machine = describe_machine(device)
     report: dict[str, Any] = {"machine": machine, "findings": [dataclasses.asdict(finding) for finding in findings]}
     written: list[Path] = []
