@@ -1,13 +1,16 @@
 """What is compared in the benchmark of training is of one size and does the same work."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from anaphor.bench import overhead, training
+from anaphor.data.batches import EvaluationStream
 from anaphor.inspect import recorded
 from anaphor.models import build
+from anaphor.tasks.lm.adaptation import AdaptiveStep, Dynamic
 
 
 @pytest.mark.parametrize("name", training.RECIPES)
@@ -30,3 +33,24 @@ def test_a_model_without_taps_computes_the_same():
     with recorded(model, "layers.1.mixer.weights") as seen:
         model(tokens)
     assert list(seen) == ["layers.1.mixer.weights"]
+
+
+@pytest.mark.parametrize("name", training.ADAPTED["cpu"])
+def test_dynamic_evaluation_and_the_plain_loop_give_the_same_losses(name):
+    sizes = training.ADAPTED["cpu"][name] | {"vocabulary": 30, "width": 16}
+    model = build(name, tied=True, **sizes).eval()
+    batches = EvaluationStream(torch.randint(30, (40,)), 0, 1, 9)
+    dynamic = Dynamic(0.5, 0.1)
+    ours, plain = AdaptiveStep(model, carry=True).losses, partial(training.adapt_plainly, model)
+    for (_, found), (_, expected) in zip(list(ours(batches, dynamic)), list(plain(batches, dynamic)), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_part_adaptation_has_a_finding_for_each_model(monkeypatch):
+    small = {"lstm": {"vocabulary": 20, "width": 8, "layers": 1}}
+    monkeypatch.setattr(training, "ADAPTED", {"cpu": small})
+    ticks = []
+    (finding,) = training.measure_adaptation(2, torch.device("cpu"), ticks.append)
+    assert len(ticks) == 2 * training.count_adaptations(torch.device("cpu"))
+    assert finding.value > 0
+    assert finding.promise == "not slower: the interval reaches 1"

@@ -17,6 +17,7 @@ PARTS = {
     "decoding": "generation against `generate` of transformers",
     "recording": "cost of taps and of recording",
     "training": "the recipes against the loop of PyTorch's example",
+    "adaptation": "dynamic evaluation of a language model against a plain loop",
     "images": "an image classifier against a plain loop",
     "finetune": "fine-tuning a text classifier against Hugging Face's Trainer",
     "feeding": "a translation model with input feeding against a loop over cells",
@@ -37,6 +38,7 @@ def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
     sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs, "start": pairs}
     sizes |= {"images": images.count_comparisons() * pairs}
+    sizes |= {"adaptation": training.count_adaptations(device) * pairs}
     sizes |= {
         "decoding": generation.count_decoding_ticks(pairs, device),
         "finetune": finetune.count_comparisons() * pairs,
@@ -56,6 +58,7 @@ def measure(
         "recording": lambda: overhead.measure_recording(pairs, tick),
         "decoding": lambda: generation.measure_decoding(pairs, device, tick),
         "training": lambda: training.measure(pairs, device, tick),
+        "adaptation": lambda: training.measure_adaptation(pairs, device, tick),
         "images": lambda: images.measure(pairs, device, tick),
         "finetune": lambda: finetune.measure(pairs, device, tick),
         "feeding": lambda: feeding.measure(pairs, device, tick),
