@@ -78,7 +78,7 @@ def test_what_is_longer_than_the_positions_is_to_be_cut(scored, capsys):
 
 def test_words_that_the_model_does_not_know_are_counted(scored):
     told = scored("cat Quetzalcoatl", "Ixchel")
-    assert "2 of 3 tokens of the text not in the vocabulary: replaced by <unk>" in told.err
+    assert "2 of 3 tokens of the text are not in the vocabulary: replaced by <unk>" in told.err
     assert told.out.rstrip().endswith(", 1 token")
 
 

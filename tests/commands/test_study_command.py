@@ -468,7 +468,10 @@ def test_a_finished_cell_tells_what_it_is_judged_by_and_not_its_last_epoch(tmp_p
     ("words", "message"),
     [
         (["bptt", "--data", "pyton-reference"], "did you mean 'python-reference'?"),
-        (["fine-tuning-optimizers", "--data", "negation", "--init", "nothing"], "init=nothing: there is no run"),
+        (
+            ["fine-tuning-optimizers", "--data", "negation", "--init", "nothing"],
+            "init=nothing: there is no such",
+        ),
     ],
 )
 def test_data_and_weights_that_are_missing_leave_no_folder(words, message, tmp_path, capsys, monkeypatch):

@@ -276,7 +276,7 @@ def test_unknown_words_of_a_prompt_are_reported(capsys):
     train("--steps", "1", "--out", "run")
     capsys.readouterr()
     assert main(["generate", "run", "--prompt", "the zzz", "--tokens", "1", "--device", "cpu"]) == 0
-    assert "1 of 2 tokens of the prompt not in the vocabulary: replaced by <unk>" in capsys.readouterr().err
+    assert "1 of 2 tokens of the prompt is not in the vocabulary: replaced by <unk>" in capsys.readouterr().err
 
 
 def test_a_spent_budget_is_no_early_stop(capsys):
@@ -337,7 +337,7 @@ def test_a_schedule_takes_its_options(words, rates):
         (["--min-lr-ratio", "2"], "it must be from 0 to 1"),
         (["--plateau-factor", "2"], "is not used by a cosine schedule"),
         (["--layers", "2", "--layer-lr", "1", "0.5", "0.1"], "3 layer_lr are given for 2 layers"),
-        (["--data", "multi30k"], "data set 'multi30k' has the columns (source, target), not (text)"),
+        (["--data", "multi30k"], "data set 'multi30k' has the columns (source, target); needed: (text)"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(capsys, words, message):

@@ -49,7 +49,7 @@ def test_a_registered_data_set_is_opened_by_its_name(register, entry):
 def test_other_columns_than_wanted_are_named(register):
     register("sums", sums)
     with pytest.raises(
-        ConfigError, match=r"'sums' has the columns \(text, label\), not \(text\); data sets with"
+        ConfigError, match=r"'sums' has the columns \(text, label\); needed: \(text\); data sets with"
     ) as caught:
         open_dataset("sums", ("text",))
     assert "grammar" in str(caught.value)

@@ -126,7 +126,9 @@ def test_an_unknown_name_gets_the_nearest_guess_and_a_text_is_told_apart():
         lambda: open_pairs("mutli30k"), ConfigError
     )
     message = refusal(lambda: open_pairs("grammar"), ConfigError)
-    assert message.startswith("data set 'grammar' has the columns (text), not (source, target); data sets with those: ")
+    assert message.startswith(
+        "data set 'grammar' has the columns (text); needed: (source, target); data sets with these: "
+    )
     assert "echo" in message
 
 

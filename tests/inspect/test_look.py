@@ -89,7 +89,7 @@ def test_people_get_a_table_and_the_paths(runs, tmp_path, capsys):
 def test_unknown_words_are_counted_among_those_of_the_text(runs, tmp_path, capsys):
     words = ["look", str(runs["lstm"]), "Quetzalcoatl", "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(words) == 0
-    assert "1 of 1 token of the text not in the vocabulary" in capsys.readouterr().err
+    assert "1 of 1 token of the text is not in the vocabulary" in capsys.readouterr().err
 
 
 def test_one_layer_and_one_head(runs, tmp_path, capsys):

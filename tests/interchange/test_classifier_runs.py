@@ -146,7 +146,7 @@ def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, caps
     assert error.startswith(f"anaphor: study {name!r} has no init of its own: give it with --init, a run or a folder")
     assert error.count("\n") == 1
     assert main(["study", name, "--device", "cpu", "--init", "nowhere", "--data", "data.csv"]) == 2
-    assert "init=nowhere: there is no run in this folder" in capsys.readouterr().err
+    assert "init=nowhere: there is no such folder" in capsys.readouterr().err
     spec = read_study(find_study_file(name)).with_base(init=str(folders / "bert-base"))
     settings = spec.settings()
     assert (len(settings), spec.seeds, spec.test, spec.base["data"]) == (count, (0, 1, 2), "best", "sst2")

@@ -403,7 +403,7 @@ def test_a_bag_of_words_learns_nothing_of_negation(monkeypatch):
     [
         ({"lora": 2}, r"lora=2: no layer has a linear map"),
         ({"freeze": 3}, r"freeze=3: the model has 1 layers"),
-        ({"init": "nowhere"}, r"init=nowhere: there is no run in this folder"),
+        ({"init": "nowhere"}, r"init=nowhere: there is no such folder"),
     ],
 )
 def test_impossible_fine_tuning_is_refused(settings, message):

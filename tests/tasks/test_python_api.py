@@ -93,7 +93,7 @@ def test_hidden_states_are_embeddings_and_the_output_of_every_layer(run):
 
 def test_it_warns_of_unknown_words(run, capsys):
     run.look("the zebra sat")
-    assert "1 of 3 tokens of the text not in the vocabulary" in capsys.readouterr().err
+    assert "1 of 3 tokens of the text is not in the vocabulary" in capsys.readouterr().err
 
 
 def test_it_draws_its_curves(run):

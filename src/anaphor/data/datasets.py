@@ -181,8 +181,8 @@ def open_dataset(
             return _directed(entry.open(), source, target)
         if not os.path.exists(name):
             raise ConfigError(
-                f"data set {name!r} has the columns ({', '.join(entry.columns)}), not ({', '.join(wanted or ())}); "
-                f"data sets with those: {', '.join(_names(wanted)) or 'none'}"
+                f"data set {name!r} has the columns ({', '.join(entry.columns)}); needed: ({', '.join(wanted or ())}); "
+                f"data sets with these: {', '.join(_names(wanted)) or 'none'}"
             )
     dataset = None
     if wanted in (None, PAIR_COLUMNS):

@@ -136,6 +136,8 @@ def data_digests(task: str, spec: RunSpec) -> Mapping[str, str]:
 def weights_digest(init: str) -> str:
     """Digest of initial weights: the files of a folder of transformers, or the manifests of a run's checkpoints."""
     folder = user_path(init)
+    if not folder.is_dir():
+        raise ConfigError(f"init={init}: there is no such folder")
     files = [folder / name for name in ("config.json", "tokenizer.json") if (folder / name).is_file()]
     files += sorted(folder.glob("*.safetensors"))
     if RunFolder(folder).exists:

@@ -44,6 +44,8 @@ def load_initial(path: str) -> Initial:
     from anaphor.training.run_folder import RunFolder
 
     folder = user_path(path)
+    if not folder.is_dir():
+        raise ConfigError(f"init={path}: there is no such folder")
     if (folder / "config.json").is_file() and not RunFolder(folder).exists:
         pretrained = read_pretrained(folder)
         model: Any = pretrained.model

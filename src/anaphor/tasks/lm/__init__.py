@@ -164,7 +164,8 @@ def describe_unknown(unknown: int, tokens: int, what: str) -> list[str]:
         return []
     from anaphor.data.tokenizer import UNKNOWN
 
-    return [f"{unknown} of {count_noun(tokens, 'token')} of the {what} not in the vocabulary: replaced by {UNKNOWN}"]
+    which = f"{unknown} of {count_noun(tokens, 'token')} of the {what} {'is' if unknown == 1 else 'are'}"
+    return [f"{which} not in the vocabulary: replaced by {UNKNOWN}"]
 
 
 TASK = TaskDefinition(

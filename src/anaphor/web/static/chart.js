@@ -171,7 +171,8 @@ class Chart {
     pen.line([MARGIN.left, bottom + 0.5, right, bottom + 0.5], { color: color.quiet });
     const xname = unitName ? `${this.options.xname} (${unitName})` : this.options.xname;
     pen.text(xname, (MARGIN.left + right) / 2, bottom + 26, { color: color.quiet, align: "center" });
-    pen.clip(MARGIN.left, MARGIN.top - 2, right - MARGIN.left, bottom - MARGIN.top + 4);
+    // With room for the dot of a run that has one point, at the edge.
+    pen.clip(MARGIN.left - 3, MARGIN.top - 3, right - MARGIN.left + 6, bottom - MARGIN.top + 6);
     let drawn = 0;
     const some = this.series.some((one) => one.loud);
     for (const one of this.series)
