@@ -23,7 +23,7 @@ from anaphor.models.head import Head
 from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
 from anaphor.training.spec import RunSpec
-from anaphor.training.state_dicts import Mismatch
+from anaphor.training.state_dicts import OPTIMIZER_STATE, load_optimizer_state, optimizer_state
 
 TorchOptimizer = torch.optim.Optimizer
 
@@ -241,15 +241,6 @@ def find_rule(name: str) -> Rule:
     return Rule(lambda request: [entry(request.all_groups())], lr=1e-3, capturable=False)
 
 
-# Tensors of each optimizer's state. A file with others is refused.
-_STATE: dict[type[TorchOptimizer], tuple[str, ...]] = {
-    torch.optim.SGD: ("momentum_buffer",),
-    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
-    torch.optim.Adagrad: ("step", "sum"),
-    Muon: ("momentum_buffer",),
-}
-
-
 class Optimizer:
     """One or more of torch's optimizers that step together."""
 
@@ -300,43 +291,11 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state by name: `layers.0.weight/exp_avg` and the like. The tensors themselves, not copies."""
-        state: dict[str, Tensor] = {}
-        for part, _, weight in self._weights():
-            for field, value in part.state.get(weight, {}).items():
-                name = f"{self.names[weight]}/{field}"
-                if isinstance(value, Tensor):
-                    state[name] = value
-                elif isinstance(value, int | float):
-                    double = torch.float64 if isinstance(value, float) else None  # so that no digit is lost
-                    state[f"{name}@number"] = torch.tensor(value, dtype=double)
-                elif value is not None:
-                    kind = type(value).__name__
-                    raise ConfigError(f"{type(part).__name__} keeps a {kind} as {field!r}, which cannot be saved")
-        return state
+        return optimizer_state(self._weights(), self.names)
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from what `state_dict` gave. Raises for anything that does not belong to these weights."""
-        mismatch, known = Mismatch(), set()
-        by_weight: dict[str, dict[str, str]] = defaultdict(dict)
-        for name in tensors:
-            weight_name, _, field = name.rpartition("/")
-            by_weight[weight_name][field.removesuffix("@number")] = name
-        for part, _, weight in self._weights():
-            present = by_weight.get(self.names[weight], {})
-            expected = _STATE.get(type(part), tuple(present))
-            if present:  # a weight that never had a gradient has no state; an incomplete one is damage
-                mismatch.missing += [f"{self.names[weight]}/{field}" for field in expected if field not in present]
-            for field, name in present.items():
-                if field in expected:
-                    known.add(name)
-                if field in expected and type(part) in _STATE:
-                    mismatch.compare(name, tensors[name], torch.zeros(()) if field == "step" else weight)
-        mismatch.unexpected += [name for name in tensors if name not in known]
-        mismatch.raise_if_any("the optimizer's state")
-        for part, group, weight in self._weights():
-            part.state.pop(weight, None)
-            for field, name in by_weight.get(self.names[weight], {}).items():
-                part.state[weight][field] = _restore(tensors[name], name, field, group, weight)
+        load_optimizer_state(list(self._weights()), self.names, tensors)
 
     def _weights(self) -> Iterator[tuple[TorchOptimizer, dict[str, Any], nn.Parameter]]:
         for part in self.parts:
@@ -348,7 +307,7 @@ class Optimizer:
 def _step(part: TorchOptimizer) -> None:
     """`part.step()`. Torch's own optimizers would import its compiler first, used or not, which takes as long as to
     import torch."""
-    if type(part) not in _STATE or _has_step_hooks(part):
+    if type(part) not in OPTIMIZER_STATE or _has_step_hooks(part):
         part.step()
         return
     with torch.no_grad():
@@ -393,15 +352,6 @@ def _import_no_compiler() -> None:
     for name in ("add_param_group", "zero_grad"):
         method = inspect.unwrap(getattr(TorchOptimizer, name))
         vars(method).setdefault("__dynamo_disable", method)  # where torch keeps the compiler's version of it
-
-
-def _restore(value: Tensor, name: str, field: str, group: Mapping[str, Any], weight: nn.Parameter) -> Any:
-    if name.endswith("@number"):
-        return value.item()
-    # The count of steps stays on the host unless the kernel itself counts.
-    counts = field == "step"
-    on_host = counts and not (group.get("fused") or group.get("capturable"))
-    return value.detach().to("cpu" if on_host else weight.device, copy=True)
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = False) -> Optimizer:
