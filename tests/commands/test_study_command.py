@@ -479,3 +479,15 @@ def test_data_and_weights_that_are_missing_leave_no_folder(words, message, tmp_p
     assert main(["study", *words, "--device", "cpu"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "studies").exists()
+
+
+def test_an_interrupted_study_says_once_how_to_resume_it(file, engine, tmp_path, capsys, monkeypatch):
+    def interrupt(study):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anaphor.studies.study.Study.run", interrupt)
+    assert main(["study", str(file), "--device", "cpu", "--out", "one"]) == 130
+    assert capsys.readouterr().err.splitlines() == [
+        "anaphor: interrupted; finished cells are in one: resume with the same command"
+    ]
+    assert json.loads((tmp_path / "one" / "log.jsonl").read_text())["event"] == "interrupted"

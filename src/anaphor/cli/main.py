@@ -72,8 +72,8 @@ def run_command(words: list[str]) -> int:
     except AnaphorError as error:
         print_error(str(error))
         return error.exit_code
-    except KeyboardInterrupt:
-        print("anaphor: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print_error(str(error) or "interrupted")
         return 130
 
 

@@ -110,8 +110,8 @@ def run(words: Sequence[str]) -> int:
             result = report(study, force=options.force)
         except KeyboardInterrupt:
             study.log("interrupted")
-            print(f"interrupted; finished cells are in {folder}: resume with the same command", file=sys.stderr)
-            raise
+            message = f"interrupted; finished cells are in {folder}: resume with the same command"
+            raise KeyboardInterrupt(message) from None
     print_result(result, options)
     cells = result["cells"]
     return PARTIAL if any(cell["status"] in ("failed", "diverged") or "untested" in cell for cell in cells) else 0
