@@ -59,3 +59,10 @@ def test_more_rows_than_tokens_are_refused(run, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "anaphor: batch_size=13: each row needs a token, and valid has 12\n"
+
+
+def test_another_split_is_refused_with_the_nearest_one(run, capsys):
+    assert main(["evaluate", run, "--split", "tset"]) == 2
+    assert (
+        capsys.readouterr().err == "anaphor: unknown split 'tset'; did you mean 'test'? (known: test, train, valid)\n"
+    )

@@ -27,6 +27,12 @@ def test_resuming_without_test_keeps_the_test_score(run):
     assert json.loads((run / "result.json").read_text())["test"] == before
 
 
+def test_resuming_says_that_nothing_is_left_to_train(run, capsys):
+    capsys.readouterr()
+    assert main(AGAIN) == 0
+    assert "run has been trained to its end: it is only scored" in capsys.readouterr().err
+
+
 def test_other_settings_are_refused_without_a_larger_budget(run, capsys):
     files = {path: path.read_bytes() for path in (run / "spec.yaml", run / "result.json")}
     assert main([*AGAIN, "--force", "--lr", "0.01"]) == 2

@@ -22,6 +22,7 @@ NEW = [*TRAIN.split(), "--device", "cpu", "--no-test", "--json", "--out", "run"]
 RESUME = ["train", "lm", "--resume", "--no-test", "--json", "--out", "run"]
 
 pytestmark = pytest.mark.usefixtures("text")
+FINISHED = "anaphor: run has been trained to its end: it is only scored"
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ def test_another_dtype_is_refused_and_accepted_by_force(run, capsys):
     warnings = warnings_of(capsys, [*RESUME, "--dtype", "bfloat16", "--force"])
     assert warnings == [f"anaphor: resuming run with changes: {difference}"]
     assert (run.read_settings()["dtype"], run.read_environment()["dtype"]) == ("bfloat16", "bfloat16")
-    assert warnings_of(capsys, RESUME) == [], "it is the dtype of the run now"
+    assert warnings_of(capsys, RESUME) == [FINISHED], "it is the dtype of the run now"
 
 
 def test_another_name_of_the_same_dtype_is_no_difference(run, capsys):
@@ -80,7 +81,7 @@ def test_another_device_is_refused_and_accepted_by_force(run, capsys):
     assert error_of(capsys, RESUME) == refused(difference)
     assert warnings_of(capsys, [*RESUME, "--force"]) == [f"anaphor: resuming run with changes: {difference}"]
     assert checkpoint.read(run.checkpoints / "step-4").facts["environment"]["device"] == "cpu"
-    assert warnings_of(capsys, RESUME) == []
+    assert warnings_of(capsys, RESUME) == [FINISHED]
 
 
 def test_another_number_of_threads_is_refused_and_accepted_by_force(run, capsys):

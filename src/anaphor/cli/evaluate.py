@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
-from anaphor.config import finite
-from anaphor.errors import ConfigError
+from anaphor.config import finite, look_up
+from anaphor.data.dataset import SPLITS
 
 if TYPE_CHECKING:
     from anaphor.training.experiment import Experiment
@@ -27,8 +27,7 @@ class Options(RunOptions):
     """Split to evaluate on: train, valid or test."""
 
     def __post_init__(self) -> None:
-        if self.split not in ("train", "valid", "test"):
-            raise ConfigError(f"unknown split {self.split!r} (known: train, valid, test)")
+        look_up(dict.fromkeys(SPLITS), self.split, "split")
 
 
 def run(words: Sequence[str]) -> int:

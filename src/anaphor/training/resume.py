@@ -54,6 +54,8 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
     if trainer.progress.best_step != saved.step:
         trainer.best_checkpoint(warn)
     folder.truncate_after(saved.step)
+    if trainer.is_over():
+        warn(f"{folder.folder} has been trained to its end: it is only scored")
     if changed:
         warn(f"resuming {folder.folder} with changes: {'; '.join(changed)}")
     return changed
