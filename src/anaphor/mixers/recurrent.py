@@ -140,7 +140,7 @@ class Recurrent(Mixer):
 
     @property
     def _needs_backward(self) -> bool:
-        """Whether a kernel keeps what its backward pass reads: cuDNN does so only if it is told that it trains."""
+        """Whether a kernel keeps what its backward pass reads: cuDNN does so in training mode only."""
         return self.training or torch.is_grad_enabled()
 
     def _drop_recurrent_weights(self) -> tuple[Tensor, Tensor]:

@@ -316,7 +316,7 @@ def _step(part: TorchOptimizer) -> None:
 
 def _step_scaled(part: Any, factor: Tensor) -> None:
     """A step by `factor` times the gradients. Where the update can do it, no pass over all of them is needed."""
-    if getattr(part, "_step_supports_amp_scaling", False):  # torch's name for it: gradients are divided by a scale
+    if type(part) in OPTIMIZER_STATE and part.defaults.get("fused"):  # torch's kernels divide gradients by a scale
         part.grad_scale = factor.float().reciprocal()
         _step(part)
         part.grad_scale = None
