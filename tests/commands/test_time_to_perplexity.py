@@ -1,0 +1,39 @@
+"""The example of time to perplexity: the loop of PyTorch's example learns, and what no run reaches is called so."""
+
+import json
+import random
+import runpy
+from pathlib import Path
+
+import pytest
+
+TIME = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "time_to_perplexity.py"))
+
+
+@pytest.mark.parametrize("model", ["lstm", "transformer"])
+def test_the_examples_loop_writes_a_line_for_each_epoch(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("anaphor.bench.training.VOCABULARY", 40)
+    draw = random.Random(0)
+    for split in ("train", "valid", "test"):
+        words = (draw.choice("abcd") for _ in range(2000))
+        (tmp_path / f"{split}.txt").write_text("\n".join(" ".join(row) for row in zip(*[words] * 20, strict=False)))
+    TIME["main"](["train", model, str(tmp_path / "out"), "--data", str(tmp_path), "--epochs", "2", "--device", "cpu"])
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["epoch"], line["step"]) for line in lines] == [(1, 3), (2, 6)]
+    assert 0 < lines[0]["seconds"] < lines[1]["seconds"]
+    first, second = (line["valid"]["perplexity"] for line in lines)
+    assert 1 < second < first
+    assert capsys.readouterr().out.count("ms a step") == 2
+
+
+def test_the_table_tells_the_first_validation_that_reached_each_goal(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    rows = [(5, 210.0), (10, 140.0), (15, 160.0), (20, 118.0)]
+    lines = [{"seconds": seconds, "valid": {"perplexity": value}} for seconds, value in rows]
+    lines.insert(1, {"seconds": 7, "train_loss": 3.0})  # a report without a validation
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    TIME["main"](["draw", str(tmp_path / "time.png"), str(tmp_path / "run")])
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row == "| `run` | 10 | 10 | 20 | never | never | never | never | 118.00 |"
+    assert (tmp_path / "time.png").read_bytes().startswith(b"\x89PNG")
