@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from anaphor import draw
 from anaphor.bench.training import PlainLoop, build_peer, load_recipe
 from anaphor.data.batches import Batch
+from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.build import build_experiment
 
 GOALS = (200, 150, 120, 100, 80, 70, 65)
@@ -37,13 +38,14 @@ def train(model: str, out: Path, *, data: str | None, epochs: int | None, device
     recipe = load_recipe(f"word-language-model-{model}")
     spec = dataclasses.replace(recipe, data=data or recipe.data, device=device)
     experiment = build_experiment(spec)
+    assert isinstance(experiment, StreamExperiment)
     torch.manual_seed(spec.seed)
     peer = build_peer(spec).to(experiment.device)
     validation = list(map(transpose, experiment.eval_batches("valid", experiment.protocol)))
     lr, best, seconds, steps = spec.lr or 1.0, math.inf, 0.0, 0
     out.mkdir(parents=True, exist_ok=True)
     with (out / METRICS).open("w", encoding="utf-8") as file:
-        for epoch in range(1, (epochs or spec.epochs or 1) + 1):
+        for epoch in range(1, (epochs or int(spec.epochs or 1)) + 1):
             peer.train()
             batches = list(map(transpose, experiment.batches(epoch - 1)))
             loop = PlainLoop(peer, iter(batches), lr=lr, clip=spec.clip)
@@ -98,8 +100,8 @@ def show(found: Mapping[str, Sequence[tuple[float, float]]], figure: Path) -> No
         cells = ["never" if seconds is None else f"{seconds:.0f}" for seconds in reach(points)]
         print(f"| `{name}` | {' | '.join(cells)} | {min(value for _, value in points):.2f} |")
     series = {name: ([x for x, _ in points], [y for _, y in points]) for name, points in found.items()}
-    labels = {"x_label": "seconds of training", "y_label": "validation perplexity"}
-    print(f"figure: {draw.curves(series, figure, log_x=True, log_y=True, **labels)}")
+    x_label, y_label = "seconds of training", "validation perplexity"
+    print(f"figure: {draw.curves(series, figure, x_label=x_label, y_label=y_label, log_x=True, log_y=True)}")
 
 
 def main(words: Sequence[str] | None = None) -> None:

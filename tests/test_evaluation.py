@@ -1,15 +1,27 @@
 """Models that are only looked at: nothing is dropped meanwhile, afterwards they are as they were, long texts fit."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from anaphor import evaluation
-from anaphor.data.batches import Batch
+from anaphor.cuda_graphs import CUDAGraphs
+from anaphor.data.batches import Batch, EvaluationStream
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
-from anaphor.evaluation import chunk_slices, eval_mode, losses_by_batch, prefill, score_sentences, score_text
+from anaphor.evaluation import (
+    chunk_slices,
+    eval_mode,
+    losses_by_batch,
+    prefill,
+    score_batches,
+    score_sentences,
+    score_text,
+)
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.inspect import attention_maps, look_at, unit_maps
+from anaphor.mixers.base import tensors_of
 from anaphor.models import build
 from anaphor.tasks.lm.adaptation import Cache, Dynamic, cached_losses, dynamic_losses
 
@@ -178,3 +190,69 @@ def test_reading_gives_what_stands_behind_the_last_token():
     whole, _ = model.features(ROW)
     assert torch.equal(x, whole[:, -1])
     assert state.seen.tolist() == [5]
+
+
+class ReplayedGraphs(CUDAGraphs):
+    """Without a GPU: a replay calls the function again, on the tensors and into the tensors that were captured."""
+
+    replays = 0
+
+    def setup(self):
+        pass
+
+    def warm_up(self, run, group, carry):
+        return run(group, carry)
+
+    def record(self, function):
+        made = function()
+
+        def replay():
+            self.replays += 1
+            for ours, theirs in zip(tensors_of(made), list(tensors_of(function())), strict=True):
+                ours.copy_(theirs)
+
+        return SimpleNamespace(replay=replay), made
+
+
+STREAMED = {"lstm": {}, "transformer-xl": {"memory": 4, "heads": 2}, "transformer": {"heads": 2}}
+
+
+def streamed_model(name):
+    return build(name, vocabulary=len(TOKENIZER), width=8, dropout=0.5, **STREAMED[name])
+
+
+def stream_of(device="cpu"):
+    tokens = torch.randint(len(TOKENIZER), (401,), generator=torch.Generator().manual_seed(0))
+    return EvaluationStream(tokens.to(device), 0, 2, 4)
+
+
+@pytest.mark.parametrize("carry", [True, False])
+@pytest.mark.parametrize("name", STREAMED)
+def test_replayed_batches_have_the_losses_of_plain_ones(name, carry):
+    """Tokens and state are copied to fixed addresses, and what is given out is not overwritten."""
+    model, batches, graphs = (
+        streamed_model(name),
+        stream_of(),
+        ReplayedGraphs(),
+    )
+    plain = [losses for _, losses in score_batches(model, batches, carry, None)]
+    found = [losses for _, losses in score_batches(model, batches, carry, graphs)]
+    assert len(plain) == len(found) == 51
+    assert all(torch.equal(*pair) for pair in zip(plain, found, strict=True))
+    grows = name == "transformer" and carry  # every segment has another shape
+    assert graphs.replays == (0 if grows else pytest.approx(46, abs=2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("name", STREAMED)
+def test_on_a_gpu_captured_batches_have_the_losses_of_plain_ones(name, monkeypatch):
+    monkeypatch.setattr(evaluation, "MIN_CAPTURED", 1)
+    model, batches = (
+        streamed_model(name).cuda(),
+        stream_of("cuda"),
+    )
+    plain, captured = (
+        torch.cat([losses.flatten() for _, losses in losses_by_batch(model, batches, carry=True, cuda_graph=yes)])
+        for yes in (False, True)
+    )
+    torch.testing.assert_close(captured, plain)

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import LossTotal
-from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
 
 Item = TypeVar("Item")
 
@@ -24,6 +26,7 @@ Item = TypeVar("Item")
 # long. Each call of the model has a fixed cost, too, so a chunk has a minimum size.
 PAIRS_PER_CHUNK = 2**24
 MIN_CHUNK = 64
+MIN_CAPTURED = 256  # batches of a text: a capture takes as long as about a hundred plain calls
 QUOTED = 40  # characters of a text that an error message repeats
 
 
@@ -95,22 +98,47 @@ def prefill_padded(model: LanguageModel, rows: Sequence[Sequence[int]]) -> tuple
     return last, state
 
 
-def losses_by_batch(model: LanguageModel, batches: Sequence[Batch], carry: bool) -> Iterator[tuple[Batch, Tensor]]:
+def losses_by_batch(
+    model: LanguageModel, batches: Sequence[Batch], carry: bool, *, cuda_graph: bool = False
+) -> Iterator[tuple[Batch, Tensor]]:
     """Each batch with the losses of its targets [B, T], zero where there is no target. Nothing is kept after a batch.
 
     The model is in evaluation mode while a batch is computed, and as it was while the caller has the losses.
+    `cuda_graph` replays a batch as a CUDA graph where the model is on a GPU and nothing watches it.
     """
+    can_capture = cuda_graph and len(batches) >= MIN_CAPTURED and model.device.type == "cuda" and not has_hooks(model)
+    return score_batches(model, batches, carry, CUDAGraphs() if can_capture else None)
+
+
+def score_batches(
+    model: LanguageModel, batches: Sequence[Batch], carry: bool, graphs: CUDAGraphs | None
+) -> Iterator[tuple[Batch, Tensor]]:
+    """`losses_by_batch` with the graphs that capture its batches, or without."""
+    run = partial(_compute_losses, model)
     state = None
     for number, batch in enumerate(batches, 1):
         state = state if carry and not batch.restarts else None
-        losses = []
         with eval_mode(model), torch.inference_mode():
-            for chunk in split_batch(batch) if _can_split(model, batch) else [batch]:
-                x, state = model.features(chunk.input_ids, state, chunk.lengths)
-                losses.append(model.token_losses(x, chunk.targets, state))
-            whole = torch.cat(losses, dim=1)
+            # Lengths are read on the host, which a graph cannot do; only the last batch of a stream has them.
+            if graphs is None or batch.lengths is not None:
+                losses, state = run([batch], state)
+            else:
+                losses, state = graphs.call(run, [batch], state)
+                losses = losses.clone()  # the next replay writes over it
         report_progress("scoring", number, len(batches))
-        yield batch, whole
+        yield batch, losses
+
+
+def _compute_losses(
+    model: LanguageModel, group: Sequence[Batch], state: ModelState | None
+) -> tuple[Tensor, ModelState | None]:
+    """The losses of the one batch of a group, and the state after it. Reads nothing on the host."""
+    (batch,) = group
+    losses = []
+    for chunk in split_batch(batch) if _can_split(model, batch) else [batch]:
+        x, state = model.features(chunk.input_ids, state, chunk.lengths)
+        losses.append(model.token_losses(x, chunk.targets, state))
+    return torch.cat(losses, dim=1), state
 
 
 def _can_split(model: LanguageModel, batch: Batch) -> bool:

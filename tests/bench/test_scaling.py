@@ -14,7 +14,7 @@ from anaphor.bench.scaling_report import LargestModel, Point, RecipeCost, Scalin
 from anaphor.cli.main import main
 from anaphor.data.datasets import find_dataset, open_dataset
 from anaphor.registry import DATASETS, TASKS
-from anaphor.training.cuda_graph import CUDAGraphStep
+from anaphor.training.step import CUDAGraphStep
 
 CPU = torch.device("cpu")
 TINY = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from anaphor.cli.main import main
+from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.data.batches import EvaluationStream
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError, Diverged
@@ -35,7 +36,6 @@ from anaphor.tasks.lm.adaptation import (
 )
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, Split
-from anaphor.training.cuda_graph import CUDAGraphs
 
 VOCABULARY = 7
 CACHES = [Cache(5, 0.3, 0.5), Cache(5, 0.1, 0.5), Cache(100, 0.5, 0.0), Cache(1, 0.9, 4.0)]

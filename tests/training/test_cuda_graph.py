@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from anaphor.cuda_graphs import WARM_UP
 from anaphor.errors import Diverged
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment, build_step
-from anaphor.training.cuda_graph import WARM_UP
 from anaphor.training.run import execute
 from anaphor.training.step import StepMetrics, StepReport
 from anaphor.training.trainer import NullCallback

@@ -18,6 +18,7 @@ import torch
 from anaphor.bench.images import declare_operators
 from anaphor.bench.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
 from anaphor.bench.training import OurLoop
+from anaphor.cuda_graphs import WARM_UP
 from anaphor.data.dataset import Dataset
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
 from anaphor.data.tokenizer import Byte, Ids
@@ -25,7 +26,6 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment
 from anaphor.training.build import build_step
-from anaphor.training.cuda_graph import WARM_UP
 
 PADDINGS = {"max_length": "to 512", "longest": "dynamic"}
 """How the Trainer pads its batches, as `transformers` and as people call it."""

@@ -44,10 +44,9 @@ from anaphor.registry import DATASETS, TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.build import build_experiment, build_step
-from anaphor.training.cuda_graph import CUDAGraphStep
 from anaphor.training.experiment import choose_dtype
 from anaphor.training.spec import RunSpec, TaskDefinition, recipes_of
-from anaphor.training.step import Step
+from anaphor.training.step import CUDAGraphStep, Step
 
 MULTIPLES = (1, 2, 4, 8, 16)
 """Batch sizes, relative to that of the recipe."""

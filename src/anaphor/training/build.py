@@ -10,13 +10,12 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import find_metric
 from anaphor.registry import TASKS, ImportedFile, resolve
 from anaphor.training.averaging import build_average
-from anaphor.training.cuda_graph import CUDAGraphStep
 from anaphor.training.experiment import Experiment, autocast_of, describe_environment
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import ScheduleSpec, build_schedule, make_budget
 from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition
-from anaphor.training.step import Step
+from anaphor.training.step import CUDAGraphStep, Step
 from anaphor.training.trainer import Callback, LoopSettings, Trainer
 
 

@@ -1,7 +1,7 @@
 """Step: from batches to updated weights, and metrics of the step that may be read later.
 
-Nothing here reads a value on the host, so that a GPU never waits for Python; `cuda_graph.CUDAGraphStep` replays the
-same work as one graph.
+Nothing here reads a value on the host, so that a GPU never waits for Python; `CUDAGraphStep` replays the same work as
+one graph. `Step` is its slow twin.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from anaphor.cuda_graphs import CUDAGraphs, Graph, Key
 from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import Optimizer
 
@@ -139,3 +140,41 @@ def _clip_factor(norms: Tensor, clip: float) -> Tensor:
     """What gradients are multiplied by so that the norm of all together is at most `clip`, as torch computes it."""
     factor: Tensor = (clip / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1)
     return factor
+
+
+@dataclass
+class CUDAGraphStep(Step):
+    """As `Step`. The optimizer must be built for it: `build_optimizer(..., captured=True)`."""
+
+    lag: ClassVar[int] = 1
+    captured: CUDAGraphs = field(default_factory=CUDAGraphs)
+
+    def __post_init__(self) -> None:
+        self.host_buffers: list[Tensor] = []
+        """Memory of the host into which reports are sent, in turns: one arrives while the one before is read."""
+        self.next_buffer = 0
+
+    @property
+    def graphs(self) -> dict[Key, Graph]:
+        return self.captured.graphs
+
+    def __call__(self, group: Sequence[Any], carry: Any) -> tuple[StepReport, Any]:
+        (values, names), carry = self.captured.call(self._run_in_pair, group, carry)
+        return self._copy_to_host(values, names), carry
+
+    def _run_in_pair(self, group: Sequence[Any], carry: Any) -> tuple[tuple[Tensor, list[str]], Any]:
+        values, names, carry = self.run(group, carry)
+        return (values, names), carry
+
+    def _copy_to_host(self, values: Tensor, names: Sequence[str]) -> StepReport:
+        """The report on its way to the host."""
+        self.next_buffer = (self.next_buffer + 1) % (self.lag + 1)
+        while len(self.host_buffers) <= self.next_buffer:
+            self.host_buffers.append(torch.empty(values.shape, pin_memory=True))
+        if self.host_buffers[self.next_buffer].shape != values.shape:
+            self.host_buffers[self.next_buffer] = torch.empty(values.shape, pin_memory=True)
+        buffer = self.host_buffers[self.next_buffer]
+        buffer.copy_(values, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return StepReport(buffer, names, event.synchronize)

@@ -3,7 +3,7 @@
 Their scores are reported beside the plain score, never in its place, and their signatures name the adaptation. Its
 hyperparameters are chosen on validation text.
 
-A segment is one step: on a GPU it is a CUDA graph that is replayed (`training.cuda_graph`), because a segment of one
+A segment is one step: on a GPU it is a CUDA graph that is replayed (`cuda_graphs`), because a segment of one
 row is hundreds of short kernels. Scores are in full precision, as everywhere.
 """
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from anaphor.config import look_up
+from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import eval_mode, report_progress
@@ -28,7 +29,6 @@ from anaphor.models.head import IGNORE_INDEX
 from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol
-from anaphor.training.cuda_graph import CUDAGraphs
 
 SIMILARITIES_PER_CHUNK = 8_000_000
 RULES = {"sgd": "plain gradient steps", "rms": "steps scaled by the size of the gradients in training"}

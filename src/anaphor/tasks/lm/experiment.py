@@ -96,8 +96,7 @@ class LanguageModelExperiment(Experiment):
 
     def score(self, split: str) -> LossResult:
         """Also the loss of the grammar itself, where the text was drawn from one, and the overlap of test and train."""
-        result = self.evaluate(split)
-        loss = self.source_loss(split)
+        result, loss = self.evaluate(split), self.source_loss(split)
         details: dict[str, Any] = {} if loss is None else {"source_loss": loss}
         if split == "test":
             details["overlap"] = self.overlap()
@@ -256,7 +255,8 @@ class StreamExperiment(LanguageModelExperiment):
 
     def segment_losses(self, split: str, protocol: Protocol) -> Iterator[tuple[Batch, Tensor]]:
         """The segments of a split, each with the losses of its tokens [B, T]."""
-        return losses_by_batch(self.model, self.eval_batches(split, protocol), protocol.carry)
+        batches, captured = self.eval_batches(split, protocol), self.spec.cuda_graph
+        return losses_by_batch(self.model, batches, protocol.carry, cuda_graph=captured)
 
     def result_of(self, split: str, protocol: Protocol, losses: Iterable[tuple[Batch, Tensor]]) -> LossResult:
         """The result of the losses of all segments of a split."""

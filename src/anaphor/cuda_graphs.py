@@ -1,11 +1,12 @@
-"""Captured steps: a step is recorded once as a CUDA graph and then replayed.
+"""Captured functions: the kernels of a call are recorded once as a CUDA graph and then replayed.
 
 A small model's step is hundreds of short kernels, and launching them from Python takes longer than running them. A
-replay launches them all at once. `Step` is the slow twin of the training step; a test on a GPU compares the two.
+replay launches them all at once. Each user has a slow twin, the same function called plainly; tests on a GPU compare
+the two.
 
-A graph uses fixed addresses. So batches and the carry are copied to where it expects them, weights and the optimizer's
-state must stay where they are, and the learning rate is on the device. Each shape of batch and carry has a graph of
-its own; rare shapes (the first segments of an epoch, its last) run as plain steps, and so do shapes beyond a limit.
+A graph uses fixed addresses. So batches and the carry are copied to where it expects them, and weights must stay where
+they are. Each shape of batch and carry has a graph of its own; rare shapes (the first segments of an epoch, its last)
+are called plainly, and so are shapes beyond a limit.
 """
 
 from __future__ import annotations
@@ -13,17 +14,15 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from anaphor.mixers.base import map_state, tensors_of
-from anaphor.training.state_dicts import flatten
-from anaphor.training.step import Step, StepReport
 
-# Plain steps of a shape before it is captured: libraries initialize in the first, and a rare shape is not worth it.
+# Plain calls of a shape before it is captured: libraries initialize in the first, and a rare shape is not worth it.
 WARM_UP = 3
 # Every graph keeps the addresses of thousands of kernels.
 MAX_GRAPHS = 64
@@ -119,44 +118,6 @@ class CUDAGraphs:
         return work, made
 
 
-@dataclass
-class CUDAGraphStep(Step):
-    """As `Step`. The optimizer must be built for it: `build_optimizer(..., captured=True)`."""
-
-    lag: ClassVar[int] = 1
-    captured: CUDAGraphs = field(default_factory=CUDAGraphs)
-
-    def __post_init__(self) -> None:
-        self.host_buffers: list[Tensor] = []
-        """Memory of the host into which reports are sent, in turns: one arrives while the one before is read."""
-        self.next_buffer = 0
-
-    @property
-    def graphs(self) -> dict[Key, Graph]:
-        return self.captured.graphs
-
-    def __call__(self, group: Sequence[Any], carry: Any) -> tuple[StepReport, Any]:
-        (values, names), carry = self.captured.call(self._run_in_pair, group, carry)
-        return self._copy_to_host(values, names), carry
-
-    def _run_in_pair(self, group: Sequence[Any], carry: Any) -> tuple[tuple[Tensor, list[str]], Any]:
-        values, names, carry = self.run(group, carry)
-        return (values, names), carry
-
-    def _copy_to_host(self, values: Tensor, names: Sequence[str]) -> StepReport:
-        """The report on its way to the host."""
-        self.next_buffer = (self.next_buffer + 1) % (self.lag + 1)
-        while len(self.host_buffers) <= self.next_buffer:
-            self.host_buffers.append(torch.empty(values.shape, pin_memory=True))
-        if self.host_buffers[self.next_buffer].shape != values.shape:
-            self.host_buffers[self.next_buffer] = torch.empty(values.shape, pin_memory=True)
-        buffer = self.host_buffers[self.next_buffer]
-        buffer.copy_(values, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        return StepReport(buffer, names, event.synchronize)
-
-
 def _key(group: Sequence[Any], carry: Any) -> Key:
     """All that a graph depends on but the values."""
     batches = [
@@ -166,8 +127,7 @@ def _key(group: Sequence[Any], carry: Any) -> Key:
         )
         for batch in group
     ]
-    carried = () if carry is None else [(name, tensor.shape) for name, tensor in flatten(carry).items()]
-    return (*batches, *carried)
+    return (*batches, *((tensor.shape, tensor.dtype) for tensor in tensors_of(carry)))
 
 
 def _named(batch: Any) -> dict[str, Tensor]:
