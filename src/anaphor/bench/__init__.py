@@ -22,7 +22,7 @@ PARTS = {
     "finetune": "fine-tuning a text classifier against Hugging Face's Trainer",
     "feeding": "a translation model with input feeding against a loop over cells",
     "bleu": "BLEU against sacreBLEU",
-    "start": "start of the command against `import torch`",
+    "start": "start of the command against `import torch`; with a GPU, time outside training",
     "packing": "several runs of a study on one device",
     "web": "the live page of many runs, in Chromium",
     SCALING: "cost of each recipe at larger batches, and the largest model that fits",
@@ -36,7 +36,8 @@ def count_ticks(parts: Sequence[str], pairs: int, device: torch.device) -> int:
     from anaphor.bench import finetune, generation, images, processes, training, web
 
     sizes = {"overhead": 4 * pairs, "generation": 3 * pairs + 3 + generation.TOKENS, "recording": 2 * pairs}
-    sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs, "start": pairs}
+    sizes |= {"training": training.count_comparisons(device) * pairs, "feeding": pairs, "bleu": pairs}
+    sizes |= {"start": pairs + (device.type == "cuda")}
     sizes |= {"images": images.count_comparisons() * pairs}
     sizes |= {"adaptation": training.count_adaptations(device) * pairs}
     sizes |= {
@@ -63,7 +64,7 @@ def measure(
         "finetune": lambda: finetune.measure(pairs, device, tick),
         "feeding": lambda: feeding.measure(pairs, device, tick),
         "bleu": lambda: overhead.measure_bleu(pairs, tick),
-        "start": lambda: processes.measure_start(pairs, tick),
+        "start": lambda: processes.measure_start(pairs, device, tick),
         "packing": lambda: processes.measure_packing(device, tick),
         "web": lambda: web.measure(pairs, tick),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import statistics
@@ -25,37 +26,71 @@ from anaphor.studies.study import Study
 
 MAX_SECONDS = 1.5
 COMMAND = "train lm --data grammar --model lstm --width 16 --steps 1 --no-test --device cpu"
+MAX_OUTSIDE_SECONDS = 8.0
+GPU_COMMAND = "train lm --data grammar --model lstm --width 200 --epochs 4 --device cuda"
 
 
-def run_python(*words: str) -> None:
+def run_python(*words: str) -> str:
+    """What it prints."""
     # Modules are compiled once and for all, as those of an installed package are.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([sys.executable, *words], check=True, capture_output=True, env={**kept, "PYTHONSAFEPATH": "1"})
+    done = subprocess.run(
+        [sys.executable, *words], check=True, capture_output=True, env={**kept, "PYTHONSAFEPATH": "1"}
+    )
+    return done.stdout.decode()
 
 
-def measure_start(pairs: int, tick: Callable[[str], None]) -> list[Finding]:
-    """The seconds that a training of one step takes beyond the import of torch."""
+def measure_start(pairs: int, device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
+    """What a command takes beyond the import of torch; with a GPU what it takes beyond training, all included."""
+    return [_measure_time_outside(pairs, tick) if device.type == "cuda" else _measure_time_beyond_import(pairs, tick)]
+
+
+def _measure_time_outside(pairs: int, tick: Callable[[str], None]) -> Finding:
+    """Import, data, validations, test, figures and files. The first run fills the caches and does not count."""
+    outside = []
+    with tempfile.TemporaryDirectory() as folder:
+        words = [*GPU_COMMAND.split(), "--out", str(Path(folder) / "run"), "--overwrite", "--json"]
+        for _ in range(pairs + 1):
+            start = time.perf_counter()
+            made = run_python("-m", "anaphor.cli.main", *words)
+            outside.append(time.perf_counter() - start - json.loads(made)["seconds"])
+            tick("start")
+    mean, around = _mean_and_error(outside[1:])
+    return Finding(
+        "seconds of the command outside training, on a GPU",
+        "none: by the clock, less the seconds of training",
+        mean,
+        mean - around,
+        mean + around,
+        promise=f"at most {MAX_OUTSIDE_SECONDS:g} s",
+        kept=mean <= MAX_OUTSIDE_SECONDS,
+        detail=f"`{GPU_COMMAND}`, caches warm; {pairs} runs",
+    )
+
+
+def _mean_and_error(seconds: Sequence[float]) -> tuple[float, float]:
+    """Two standard errors: there is no ratio whose interval could be taken."""
+    error = 2 * statistics.stdev(seconds) / math.sqrt(len(seconds)) if len(seconds) > 1 else math.inf
+    return statistics.fmean(seconds), error
+
+
+def _measure_time_beyond_import(pairs: int, tick: Callable[[str], None]) -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         words = [*COMMAND.split(), "--out", str(Path(folder) / "run"), "--overwrite"]
         train = partial(run_python, "-m", "anaphor.cli.main", *words)
         times = time_alternately(train, partial(run_python, "-c", "import torch"), pairs, partial(tick, "start"))
-    seconds = [ours - theirs for ours, theirs in times]
-    mean = statistics.fmean(seconds)
-    # Two standard errors: there is no ratio whose interval could be taken.
-    around = 2 * statistics.stdev(seconds) / math.sqrt(len(seconds)) if len(seconds) > 1 else math.inf
+    mean, around = _mean_and_error([ours - theirs for ours, theirs in times])
     ours, theirs = (statistics.fmean(column) for column in zip(*times, strict=True))
-    return [
-        Finding(
-            "seconds of the command beyond `import torch`",
-            "import torch",
-            mean,
-            mean - around,
-            mean + around,
-            promise=f"at most {MAX_SECONDS} s",
-            kept=mean <= MAX_SECONDS,
-            detail=f"`{COMMAND}`: {ours:.2f} s against {theirs:.2f} s; {len(times)} pairs, alternately",
-        )
-    ]
+    return Finding(
+        "seconds of the command beyond `import torch`",
+        "import torch",
+        mean,
+        mean - around,
+        mean + around,
+        promise=f"at most {MAX_SECONDS} s",
+        kept=mean <= MAX_SECONDS,
+        detail=f"`{COMMAND}`: {ours:.2f} s against {theirs:.2f} s; {len(times)} pairs, alternately",
+    )
 
 
 # Processes, and the cells of each such study: a multiple of them, so that no process is idle at the end.

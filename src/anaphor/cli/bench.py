@@ -33,8 +33,8 @@ class Options:
     recipes: tuple[str, ...] = ()
     """Recipes of the part scaling (all if not given)."""
     device: str = "cpu"
-    """Device of decoding, training, images, finetune, feeding, packing and scaling: auto, cpu or cuda; others use the
-    CPU."""
+    """Device of decoding, training, adaptation, images, finetune, feeding, start, packing and scaling: auto, cpu or
+    cuda; others use the CPU."""
     threads: int | None = None
     """CPU threads (all cores if not given)."""
     out: Path | None = None
