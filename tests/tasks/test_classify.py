@@ -16,6 +16,7 @@ from anaphor.data.dataset import LABELED_COLUMNS
 from anaphor.data.negation import Negation
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import progress_listener
+from anaphor.models.presets import build_text_encoder
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
 from anaphor.training.build import build_step
@@ -197,6 +198,16 @@ def test_gradient_times_input_is_the_derivative_along_the_embeddings(trained):
             values.append(model(batch)[0, 1].item())
             handle.remove()
         assert (values[0] - values[1]) / 2e-5 == pytest.approx(float(found[place]), abs=1e-7)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["lstm", "bidirectional-lstm", "hybrid"])
+def test_on_a_gpu_recurrent_layers_have_gradient_times_input(name):
+    from anaphor.inspect.look import gradient_times_input
+
+    model, batch = build_text_encoder(name, vocabulary=9, classes=2, width=16), torch.tensor([[0, 1, 2, 4, 3]])
+    expected = gradient_times_input(model, batch, 1)
+    torch.testing.assert_close(gradient_times_input(model.cuda(), batch.cuda(), 1), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_one_validation_is_drawn_at_its_epoch_and_step(tmp_path, monkeypatch):

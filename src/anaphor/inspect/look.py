@@ -193,13 +193,11 @@ def gradient_times_input(model: Any, batch: Tensor, number: int) -> Tensor:
         captured.append(x.detach().requires_grad_())
         return captured[-1]
 
-    handle, cudnn = model.embedder.register_forward_hook(capture), torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = False  # it has no gradient of recurrent layers in evaluation mode
+    handle = model.embedder.register_forward_hook(capture)
     try:
         with eval_mode(model), torch.enable_grad():
             (gradient,) = torch.autograd.grad(model(batch)[0, number], captured[0])
     finally:
-        torch.backends.cudnn.enabled = cudnn
         handle.remove()
     return (gradient * captured[0]).detach().sum(-1)[0].cpu()
 
