@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from anaphor.cli.lines import read_lines
+from anaphor.cli.table import read_lines
 from anaphor.config import look_up
 from anaphor.errors import ConfigError, DataError
 from anaphor.flags import parse

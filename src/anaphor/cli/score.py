@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.cli.lines import read_lines
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
-from anaphor.cli.table import print_line
+from anaphor.cli.table import print_line, read_lines
 from anaphor.config import finite
 from anaphor.errors import ConfigError
 from anaphor.tasks import LOSS, PERPLEXITY, count_noun, format_text_values

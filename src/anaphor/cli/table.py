@@ -1,9 +1,11 @@
-"""Tables and lines for people: as wide as the terminal, and in a file or a pipe, which has no width, whole."""
+"""What commands print and read: tables and lines as wide as the terminal, and in a file or a pipe, which has no width,
+whole; and the lines that a command is given."""
 
 from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -45,3 +47,11 @@ def for_terminal(text: str, stream: TextIO | None) -> str:
 
 def _ends_at_a_terminal() -> bool:
     return sys.stdout is None or sys.stdout.isatty()
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a file, or of standard input where the file is called `-`."""
+    from anaphor.data.files import ADVICE_FOR_TEXT, StoredFile, decode_text, split_lines
+
+    raw = sys.stdin.buffer.read() if str(path) == "-" else StoredFile(path).read()
+    return split_lines(decode_text(raw, str(path), advice=ADVICE_FOR_TEXT))

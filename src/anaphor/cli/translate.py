@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.cli.lines import read_lines
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
-from anaphor.cli.table import for_terminal
+from anaphor.cli.table import for_terminal, read_lines
 from anaphor.config import create_folder
 from anaphor.errors import ConfigError, DataError
 from anaphor.tasks import count_noun
