@@ -111,6 +111,7 @@ MIXERS = Registry(
         "rnn-identity": "anaphor.mixers.recurrent:RNN_IDENTITY",
         "gru": "anaphor.mixers.recurrent:GRUSpec",
         "lstm": "anaphor.mixers.recurrent:LSTMSpec",
+        "qrnn": "anaphor.mixers.linear:QRNNSpec",
         "attention": "anaphor.mixers.attention.layer:AttentionSpec",
         "linear": "anaphor.mixers.linear:LinearSpec",
         "low-rank": "anaphor.mixers.noncausal:LowRankSpec",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.record import recorded
+from anaphor.mixers.linear import QRNN
 from anaphor.mixers.noncausal import LowRank
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import SOURCE_MIXERS
@@ -290,7 +291,7 @@ class UnitMap:
 
 def unit_maps(model: nn.Module, *inputs: Any, most: int = MAX_UNITS) -> list[UnitMap]:
     """Run `model(*inputs)` on one sequence and return gates and states of its recurrent layers, if there are any."""
-    if not any(isinstance(module, Recurrent) for module in model.modules()):
+    if not any(isinstance(module, Recurrent | QRNN) for module in model.modules()):
         return []
     # Recording either tap makes a recurrent layer run step by step, so both cost as much as one.
     with eval_mode(model), torch.no_grad(), recorded(model, "*gates") as gates, recorded(model, "*states") as states:
@@ -305,12 +306,12 @@ def select_units(model: nn.Module, taps: Mapping[str, Tensor], most: int = MAX_U
     maps = []
     for path, layer in model.named_modules():
         prefix = f"{path}." if path else ""
-        if not isinstance(layer, Recurrent) or f"{prefix}states" not in taps:
+        if not isinstance(layer, Recurrent | QRNN) or f"{prefix}states" not in taps:
             continue
         states, gates = (_single_row(f"{prefix}{tap}", taps[f"{prefix}{tap}"], path) for tap in ("states", "gates"))
         spread = states[:, 0].double().std(0, correction=0)
         units = tuple(sorted(spread.argsort(descending=True, stable=True)[:most].tolist()))
-        parts = [("states", name, states[:, index]) for index, name in enumerate(layer.state_type._fields)]
+        parts = [("states", name, states[:, index]) for index, name in enumerate(layer.state_names)]
         parts += [("gates", name, gates[:, index]) for index, name in enumerate(layer.gate_names) if name != "hidden"]
         maps += [
             UnitMap(path, kind, name, values.T[torch.tensor(units)], units, of=values.shape[-1])

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from anaphor.mixers.attention.layer import Attention, AttentionSpec, CrossAttention, CrossAttentionSpec
     from anaphor.mixers.base import KVBuffer, Mixer, Span, count_bytes, detach, map_state, select_rows
     from anaphor.mixers.input_feeding import InputFeeding, InputFeedingSpec
-    from anaphor.mixers.linear import LinearSpec
+    from anaphor.mixers.linear import LinearSpec, QRNNSpec
     from anaphor.mixers.noncausal import Bidirectional, BidirectionalSpec, LowRankSpec, PooledSpec, SVDSpec
     from anaphor.mixers.recurrent import GRUSpec, LSTMSpec, RNNSpec
     from anaphor.mixers.spec import MixerSpec, mixer_spec, options_of
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __all__ = [
     "MIXERS", "Attention", "AttentionSpec", "Bidirectional", "BidirectionalSpec", "CrossAttention",
     "CrossAttentionSpec", "GRUSpec", "InputFeeding", "InputFeedingSpec", "KVBuffer", "LSTMSpec", "LinearSpec",
-    "LowRankSpec", "Mixer", "MixerSpec", "PooledSpec", "RNNSpec", "SVDSpec", "Span", "count_bytes", "detach",
-    "map_state", "mixer_spec", "options_of", "select_rows",
+    "LowRankSpec", "Mixer", "MixerSpec", "PooledSpec", "QRNNSpec", "RNNSpec", "SVDSpec", "Span", "count_bytes",
+    "detach", "map_state", "mixer_spec", "options_of", "select_rows",
 ]  # fmt: skip
 # Imported on first use, so that `anaphor.mixers.spec` and with it `anaphor --help` need not wait for torch.
 _MODULES = {
     "attention.layer": ("Attention", "AttentionSpec", "CrossAttention", "CrossAttentionSpec"),
     "base": ("KVBuffer", "Mixer", "Span", "count_bytes", "detach", "map_state", "select_rows"),
     "input_feeding": ("InputFeeding", "InputFeedingSpec"),
-    "linear": ("LinearSpec",),
+    "linear": ("LinearSpec", "QRNNSpec"),
     "noncausal": ("Bidirectional", "BidirectionalSpec", "LowRankSpec", "PooledSpec", "SVDSpec"),
     "recurrent": ("GRUSpec", "LSTMSpec", "RNNSpec"),
     "spec": ("MIXERS", "MixerSpec", "mixer_spec", "options_of"),

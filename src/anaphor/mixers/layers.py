@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anaphor.mixers.kernels import load_kernels
 
@@ -36,8 +37,13 @@ class Linear(nn.Linear):
     """As torch's. Under autocast the gradient of its bias is added up by a kernel of ours."""
 
     def forward(self, x: Tensor) -> Tensor:
-        kernels = layer_kernels(x.device) if x.is_cuda and self.training else None
-        if kernels is None or self.bias is None or not kernels.is_worthwhile(x):
-            return super().forward(x)
-        y: Tensor = kernels.linear(x, self.weight, self.bias, torch.get_autocast_dtype(x.device.type))
-        return y
+        return linear(x, self.weight, self.bias, self.training)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, training: bool) -> Tensor:
+    """The same with given weights. [..., D] -> [..., E]"""
+    kernels = layer_kernels(x.device) if x.is_cuda and training else None
+    if kernels is None or bias is None or not kernels.is_worthwhile(x):
+        return F.linear(x, weight, bias)
+    y: Tensor = kernels.linear(x, weight, bias, torch.get_autocast_dtype(x.device.type))
+    return y

@@ -1,14 +1,20 @@
-"""Linear attention: weights are products of features, so the past fits into one matrix of constant size.
+"""Linear recurrences: linear attention and the quasi-recurrent network (QRNN). No matrix is applied to a state, so that
+all products are computed for many tokens at once.
 
-The same function in two forms. `parallel` is the one to read: a matrix of weights over the new tokens, as in softmax
-attention. `chunkwise` is the one that runs: parallel within a chunk, recurrent between chunks. Tests compare them with
-each other and with the recurrence token by token.
+In linear attention weights are products of features, so the past fits into one matrix of constant size. The same
+function in two forms: `parallel` is the one to read, a matrix of weights over the new tokens, as in softmax attention;
+`chunkwise` is the one that runs, parallel within a chunk, recurrent between chunks. Tests compare them with each other
+and with the recurrence token by token.
+
+The gates of a QRNN depend on the input only. What is left to do step by step is one kernel on a GPU, which tests
+compare with the readable loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,7 +23,18 @@ from torch.nn import functional as F
 
 from anaphor.config import look_up
 from anaphor.mixers.base import Mixer, Span
-from anaphor.mixers.spec import LinearOptions, MixerSpec, check_at_least, check_heads, required
+from anaphor.mixers.kernels import load_kernels
+from anaphor.mixers.layers import linear
+from anaphor.mixers.spec import (
+    ConvolutionOptions,
+    LinearOptions,
+    MixerSpec,
+    RecurrentOptions,
+    check_at_least,
+    check_heads,
+    check_probability,
+    required,
+)
 from anaphor.taps import Tap
 
 # Features are positive, so that weights are; a little is added where they may all be zero.
@@ -120,3 +137,116 @@ class Linear(Mixer):
         else:
             y, state = chunkwise(q, k, v, state, self.spec.chunk)
         return self.out(y.transpose(1, 2).flatten(2).to(x.dtype)), state
+
+
+qrnn_kernels = partial(load_kernels, "qrnn")
+"""Our kernels for the recurrence of a QRNN, if they run on a device."""
+
+
+class QRNNState(NamedTuple):
+    """State of a QRNN."""
+
+    cell: Tensor  # [B, D]
+    inputs: Tensor  # [B, kernel_size - 1, width_in]: the newest ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class QRNNSpec(MixerSpec, RecurrentOptions, ConvolutionOptions):
+    """Quasi-recurrent network (Bradbury, Merity, Xiong and Socher, 2017) with fo-pooling: c = f c + (1 - f) z, y = o c.
+    Candidates z and gates f, o are a causal convolution of the input."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"weight_drop": 0.0, "kernel_size": 2}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_probability(weight_drop=self.weight_drop)
+        check_at_least(1, kernel_size=self.kernel_size)
+
+    def build(self) -> QRNN:
+        return QRNN(self)
+
+
+class QRNN(Mixer):
+    spec: QRNNSpec
+    state_type = QRNNState
+    gate_names: ClassVar[tuple[str, ...]] = ("candidate", "forget", "output")
+    """Names of what the tap `gates` [B, T, gates, D] records, in order."""
+    state_names: ClassVar[tuple[str, ...]] = ("cell",)
+    """Names of what the tap `states` [B, T, tensors, D] records, in order."""
+
+    def __init__(self, spec: QRNNSpec) -> None:
+        super().__init__(spec)
+        self.kernel_size = required(spec.kernel_size)
+        # One product for all gates; its inputs are the last tokens, oldest first.
+        self.project = nn.Linear(self.kernel_size * spec.width, 3 * spec.out)
+        self.gates = Tap()
+        self.states = Tap()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As torch's linear map, but the bias of the forget gate is one: with zero a cell would lose half of its
+        content with every token before anything is learned."""
+        self.project.reset_parameters()
+        nn.init.ones_(self.project.bias.detach().chunk(3)[1])
+
+    @property
+    def state_shape(self) -> tuple[int]:
+        return (self.width_out,)
+
+    def initial_state(self, like: Tensor) -> QRNNState:
+        weight, rows = self.project.weight, like.shape[0]
+        # A cell that changes slowly adds what half precision would round away.
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return QRNNState(
+            weight.new_zeros(rows, self.width_out, dtype=dtype),
+            weight.new_zeros(rows, self.kernel_size - 1, self.width_in),
+        )
+
+    def mix(self, x: Tensor, state: QRNNState, span: Span) -> tuple[Tensor, QRNNState]:
+        x = span.zero_padding(x)  # no gradient may come back from values in padding
+        if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+            x = x.to(torch.get_autocast_dtype(x.device.type))  # before it is copied for each token of the kernel
+        windows, inputs = self._windows(x, state.inputs, span)
+        gate_inputs = linear(windows, self._drop_weights(), self.project.bias, self.training)
+        if span.has_padding:  # a forget gate of one: the cell is kept, and nothing is added
+            z, f, o = gate_inputs.chunk(3, dim=-1)
+            gate_inputs = torch.cat((z, f.masked_fill(~span.valid[..., None], torch.inf), o), dim=-1)
+        y, cell = self._recur(gate_inputs, state.cell)
+        return y, QRNNState(cell, inputs)
+
+    def _windows(self, x: Tensor, past: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+        """The last `kernel_size` inputs of each token [B, T, kernel_size D], and those that the next tokens need."""
+        if self.kernel_size == 1:
+            return x, past
+        joined = torch.cat((past.to(x.dtype), x), dim=1)
+        windows = torch.cat([joined[:, shift : shift + span.count] for shift in range(self.kernel_size)], dim=-1)
+        newest = joined[:, span.count :]
+        if span.has_padding:
+            places = span.lengths[:, None] + torch.arange(past.shape[1], device=x.device)
+            newest = joined.gather(1, places.long()[..., None].expand(-1, -1, x.shape[-1]))
+        return windows, newest.to(past.dtype, copy=True)  # a view would keep all inputs in memory
+
+    def _drop_weights(self) -> Tensor:
+        """The weights of one call; weight drop draws a new mask at every call."""
+        return F.dropout(self.project.weight, required(self.spec.weight_drop), self.training)
+
+    def _recur(self, gate_inputs: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and the last cell. [B, T, 3D], [B, D] -> [B, T, D], [B, D]"""
+        is_recorded = self.gates.is_recorded or self.states.is_recorded
+        kernels = qrnn_kernels(cell.device) if cell.is_cuda and not is_recorded else None
+        if kernels is None or not kernels.can_run(gate_inputs):
+            return self._run_explicitly(gate_inputs, cell)
+        y, last = kernels.recurrence(gate_inputs, cell)
+        return y, last
+
+    def _run_explicitly(self, gate_inputs: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        z, f, o = gate_inputs.to(cell.dtype).chunk(3, dim=-1)
+        z, f, o = torch.tanh(z), torch.sigmoid(f), torch.sigmoid(o)
+        if self.gates.is_recorded:
+            z, f, o = self.gates(torch.stack((z, f, o), dim=2)).unbind(2)
+        cells = []
+        for f_t, added in zip(f.unbind(1), ((1 - f) * z).unbind(1), strict=True):
+            cell = torch.addcmul(added, f_t, cell)
+            cells.append(cell)
+        all_cells = self.states(torch.stack(cells, dim=1)[:, :, None], [(c,) for c in cells])  # [B, T, 1, D]
+        return (o * all_cells[:, :, 0]).to(gate_inputs.dtype), cell

@@ -86,6 +86,11 @@ class Recurrent(Mixer):
         return cast(Tensor, self.kernel.weight_hh_l0), cast(Tensor, self.kernel.bias_hh_l0)
 
     @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of what the tap `states` [B, T, tensors, D] records, in order."""
+        return self.state_type._fields
+
+    @property
     def state_shape(self) -> tuple[int | None, ...]:
         return (self.width_out,)
 

@@ -74,7 +74,7 @@ class RecurrentOptions:
     """Options of recurrent mixers."""
 
     weight_drop: float | None = None
-    """Dropout probability of the recurrent (hidden-to-hidden) weights."""
+    """Dropout probability of the recurrent (hidden-to-hidden) weights; of all weights in a qrnn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,15 @@ class LinearOptions(ProjectionOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerOptions(HeadOptions, ReachOptions, RecurrentOptions, LinearOptions):
+class ConvolutionOptions:
+    """Options of mixers whose gates are convolutions."""
+
+    kernel_size: int | None = None
+    """Number of tokens, the newest included, from which a qrnn computes its gates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOptions(HeadOptions, ReachOptions, ConvolutionOptions, RecurrentOptions, LinearOptions):
     """Every option that only some mixers have. A model passes each one to the layers that have it."""
 
 

@@ -19,7 +19,7 @@ from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead
 from anaphor.mixers.attention.layer import Attention, CrossAttention
 from anaphor.mixers.input_feeding import InputFeeding
-from anaphor.mixers.linear import Linear
+from anaphor.mixers.linear import QRNN, Linear
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.head import Head
@@ -81,9 +81,9 @@ def _head_weights(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _reset_recurrent(model: nn.Module) -> None:
-    """Uniform in ±1/√width: with a normal of std 0.02 a recurrence would forget within a few steps."""
+    """As torch does, uniform in ±1/√width: with a normal of std 0.02 a recurrence would forget within a few steps."""
     for module in model.modules():
-        if isinstance(module, nn.RNNBase | InputFeeding):
+        if isinstance(module, nn.RNNBase | InputFeeding | QRNN):
             module.reset_parameters()
 
 

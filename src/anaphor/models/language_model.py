@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.layer import Attention, KVCache
 from anaphor.mixers.base import DROPOUTS, Span, tensors_of
-from anaphor.mixers.linear import Linear
+from anaphor.mixers.linear import QRNN, Linear
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
@@ -305,7 +305,9 @@ def can_capture(model: LanguageModel) -> bool:
         return False
     for mixer in model.layers.mixers:
         # A bounded memory drops entries, a number of them that the device knows only.
-        is_fixed = isinstance(mixer, Recurrent | Linear) or (type(mixer) is Attention and mixer.spec.memory is None)
+        is_fixed = isinstance(mixer, Recurrent | QRNN | Linear) or (
+            type(mixer) is Attention and mixer.spec.memory is None
+        )
         if not is_fixed:
             return False
     return not has_hooks(model)

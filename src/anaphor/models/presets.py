@@ -43,6 +43,7 @@ PRESETS = Registry(
         "rnn-relu": {**_PLAIN, "mixers": ("rnn-relu",), "layers": 2},
         "gru": {**_PLAIN, "mixers": ("gru",), "layers": 2},
         "lstm": {**_PLAIN, "mixers": ("lstm",), "layers": 2},
+        "qrnn": {**_PLAIN, "mixers": ("qrnn",), "layers": 2},
         "transformer": {"mixers": ("attention",), "layers": 4, "position": "sinusoidal"},
         "transformer-xl": {"mixers": ("attention",), "layers": 4, "position": "relative", "memory": 128},
         "linear": {"mixers": ("linear",), "layers": 4, "position": "sinusoidal"},

@@ -36,7 +36,7 @@ TIES = {
     "target": "one embedding matrix for target and output",
     "none": "three matrices",
 }
-RECURRENT = frozenset({"rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm"})
+RECURRENT = frozenset({"rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm", "qrnn"})
 """Mixers that need no position encoding."""
 _MIXER_OPTIONS = option_names(HeadOptions) | option_names(RecurrentOptions) | option_names(LinearOptions)
 

@@ -130,10 +130,10 @@ def _forward(
     cell = tl.load(cells + before + unit, mask, 0.0)
     i = tl.sigmoid(tl.dot(h, w_i, i.to(tl.float32), input_precision=PRECISION))
     f = tl.sigmoid(tl.dot(h, w_f, f.to(tl.float32), input_precision=PRECISION))
-    g = _tanh(tl.dot(h, w_g, g.to(tl.float32), input_precision=PRECISION))
+    g = tanh(tl.dot(h, w_g, g.to(tl.float32), input_precision=PRECISION))
     o = tl.sigmoid(tl.dot(h, w_o, o.to(tl.float32), input_precision=PRECISION))
     cell = f * cell + i * g
-    tl.store(hiddens + before + WIDTH + unit, o * _tanh(cell), mask)
+    tl.store(hiddens + before + WIDTH + unit, o * tanh(cell), mask)
     tl.store(cells + before + WIDTH + unit, cell, mask)
     _store_gates(gates + here, WIDTH, mask, i, f, g, o)
 
@@ -165,7 +165,7 @@ def _backward(
     i, f, g, o = _load_gates(gates + here, WIDTH, mask)
     i, f, g, o = i.to(tl.float32), f.to(tl.float32), g.to(tl.float32), o.to(tl.float32)
     after = (row * (steps + 1) + step + 1) * WIDTH + unit
-    tanh_c, cell = _tanh(tl.load(cells + after, mask, 0.0)), tl.load(cells + after - WIDTH, mask, 0.0)
+    tanh_c, cell = tanh(tl.load(cells + after, mask, 0.0)), tl.load(cells + after - WIDTH, mask, 0.0)
     grad_h = tl.load(grad_hiddens + after, mask, 0.0).to(tl.float32)
     if EARLY:  # nothing so far was written by the step before
         tl.extra.cuda.gdc_wait()
@@ -211,6 +211,6 @@ def _store_gates(first, stride, mask, i, f, g, o):
 
 
 @triton.jit
-def _tanh(x):
+def tanh(x):
     # Near zero the difference loses its digits; there two terms of the series are exact.
     return tl.where(tl.abs(x) < 0.03, x - x * x * x / 3, 2 * tl.sigmoid(2 * x) - 1)
