@@ -14,11 +14,11 @@ from anaphor.inspect import recorded
 from anaphor.models import build
 from anaphor.models.language_model import CUDAGraphDecoding, Decoding, FixedDecoding, can_capture
 
-FAMILIES = ["lstm", "transformer", "transformer-xl", "linear", "hybrid", "gpt-nano"]
+FAMILIES = ["lstm", "qrnn", "transformer", "transformer-xl", "linear", "hybrid", "gpt-nano"]
 
 
 def model_of(name, vocabulary=5):
-    heads = {"heads": 2} if name not in ("lstm",) else {}
+    heads = {"heads": 2} if name not in ("lstm", "qrnn") else {}
     return build(name, vocabulary=vocabulary, width=8, layers=2, init_scheme="uniform", **heads).eval()
 
 
@@ -170,6 +170,7 @@ def test_between_two_tokens_the_model_has_its_own_mode():
 
 CAPTURED = {
     "lstm": {},
+    "qrnn": {},
     "transformer": {},
     "linear": {},
     "hybrid": {"memory": None},
@@ -184,7 +185,7 @@ CAPTURED = {
 def test_steps_with_a_state_of_fixed_size_give_the_logits_of_plain_ones(name, monkeypatch):
     monkeypatch.setattr("anaphor.models.language_model.BLOCK", 4)
     preset = name if name in FAMILIES else "transformer"
-    heads = {} if preset == "lstm" else {"heads": 2}
+    heads = {} if preset in ("lstm", "qrnn") else {"heads": 2}
     model = build(preset, vocabulary=5, width=8, layers=2, **heads, **CAPTURED[name]).double().eval()
     assert can_capture(model)
     with torch.inference_mode():
@@ -209,7 +210,7 @@ def test_what_cannot_be_captured_is_not():
 def test_captured_steps_give_the_logits_of_plain_ones(name, monkeypatch):
     monkeypatch.setattr("anaphor.models.language_model.BLOCK", 8)
     preset = name if name in FAMILIES else "transformer"
-    heads = {} if preset == "lstm" else {"heads": 2}
+    heads = {} if preset in ("lstm", "qrnn") else {"heads": 2}
     model = build(preset, vocabulary=5, width=16, layers=2, **heads, **CAPTURED[name]).cuda().eval()
     with torch.inference_mode():
         state = prefill_padded(model, PROMPTS)[1]

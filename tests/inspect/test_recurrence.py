@@ -14,6 +14,7 @@ from anaphor.models import Backbone, BlockSpec, build
     [
         ("lstm", ["hidden", "cell", "input", "forget", "candidate", "output"]),
         ("gru", ["hidden", "reset", "update", "candidate"]),
+        ("qrnn", ["cell", "candidate", "forget", "output"]),
         ("rnn-tanh", ["hidden"]),
     ],
 )

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from anaphor.mixers import detach
 from anaphor.models import build
 
-RECURRENT = ("rnn-tanh", "rnn-relu", "gru", "lstm")
+RECURRENT = ("rnn-tanh", "rnn-relu", "gru", "lstm", "qrnn")
 FAMILIES = [*RECURRENT, "transformer", "transformer-xl", "linear", "hybrid", "gpt-nano"]
 
 
@@ -43,7 +43,7 @@ def test_every_family_learns_a_rule(name):
 LATE = [pytest.param(name, marks=pytest.mark.slow) for name in ("linear", "transformer-xl")]
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm", "hybrid", *LATE])
+@pytest.mark.parametrize("name", ["gru", "lstm", "qrnn", "hybrid", *LATE])
 def test_carried_state_knows_what_a_fresh_start_cannot(name):
     """Each row repeats a number of its own between question marks. A segment starts with a question mark, so what its
     first answer must be stands in the segment before."""

@@ -17,7 +17,7 @@ from anaphor.inspect import recorded, recorded_gradients
 from anaphor.mixers import QRNNSpec, Span, contract, mixer_spec
 from anaphor.mixers.kernels import load_kernels
 from anaphor.mixers.linear import QRNNState, qrnn_kernels
-from anaphor.models import build
+from anaphor.models import LanguageModelSpec, build, preset
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -73,6 +73,18 @@ def test_a_kernel_size_below_one_is_refused_and_others_have_none():
         QRNNSpec(width=4, kernel_size=0)
     with pytest.raises(ConfigError, match=r"kernel_size=3 is not used by the layers lstm, lstm; .* qrnn"):
         build("lstm", vocabulary=5, width=8, kernel_size=3)
+    with pytest.raises(ConfigError, match=r"layer_kernel_sizes=\(2, 1\) is not used by the layers lstm, lstm"):
+        build("lstm", vocabulary=5, width=8, layer_kernel_sizes=(2, 1))
+
+
+def test_each_layer_may_have_a_kernel_size_of_its_own():
+    spec = preset("qrnn", vocabulary=5, width=8, mixers=("qrnn", "lstm", "qrnn"), layer_kernel_sizes=(3, 1, 1))
+    first, other, last = spec.build().layers.mixers
+    assert (first.kernel_size, last.kernel_size) == (3, 1)
+    assert not hasattr(other, "kernel_size")
+    assert spec.resolved()["layer_kernel_sizes"] == (3, 1, 1)
+    assert "kernel_size" not in spec.resolved()
+    assert LanguageModelSpec(**spec.resolved()).blocks() == spec.blocks()
 
 
 def test_cells_remember_more_than_half_at_first():

@@ -146,7 +146,7 @@ def test_free_stacks_are_spelled_out():
 @settings(max_examples=40, deadline=None)
 @given(
     mixers=st.lists(
-        st.sampled_from(["rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm", "attention", "linear"]),
+        st.sampled_from(["rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm", "qrnn", "attention", "linear"]),
         min_size=1,
         max_size=4,
     ),

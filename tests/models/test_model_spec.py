@@ -32,6 +32,7 @@ OPTIONS = {
 LM_OPTIONS = OPTIONS | {
     "by layer": {"layers": 2, "layer_widths": (24, 48), "layer_dropouts": (0, 0.1), "layer_residuals": (True, True)},
     "other mixers": {"mixers": ("gru", "linear", "attention"), "heads": 2},
+    "kernel sizes": {"mixers": ("qrnn", "lstm"), "layer_kernel_sizes": (3, 1)},
     "relative": {"mixers": ("lstm", "attention"), "position": "relative"},
     "rotary": {"mixers": ("lstm", "attention"), "position": "rotary", "window": 4, "memory": 9},
     "not causal": {"mixers": ("bidirectional-lstm", "bidirectional-linear"), "causal": False},

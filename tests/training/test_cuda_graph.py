@@ -32,6 +32,7 @@ def _single_precision(_known_start):
 SMALL = LanguageRunSpec(data="grammar", width=32, steps=120, eval_every=40, batch_size=8, bptt=16, dtype="float32")
 MODELS = {
     "lstm": {"model": "lstm", "optimizer": "sgd", "lr": 1.0},
+    "qrnn": {"model": "qrnn", "layer_kernel_sizes": (2, 1), "layers": 2},
     "transformer": {"model": "transformer", "carry": False},
     "memory": {"model": "transformer-xl", "memory": 40, "optimizer": "muon"},
     "hybrid": {"model": "hybrid", "memory": 24},

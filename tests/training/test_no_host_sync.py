@@ -29,6 +29,7 @@ PAIRS = TranslationRunSpec(data="reverse", width=16, batch_size=4, dropout=0.1, 
 LABELS = ClassifyRunSpec(data="negation", max_examples=32, width=16, batch_size=4, dropout=0.1, device="cpu")
 RUNS = {
     "lstm": dataclasses.replace(TEXT, model="lstm", weight_drop=0.2, dropout_kind="locked", word_dropout=0.1),
+    "qrnn": dataclasses.replace(TEXT, model="qrnn", weight_drop=0.2, dropout_kind="locked", kernel_size=3),
     "transformer": dataclasses.replace(TEXT, model="transformer", carry=False),
     "memory": dataclasses.replace(TEXT, model="transformer-xl", memory=12),
     "linear": dataclasses.replace(TEXT, model="linear"),
@@ -46,14 +47,14 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", [*RUNS, "padded"])
+@pytest.mark.parametrize("name", [*RUNS, "padded", "padded qrnn"])
 def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     # As on a GPU: tokens and lengths are on the device, so they are not checked, and nothing is packed.
     monkeypatch.setattr(base, "check_lengths", lambda lengths, rows, count: None)
     monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)
     monkeypatch.setattr(TokenEmbedder, "check_positions", lambda self, span, fresh: None)
     monkeypatch.setattr(Recurrent, "_run_packed", Recurrent._run_through_padding)
-    experiment = build_experiment(RUNS[name] if name in RUNS else padded_run(tmp_path))
+    experiment = build_experiment(RUNS[name] if name in RUNS else padded_run(tmp_path, name))
     experiment.model.train()
     batch, carry = experiment.batches(0)[0], experiment.initial_carry()
     with NoReads():
@@ -66,7 +67,8 @@ def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
         loss.total.item()
 
 
-def padded_run(folder):
+def padded_run(folder, name):
+    model = "qrnn" if name.endswith("qrnn") else "lstm"
     dialogues = [f"A: {'well ' * size}said.\nB: thanks." for size in range(1, 25)]
     (folder / "dialogues.txt").write_text("\n\n".join(dialogues), encoding="utf-8")
-    return dataclasses.replace(TEXT, data=str(folder / "dialogues.txt"), batching="padded", model="lstm", layers=2)
+    return dataclasses.replace(TEXT, data=str(folder / "dialogues.txt"), batching="padded", model=model, layers=2)

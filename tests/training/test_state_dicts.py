@@ -12,7 +12,7 @@ from anaphor.models import build
 from anaphor.training import checkpoint
 from anaphor.training.state_dicts import flatten, unflatten
 
-PRESETS = ["lstm", "gru", "linear", "transformer", "transformer-xl", "hybrid"]
+PRESETS = ["lstm", "gru", "qrnn", "linear", "transformer", "transformer-xl", "hybrid"]
 
 
 def small(name):

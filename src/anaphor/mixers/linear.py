@@ -219,7 +219,8 @@ class QRNN(Mixer):
         if self.kernel_size == 1:
             return x, past
         joined = torch.cat((past.to(x.dtype), x), dim=1)
-        windows = torch.cat([joined[:, shift : shift + span.count] for shift in range(self.kernel_size)], dim=-1)
+        earlier = [joined[:, shift : shift + span.count] for shift in range(past.shape[1])]
+        windows = torch.cat((*earlier, x), dim=-1)
         newest = joined[:, span.count :]
         if span.has_padding:
             places = span.lengths[:, None] + torch.arange(past.shape[1], device=x.device)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind", "norm_eps")
 """Options that every model accepts and not every model uses."""
-PER_LAYER = ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts")
+PER_LAYER = ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     """Residual connection of each layer, in place of residual."""
     layer_dropouts: tuple[float, ...] = ()
     """Dropout probability of each layer, in place of dropout, which still holds for the embeddings."""
+    layer_kernel_sizes: tuple[int, ...] = ()
+    """Kernel size of each layer, in place of kernel_size; it has no effect on layers other than qrnn."""
     causal: bool = True
     """Refuse layers that see later tokens; --no-causal allows them, and then there is no perplexity."""
 
@@ -155,14 +157,18 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         options = {name: value for name, value in given.items() if value is not None}
         if not self.adds_position:
             options["position"] = self.position
+        if self.layer_kernel_sizes:
+            options["kernel_size"] = self.layer_kernel_sizes
         self._check_used(options)
         blocks, width_in = [], self.width_in
-        by_layer = map(self._by_layer, ("width", "norm", "residual", "dropout"))
-        for name, width, norm, residual, dropout in zip(self.mixers_by_layer, *by_layer, strict=True):
+        by_layer = map(self._by_layer, ("width", "norm", "residual", "dropout", "kernel_size"))
+        for name, width, norm, residual, dropout, kernel_size in zip(self.mixers_by_layer, *by_layer, strict=True):
             accepted = options_of(name)
             own = {option: value for option, value in options.items() if option in accepted}
             if "dropout" in accepted:
                 own["dropout"] = dropout
+            if "kernel_size" in accepted:
+                own["kernel_size"] = kernel_size
             # With a residual connection a layer has one width throughout; without, the mixer changes it.
             mixer = mixer_spec(name, width=width if residual else width_in, width_out=width, **own)
             if self.causal and mixer.noncausal_reason is not None:
@@ -225,8 +231,9 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         for name, value in options.items():
             if name not in self.layer_options:
                 mixers = sorted(mixer for mixer in MIXERS if name in options_of(mixer))
+                given = f"layer_{name}s" if isinstance(value, tuple) else name
                 raise ConfigError(
-                    f"{name}={value!r} is not used by the layers {', '.join(self.mixers_by_layer)}; "
+                    f"{given}={value!r} is not used by the layers {', '.join(self.mixers_by_layer)}; "
                     f"mixers with this option: {', '.join(mixers)}"
                 )
 
@@ -244,7 +251,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
     def _derived(self) -> dict[str, Any]:
         """Values derived from other options; None for options that are replaced by one value for each layer."""
-        replaced = {name: None for name in ("residual", "dropout") if getattr(self, f"layer_{name}s")}
+        names = ("residual", "dropout", "kernel_size")
+        replaced = {name: None for name in names if getattr(self, f"layer_{name}s")}
         return {"layers": len(self.mixers_by_layer), **replaced}
 
     def build(self) -> Backbone:

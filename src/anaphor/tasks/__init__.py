@@ -21,11 +21,12 @@ ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0, maximum=
 TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0, maximum=1.0)
 CALIBRATION = Metric("calibration_error", "min", "calibration error", digits=4, derived_from="loss", minimum=0.0)
 REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
-    "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"),
+    "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes"),
     "width": ("layer_widths",),
     "norm": ("layer_norms",),
     "residual": ("layer_residuals",),
     "dropout": ("layer_dropouts",),
+    "kernel_size": ("layer_kernel_sizes",),
 }
 """`RunSpec.replaced` of a stack of layers: what a flag says of all replaces what a file says of each."""
 WORST = 5  # classes that `describe_classes` names
