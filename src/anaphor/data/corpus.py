@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anaphor.config import check_at_least_one, look_up
+from anaphor.data.bpe import BPE, SubwordSampler
 from anaphor.data.buckets import Indices
 from anaphor.data.dataset import TRAIN, Dataset
 from anaphor.data.files import cache_folder, write_cache
 from anaphor.data.tokenizer import TOKENIZERS, Ids, Tokenizer, tokenizer_from_plain
-from anaphor.errors import AnaphorError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch
@@ -273,6 +274,40 @@ class EncodedPairs:
         source, target = self.source.select(keep), self.target.select(keep)
         per_pair = {name: getattr(self, name)[keep] for name in ("indices", "lines", "target_bytes")}
         return replace(self, source=source, target=target, **per_pair)
+
+
+class PairSampler:
+    """Training pairs by BPE-dropout: another random segmentation in every epoch, by (seed, epoch) alone."""
+
+    def __init__(
+        self, pairs: EncodedPairs, dropout: float, seed: int, *, source: int | None = None, target: int | None = None
+    ) -> None:
+        """A sentence that would be longer than the limit of its side keeps its plain segmentation."""
+        self.pairs, self.seed, self.limits = pairs, seed, (source, target)
+        generator = self._generator(0)
+        self._samplers = [_sampler(side, dropout, generator) for side in (pairs.source, pairs.target)]
+
+    def at_epoch(self, epoch: int) -> EncodedPairs:
+        """The same pairs, segmented for an epoch from 0."""
+        generator, sides = self._generator(epoch + 1), list[EncodedSentences]()
+        for plain, sampler, limit in zip(
+            (self.pairs.source, self.pairs.target), self._samplers, self.limits, strict=True
+        ):
+            tokens, sizes = sampler.sample(generator, limit)
+            sides.append(replace(plain, tokens=tokens, sizes=sizes))
+        return replace(self.pairs, source=sides[0], target=sides[1])
+
+    def _generator(self, number: int) -> np.random.Generator:
+        # The last 1 keeps it apart from that of the order of an epoch, which has the seed (seed, epoch).
+        return np.random.default_rng((self.seed, number, 1))
+
+
+def _sampler(sentences: EncodedSentences, dropout: float, generator: np.random.Generator) -> SubwordSampler:
+    tokenizer = sentences.tokenizer
+    if not isinstance(tokenizer, BPE):
+        raise ConfigError(f"BPE-dropout leaves out merges, and a {tokenizer.kind} tokenizer has none: use bpe")
+    each = np.split(sentences.tokens, np.cumsum(sentences.sizes)[:-1])
+    return SubwordSampler(tokenizer, [tokenizer.decode(ids) for ids in each], dropout, generator)
 
 
 def encode_pair_split(dataset: Dataset, split: str, tokenizers: PairTokenizers) -> EncodedPairs:

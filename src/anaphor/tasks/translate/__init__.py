@@ -82,6 +82,8 @@ class TranslationTraining(TrainingSection):
     """Padded lengths are a multiple of this, for fewer shapes."""
     label_smoothing: float = 0.0
     """Label smoothing."""
+    bpe_dropout: float = 0.0
+    """BPE-dropout: probability that a merge of a training word is left out; for the tokenizer bpe."""
     rdrop: float = 0.0
     """R-Drop: weight of the divergence of two forward passes with different dropout."""
 
@@ -108,6 +110,13 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
             raise ConfigError("condition='none' does not read the source: leave out --encoder and --encoder-layers")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
+        if not 0 <= self.bpe_dropout < 1:
+            raise ConfigError(f"bpe_dropout={self.bpe_dropout}: it must be at least 0 and below 1")
+        if self.bpe_dropout and self.tokenizer != "bpe":
+            raise ConfigError(
+                f"bpe_dropout={self.bpe_dropout} leaves out merges, and tokenizer={self.tokenizer!r} has none: "
+                f"use --tokenizer bpe"
+            )
         if not 0 <= self.length_penalty <= 10:
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
 

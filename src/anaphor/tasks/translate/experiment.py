@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
 from anaphor.data.corpus import (
     EncodedPairs,
+    PairSampler,
     PairTokenizers,
     build_pair_tokenizers,
     encode_pair_split,
@@ -132,18 +133,35 @@ class TranslationExperiment(Experiment):
         if name == "train":
             pairs = pairs if spec.max_length is None else pairs.drop_longer(spec.max_length)
         pairs.check_lengths(source=self.model.source_limit, target=self.model.limit)
-        batches = batch_pairs(
+        return PairSplit(self._batch(pairs), pairs, self.source.rows(name).values)
+
+    def _batch(self, pairs: EncodedPairs, epoch: int = 0) -> PaddedBatches:
+        spec = self.spec
+        return batch_pairs(
             pairs,
             rows=spec.batch_size if spec.batch_tokens is None else None,
             max_tokens=spec.batch_tokens,
             pad_to=spec.pad_to,
             seed=spec.seed,
+            epoch=epoch,
             device=self.device,
         )
-        return PairSplit(batches, pairs, self.source.rows(name).values)
+
+    @cached_property
+    def _sampler(self) -> PairSampler:
+        """Random segmentations of the training pairs that are no longer than a plain one may be."""
+        spec, model = self.spec, self.model
+        # The end of a target needs a position.
+        limits = (model.source_limit, None if model.limit is None else model.limit - 1)
+        source, target = (
+            min((bound for bound in (limit, spec.max_length) if bound is not None), default=None) for limit in limits
+        )
+        return PairSampler(self.split("train").pairs, spec.bpe_dropout, spec.seed, source=source, target=target)
 
     def batches(self, epoch: int) -> PaddedBatches:
-        return self.split("train").batches.at_epoch(epoch)
+        if not self.spec.bpe_dropout:
+            return self.split("train").batches.at_epoch(epoch)
+        return self._batch(self._sampler.at_epoch(epoch), epoch)
 
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         smoothing, head = self.spec.label_smoothing, self.model.head
@@ -299,7 +317,9 @@ class TranslationExperiment(Experiment):
 
     def resolved_settings(self) -> dict[str, Any]:
         in_tokens = {} if self.spec.batch_tokens is None else {"batch_size": None}
-        return resolve_options(Seq2SeqOptions, self.model.spec.resolved()) | in_tokens
+        # Left out where it is off, so that runs from before the option can be resumed.
+        dropout = {"bpe_dropout": self.spec.bpe_dropout or None}
+        return resolve_options(Seq2SeqOptions, self.model.spec.resolved()) | in_tokens | dropout
 
     @property
     def tokenizer(self) -> PairTokenizers:
@@ -332,7 +352,7 @@ class TranslationExperiment(Experiment):
         train = self.split("train")
         vocabulary = len(self.tokenizers.target)
         return {
-            "vocabulary": vocabulary, "padding_share": train.batches.padding_share, "left_out": train.pairs.dropped,
+            "vocabulary": vocabulary, "padding_share": self.batches(0).padding_share, "left_out": train.pairs.dropped,
         }  # fmt: skip
 
 
