@@ -184,7 +184,7 @@ def outputs_and_gradients(function, tensors):
 
 
 # A width is compiled for, so there are few of them.
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(rows=st.integers(1, 4), steps=st.integers(1, 6), width=st.sampled_from([1, 16, 37, 130]))
 def test_outputs_and_gradients_of_the_kernels_are_those_of_the_loop(kernels, rows, steps, width):
     tensors = drawn(rows, steps, width)
