@@ -1,6 +1,7 @@
 """Writing with a model: greedy, sampling, beam."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import prefill_padded
 from anaphor.generate import Sampler, beam_search, build_decoding, generate, generate_rows
 from anaphor.inspect import recorded
+from anaphor.mixers.attention import layer
+from anaphor.mixers.base import map_state, tensors_of
 from anaphor.models import build
-from anaphor.models.language_model import CUDAGraphDecoding, Decoding, FixedDecoding, can_capture
+from anaphor.models.language_model import WARM_UP, CUDAGraphDecoding, Decoding, FixedDecoding, can_capture
 
 FAMILIES = ["lstm", "qrnn", "transformer", "transformer-xl", "linear", "hybrid", "gpt-nano"]
 
@@ -193,7 +196,128 @@ def test_steps_with_a_state_of_fixed_size_give_the_logits_of_plain_ones(name, mo
         plain, fixed = Decoding(model, state), FixedDecoding(model, state, 200)
         for tokens in torch.randint(5, (40, len(PROMPTS))):  # the memory is enlarged on the way
             torch.testing.assert_close(fixed(tokens), plain(tokens), rtol=1e-10, atol=1e-10)
-    assert torch.equal(fixed.state.seen, plain.state.seen)
+        assert torch.equal(fixed.state.seen, plain.state.seen)
+        chosen = expected = tokens
+        for _ in range(20):
+            chosen, expected = fixed.greedy(chosen), plain.greedy(expected)
+            assert chosen.tolist() == expected.tolist()
+            assert chosen is fixed.tokens, "the input of the next step, in place"
+
+
+class ReplayedDecoding(CUDAGraphDecoding):
+    """Without a GPU: a replay runs the step again, and its logits are written to where those of the recording were."""
+
+    def __init__(self, model, state, steps):
+        self.recordings, self.replays = 0, 0
+        super().__init__(model, state, steps)
+
+    def setup(self):
+        pass
+
+    def warm_up(self):
+        return FixedDecoding.step(self)
+
+    def record(self):
+        self.recordings += 1
+        tensors = [*tensors_of(self.state), self.index, self.tokens]
+        before = [tensor.clone() for tensor in tensors]
+        logits = FixedDecoding.step(self)
+        for tensor, value in zip(tensors, before, strict=True):  # a recording does no work
+            tensor.copy_(value)
+
+        def replay():
+            self.replays += 1
+            logits.copy_(FixedDecoding.step(self))
+
+        return replay, logits
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Decodings that `generate_rows` made, with the tokens that were sent to the host and those that were read."""
+    made, sent, read = [], [], []
+
+    def build_replayed(model, state, steps):
+        made.append(ReplayedDecoding(model, state, steps))
+        return made[-1]
+
+    def send(tokens):
+        sent.append(tokens.tolist())
+        return partial(receive, tokens.clone())
+
+    def receive(tokens):
+        read.append(tokens.tolist())
+        return read[-1]
+
+    monkeypatch.setattr("anaphor.generate.build_decoding", build_replayed)
+    monkeypatch.setattr("anaphor.generate.send_to_host", send)
+    return made, sent, read
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("name", ["lstm", "gpt-nano", "hybrid"])
+def test_replayed_steps_that_run_ahead_give_the_tokens_of_plain_ones(name, temperature, replayed, monkeypatch):
+    monkeypatch.setattr("anaphor.models.language_model.BLOCK", 4)
+    more = {} if name == "lstm" else {"heads": 2} | ({"memory": None} if name == "hybrid" else {})
+    torch.manual_seed(0)
+    model = build(name, vocabulary=40, width=8, layers=2, tied=False, **more).double().train()
+    with torch.no_grad():
+        model.embed.weight.mul_(50)  # or it would write one token again and again
+        model.head.weight.mul_(0.1)
+    sampler, tokens = Sampler(temperature=temperature), 80
+    made, sent, read = replayed
+    expected = list(generate_rows(model, PROMPTS, tokens, sampler, seed=5))
+    assert len(set(map(tuple, expected))) > 1
+    sent.clear(), read.clear()
+    found, modes = [], [module.training for module in model.modules()]
+    for new in generate_rows(model, PROMPTS, tokens, sampler, seed=5, cuda_graph=True):
+        found.append(new)
+        assert len(sent) - len(read) <= (1 if temperature == 0 else 0)
+        assert [module.training for module in model.modules()] == modes
+    assert found == expected == read == sent
+    assert made[0].recordings == (1 if name == "lstm" else 3), "one for each size of the memory: 32, 64 and 128"
+    assert made[0].replays + WARM_UP * made[0].recordings == tokens - 1
+
+
+def test_a_caller_that_stops_leaves_no_step_behind(replayed):
+    model = model_of("gpt-nano")
+    made, sent, read = replayed
+    steps = generate_rows(model, PROMPTS, 40, Sampler(temperature=0), cuda_graph=True)
+    first = [next(steps) for _ in range(10)]
+    assert (len(sent), len(read)) == (11, 10), "one step ahead"
+    steps.close()
+    assert read == sent
+    assert made[0].replays == len(sent) - 1 - WARM_UP
+    assert first == list(generate_rows(model, PROMPTS, 10, Sampler(temperature=0)))
+
+
+def test_no_step_is_beyond_the_last_position(replayed):
+    model = build("gpt-nano", vocabulary=5, width=8, layers=1, heads=2, max_positions=20).eval()
+    steps = generate_rows(model, [[0, 3, 1]], 18, Sampler(temperature=0), cuda_graph=True)
+    assert len(list(steps)) == 18, "the last token is not an input: it needs no position"
+
+
+def test_256_tokens_after_a_prompt_of_16_need_one_recording(replayed):
+    model = model_of("lstm")
+    transformer = build("transformer", vocabulary=5, width=8, layers=1, heads=2).eval()
+    for each in (model, transformer):
+        assert len(list(generate_rows(each, [[1] * 16], 256, Sampler(temperature=0), cuda_graph=True))) == 256
+    assert [decoding.recordings for decoding in replayed[0]] == [1, 1]
+
+
+def test_layers_share_positions_and_mask_and_give_the_logits_of_layers_that_do_not(monkeypatch):
+    model = build("transformer", vocabulary=5, width=8, layers=3, heads=2).double().eval()
+    made = []
+    used_slots = layer._used_slots
+    monkeypatch.setattr(layer, "_used_slots", lambda positions: made.append(1) or used_slots(positions))
+    with torch.inference_mode():
+        state = prefill_padded(model, PROMPTS)[1]
+        shared, separate = Decoding(model, state), Decoding(model, map_state(torch.clone, state))
+        for tokens in torch.randint(5, (5, len(PROMPTS))):
+            torch.testing.assert_close(shared(tokens), separate(tokens), rtol=0, atol=0)
+    assert len({id(cache.positions) for cache in shared.state.layers}) == 1
+    assert len({id(cache.positions) for cache in separate.state.layers}) == 3
+    assert len(made) == 5 * (1 + 3), "in each step once for all layers, or once for each"
 
 
 def test_what_cannot_be_captured_is_not():
@@ -218,7 +342,7 @@ def test_captured_steps_give_the_logits_of_plain_ones(name, monkeypatch):
         assert isinstance(captured, CUDAGraphDecoding)
         for tokens in torch.randint(5, (80, len(PROMPTS)), device="cuda"):
             torch.testing.assert_close(captured(tokens), plain(tokens), rtol=1e-4, atol=1e-4)
-    assert captured.graph is not None
+    assert captured.replay is not None
     greedy = list(generate_rows(model, PROMPTS, 30, Sampler(temperature=0), cuda_graph=True))
     model.cpu()
     assert greedy == list(generate_rows(model, PROMPTS, 30, Sampler(temperature=0)))

@@ -37,13 +37,19 @@ def eval_mode(*models: nn.Module) -> Iterator[None]:
 
     cuDNN computes in full single precision inside, so that scores are the same everywhere.
     """
+    with full_precision(), eval_modules([module for model in models for module in model.modules()]):
+        yield
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """cuDNN computes in full single precision inside the block."""
     kernels: tuple[Any, ...] = (torch.backends.cudnn.rnn, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
     precisions = [kernel.fp32_precision for kernel in kernels]
     for kernel in kernels:
         kernel.fp32_precision = "ieee"
     try:
-        with eval_modules([module for model in models for module in model.modules()]):
-            yield
+        yield
     finally:
         for kernel, precision in zip(kernels, precisions, strict=True):
             kernel.fp32_precision = precision

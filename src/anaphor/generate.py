@@ -7,9 +7,10 @@ past.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from anaphor.config import check_types
 from anaphor.errors import ConfigError, Diverged
-from anaphor.evaluation import eval_mode, eval_modules, prefill, prefill_padded
+from anaphor.evaluation import eval_mode, eval_modules, full_precision, prefill, prefill_padded
 from anaphor.mixers.base import select_rows
 from anaphor.models.language_model import (
     WARM_UP,
@@ -103,27 +104,52 @@ def generate_rows(
 ) -> Iterator[list[int]]:
     """The next token of each prompt, step by step, for prompts of any length. Row i is sampled with the seed
     `seed + i`: it is what `generate` gives for its prompt alone with that seed, up to rounding. `cuda_graph` replays
-    the step as a CUDA graph where the model is on a GPU and allows it."""
+    the step as a CUDA graph where the model is on a GPU and allows it. The GPU then computes the next greedy token
+    while the caller has this one, so that weights must not change between the two."""
     for prompt in prompts:
         _check_prompt(model, prompt, tokens)
     generators = [torch.Generator().manual_seed((seed + row) % 2**64) for row in range(len(prompts))]
-    # On a CPU there is no kernel whose precision `eval_mode` could set, and to walk through a small model at each token
-    # takes a tenth of its time.
-    in_eval = partial(eval_modules, list(model.modules())) if model.device.type == "cpu" else partial(eval_mode, model)
+    modules = list(model.modules())  # once: to walk through a small model at each token takes a tenth of its time
+    kernels = nullcontext if model.device.type == "cpu" else full_precision
+    is_greedy = sampler.temperature == 0
     decoding: Decoding | None = None
-    newest: Tensor | None = None
-    for _ in range(tokens if prompts else 0):
-        # For each token anew: between two of them the caller has the model as it was.
-        with in_eval(), torch.inference_mode():
-            if decoding is None or newest is None:
-                x, state = _prefill_distinct(model, prompts)
-                decoding = build_decoding(model, state, tokens - 1) if cuda_graph else Decoding(model, state)
-                logits = model.predict_next(x, state)
-            else:
-                logits = decoding(newest)
-            newest = sampler(logits, generators)
-            new: list[int] = newest.tolist()
-        yield new
+    pending: deque[Callable[[], list[int]]] = deque()  # tokens on their way to the host
+    try:
+        for _ in range(tokens if prompts else 0):
+            # For each token anew: between two of them the caller has the model as it was.
+            with eval_modules(modules), kernels(), torch.inference_mode():
+                if decoding is None:
+                    x, state = _prefill_distinct(model, prompts)
+                    decoding = build_decoding(model, state, tokens - 1) if cuda_graph else Decoding(model, state)
+                    newest = sampler(model.predict_next(x, state), generators)
+                    pending.append(send_to_host(newest))
+                    steps = tokens - 1
+                while steps and len(pending) <= (decoding.lag if is_greedy else 0):
+                    newest = decoding.greedy(newest) if is_greedy else sampler(decoding(newest), generators)
+                    pending.append(send_to_host(newest))
+                    steps -= 1
+                new = pending.popleft()()
+            yield new
+    finally:
+        for read in pending:  # a device must be done with a step before its memory is given back
+            read()
+
+
+def send_to_host(tokens: Tensor) -> Callable[[], list[int]]:
+    """Start a copy of tokens, which may change afterwards. The function that is returned waits for it."""
+    if not tokens.is_cuda:
+        return tokens.clone().tolist
+    copy = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+    copy.copy_(tokens, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+
+    def read() -> list[int]:
+        event.synchronize()
+        values: list[int] = copy.tolist()
+        return values
+
+    return read
 
 
 def generate_texts(

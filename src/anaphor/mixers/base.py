@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ from torch.nn import functional as F
 
 from anaphor.errors import ConfigError
 from anaphor.mixers.spec import MixerSpec
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Span:
     """Number of new tokens, padding included."""
     given_lengths: Tensor | None = None
     """[B]: number of valid tokens in each row, the first ones. None: all are valid, known without a device sync."""
+    shared: dict[tuple[str, int], tuple[object, Any]] = field(default_factory=dict, compare=False, repr=False)
+    """What `once` computed."""
 
     @classmethod
     def after(cls, seen: Tensor, count: int, lengths: Tensor | None = None) -> Span:
@@ -68,6 +72,8 @@ class Span:
     @cached_property
     def positions(self) -> Tensor:
         """[B, T]: position of each token in its row. Padding repeats the last valid one."""
+        if self.count == 1 and self.given_lengths is None:
+            return self.seen[:, None]
         steps = torch.arange(self.count, device=self.seen.device)
         if self.given_lengths is None:
             return self.seen[:, None] + steps
@@ -77,6 +83,15 @@ class Span:
     def valid(self) -> Tensor:
         """[B, T]: False in padding."""
         return torch.arange(self.count, device=self.seen.device) < self.lengths[:, None]
+
+    def once(self, name: str, source: object, compute: Callable[[], Result]) -> Result:
+        """A value that depends on the span and on `source` only: the first layer computes it, and all layers with the
+        same object as their source share it."""
+        key = (name, id(source))
+        if key not in self.shared:
+            self.shared[key] = (source, compute())  # with the source, whose id would else be given to another object
+        value: Result = self.shared[key][1]
+        return value
 
     def zero_padding(self, y: Tensor) -> Tensor:
         """[B, T, D] with zeros in padding."""
@@ -256,8 +271,10 @@ class FixedBuffer(KVBuffer):
     index: Tensor = field(kw_only=True)
 
     def append(self, new: Tensor) -> FixedBuffer:
-        steps = torch.arange(new.shape[self.axis], device=new.device)
-        self.data.index_copy_(self.axis, self.index + steps, new.to(self.data.dtype))
+        count, index = new.shape[self.axis], self.index
+        if count != 1:  # for one token, as in generation, two kernels fewer
+            index = index + torch.arange(count, device=new.device)
+        self.data.index_copy_(self.axis, index, new.to(self.data.dtype))
         return self
 
 

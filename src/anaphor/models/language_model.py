@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.layer import Attention, KVCache
-from anaphor.mixers.base import DROPOUTS, Span, tensors_of
+from anaphor.mixers.base import DROPOUTS, FixedBuffer, Span, tensors_of
 from anaphor.mixers.linear import QRNN, Linear
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import Backbone, Block
@@ -213,10 +213,19 @@ class Decoding:
     def __init__(self, model: LanguageModel, state: ModelState) -> None:
         self.model, self.state = model, state
 
+    @property
+    def lag(self) -> int:
+        """Number of greedy steps that may be started before the tokens of the one before are read."""
+        return 0
+
     def __call__(self, tokens: Tensor) -> Tensor:
         """Process one token of each row; logits of the next one. [B] -> [B, V]"""
         x, self.state = self.model.features(tokens[:, None], self.state)
         return self.model.predict_next(x[:, -1], self.state)
+
+    def greedy(self, tokens: Tensor) -> Tensor:
+        """The same; the most likely next token. The next step may overwrite it. [B] -> [B]"""
+        return self(tokens).argmax(-1)
 
 
 class FixedDecoding(Decoding):
@@ -226,24 +235,34 @@ class FixedDecoding(Decoding):
     def __init__(self, model: LanguageModel, state: ModelState, steps: int) -> None:
         super().__init__(model, state)
         self.used = max((len(cache.keys_values) for cache in state.layers if isinstance(cache, KVCache)), default=0)
+        size = self.used + steps
         # Twice what is there, so that a token is copied a constant number of times however long the text becomes.
-        self.allocate(min(self.used + steps, 2 * max(self.used, 4 * BLOCK)))
+        # A model without keys and values needs no memory for tokens, and never more.
+        self.allocate(min(size, 2 * max(self.used, 4 * BLOCK)) if self.used else size)
 
     def allocate(self, size: int) -> None:
         """Memory for at least so many keys and values, with those of the state."""
         self.size = -(-size // BLOCK) * BLOCK
         seen = self.state.seen.clone()
-        self.index = torch.tensor([self.used], device=seen.device)
-        layers = [_fix(layer, self.used, self.size, seen, self.index) for layer in self.state.layers]
-        self.state = ModelState(seen, tuple(layers))
+        index = torch.tensor([self.used], device=seen.device)
+        caches = [layer for layer in self.state.layers if isinstance(layer, KVCache)]
+        # All layers have seen the same tokens: one buffer of positions, and one mask made from it, serve them all.
+        positions = caches[0].fixed_positions(self.used, self.size, seen, index) if caches else None
+        self.index = index
+        self.state = ModelState(seen, tuple(_fix(layer, self.used, positions) for layer in self.state.layers))
         self.tokens = torch.zeros_like(seen)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         if self.used == self.size:
             self.allocate(2 * self.size)
         self.used += 1
-        self.tokens.copy_(tokens)
+        if tokens is not self.tokens:
+            self.tokens.copy_(tokens)
         return self.step()
+
+    def greedy(self, tokens: Tensor) -> Tensor:
+        self(tokens)
+        return self.tokens
 
     def step(self) -> Tensor:
         x, after = self.model.features(self.tokens[:, None], self.state)
@@ -251,7 +270,9 @@ class FixedDecoding(Decoding):
             if old is not new:  # keys, values and their positions were written in place
                 old.copy_(new)
         self.index += 1
-        return self.model.predict_next(x[:, -1], after)
+        logits = self.model.predict_next(x[:, -1], after)
+        torch.argmax(logits, -1, out=self.tokens)  # a greedy step finds its input in place
+        return logits
 
 
 class CUDAGraphDecoding(FixedDecoding):
@@ -260,26 +281,32 @@ class CUDAGraphDecoding(FixedDecoding):
 
     def __init__(self, model: LanguageModel, state: ModelState, steps: int) -> None:
         super().__init__(model, state, steps)
+        self.setup()
+
+    def setup(self) -> None:
         self.stream = torch.cuda.Stream()
 
     def allocate(self, size: int) -> None:
         super().allocate(size)
         self.plain_steps = 0  # kernels of the new shape may have to be loaded, which cannot be recorded
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.replay: Callable[[], None] | None = None
         self.logits = torch.empty(0)
+
+    @property
+    def lag(self) -> int:
+        # Before the memory is enlarged the graph must have finished, for it is given up.
+        return 1 if self.replay is not None and self.used < self.size else 0
 
     def step(self) -> Tensor:
         if self.plain_steps < WARM_UP:
             self.plain_steps += 1
-            return self._warm_up()
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
-                self.logits = super().step()
-        self.graph.replay()
+            return self.warm_up()
+        if self.replay is None:
+            self.replay, self.logits = self.record()
+        self.replay()
         return self.logits
 
-    def _warm_up(self) -> Tensor:
+    def warm_up(self) -> Tensor:
         """A plain step on the stream that will record: what libraries set up there must not be recorded."""
         here = torch.cuda.current_stream()
         self.stream.wait_stream(here)
@@ -288,14 +315,22 @@ class CUDAGraphDecoding(FixedDecoding):
         here.wait_stream(self.stream)
         return logits
 
+    def record(self) -> tuple[Callable[[], None], Tensor]:
+        """A function that does the work of a step, which is not done yet, and the logits that it writes."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            logits = super().step()
+        return graph.replay, logits
 
-def _fix(state: Any, used: int, size: int, seen: Tensor, index: Tensor) -> Any:
+
+def _fix(state: Any, used: int, positions: FixedBuffer | None) -> Any:
     """The state of a layer at fixed addresses."""
     if isinstance(state, KVCache):
-        return state.with_size(used, size, seen, index)
+        assert positions is not None, "keys have positions"
+        return state.with_positions(used, positions)
     if isinstance(state, Tensor):
         return state.clone()
-    parts = [_fix(part, used, size, seen, index) for part in state]
+    parts = [_fix(part, used, positions) for part in state]
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
 

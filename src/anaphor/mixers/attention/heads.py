@@ -7,7 +7,7 @@ explicit path computes the matrix of weights. Tests compare them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -143,6 +143,7 @@ class Visibility:
     allowed: Tensor | None = None  # [B or 1, 1, T or 1, S]; None: see `is_causal`
     is_causal: bool = False  # query t attends to keys 0 … t, of as many keys as queries
     has_fully_masked_rows: bool = True  # whether a query may have no key to attend to
+    additive: dict[torch.dtype, Tensor] = field(default_factory=dict, compare=False, repr=False)  # by `to_additive`
 
     def to_mask(self, q: Tensor, k: Tensor) -> Tensor:
         """True where a query attends to a key."""
@@ -150,6 +151,15 @@ class Visibility:
             return self.allowed
         ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
         return ones.tril() if self.is_causal else ones
+
+    def to_additive(self, dtype: torch.dtype) -> Tensor:
+        """`allowed` as numbers that are added to scores. The fused kernel would convert it in every layer; layers that
+        share this object share the result."""
+        assert self.allowed is not None, "there is a mask"
+        if dtype not in self.additive:
+            zeros = torch.zeros_like(self.allowed, dtype=dtype)
+            self.additive[dtype] = zeros.masked_fill_(~self.allowed, -torch.inf)
+        return self.additive[dtype]
 
 
 class MultiHead(Mixer):
@@ -218,5 +228,7 @@ class MultiHead(Mixer):
             mask = allowed | masked_rows  # a softmax over nothing would be NaN
         if bias is not None:
             mask = bias.masked_fill(~mask, -torch.inf)
+        elif masked_rows is None:
+            mask = visibility.to_additive(a.dtype)
         context = F.scaled_dot_product_attention(a, b, v, attn_mask=mask, dropout_p=dropout, scale=scale)
         return context if masked_rows is None else context.masked_fill(masked_rows, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -29,16 +30,20 @@ class KVCache(NamedTuple):
     positions: KVBuffer | None
     """[B, S], -1 in empty slots. None: no slot is empty, and the last one is at its row's last position."""
 
-    def with_size(self, used: int, size: int, seen: Tensor, index: Tensor) -> KVCache:
-        """The first `used` slots and empty ones, `size` in all, in buffers that are written from `index` on. `seen` [B]
-        is the number of tokens so far."""
-        kept = self.keys_values.data[:, :, :, :used]
-        keys_values = kept.new_zeros(*kept.shape[:3], size, kept.shape[-1])
-        keys_values[:, :, :, :used] = kept
+    def fixed_positions(self, used: int, size: int, seen: Tensor, index: Tensor) -> FixedBuffer:
+        """Positions of the first `used` slots and of empty ones, `size` in all, in a buffer that is written from
+        `index` on. `seen` [B] is the number of tokens so far."""
         positions = seen.new_full((len(seen), size), -1)
         before = _positions_before(seen[:, None], used) if self.positions is None else self.positions.data[:, :used]
         positions[:, :used] = before
-        return KVCache(FixedBuffer(keys_values, 3, index=index), FixedBuffer(positions, 1, index=index))
+        return FixedBuffer(positions, 1, index=index)
+
+    def with_positions(self, used: int, positions: FixedBuffer) -> KVCache:
+        """The first `used` slots and empty ones, as many as there are positions."""
+        kept = self.keys_values.data[:, :, :, :used]
+        keys_values = kept.new_zeros(*kept.shape[:3], len(positions), kept.shape[-1])
+        keys_values[:, :, :, :used] = kept
+        return KVCache(FixedBuffer(keys_values, 3, index=positions.index), positions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +149,7 @@ class Attention(MultiHead):
         if isinstance(state, KVCache):
             cache = _extend(state, keys_values, span)
         else:  # the sequence is not continued: views, no copies
-            cache = KVCache(KVBuffer(keys_values, 3), KVBuffer(_positions_in(span), 1) if span.has_padding else None)
+            cache = KVCache(KVBuffer(keys_values, 3), _first_positions(span) if span.has_padding else None)
         if len(cache.keys_values) > new:
             k, v = cache.keys_values.data.unbind(1)
 
@@ -187,7 +192,7 @@ class Attention(MultiHead):
             return Visibility()
         if is_plain_causal and new == 1 and cache.positions is not None and not span.has_padding:
             # The newest token comes after all others: it attends to every slot that is used.
-            return Visibility((cache.positions.data >= 0)[:, None, None, :], has_fully_masked_rows=False)
+            return span.once("used slots", cache.positions, partial(_used_slots, cache.positions))
         if new == kept and new <= mask.full_up_to and is_exact:
             return Visibility(span.valid[:, None, None, :] if span.has_padding else None)
         if mask.is_band:
@@ -224,15 +229,28 @@ def _extend(past: KVCache, keys_values: Tensor, span: Span) -> KVCache:
     extended = past.keys_values.append(keys_values)
     if past.positions is None and not span.has_padding:
         return KVCache(extended, positions=None)
-    positions = past.positions
-    if positions is None:  # the first empty slots: from now on every slot has a position
-        positions = KVBuffer(_positions_before(span.seen[:, None], len(past.keys_values)), 1)
-    return KVCache(extended, positions.append(_positions_in(span)))
+    # Layers that have seen the same tokens share one buffer of positions, which is extended once.
+    positions, slots = past.positions, len(past.keys_values)
+    if positions is not None:
+        return KVCache(extended, span.once("positions", positions, lambda: positions.append(_positions_in(span))))
+    if slots == 0:
+        return KVCache(extended, _first_positions(span))
+    # The first empty slots: from now on every slot has a position.
+    return KVCache(extended, KVBuffer(_positions_before(span.seen[:, None], slots), 1).append(_positions_in(span)))
+
+
+def _first_positions(span: Span) -> KVBuffer:
+    """Positions of a cache that had no slots before these tokens."""
+    return span.once("positions", None, lambda: KVBuffer(_positions_in(span), 1))
+
+
+def _used_slots(positions: KVBuffer) -> Visibility:
+    return Visibility((positions.data >= 0)[:, None, None, :], has_fully_masked_rows=False)
 
 
 def _positions_in(span: Span) -> Tensor:
     """[B, T], -1 in padding"""
-    return span.positions.masked_fill(~span.valid, -1)
+    return span.positions.masked_fill(~span.valid, -1) if span.has_padding else span.positions
 
 
 def _positions_before(following: Tensor, count: int) -> Tensor:
