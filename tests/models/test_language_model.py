@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
 from anaphor.mixers import Span, count_bytes, select_rows
-from anaphor.models import PRESETS, LanguageModelSpec, build, preset, summarize
+from anaphor.models import PRESETS, LanguageModelSpec, backbone, build, preset, summarize
 
 SMALL = [name for name in PRESETS if not name.startswith(("gpt2", "gopher", "openai"))]
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
@@ -448,3 +448,23 @@ def test_what_only_a_preset_says_is_dropped_where_other_layers_took_the_place_of
     assert (spec.memory, spec.position, spec.layers) == (None, "none", None)
     with pytest.raises(ConfigError, match="memory=4 is not used by the layers lstm"):
         preset("transformer-xl", vocabulary=9, mixers=("lstm",), memory=4)
+
+
+def test_a_feed_forward_network_with_transposed_products_gives_the_same(monkeypatch):
+    monkeypatch.setattr(backbone, "TRANSPOSED_MIN_WIDTH", 8)
+    network = backbone.FeedForward(8, 20, "gelu", 0.0).double().eval()
+    calls = []
+    transposed = network._forward_transposed
+    monkeypatch.setattr(network, "_forward_transposed", lambda x: calls.append(x.shape) or transposed(x))
+    x = torch.randn(16, 1, 8, dtype=torch.double)
+    expected = network(x)
+    assert not calls, "gradients are recorded"
+    with torch.inference_mode():
+        torch.testing.assert_close(network(x), expected.detach(), rtol=1e-12, atol=1e-12)
+        assert network(x).is_contiguous()
+        assert calls == [(16, 1, 8)] * 2
+        for other in (x[:15], x.view(4, 4, 8)):
+            network(other)
+        network.up.register_forward_hook(lambda *_: None)
+        network(x)
+    assert len(calls) == 2, "too few rows, several tokens, or a hook that would not be called"

@@ -27,6 +27,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 SOURCE_MIXERS = (CrossAttention, InputFeeding)
 """Mixers whose initial state is made from another sequence."""
+# Steps of generation on a CPU: with so many rows of at least this width, a feed-forward network is faster by a tenth to
+# a fifth if the products are computed transposed, the weights first. Fewer rows or a smaller width are slower so, and
+# more rows the same (MKL, two threads).
+TRANSPOSED_ROWS = range(16, 65)
+TRANSPOSED_MIN_WIDTH = 256
 NORMS = {"before": "norm, then the layer", "after": "the layer, then norm", "none": "no norm"}
 
 
@@ -131,11 +136,25 @@ class FeedForward(nn.Module):
         self.down = Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu" and self._is_faster_transposed(x):
+            return self._forward_transposed(x)
         hidden = self.activation(self.up(x))
         if self.training and self.dropout:
             hidden = self.drop(hidden, self.dropout)
         y: Tensor = self.down(hidden)
         return y
+
+    def _is_faster_transposed(self, x: Tensor) -> bool:
+        rows, count, width = x.shape
+        is_step = count == 1 and rows in TRANSPOSED_ROWS and width >= TRANSPOSED_MIN_WIDTH
+        if not is_step or self.training or torch.is_grad_enabled():
+            return False
+        return not any(layer._forward_hooks or layer._forward_pre_hooks for layer in (self.up, self.down))
+
+    def _forward_transposed(self, x: Tensor) -> Tensor:
+        """The same for one token of each row, with the weights as the left factors. [B, 1, D] -> [B, 1, D]"""
+        hidden = self.activation(torch.addmm(self.up.bias[:, None], self.up.weight, x[:, 0].mT))
+        return torch.addmm(self.down.bias[:, None], self.down.weight, hidden).mT.contiguous()[:, None]
 
 
 class CrossState(NamedTuple):
