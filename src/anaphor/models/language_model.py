@@ -215,7 +215,8 @@ class Decoding:
 
     @property
     def lag(self) -> int:
-        """Number of greedy steps that may be started before the tokens of the one before are read."""
+        """Number of greedy steps that may be started, in the same stream, before the tokens of the one before are
+        read."""
         return 0
 
     def __call__(self, tokens: Tensor) -> Tensor:
