@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from anaphor import draw
 from anaphor.bench.training import PlainLoop, build_peer, load_recipe
-from anaphor.data.batches import Batch
+from anaphor.data.batches import IGNORE_INDEX, Batch
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.build import build_experiment
 
@@ -77,7 +77,7 @@ def score(model: torch.nn.Module, batches: Sequence[tuple[torch.Tensor, torch.Te
     for tokens, targets in batches:
         output, state = model(tokens, state)
         total += F.nll_loss(output, targets, reduction="sum").item()
-        count += len(targets)
+        count += int((targets != IGNORE_INDEX).sum())  # rows of the last segment may have padding
     return total / count
 
 

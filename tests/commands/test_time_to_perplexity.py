@@ -1,11 +1,15 @@
 """The example of time to perplexity: the loop of PyTorch's example learns, and what no run reaches is called so."""
 
 import json
+import math
 import random
 import runpy
 from pathlib import Path
 
 import pytest
+import torch
+
+from anaphor.data.batches import EvaluationStream
 
 TIME = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "time_to_perplexity.py"))
 
@@ -37,3 +41,13 @@ def test_the_table_tells_the_first_validation_that_reached_each_goal(tmp_path, c
     row = capsys.readouterr().out.splitlines()[2]
     assert row == "| `run` | 10 | 10 | 20 | never | never | never | never | 118.00 |"
     assert (tmp_path / "time.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_padding_of_the_last_segment_counts_as_no_token():
+    class Uniform(torch.nn.Module):
+        def forward(self, tokens, state):
+            return torch.full((tokens.numel(), 8), 1 / 8).log(), state
+
+    batches = [TIME["transpose"](batch) for batch in EvaluationStream(torch.arange(7), 0, 4, 2)]
+    assert any((targets < 0).any() for _, targets in batches), "rows differ in length"
+    assert TIME["score"](Uniform(), batches) == pytest.approx(math.log(8))
