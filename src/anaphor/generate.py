@@ -138,7 +138,8 @@ def generate_rows(
 def send_to_host(tokens: Tensor) -> Callable[[], list[int]]:
     """Start a copy of tokens, which may change afterwards. The function that is returned waits for it."""
     if not tokens.is_cuda:
-        return tokens.clone().tolist
+        values: list[int] = tokens.tolist()
+        return lambda: values
     copy = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
     copy.copy_(tokens, non_blocking=True)
     event = torch.cuda.Event()
@@ -146,8 +147,8 @@ def send_to_host(tokens: Tensor) -> Callable[[], list[int]]:
 
     def read() -> list[int]:
         event.synchronize()
-        values: list[int] = copy.tolist()
-        return values
+        arrived: list[int] = copy.tolist()
+        return arrived
 
     return read
 

@@ -134,9 +134,10 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.dropout, self.drop = dropout, DROPOUTS[dropout_kind]
         self.down = Linear(hidden, width)
+        self.is_wide = width >= TRANSPOSED_MIN_WIDTH
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu" and self._is_faster_transposed(x):
+        if self.is_wide and self._is_faster_transposed(x):
             return self._forward_transposed(x)
         hidden = self.activation(self.up(x))
         if self.training and self.dropout:
@@ -145,8 +146,7 @@ class FeedForward(nn.Module):
         return y
 
     def _is_faster_transposed(self, x: Tensor) -> bool:
-        rows, count, width = x.shape
-        is_step = count == 1 and rows in TRANSPOSED_ROWS and width >= TRANSPOSED_MIN_WIDTH
+        is_step = x.shape[1] == 1 and x.shape[0] in TRANSPOSED_ROWS and x.device.type == "cpu"
         if not is_step or self.training or torch.is_grad_enabled():
             return False
         return not any(layer._forward_hooks or layer._forward_pre_hooks for layer in (self.up, self.down))
