@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from anaphor.data.bpe import BPE, LONGEST_WORD, SubwordSampler
+from anaphor.data.bpe import BPE, MAX_WORD_LENGTH, SubwordSampler
 from anaphor.data.corpus import PairSampler, PairTokenizers, build_pair_tokenizers, encode_pairs
 from anaphor.data.embedded import Reverse
 from anaphor.errors import ConfigError
@@ -18,7 +18,7 @@ SENTENCES = [
     "Straße 日本 🙂🙂 e\u0301",
     "aaaaaaaaa ababababab",
     "<eos> x",
-    "the banana " + "ban" * LONGEST_WORD,
+    "the banana " + "ban" * MAX_WORD_LENGTH,
     "1234 don't bananas!",
 ]
 
@@ -129,7 +129,7 @@ def test_every_occurrence_of_a_word_chooses_for_itself(bpe):
 
 
 def test_what_is_longer_than_a_word_keeps_its_plain_segmentation(bpe):
-    long = "ban" * LONGEST_WORD
+    long = "ban" * MAX_WORD_LENGTH
     sampler = SubwordSampler(bpe, [long, "banana"], 0.9, generator())
     drawn = [sampled(sampler, seed) for seed in range(10)]
     assert all(first == bpe.encode_sentence(long).tolist() for first, _ in drawn)

@@ -22,9 +22,9 @@ _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _HIDDEN = [value for value in range(256) if value not in _VISIBLE]
 ALPHABET = {chr(value): value for value in _VISIBLE} | {chr(256 + n): value for n, value in enumerate(_HIDDEN)}
 # Random segmentations of a distinct word: as many as its occurrences, within these bounds.
-LEAST_DRAWS, MOST_DRAWS = 16, 256
+MIN_DRAWS, MAX_DRAWS = 16, 256
 # A draw takes time by the square of the length: longer ones, which are no words, keep their plain segmentation.
-LONGEST_WORD = 100
+MAX_WORD_LENGTH = 100
 _ROWS = 2**14  # words that are drawn at once: few enough for the cache of the processor
 _NO_MERGE = np.iinfo(np.int32).max  # a rank behind all others
 # The library never merges across the single space before a word, so a cut there changes no token.
@@ -212,8 +212,8 @@ class SubwordSampler:
             bounds.append(len(occurrences))
         self._occurrences, self._bounds = np.array(occurrences, np.int64), np.array(bounds)
         words, lengths = list(numbers), np.array([len(word) for word in numbers], np.int64)
-        draws = np.bincount(self._occurrences, minlength=len(words)).clip(LEAST_DRAWS, MOST_DRAWS)
-        draws[lengths > LONGEST_WORD] = 0
+        draws = np.bincount(self._occurrences, minlength=len(words)).clip(MIN_DRAWS, MAX_DRAWS)
+        draws[lengths > MAX_WORD_LENGTH] = 0
         # The plain segmentations come first, one of each word; those that are drawn follow, word by word.
         self._first = np.where(draws, len(words) + np.cumsum(draws) - draws, np.arange(len(words)))
         self._draws = draws.clip(min=1)
