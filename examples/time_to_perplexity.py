@@ -83,6 +83,8 @@ def score(model: torch.nn.Module, batches: Sequence[tuple[torch.Tensor, torch.Te
 
 def read_points(run: Path) -> list[tuple[float, float]]:
     """Seconds and validation perplexities of a run."""
+    if not (run / METRICS).is_file():
+        raise SystemExit(f"{run} has no {METRICS}: it is not the folder of a run")
     lines = map(json.loads, (run / METRICS).read_text(encoding="utf-8").splitlines())
     return [(line["seconds"], line["valid"]["perplexity"]) for line in lines if line.get("valid")]
 

@@ -51,3 +51,8 @@ def test_the_padding_of_the_last_segment_counts_as_no_token():
     batches = [TIME["transpose"](batch) for batch in EvaluationStream(torch.arange(7), 0, 4, 2)]
     assert any((targets < 0).any() for _, targets in batches), "rows differ in length"
     assert TIME["score"](Uniform(), batches) == pytest.approx(math.log(8))
+
+
+def test_a_folder_without_metrics_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match=r"run has no metrics.jsonl"):
+        TIME["main"](["draw", str(tmp_path / "time.png"), str(tmp_path / "run")])

@@ -68,9 +68,13 @@ def test_nothing_comes_back_from_padding():
     assert not gradients[0][2].any()
 
 
-def test_a_kernel_size_below_one_is_refused_and_others_have_none():
-    with pytest.raises(ConfigError, match="kernel_size=0: it must be at least 1"):
-        QRNNSpec(width=4, kernel_size=0)
+@pytest.mark.parametrize("kernel_size", [0, 65])
+def test_a_kernel_size_out_of_bounds_is_refused(kernel_size):
+    with pytest.raises(ConfigError, match=f"kernel_size={kernel_size}: it must be from 1 to 64"):
+        QRNNSpec(width=4, kernel_size=kernel_size)
+
+
+def test_other_layers_have_no_kernel_size():
     with pytest.raises(ConfigError, match=r"kernel_size=3 is not used by the layers lstm, lstm; .* qrnn"):
         build("lstm", vocabulary=5, width=8, kernel_size=3)
     with pytest.raises(ConfigError, match=r"layer_kernel_sizes=\(2, 1\) is not used by the layers lstm, lstm"):

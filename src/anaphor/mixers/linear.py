@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.config import look_up
+from anaphor.errors import ConfigError
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.kernels import load_kernels
 from anaphor.mixers.layers import linear
@@ -143,6 +144,9 @@ qrnn_kernels = partial(load_kernels, "qrnn")
 """Our kernels for the recurrence of a QRNN, if they run on a device."""
 
 
+MAX_KERNEL_SIZE = 64
+
+
 class QRNNState(NamedTuple):
     """State of a QRNN."""
 
@@ -160,7 +164,8 @@ class QRNNSpec(MixerSpec, RecurrentOptions, ConvolutionOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_probability(weight_drop=self.weight_drop)
-        check_at_least(1, kernel_size=self.kernel_size)
+        if not 1 <= required(self.kernel_size) <= MAX_KERNEL_SIZE:  # every input is copied so many times
+            raise ConfigError(f"kernel_size={self.kernel_size}: it must be from 1 to {MAX_KERNEL_SIZE}")
 
     def build(self) -> QRNN:
         return QRNN(self)
