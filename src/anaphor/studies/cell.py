@@ -21,7 +21,10 @@ from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 
 # Code that may change a result; drawing, commands and studies do not.
-CODE = ("mixers", "models", "data", "metrics", "evaluation.py", "generate.py", "interchange", "tasks", "training")
+CODE = (
+    "mixers", "cuda_graphs.py", "models", "data", "metrics", "evaluation.py", "generate.py", "interchange", "tasks",
+    "training",
+)  # fmt: skip
 
 JOB, MEASURES, TEST, STOP, STATUS, OUTPUT = (
     "job.json", "measures.json", "test.json", "stop", "status.json", "output.txt"
