@@ -1,12 +1,9 @@
 """Models that are only looked at: nothing is dropped meanwhile, afterwards they are as they were, long texts fit."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from anaphor import evaluation
-from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.data.batches import Batch, EvaluationStream
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
@@ -21,9 +18,9 @@ from anaphor.evaluation import (
 )
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.inspect import attention_maps, look_at, unit_maps
-from anaphor.mixers.base import tensors_of
 from anaphor.models import build
 from anaphor.tasks.lm.adaptation import Cache, Dynamic, cached_losses, dynamic_losses
+from stand_ins import ReplayedGraphs
 
 TOKENIZER = Word.train("a b c d")
 ROW = torch.tensor([[0, 1, 2, 3, 1]])
@@ -192,28 +189,6 @@ def test_reading_gives_what_stands_behind_the_last_token():
     assert state.seen.tolist() == [5]
 
 
-class ReplayedGraphs(CUDAGraphs):
-    """Without a GPU: a replay calls the function again, on the tensors and into the tensors that were captured."""
-
-    replays = 0
-
-    def setup(self):
-        pass
-
-    def warm_up(self, run, group, carry):
-        return run(group, carry)
-
-    def record(self, function):
-        made = function()
-
-        def replay():
-            self.replays += 1
-            for ours, theirs in zip(tensors_of(made), list(tensors_of(function())), strict=True):
-                ours.copy_(theirs)
-
-        return SimpleNamespace(replay=replay), made
-
-
 STREAMED = {"lstm": {}, "transformer-xl": {"memory": 4, "heads": 2}, "transformer": {"heads": 2}}
 
 
@@ -230,11 +205,8 @@ def stream_of(device="cpu"):
 @pytest.mark.parametrize("name", STREAMED)
 def test_replayed_batches_have_the_losses_of_plain_ones(name, carry):
     """Tokens and state are copied to fixed addresses, and what is given out is not overwritten."""
-    model, batches, graphs = (
-        streamed_model(name),
-        stream_of(),
-        ReplayedGraphs(),
-    )
+    model, batches = streamed_model(name), stream_of()
+    graphs = ReplayedGraphs(model)
     plain = [losses for _, losses in score_batches(model, batches, carry, None)]
     found = [losses for _, losses in score_batches(model, batches, carry, graphs)]
     assert len(plain) == len(found) == 51

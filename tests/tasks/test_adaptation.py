@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,12 +11,10 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from anaphor.cli.main import main
-from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.data.batches import EvaluationStream
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import losses_by_batch
-from anaphor.mixers.base import tensors_of
 from anaphor.models import build
 from anaphor.models.head import IGNORE_INDEX
 from anaphor.tasks.lm import LanguageRunSpec, adaptation
@@ -36,6 +33,7 @@ from anaphor.tasks.lm.adaptation import (
 )
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, Split
+from stand_ins import ReplayedGraphs
 
 VOCABULARY = 7
 CACHES = [Cache(5, 0.3, 0.5), Cache(5, 0.1, 0.5), Cache(100, 0.5, 0.0), Cache(1, 0.9, 4.0)]
@@ -374,33 +372,6 @@ def test_on_a_gpu_it_gives_what_it_gives_on_a_cpu(name):
     model.cuda()
     torch.testing.assert_close(in_order(dynamic_losses(model, there, MODELS[name], dynamic)).cpu(), expected)
     torch.testing.assert_close(in_order(cached_losses(model, there, MODELS[name], CACHES)).cpu(), cached)
-
-
-class ReplayedGraphs(CUDAGraphs):
-    """Without a GPU: a replay calls the function again, on the tensors and into the tensors that were captured."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.weights, self.replays = list(model.parameters()), 0
-
-    def setup(self):
-        pass
-
-    def warm_up(self, run, group, carry):
-        return run(group, carry)
-
-    def record(self, function):
-        before = [weight.detach().clone() for weight in self.weights]
-        made = function()
-        with torch.no_grad():  # a capture does no work
-            torch._foreach_copy_(self.weights, before)
-
-        def replay():
-            self.replays += 1
-            for ours, theirs in zip(tensors_of(made), list(tensors_of(function())), strict=True):
-                ours.copy_(theirs)
-
-        return SimpleNamespace(replay=replay), made
 
 
 RATES = [Dynamic(0.5), Dynamic(0.1), Dynamic(0.5, 0.2), Dynamic(0.3, 0.4, "rms")]

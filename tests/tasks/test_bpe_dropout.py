@@ -1,6 +1,5 @@
 """BPE-dropout in training: off it changes nothing, on it changes training alone, and a killed run ends the same."""
 
-import hashlib
 import json
 import math
 
@@ -16,6 +15,7 @@ from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment, resolve_settings
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
+from stand_ins import Interrupted, weights
 
 TEXT = "ein kleiner Hund läuft über die grüne Wiese und bellt laut einen anderen Hunden hinterher"
 
@@ -140,23 +140,6 @@ def test_validation_and_translation_see_the_plain_segmentation_alone(folder):
 
 
 # ---- training
-
-
-class Interrupted(NullCallback):
-    """Dies at a step, as a machine does."""
-
-    def __init__(self, step):
-        self.left = step
-
-    def on_step(self, progress, loss, count):
-        self.left -= 1
-        if self.left < 0:
-            raise ChildProcessError
-
-
-def weights(out):
-    last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
-    return last.name, hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("size", [{"batch_size": 16}, {"batch_tokens": 400, "pad_to": 4}])

@@ -1,7 +1,6 @@
 """Translation: padding changes nothing, every target counts once, resuming is exact, what does not fit is refused."""
 
 import dataclasses
-import hashlib
 import json
 from types import SimpleNamespace
 
@@ -21,6 +20,7 @@ from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
+from stand_ins import Interrupted, weights
 
 
 @pytest.fixture(autouse=True)
@@ -159,23 +159,6 @@ def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
     assert "search:greedy" in told[0]["valid"]["signature"]
     assert result["best_step"] == 4
     assert result["valid"]["loss"] == pytest.approx(told[1]["valid"]["loss"])
-
-
-class Interrupted(NullCallback):
-    """Dies at a step, as a machine does."""
-
-    def __init__(self, step):
-        self.left = step
-
-    def on_step(self, progress, loss, count):
-        self.left -= 1
-        if self.left < 0:
-            raise ChildProcessError
-
-
-def weights(out):
-    last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
-    return last.name, hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
 
 
 @pytest.mark.usefixtures("_small_and_undrawn")

@@ -55,23 +55,18 @@ def _measure_time_outside(pairs: int, tick: Callable[[str], None]) -> Finding:
             made = run_python("-m", "anaphor.cli.main", *words)
             outside.append(time.perf_counter() - start - json.loads(made)["seconds"])
             tick("start")
-    mean, around = _mean_and_error(outside[1:])
-    return Finding(
-        "seconds of the command outside training, on a GPU",
-        "none: by the clock, less the seconds of training",
-        mean,
-        mean - around,
-        mean + around,
-        promise=f"at most {MAX_OUTSIDE_SECONDS:g} s",
-        kept=mean <= MAX_OUTSIDE_SECONDS,
-        detail=f"`{GPU_COMMAND}`, caches warm; {pairs} runs",
-    )
+    peer = "none: by the clock, less the seconds of training"
+    detail = f"`{GPU_COMMAND}`, caches warm; {pairs} runs"
+    return _describe("seconds of the command outside training, on a GPU", peer, outside[1:], MAX_OUTSIDE_SECONDS, detail)
 
 
-def _mean_and_error(seconds: Sequence[float]) -> tuple[float, float]:
-    """Two standard errors: there is no ratio whose interval could be taken."""
+def _describe(what: str, peer: str, seconds: Sequence[float], most: float, detail: str) -> Finding:
+    """The mean, with two standard errors around it: there is no ratio whose interval could be taken."""
+    mean = statistics.fmean(seconds)
     error = 2 * statistics.stdev(seconds) / math.sqrt(len(seconds)) if len(seconds) > 1 else math.inf
-    return statistics.fmean(seconds), error
+    return Finding(
+        what, peer, mean, mean - error, mean + error, promise=f"at most {most:g} s", kept=mean <= most, detail=detail
+    )
 
 
 def _measure_time_beyond_import(pairs: int, tick: Callable[[str], None]) -> Finding:
@@ -79,18 +74,10 @@ def _measure_time_beyond_import(pairs: int, tick: Callable[[str], None]) -> Find
         words = [*COMMAND.split(), "--out", str(Path(folder) / "run"), "--overwrite"]
         train = partial(run_python, "-m", "anaphor.cli.main", *words)
         times = time_alternately(train, partial(run_python, "-c", "import torch"), pairs, partial(tick, "start"))
-    mean, around = _mean_and_error([ours - theirs for ours, theirs in times])
+    beyond = [ours - theirs for ours, theirs in times]
     ours, theirs = (statistics.fmean(column) for column in zip(*times, strict=True))
-    return Finding(
-        "seconds of the command beyond `import torch`",
-        "import torch",
-        mean,
-        mean - around,
-        mean + around,
-        promise=f"at most {MAX_SECONDS} s",
-        kept=mean <= MAX_SECONDS,
-        detail=f"`{COMMAND}`: {ours:.2f} s against {theirs:.2f} s; {len(times)} pairs, alternately",
-    )
+    detail = f"`{COMMAND}`: {ours:.2f} s against {theirs:.2f} s; {len(times)} pairs, alternately"
+    return _describe("seconds of the command beyond `import torch`", "import torch", beyond, MAX_SECONDS, detail)
 
 
 # Processes, and the cells of each such study: a multiple of them, so that no process is idle at the end.

@@ -1,0 +1,55 @@
+"""What takes the place of a GPU's graphs, and of a machine that dies."""
+
+import hashlib
+from types import SimpleNamespace
+
+import torch
+
+from anaphor.cuda_graphs import CUDAGraphs
+from anaphor.mixers.base import tensors_of
+from anaphor.training.trainer import NullCallback
+
+
+class ReplayedGraphs(CUDAGraphs):
+    """Without a GPU: a replay calls the function again, on the tensors and into the tensors that were captured."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.weights, self.replays = list(model.parameters()), 0
+
+    def setup(self):
+        pass
+
+    def warm_up(self, run, group, carry):
+        return run(group, carry)
+
+    def record(self, function):
+        before = [weight.detach().clone() for weight in self.weights]
+        made = function()
+        with torch.no_grad():  # a capture does no work
+            torch._foreach_copy_(self.weights, before)
+
+        def replay():
+            self.replays += 1
+            for ours, theirs in zip(tensors_of(made), list(tensors_of(function())), strict=True):
+                ours.copy_(theirs)
+
+        return SimpleNamespace(replay=replay), made
+
+
+class Interrupted(NullCallback):
+    """Dies at a step, as a machine does."""
+
+    def __init__(self, step):
+        self.left = step
+
+    def on_step(self, progress, loss, count):
+        self.left -= 1
+        if self.left < 0:
+            raise ChildProcessError
+
+
+def weights(out):
+    """The newest checkpoint of a run: its name, and a digest of its weights."""
+    last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
+    return last.name, hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
