@@ -57,7 +57,9 @@ def _measure_time_outside(pairs: int, tick: Callable[[str], None]) -> Finding:
             tick("start")
     peer = "none: by the clock, less the seconds of training"
     detail = f"`{GPU_COMMAND}`, caches warm; {pairs} runs"
-    return _describe("seconds of the command outside training, on a GPU", peer, outside[1:], MAX_OUTSIDE_SECONDS, detail)
+    return _describe(
+        "seconds of the command outside training, on a GPU", peer, outside[1:], MAX_OUTSIDE_SECONDS, detail
+    )
 
 
 def _describe(what: str, peer: str, seconds: Sequence[float], most: float, detail: str) -> Finding:
