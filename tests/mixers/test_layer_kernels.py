@@ -61,10 +61,36 @@ def test_the_result_has_the_type_that_is_asked_for_and_gradients_have_their_own(
     assert all(one.dtype == torch.float32 for one in torch.autograd.grad(y.sum(), (x, weight, bias)))
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (700, 5), (130, 200)])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (700, 5), (130, 200), (2100, 3)])
 def test_the_sum_over_rows_is_torchs(rows, width):
     (x,) = drawn((rows, width))
     torch.testing.assert_close(kernels.sum_rows(x).double(), x.double().sum(0), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("tokens", "width"), [((), 4), ((3,), 1), ((5, 2, 5, 5, 2, 7), 6), (tuple(range(70)) * 2, 3)])
+def test_merged_rows_are_those_of_a_coalesced_gradient_and_zeros(tokens, width):
+    indices = torch.tensor(tokens, dtype=torch.int64, device=DEVICE)
+    rows = torch.randn(len(tokens), width).to(DEVICE, torch.float32)
+    merged = kernels.merge_rows(indices, rows)
+    wanted = torch.zeros(80, width, device=DEVICE, dtype=torch.float64).index_add_(0, indices, rows.double())
+    first = [token not in tokens[:place] for place, token in enumerate(tokens)]
+    assert not merged[~torch.tensor(first, dtype=torch.bool, device=DEVICE)].any()
+    found = torch.zeros_like(wanted).index_add_(0, indices, merged.double())
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
+    monkeypatch.setattr(kernels, "MIN_SIZE", 20)
+    large, small, strided, table = weights = drawn((7, 5), (3,), (6, 4), (9, 2))
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]], device=DEVICE, dtype=torch.float32)
+    large.grad, small.grad = torch.randn_like(large), torch.randn_like(small)
+    strided.grad = torch.randn_like(strided.t()).t()
+    places = torch.tensor([[4, 0, 4]], device=DEVICE)
+    table.grad = torch.sparse_coo_tensor(places, rows, table.shape, is_coalesced=True, check_invariants=False)
+    wanted = [weight.detach().double() - 0.25 * weight.grad.to_dense().double() for weight in weights]
+    kernels.subtract(weights, torch.tensor(0.25, device=DEVICE))
+    for weight, expected in zip(weights, wanted, strict=True):
+        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_linear_map_and_its_gradients_are_those_of_torch():

@@ -13,7 +13,8 @@ from anaphor.errors import CheckpointError, ConfigError
 from anaphor.models import build, build_seq2seq
 from anaphor.registry import register_optimizer
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training import checkpoint, optimizers
+from anaphor.training import checkpoint
+from anaphor.training import step as step_module
 from anaphor.training.build import build_experiment, build_step
 from anaphor.training.muon import Muon, orthogonalise
 from anaphor.training.optimizers import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
@@ -451,7 +452,7 @@ def test_a_sparse_gradient_of_the_embeddings_learns_what_a_dense_one_does(tied, 
     )
 
     def learned(rows):
-        monkeypatch.setattr(optimizers, "MIN_SPARSE_ROWS", rows)
+        monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", rows)
         torch.manual_seed(0)
         experiment = build_experiment(spec)
         experiment.model.train()
@@ -473,8 +474,8 @@ def test_a_sparse_gradient_of_the_embeddings_learns_what_a_dense_one_does(tied, 
 
 @pytest.mark.parametrize("changes", [{"momentum": 0.5}, {"weight_decay": 0.1}, {"optimizer": "adamw", "lr": 0.01}])
 def test_only_plain_sgd_leaves_rows_without_a_gradient_alone(changes, monkeypatch):
-    monkeypatch.setattr(optimizers, "MIN_SPARSE_ROWS", 1)
+    monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", 1)
     model = small()
     spec = OptimizerSpec(optimizer="sgd", lr=0.5)
-    assert build_optimizer(spec, model).sparse_embeddings(model)
-    assert not build_optimizer(replace(spec, **changes), model).sparse_embeddings(model)
+    assert step_module.sparse_embeddings(model, build_optimizer(spec, model))
+    assert not step_module.sparse_embeddings(model, build_optimizer(replace(spec, **changes), model))

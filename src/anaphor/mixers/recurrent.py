@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from anaphor.config import look_up
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.kernels import load_kernels
+from anaphor.mixers.layers import linear
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, required
 from anaphor.taps import Tap
 
@@ -320,7 +321,7 @@ class LSTM(Recurrent):
         if kernels is None or not kernels.is_faster(x, self.width_out):
             return super()._run(x, before, weights)
         w_ih, w_hh, b_ih, b_hh = weights
-        gate_inputs = F.linear(x, w_ih, b_ih + b_hh)
+        gate_inputs = linear(x, w_ih, b_ih + b_hh, self.training)
         hiddens, c = kernels.recurrence(gate_inputs, *(tensor.squeeze(0) for tensor in before), w_hh)
         return hiddens[:, 1:], (hiddens[None, :, -1], c[None])
 

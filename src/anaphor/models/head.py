@@ -48,11 +48,15 @@ class Head(nn.Module):
         self._tied_to = (embedding,)  # in a tuple, so that it is not registered a second time
 
     @property
+    def tied_to(self) -> nn.Embedding | None:
+        return self._tied_to[0]
+
+    @property
     def weight(self) -> Tensor:
         """[V, D]"""
         if self.own is not None:
             return self.own
-        (embedding,) = self._tied_to
+        embedding = self.tied_to
         assert embedding is not None, "a head without a matrix of its own is tied"
         return embedding.table() if isinstance(embedding, NgramEmbedding) else embedding.weight
 
@@ -176,7 +180,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         device = features.device.type
         # Autocast does not reach into a custom function, so its type is applied here.
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
-        matrix, constant = _aligned(weight.to(dtype)), None if bias is None else _aligned(bias.to(dtype))
+        matrix, constant = _aligned(weight, dtype), None if bias is None else _aligned(bias, dtype)
         vocabulary = len(weight)
         # Sums over all tokens: a narrow type would lose the contributions of single tokens.
         sum_dtype = torch.promote_types(weight.dtype, torch.float32)
@@ -327,10 +331,14 @@ def _compute_logits(x: Tensor, matrix: Tensor, constant: Tensor | None, out: Ten
     return torch.addmm(constant, x, matrix.t(), out=out)
 
 
-def _aligned(matrix: Tensor) -> Tensor:
-    """With rows of zeros added for tensor cores."""
-    missing = -len(matrix) % ALIGNMENT if matrix.is_cuda else 0
-    return F.pad(matrix, (0, 0) * (matrix.ndim - 1) + (0, missing)) if missing else matrix
+def _aligned(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the given type, with rows of zeros added for tensor cores."""
+    rows, missing = len(matrix), -len(matrix) % ALIGNMENT if matrix.is_cuda else 0
+    if not missing:
+        return matrix.to(dtype)
+    padded = matrix.new_empty(rows + missing, *matrix.shape[1:], dtype=dtype)
+    padded[:rows], padded[rows:] = matrix, 0
+    return padded
 
 
 def _buffer_dtype(matrix: Tensor) -> torch.dtype:

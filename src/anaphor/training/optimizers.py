@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
+from anaphor.mixers.layers import layer_kernels
 from anaphor.models.head import Head
 from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
@@ -26,9 +28,6 @@ from anaphor.training.spec import RunSpec
 from anaphor.training.state_dicts import OPTIMIZER_STATE, load_optimizer_state, optimizer_state
 
 TorchOptimizer = torch.optim.Optimizer
-
-MIN_SPARSE_ROWS = 4096
-"""Rows of an embedding from which on a gradient of those that a batch has is faster than one of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,8 +252,6 @@ class Optimizer:
         """The learning rate of the next step, before any layer's factor."""
         self.capturable = capturable
         """Whether `step` may be captured in a CUDA graph."""
-        self.is_linear = all(_is_linear(part) for part in self.parts)
-        """Whether an update is a multiple of the gradient, so that a weight without one stays as it is."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -263,17 +260,19 @@ class Optimizer:
     def step(self, factor: Tensor | None = None) -> None:
         """Update the weights by the gradients, or by `factor` times them, which is what clipping asks for."""
         for part in self.parts:
-            if factor is None:
+            if (kernels := _update_kernels(part)) is not None:
+                for group in part.param_groups:
+                    rate = group["lr"] if factor is None else group["lr"] * factor
+                    kernels.subtract([weight for weight in group["params"] if weight.grad is not None], rate)
+            elif factor is None:
                 _step(part)
             else:
                 _step_scaled(part, factor)
 
-    def sparse_embeddings(self, model: nn.Module) -> list[nn.Embedding]:
-        """Embeddings that may have a sparse gradient, and are large enough to gain by it."""
-        if not self.is_linear:
-            return []
-        embeddings = (part for part in model.modules() if isinstance(part, nn.Embedding))
-        return [part for part in embeddings if part.num_embeddings >= MIN_SPARSE_ROWS]
+    @property
+    def takes_sparse_gradients(self) -> bool:
+        """Whether a weight without a gradient stays as it is, and an update may be of some rows only."""
+        return all(_is_linear(part) and (_update_kernels(part) or not part.defaults["fused"]) for part in self.parts)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts:
@@ -334,11 +333,19 @@ def _step_scaled(part: Any, factor: Tensor) -> None:
 
 
 def _is_linear(part: TorchOptimizer) -> bool:
-    """Whether it subtracts a multiple of the gradient, and nothing else, with a learning rate on the host."""
-    return type(part) is torch.optim.SGD and not any(
-        group["momentum"] or group["weight_decay"] or group["fused"] or isinstance(group["lr"], Tensor)
-        for group in part.param_groups
-    )
+    """Whether it subtracts a multiple of the gradient, and nothing else."""
+    others = ("momentum", "weight_decay", "maximize")
+    return type(part) is torch.optim.SGD and not any(group[name] for group in part.param_groups for name in others)
+
+
+def _update_kernels(part: TorchOptimizer) -> ModuleType | None:
+    """Our kernels for a plain update on a GPU. Torch's would write the scaled gradients back, which nobody reads."""
+    weights = [weight for group in part.param_groups for weight in group["params"]]
+    if not _is_linear(part) or _has_step_hooks(part):
+        return None
+    if not all(weight.is_cuda and weight.dtype == torch.float32 for weight in weights):
+        return None
+    return layer_kernels(weights[0].device)
 
 
 def _has_step_hooks(part: TorchOptimizer) -> bool:

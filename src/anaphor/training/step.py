@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.cuda_graphs import CUDAGraphs, Graph, Key
+from anaphor.mixers.layers import layer_kernels
+from anaphor.models.head import Head
 from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import Optimizer
 
@@ -76,6 +78,24 @@ def tf32_matmul() -> Iterator[None]:
         matmul.fp32_precision = before
 
 
+MIN_SPARSE_ROWS = 4096
+"""Rows of an embedding from which on a gradient of those that a batch has is faster than one of all."""
+
+
+def sparse_embeddings(model: nn.Module, optimizer: Optimizer) -> list[nn.Embedding]:
+    """Embeddings that may have a sparse gradient, and are large enough to gain by it."""
+    if not optimizer.takes_sparse_gradients:
+        return []
+    embeddings = [part for part in model.modules() if isinstance(part, nn.Embedding)]
+    # A GPU would add their rows to a head's dense gradient in any order.
+    tied = [part.tied_to for part in model.modules() if isinstance(part, Head)]
+    return [
+        part
+        for part in embeddings
+        if part.num_embeddings >= MIN_SPARSE_ROWS and not (part.weight.is_cuda and part in tied)
+    ]
+
+
 @contextmanager
 def sparse_gradients(embeddings: Sequence[nn.Embedding]) -> Iterator[None]:
     """What these embeddings give inside the block has gradients of the rows that were read, without all the zeros."""
@@ -113,7 +133,7 @@ class Step:
         amount: Tensor | int = sum(batch.amount for batch in group)
         total: Tensor | float = 0.0
         for batch in group:
-            with self.autocast(), sparse_gradients(self.optimizer.sparse_embeddings(model)):
+            with self.autocast(), sparse_gradients(sparse_embeddings(model, self.optimizer)):
                 loss, carry = self.experiment.loss(batch, carry)
             (loss.objective / amount).backward()
             total = total + loss.total.detach()
@@ -131,9 +151,19 @@ def _gradients(model: nn.Module) -> dict[str, Tensor]:
         if weight.grad is None:
             continue
         if weight.grad.is_sparse:
-            weight.grad = weight.grad.coalesce()
+            weight.grad = _coalesce(weight.grad)
         gradients[name] = weight.grad.values() if weight.grad.is_sparse else weight.grad
     return gradients
+
+
+def _coalesce(gradient: Tensor) -> Tensor:
+    """A sparse gradient in which each row occurs once; on a GPU rows of zeros take the place of further ones, because
+    torch would wait until it knows their number."""
+    kernels = layer_kernels(gradient.device) if gradient.is_cuda else None
+    if kernels is None:
+        return gradient.coalesce()
+    rows = kernels.merge_rows(gradient._indices()[0], gradient._values())
+    return torch.sparse_coo_tensor(gradient._indices(), rows, gradient.shape, is_coalesced=True, check_invariants=False)
 
 
 def _clip_factor(norms: Tensor, clip: float) -> Tensor:

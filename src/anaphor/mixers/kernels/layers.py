@@ -1,15 +1,17 @@
-"""Layer norm, and the gradient of a linear map's bias, in training on a GPU: kernels in Triton.
+"""Layer norm, gradients of biases and of embeddings, and plain updates, in training on a GPU: kernels in Triton.
 
 Under autocast torch's layer norm reads and writes single precision, so that kernels which do nothing but convert come
 before and after it, and the gradients of its weights take longer than the rest of its backward pass. Here values are
 converted where they are loaded and stored, and the backward pass reads everything once. The gradient of a bias is a sum
-over all tokens, which torch's general reduction does at a third of the memory's speed. Tests compare all with torch's.
+over all tokens, which torch's general reduction does at a third of the memory's speed. A plain update of weights reads
+and writes no more than it must. Tests compare all with torch's.
 
 Triton comes with torch where there is a GPU: import this module only where that is known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -26,12 +28,18 @@ TILE = 2048
 """Values that a program holds at once, unless one row has more."""
 MIN_CAPABILITY = 8
 """Major version: from Ampere on there is bfloat16."""
-MIN_ROWS = 4096
+MIN_ROWS = 256
 """Tokens of a batch from which on the sum over them is worth a kernel."""
 LOSS_BLOCK = 4096
 """Logits of a token that are read at once."""
 SUM_ROWS, SUM_COLUMNS = 64, 128
 """Values of a matrix that are added up at once."""
+FEW_ROWS = 2048
+"""Up to here one program adds up all rows, of a quarter of the columns and four times the rows at once."""
+MIN_SIZE = 1 << 18
+"""Numbers of a weight from which on its update is worth a kernel; smaller ones are updated together."""
+UPDATE_BLOCK = 4096
+"""Numbers of a weight that a program updates."""
 
 
 def is_supported(device: torch.device) -> bool:
@@ -129,12 +137,48 @@ def sum_rows(x: Tensor) -> Tensor:
     """Sum over the rows of a matrix in single precision. [N, D] -> [D]"""
     x = x.contiguous()
     rows, width = x.shape
-    across = triton.cdiv(width, SUM_COLUMNS)
+    tall = 4 if rows <= FEW_ROWS else 1
+    sizes = {"WIDTH": width, "ROWS": SUM_ROWS * tall, "COLUMNS": SUM_COLUMNS // tall}
+    across = triton.cdiv(width, sizes["COLUMNS"])
     # Each program adds up every so many-th block of rows; the few sums are added in a fixed order.
-    parts = min(triton.cdiv(rows, SUM_ROWS), max(1, _programs(x.device) // across))
+    parts = 1 if rows <= FEW_ROWS else min(triton.cdiv(rows, SUM_ROWS), max(1, _programs(x.device) // across))
     sums = torch.empty(parts, width, device=x.device, dtype=torch.float32)
-    _sum_rows[(across, parts)](x, sums, rows, parts, WIDTH=width, ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS)
-    return sums.sum(0)
+    _sum_rows[(across, parts)](x, sums, rows, parts, **sizes)
+    return sums[0] if parts == 1 else sums.sum(0)
+
+
+def merge_rows(indices: Tensor, rows: Tensor) -> Tensor:
+    """Rows of the same index added up at its first place, zeros at its others. Their number stays the same, so that no
+    value must be read on the host. [N], [N, D] -> [N, D]"""
+    merged = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    if len(rows):
+        sizes = {"WIDTH": rows.shape[1], "COLUMNS": triton.next_power_of_2(rows.shape[1])}
+        _merge_rows[(len(rows),)](indices.contiguous(), rows.contiguous(), merged, len(rows), **sizes, BLOCK=64, ROWS=8)
+    return merged
+
+
+@torch.no_grad()
+def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
+    """Each weight minus `rate` times its gradient, in place. In a sparse gradient each row occurs once, but for rows of
+    zeros."""
+    if not weights:
+        return
+    rate = torch.as_tensor(rate, dtype=torch.float32, device=weights[0].device)
+    small: list[Tensor] = []
+    steps: list[Tensor] = []
+    for weight in weights:
+        gradient = weight.grad
+        assert gradient is not None, "all weights have a gradient"
+        if gradient.is_sparse:
+            weight.index_add_(0, gradient._indices()[0], gradient._values() * -rate)
+        elif weight.numel() < MIN_SIZE or not (weight.is_contiguous() and gradient.is_contiguous()):
+            small.append(weight)
+            steps.append(gradient)
+        else:
+            size = weight.numel()
+            _subtract[(triton.cdiv(size, UPDATE_BLOCK),)](weight, gradient, rate, size, BLOCK=UPDATE_BLOCK, num_warps=8)
+    if small:
+        torch._foreach_sub_(small, list(torch._foreach_mul(steps, rate)))
 
 
 def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, ignore_index: int) -> Tensor:
@@ -234,6 +278,40 @@ def _sum_rows(x, sums, rows, parts, WIDTH: tl.constexpr, ROWS: tl.constexpr, COL
         total += tl.load(x + row[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(tl.float32)
         first += parts * ROWS
     tl.store(sums + tl.program_id(1) * WIDTH + column, tl.sum(total, axis=0), mask=is_column)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _merge_rows(
+    indices, rows, merged, count,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    here = tl.program_id(0)
+    own = tl.load(indices + here)
+    earlier = tl.zeros((BLOCK,), dtype=tl.int32)
+    first = 0
+    while first < here:
+        at = first + tl.arange(0, BLOCK)
+        earlier += (tl.load(indices + at, mask=at < here, other=-1) == own).to(tl.int32)
+        first += BLOCK
+    column = tl.arange(0, COLUMNS)
+    is_column = column < WIDTH
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    # Where an earlier row has the same index, that one's program adds this row.
+    first = tl.where(tl.sum(earlier, axis=0) == 0, here, count)
+    while first < count:
+        at = first + tl.arange(0, ROWS)
+        same = tl.load(indices + at, mask=at < count, other=-1) == own
+        inside = same[:, None] & is_column[None, :]
+        total += tl.load(rows + at[:, None].to(tl.int64) * WIDTH + column[None, :], mask=inside, other=0.0)
+        first += ROWS
+    tl.store(merged + here.to(tl.int64) * WIDTH + column, tl.sum(total, axis=0), mask=is_column)
+
+
+@triton.jit(do_not_specialize=["size"])
+def _subtract(weight, gradient, rate, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    step = tl.load(rate) * tl.load(gradient + at, mask=at < size, other=0.0)
+    tl.store(weight + at, tl.load(weight + at, mask=at < size, other=0.0) - step, mask=at < size)
 
 
 @triton.jit
