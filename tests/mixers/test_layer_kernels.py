@@ -86,8 +86,9 @@ def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
     large.grad, small.grad = torch.randn_like(large), torch.randn_like(small)
     strided.grad = torch.randn_like(strided.t()).t()
     places = torch.tensor([[4, 0, 4]], device=DEVICE)
-    table.grad = torch.sparse_coo_tensor(places, rows, table.shape, is_coalesced=True, check_invariants=False)
-    wanted = [weight.detach().double() - 0.25 * weight.grad.to_dense().double() for weight in weights]
+    table.grad = torch.sparse_coo_tensor(places, rows, table.shape, check_invariants=True)._coalesced_(True)
+    gradients = [large.grad, small.grad, strided.grad, torch.zeros_like(table).index_add(0, places[0], rows)]
+    wanted = [w.detach().double() - 0.25 * g.double() for w, g in zip(weights, gradients, strict=True)]
     kernels.subtract(weights, torch.tensor(0.25, device=DEVICE))
     for weight, expected in zip(weights, wanted, strict=True):
         torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-6, atol=1e-6)
@@ -109,10 +110,24 @@ def test_a_frozen_weight_gets_no_gradient():
     torch.testing.assert_close(bias.grad, torch.full_like(bias, 5.0))
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, True), (torch.bfloat16, True), (torch.float64, False)])
-def test_a_linear_map_in_double_precision_is_left_to_torch_as_autocast_does(dtype, expected):
-    with torch.autocast(DEVICE.type, torch.bfloat16):
-        assert kernels.is_worthwhile(torch.zeros(kernels.MIN_ROWS, 1, dtype=dtype, device=DEVICE)) == expected
+@pytest.mark.parametrize(
+    ("dtype", "autocast", "expected"),
+    [
+        (torch.float32, True, True),
+        (torch.bfloat16, True, True),
+        (torch.float64, True, False),
+        (torch.float32, False, True),
+        (torch.bfloat16, False, False),
+        (torch.float64, False, False),
+    ],
+)
+def test_a_linear_map_is_left_to_torch_in_double_precision_and_where_types_differ(dtype, autocast, expected):
+    x, weight = (
+        torch.zeros(kernels.MIN_ROWS, 1, dtype=dtype, device=DEVICE),
+        torch.zeros(1, 1).to(DEVICE, torch.float32),
+    )
+    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=autocast):
+        assert kernels.is_worthwhile(x, weight) == expected
 
 
 @pytest.mark.parametrize(("rows", "vocabulary", "width"), [(5, 3, 8), (3, 5000, 5000), (1, 1, 1)])
@@ -190,7 +205,7 @@ def test_a_linear_map_in_training_takes_them_and_is_near_to_torchs():
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(64, 65, 384, device=DEVICE, dtype=torch.float32)
     with torch.autocast("cuda", torch.bfloat16):
-        assert kernels.is_worthwhile(x)
+        assert kernels.is_worthwhile(x, ours.weight)
         mine, other = ours(x), theirs(x)
     assert type(mine.grad_fn) is not type(other.grad_fn)
     torch.testing.assert_close(mine, other)

@@ -34,7 +34,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Linear(nn.Linear):
-    """As torch's. Under autocast the gradient of its bias is added up by a kernel of ours."""
+    """As torch's. In training on a GPU the gradient of its bias is added up by a kernel of ours."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias, self.training)
@@ -43,7 +43,9 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, training: bool) -> Tensor:
     """The same with given weights. [..., D] -> [..., E]"""
     kernels = layer_kernels(x.device) if x.is_cuda and training else None
-    if kernels is None or bias is None or not kernels.is_worthwhile(x):
+    if kernels is None or bias is None or not kernels.is_worthwhile(x, weight):
         return F.linear(x, weight, bias)
-    y: Tensor = kernels.linear(x, weight, bias, torch.get_autocast_dtype(x.device.type))
+    device = x.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    y: Tensor = kernels.linear(x, weight, bias, dtype)
     return y

@@ -162,8 +162,8 @@ def _coalesce(gradient: Tensor) -> Tensor:
     kernels = layer_kernels(gradient.device) if gradient.is_cuda else None
     if kernels is None:
         return gradient.coalesce()
-    rows = kernels.merge_rows(gradient._indices()[0], gradient._values())
-    return torch.sparse_coo_tensor(gradient._indices(), rows, gradient.shape, is_coalesced=True, check_invariants=False)
+    gradient._values().copy_(kernels.merge_rows(gradient._indices()[0], gradient._values()))
+    return gradient._coalesced_(True)
 
 
 def _clip_factor(norms: Tensor, clip: float) -> Tensor:

@@ -36,10 +36,13 @@ SUM_ROWS, SUM_COLUMNS = 64, 128
 """Values of a matrix that are added up at once."""
 FEW_ROWS = 2048
 """Up to here one program adds up all rows, of a quarter of the columns and four times the rows at once."""
-MIN_SIZE = 1 << 18
-"""Numbers of a weight from which on its update is worth a kernel; smaller ones are updated together."""
+MIN_SIZE = 1 << 13
+"""Numbers of a weight from which on it is updated by a kernel of its own. Smaller ones are updated together by torch,
+which gives 65,536 numbers to one block of threads: too many for few weights."""
 UPDATE_BLOCK = 4096
 """Numbers of a weight that a program updates."""
+MERGE_BLOCK = 512
+"""Indices of rows that are compared at once."""
 
 
 def is_supported(device: torch.device) -> bool:
@@ -57,11 +60,11 @@ def can_normalize(x: Tensor) -> bool:
     return x.dtype in DTYPES and 0 < x.shape[-1] <= MAX_WIDTH and x.numel() > 0
 
 
-def is_worthwhile(x: Tensor) -> bool:
+def is_worthwhile(x: Tensor, weight: Tensor) -> bool:
     """Whether `linear` is faster than torch's for that input, under the present autocast."""
-    # Autocast leaves double precision alone.
-    is_cast = torch.is_autocast_enabled(x.device.type) and x.dtype in DTYPES
-    return is_cast and x.numel() >= MIN_ROWS * x.shape[-1] > 0
+    is_cast = torch.is_autocast_enabled(x.device.type)  # which leaves double precision alone
+    is_valid = x.dtype in DTYPES and (is_cast or x.dtype == weight.dtype)
+    return is_valid and x.numel() >= MIN_ROWS * x.shape[-1] > 0
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -153,7 +156,8 @@ def merge_rows(indices: Tensor, rows: Tensor) -> Tensor:
     merged = torch.empty_like(rows, memory_format=torch.contiguous_format)
     if len(rows):
         sizes = {"WIDTH": rows.shape[1], "COLUMNS": triton.next_power_of_2(rows.shape[1])}
-        _merge_rows[(len(rows),)](indices.contiguous(), rows.contiguous(), merged, len(rows), **sizes, BLOCK=64, ROWS=8)
+        tensors = indices.contiguous(), rows.contiguous(), merged
+        _merge_rows[(len(rows),)](*tensors, len(rows), **sizes, BLOCK=MERGE_BLOCK, num_warps=1)
     return merged
 
 
@@ -281,30 +285,22 @@ def _sum_rows(x, sums, rows, parts, WIDTH: tl.constexpr, ROWS: tl.constexpr, COL
 
 
 @triton.jit(do_not_specialize=["count"])
-def _merge_rows(
-    indices, rows, merged, count,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
+def _merge_rows(indices, rows, merged, count, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
     here = tl.program_id(0)
     own = tl.load(indices + here)
-    earlier = tl.zeros((BLOCK,), dtype=tl.int32)
-    first = 0
-    while first < here:
-        at = first + tl.arange(0, BLOCK)
-        earlier += (tl.load(indices + at, mask=at < here, other=-1) == own).to(tl.int32)
-        first += BLOCK
     column = tl.arange(0, COLUMNS)
-    is_column = column < WIDTH
-    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    # Where an earlier row has the same index, that one's program adds this row.
-    first = tl.where(tl.sum(earlier, axis=0) == 0, here, count)
+    total = tl.zeros((COLUMNS,), dtype=tl.float32)
+    first = here * 0
     while first < count:
-        at = first + tl.arange(0, ROWS)
+        at = first + tl.arange(0, BLOCK)
         same = tl.load(indices + at, mask=at < count, other=-1) == own
-        inside = same[:, None] & is_column[None, :]
-        total += tl.load(rows + at[:, None].to(tl.int64) * WIDTH + column[None, :], mask=inside, other=0.0)
-        first += ROWS
-    tl.store(merged + here.to(tl.int64) * WIDTH + column, tl.sum(total, axis=0), mask=is_column)
+        place = tl.min(tl.where(same, at, count), axis=0)
+        # Where an earlier row has the same index, that one's program adds this row.
+        first = tl.where(place < here, count, first + BLOCK)
+        while (place >= here) & (place < count):
+            total += tl.load(rows + place.to(tl.int64) * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+            place = tl.min(tl.where(same & (at > place), at, count), axis=0)
+    tl.store(merged + here.to(tl.int64) * WIDTH + column, total.to(merged.dtype.element_ty), mask=column < WIDTH)
 
 
 @triton.jit(do_not_specialize=["size"])
