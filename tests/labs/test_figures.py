@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anaphor import draw
-from anaphor.draw import cells
+from anaphor.draw import cells, line_style
 
 
 def size_of(path) -> tuple[int, int]:
@@ -73,3 +73,9 @@ def test_a_setting_without_a_quantity_leaves_its_panel_empty(monkeypatch):
     (top_a, top_b, bottom_a, bottom_b) = found[0].axes
     assert [axes.get_title() for axes in (top_a, top_b)] == ["a", "b"]
     assert [len(axes.lines) for axes in (top_a, top_b, bottom_a, bottom_b)] == [1, 1, 0, 1]
+
+
+def test_lines_of_the_same_color_have_other_styles_and_markers():
+    styles = [line_style(number) for number in range(40)]
+    for key in ("linestyle", "marker"):
+        assert len({(style["color"], style[key]) for style in styles}) == len(styles)

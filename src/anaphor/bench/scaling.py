@@ -56,7 +56,7 @@ MAX_WARM_UP = 8
 """Passes before, at most: until all steps are captured."""
 POINT_SECONDS = 20.0
 """A batch size whose warm-up is predicted to take longer is skipped; after so many seconds no more passes are timed."""
-RECIPE_SECONDS, SEARCH_SECONDS = 150.0, 60.0
+RECIPE_SECONDS, SEARCH_SECONDS = 300.0, 60.0
 """Time limits of all recipes, and of the search for the largest model; what is left then is not measured."""
 
 

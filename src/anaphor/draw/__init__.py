@@ -23,6 +23,16 @@ LEAST_RANGE = 0.1  # of values without intervals, relative to their size: smalle
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
 
+def line_style(number: int) -> dict[str, Any]:
+    """Color, line style and marker of a line. The eighth has the first one's color again, with the next style."""
+    place = number + number // len(COLORS)
+    return {
+        "color": COLORS[number % len(COLORS)],
+        "linestyle": STYLES[place % len(STYLES)],
+        "marker": MARKERS[place % len(MARKERS)],
+    }
+
+
 def curves(
     series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     path: Path,
@@ -38,8 +48,8 @@ def curves(
     figure, axes = _canvas()
     for index, (name, (x, y)) in enumerate(series.items()):
         # Few points are marked; a single one would not be visible otherwise.
-        style = {"color": COLORS[index % len(COLORS)], "linestyle": STYLES[index % len(STYLES)]}
-        axes.plot(x, y, label=name, marker="o" if len(x) <= MAX_TICKS else None, markersize=4, **style)
+        style = line_style(index) | {"marker": "o" if len(x) <= MAX_TICKS else None}
+        axes.plot(x, y, label=name, markersize=4, **style)
     axes.set(xlabel=x_label, ylabel=y_label, title=title)
     axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
     values = sorted({value for x, _ in series.values() for value in x})
@@ -236,9 +246,8 @@ def bands(
 
 
 def _band(axes: Any, line: Line, number: int) -> Any:
-    style = {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
-    linestyle = STYLES[number % len(STYLES)] if line.joined else "none"
-    (handle,) = axes.plot(line.x, line.middle, linestyle=linestyle, **style)
+    style = line_style(number) if line.joined else line_style(number) | {"linestyle": "none"}
+    (handle,) = axes.plot(line.x, line.middle, markersize=5, **style)
     if len(line.low) and line.joined:
         axes.fill_between(line.x, line.low, line.high, color=style["color"], alpha=0.15, linewidth=0)
     if len(line.low):  # a band around a single point is invisible
@@ -322,12 +331,12 @@ def learning_curves(
         grid[place, 0].set_ylabel(y_label)
         for axes, title in zip(grid[place], titles, strict=True):
             for number, (name, runs) in enumerate(panels.get(title, {}).items()):
-                style: dict[str, Any] = {"color": COLORS[number], "linestyle": STYLES[number]}
+                style = line_style(number)
                 for run in runs if len(runs) > 1 else ():
-                    axes.plot(*zip(*run.items(), strict=True), linewidth=0.8, alpha=0.35, **style)
+                    axes.plot(*zip(*run.items(), strict=True), linewidth=0.8, alpha=0.35, **style | {"marker": None})
                 common = sorted(set.intersection(*map(set, runs)))
                 mean = [sum(run[x] for run in runs) / len(runs) for x in common]
-                (handles[name],) = axes.plot(common, mean, marker=MARKERS[number], markersize=3.5, **style)
+                (handles[name],) = axes.plot(common, mean, markersize=3.5, **style)
             axes.set_title("" if place else textwrap.fill(title, 40), fontsize=10)
             axes.set_xlabel(x_label if place == len(rows) - 1 else "")
             axes.xaxis.get_major_locator().set_params(integer=True)

@@ -11,17 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.draw import (
-    COLORS,
-    MARKERS,
-    STYLES,
-    Panel,
-    heat_maps,
-    new_figure,
-    save_all,
-    set_log_ticks,
-    set_ticks,
-)
+from anaphor.draw import COLORS, Panel, heat_maps, line_style, new_figure, save_all, set_log_ticks, set_ticks
 
 PAGE_WIDTH = 9  # inches; more panels go below each other, so that their numbers stay readable
 
@@ -143,8 +133,7 @@ def curve_panels(
     axes = list(figure.subplots(lines, across, squeeze=False).flat)
     for one, (title, series) in zip(axes, panels.items(), strict=False):
         for number, (name, (x, y)) in enumerate(series.items()):
-            style = {"color": COLORS[number % len(COLORS)], "linestyle": STYLES[number % len(STYLES)]}
-            one.plot(x, y, label=name, marker=MARKERS[number % len(MARKERS)], markersize=5, **style)
+            one.plot(x, y, label=name, markersize=5, **line_style(number))
         one.set_title(title, fontsize=10)
         one.set(xlabel=x_label, ylabel=y_labels[title], xscale="log", yscale="log")
         set_ticks(one.xaxis, ticks)
