@@ -57,6 +57,8 @@ def curves(
         set_ticks(axes.xaxis, values, most=0 if integer_x else MAX_TICKS)
     elif integer_x or all(float(value).is_integer() for value in values):
         axes.xaxis.get_major_locator().set_params(integer=True)
+    if log_y:
+        set_log_ticks(axes.yaxis)
     if not (log_x or log_y):
         axes.ticklabel_format(useOffset=False)  # full numbers instead of an offset
         if len(values) == 1 and values[0] > 0:  # widen the y range, or rounding differences would fill the figure
