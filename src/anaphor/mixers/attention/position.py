@@ -73,7 +73,7 @@ class Sinusoidal(Position):
         self.width = sizes.width
 
     def exponents(self, dimension: Tensor) -> Tensor:
-        return dimension // 2 * 2 / self.width
+        return dimension // 2 * (2 / self.width)
 
     def embed(self, positions: Tensor) -> Tensor:
         exponents = self.exponents(torch.arange(self.width, device=positions.device, dtype=torch.float64))
@@ -203,14 +203,14 @@ def inverse_frequencies(exponents: Tensor) -> Tensor:
     In double, and computed at each call instead of kept as a buffer: a buffer would follow the model into single
     precision, where the angle of position 100,000 is off by a hundredth of a radian.
     """
-    return 10000.0**-exponents
+    return (exponents * -math.log(10000)).exp()
 
 
 def sinusoids(positions: Tensor, inv_freq: Tensor) -> Tensor:
     """Sine in even dimensions, cosine in odd ones. [...], [D] -> [..., D]"""
-    table = positions.new_empty(*positions.shape, len(inv_freq), dtype=inv_freq.dtype)
-    table[..., 0::2] = (positions[..., None] * inv_freq[0::2]).sin()
-    table[..., 1::2] = (positions[..., None] * inv_freq[1::2]).cos()
+    table = positions[..., None] * inv_freq
+    table[..., 0::2].sin_()
+    table[..., 1::2].cos_()
     return table
 
 
