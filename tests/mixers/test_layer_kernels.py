@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from anaphor.mixers.layers import LayerNorm, Linear, layer_kernels
 from anaphor.models import head as head_module
 from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, full_cross_entropy
+from anaphor.tasks.translate.experiment import measure_divergence
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 from anaphor.mixers.kernels import layers as kernels
@@ -143,6 +144,24 @@ def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width):
     (gradient,) = torch.autograd.grad(wanted.sum(), real)
     torch.testing.assert_close(logits[:, :vocabulary].double(), gradient, rtol=1e-3, atol=1e-7)
     assert not logits[:, vocabulary:].any()
+
+
+@pytest.mark.parametrize(("rows", "vocabulary"), [(0, 5), (1, 1), (3, 7), (2, 5000)])
+def test_divergences_and_their_gradient_are_those_of_autograd(rows, vocabulary):
+    (logits,) = drawn((2 * rows, vocabulary))
+    wanted, ours = (4 * logits.detach().double() + 30).requires_grad_(), (4 * logits.detach() + 30).requires_grad_()
+    expected, found = measure_divergence(wanted), kernels.divergence(ours * 1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+    weights = torch.randn(rows, device=DEVICE)
+    (expected_gradient,) = torch.autograd.grad((expected * weights).sum(), wanted)
+    (gradient,) = torch.autograd.grad((found * weights.float()).sum(), ours)
+    torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_divergences_of_narrow_logits_are_computed_in_single_precision():
+    logits = 4 * torch.randn(6, 40).to(DEVICE, torch.bfloat16)
+    expected = measure_divergence(logits.double())
+    torch.testing.assert_close(kernels.divergence(logits.clone()).double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_target_outside_the_vocabulary_has_no_loss():

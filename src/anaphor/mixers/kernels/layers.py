@@ -1,4 +1,4 @@
-"""Layer norm, gradients of biases and of embeddings, and plain updates, in training on a GPU: kernels in Triton.
+"""Layer norm, losses, gradients of biases and embeddings, and plain updates, in training on a GPU: kernels in Triton.
 
 Under autocast torch's layer norm reads and writes single precision, so that kernels which do nothing but convert come
 before and after it, and the gradients of its weights take longer than the rest of its backward pass. Here values are
@@ -46,7 +46,6 @@ MERGE_BLOCK = 512
 
 
 def is_supported(device: torch.device) -> bool:
-    """Whether the kernels are made for a device."""
     return torch.cuda.get_device_capability(device)[0] >= MIN_CAPABILITY
 
 
@@ -169,7 +168,7 @@ def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
         return
     rate = torch.as_tensor(rate, dtype=torch.float32, device=weights[0].device)
     small: list[Tensor] = []
-    steps: list[Tensor] = []
+    steps: list[Tensor] = []  # their gradients
     for weight in weights:
         gradient = weight.grad
         assert gradient is not None, "all weights have a gradient"
@@ -199,14 +198,35 @@ def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, ignore
     return losses
 
 
+def divergence(logits: Tensor) -> Tensor:
+    """KL(P‖Q) + KL(Q‖P) of each row of the first half and that of the second; the gradient is written over the logits.
+    [2N, V] -> [N]"""
+    divergences: Tensor = _Divergence.apply(logits)  # type: ignore[no-untyped-call]
+    return divergences
+
+
+class _Divergence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        rows, width = len(logits) // 2, logits.shape[1]
+        found, gradient = torch.empty(rows, device=logits.device, dtype=torch.float32), logits.detach().contiguous()
+        if rows:
+            block = min(LOSS_BLOCK, triton.next_power_of_2(width))
+            _divergence_and_gradient[(rows,)](gradient, found, rows, WIDTH=width, BLOCK=block, num_warps=8)
+        ctx.save_for_backward(gradient)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (by_logits,) = ctx.saved_tensors
+        return torch.mul(by_logits, gradient.repeat(2)[:, None], out=torch.empty_like(by_logits))
+
+
 def _sizes(width: int) -> dict[str, int]:
     columns = triton.next_power_of_2(width)
-    return {
-        "WIDTH": width,
-        "COLUMNS": columns,
-        "ROWS": max(1, TILE // columns),
-        "num_warps": 4 if columns <= TILE else 8,
-    }
+    warps = 4 if columns <= TILE else 8
+    return {"WIDTH": width, "COLUMNS": columns, "ROWS": max(1, TILE // columns), "num_warps": warps}
 
 
 @cache
@@ -344,3 +364,37 @@ def _losses_and_gradient(
         values = tl.load(here + column, mask=column < VOCABULARY, other=-float("inf")).to(tl.float32)
         gradient = tl.where(column == target, -rest * scale, tl.exp(values - peak) * scale)
         tl.store(here + column, gradient.to(logits.dtype.element_ty), mask=column < WIDTH)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _divergence_and_gradient(logits, found, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    first, second = logits + row * WIDTH, logits + (row + rows) * WIDTH
+    # Of each lane: its largest logit, a sum of exponentials relative to it, and one weighted by differences of logits.
+    peak_p, peak_q = tl.full((BLOCK,), -1e30, dtype=tl.float32), tl.full((BLOCK,), -1e30, dtype=tl.float32)
+    sum_p, sum_q = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
+    weighted_p, weighted_q = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, WIDTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        a = tl.load(first + column, mask=column < WIDTH, other=-1e30).to(tl.float32)
+        b = tl.load(second + column, mask=column < WIDTH, other=-1e30).to(tl.float32)
+        higher_p, higher_q = tl.maximum(peak_p, a), tl.maximum(peak_q, b)
+        shrink_p, shrink_q = tl.exp(peak_p - higher_p), tl.exp(peak_q - higher_q)
+        p, q = (column < WIDTH) * tl.exp(a - higher_p), (column < WIDTH) * tl.exp(b - higher_q)
+        sum_p, sum_q = sum_p * shrink_p + p, sum_q * shrink_q + q
+        weighted_p, weighted_q = weighted_p * shrink_p + p * (a - b), weighted_q * shrink_q + q * (a - b)
+        peak_p, peak_q = higher_p, higher_q
+    top_p, top_q = tl.max(peak_p, axis=0), tl.max(peak_q, axis=0)
+    scale_p, scale_q = tl.exp(peak_p - top_p), tl.exp(peak_q - top_q)
+    total_p, total_q = tl.sum(sum_p * scale_p, axis=0), tl.sum(sum_q * scale_q, axis=0)
+    log_p, log_q = top_p + tl.log(total_p), top_q + tl.log(total_q)
+    p_to_q = tl.sum(weighted_p * scale_p, axis=0) / total_p - log_p + log_q  # KL(P‖Q)
+    q_to_p = log_p - log_q - tl.sum(weighted_q * scale_q, axis=0) / total_q
+    tl.store(found + row, p_to_q + q_to_p)
+    for start in range(0, WIDTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        a = tl.load(first + column, mask=column < WIDTH, other=0.0).to(tl.float32) - log_p
+        b = tl.load(second + column, mask=column < WIDTH, other=0.0).to(tl.float32) - log_q
+        p, q = tl.exp(a), tl.exp(b)
+        tl.store(first + column, (p * (a - b - p_to_q + 1) - q).to(logits.dtype.element_ty), mask=column < WIDTH)
+        tl.store(second + column, (q * (b - a - q_to_p + 1) - p).to(logits.dtype.element_ty), mask=column < WIDTH)

@@ -29,6 +29,7 @@ from anaphor.evaluation import eval_mode, report_progress
 from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossResult, LossTotal, Result, loss_result
+from anaphor.mixers.layers import layer_kernels
 from anaphor.models import Seq2Seq, Seq2SeqSpec
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
 from anaphor.registry import DATASETS
@@ -67,12 +68,20 @@ class RDrop:
         first pass, then those of the second. [2·B, T, D], [B, T] -> []"""
         if not self.weight:
             return None
-        logits: Tensor = head(features)
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        p, q = logits.to(wide).log_softmax(-1).chunk(2)  # [B, T, V] each
-        # KL(P‖Q) + KL(Q‖P): the difference of the logarithms, weighted by P - Q.
-        divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-        return self.weight / 4 * (divergence * (targets != IGNORE_INDEX)).sum()
+        divergences = measure_divergence(head(features).flatten(0, -2)).view(targets.shape)
+        return self.weight / 4 * (divergences * (targets != IGNORE_INDEX)).sum()
+
+
+def measure_divergence(logits: Tensor) -> Tensor:
+    """KL(P‖Q) + KL(Q‖P) of each row of the first half and that of the second; the logits may be overwritten.
+    [2N, V] -> [N]"""
+    kernels = layer_kernels(logits.device) if logits.is_cuda else None
+    if kernels is not None and logits.dtype in kernels.DTYPES:
+        divergences: Tensor = kernels.divergence(logits)
+        return divergences
+    p, q = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).chunk(2)
+    # The difference of the logarithms, weighted by P - Q.
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1)
 
 
 def build_rdrop(weight: float, model: Seq2SeqSpec) -> RDrop:
