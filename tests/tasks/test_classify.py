@@ -16,13 +16,15 @@ from anaphor.data.dataset import LABELED_COLUMNS
 from anaphor.data.negation import Negation
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import progress_listener
+from anaphor.metrics.result import training_metric
 from anaphor.models.presets import build_text_encoder
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
+from anaphor.training import checkpoint
 from anaphor.training.build import build_step
 from anaphor.training.finetune import check_vocabulary, initialize_from, load_initial, merged_weights
 from anaphor.training.run import execute
-from anaphor.training.run_folder import draw_curves
+from anaphor.training.run_folder import RunFolder, draw_curves
 from anaphor.training.trainer import NullCallback
 
 SMALL = {"data": "colors", "width": 16, "batch_size": 16, "device": "cpu", "dtype": "float32"}
@@ -42,6 +44,10 @@ def colors():
             for label in [("cold", "warm")[number % 2]]
         ]
     return InMemory("colors", rows, LABELED_COLUMNS)
+
+
+def read_metrics(out):
+    return RunFolder(out).read_metrics()
 
 
 @pytest.fixture(autouse=True)
@@ -101,9 +107,9 @@ def test_a_small_model_learns_and_its_result_has_all_scores(trained):
     assert 0 < result["padding_share"] < result["padding_share_at_max_length"] < 1
     names = {path.rpartition("/")[2] for path in result["figures"]}
     assert {"curves.png", "curves-loss.png", "learning.png", "learning.svg", "confusion.png"} <= names
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert all(0 <= line["valid"]["train_accuracy"] <= 1 for line in lines)
-    assert lines[-1]["valid"]["train_accuracy"] > 0.9
+    lines = read_metrics(out)
+    assert all(0 <= line["train_accuracy"] <= 1 for line in lines)
+    assert lines[-1]["train_accuracy"] > 0.9
 
 
 def test_predictions_have_labels_and_probabilities(trained, capsys):
@@ -256,6 +262,55 @@ def test_a_killed_fine_tuning_is_resumed_to_the_same_bits(trained, tmp_path, set
     if "freeze" in setting:
         assert not any(name.startswith(("embedder.", "layers.0.")) for name in changed)
         assert any(name.startswith("layers.1.") for name in changed)
+
+
+def test_the_training_accuracy_of_a_run_that_was_stopped_between_validations_counts_all_texts(tmp_path):
+    spec = ClassifyRunSpec(**SMALL, steps=9, eval_every=6, accumulate=2, lr=0.01)
+    execute(spec, tmp_path / "whole", test=False)
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, tmp_path / "killed", Crash(5), test=False, save_minutes=1e-6)  # saved at every step
+    execute(spec, tmp_path / "killed", test=False, resume=True)
+    whole, killed = ([line["train_accuracy"] for line in read_metrics(tmp_path / name)] for name in ("whole", "killed"))
+    assert len(whole) == 2
+    assert killed == whole
+
+
+def test_the_training_accuracy_is_that_of_the_batches_as_they_were_trained_on(tmp_path):
+    """Nothing of it is kept in the experiment: to look at a batch or to validate in between changes nothing."""
+    spec = ClassifyRunSpec(**SMALL, steps=3, eval_every=3, lr=0.01)
+    experiment = build_experiment(spec)
+    step, correct = build_step(experiment), 0
+    batches = [experiment.batches(0)[place] for place in range(3)]
+    experiment.model.train()
+    for batch in batches:
+        logits = experiment.model(batch.tokens, batch.lengths)
+        correct += int((logits.argmax(-1) == batch.labels).sum())
+        experiment.loss(batch, None)
+        experiment.evaluate("valid")
+        report, _ = step([batch], None)
+        assert report.read().correct == int((logits.argmax(-1) == batch.labels).sum())
+    execute(spec, tmp_path / "run", test=False)
+    (line,) = read_metrics(tmp_path / "run")
+    assert line["train_accuracy"] == correct / sum(batch.count for batch in batches)
+
+
+def test_a_checkpoint_without_a_count_of_correct_texts_is_resumed_and_gives_the_accuracy_after_its_next_validation(
+    tmp_path,
+):
+    spec = ClassifyRunSpec(**SMALL, steps=9, eval_every=3, lr=0.01)
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, tmp_path / "run", Crash(6), test=False, save_minutes=1e-6)
+    saved, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    progress = {name: value for name, value in saved.facts["progress"].items() if name != "recent_correct"}
+    checkpoint.write(saved.path.parent, saved.step, saved.parts, saved.facts | {"progress": progress})
+    execute(spec, tmp_path / "run", test=False, resume=True)
+    assert ["train_accuracy" in line for line in read_metrics(tmp_path / "run")] == [True, False, True]
+
+
+@pytest.mark.parametrize("line", [{"train_accuracy": 0.75, "valid": {}}, {"valid": {"train_accuracy": 0.75}}])
+def test_the_training_accuracy_is_found_where_earlier_runs_have_it(line):
+    assert training_metric(line, "accuracy") == 0.75
+    assert training_metric(line, "perplexity") is None
 
 
 def test_initial_weights_are_those_of_the_run_and_the_head_is_new(trained):

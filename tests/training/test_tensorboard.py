@@ -68,15 +68,16 @@ def shown(folder):
 def test_every_curve_and_sample_is_at_its_step(tmp_path):
     events = TensorBoard(tmp_path / "events", METRICS)
     events.add(7, LINE, "two\nlines")
-    events.add(14, {**LINE, "train_loss": None}, "")
+    events.add(14, {**LINE, "train_loss": None, "train_accuracy": 0.75}, "")
     found = shown(tmp_path / "events")  # not closed yet: what was added is on the disk
     events.close()
     assert found["loss/train"] == {7: 2.5}
+    assert found["accuracy/train"] == {14: 0.75}
     assert found["loss/valid"] == {7: 2.0, 14: 2.0}
     assert found["perplexity/valid"] == {7: 7.5, 14: 7.5}
     assert found["learning-rate"] == {7: 0.125, 14: 0.125}
     assert found["sample/text_summary"] == {7: "    two\n    lines"}
-    curves = {"loss/train", "loss/valid", "perplexity/valid", "learning-rate"}
+    curves = {"loss/train", "accuracy/train", "loss/valid", "perplexity/valid", "learning-rate"}
     assert set(found) == {*curves, "sample/text_summary"}
 
 

@@ -91,6 +91,12 @@ def find_metric(metrics: Sequence[Metric], name: str | None) -> Metric:
     return metrics[0] if name is None else look_up({metric.name: metric for metric in metrics}, name, "metric")
 
 
+def training_metric(line: Mapping[str, Any], name: str) -> Any:
+    """Value of a metric on the training batches in a line of `metrics.jsonl`; None where it was not measured.
+    Runs of earlier versions have it among the values of validation."""
+    return line.get(f"train_{name}", line["valid"].get(f"train_{name}"))
+
+
 @dataclass(frozen=True)
 class LossTotal:
     """Loss summed over tokens. Totals of parts add up to the total of the whole."""

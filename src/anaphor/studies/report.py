@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from anaphor.config import finite
 from anaphor.draw import learning_curves
 from anaphor.errors import DataError
-from anaphor.metrics.result import Metric
+from anaphor.metrics.result import Metric, training_metric
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.cell import MEASURES, TEST, Cell, data_digests
 from anaphor.studies.findings import describe_findings, describe_trends
@@ -224,8 +224,8 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
 def training_value(study: Study, cell: Cell) -> float | None:
     """Value of the metric on the training batches of the best checkpoint's epoch, as they were seen; None where the
     task does not measure it."""
-    best, name = cell.result.get("best_step"), f"train_{study.spec.target.name}"
-    values = [line["valid"].get(name) for line in read_history(cell) if line.get("step") == best]
+    best, name = cell.result.get("best_step"), study.spec.target.name
+    values = [training_metric(line, name) for line in read_history(cell) if line.get("step") == best]
     return None if not values or values[0] is None else float(values[0])
 
 
@@ -254,12 +254,7 @@ def draw_learning(study: Study, settings: Sequence[Setting]) -> list[Path]:
         title = format_value(names[0]) if len(names) == 1 else format_setting(setting.parameters)
         for cell in finished_cells(study, setting):
             history = read_history(cell)
-            of_training = {
-                line["epoch"]: line.get("train_loss")
-                if metric.name == "loss"
-                else line["valid"].get(f"train_{metric.name}")
-                for line in history
-            }
+            of_training = {line["epoch"]: training_metric(line, metric.name) for line in history}
             of_validation = {line["epoch"]: line["valid"].get(metric.name) for line in history}
             for name, values in (("training", of_training), ("validation", of_validation)):
                 curve = {epoch: value for epoch, value in values.items() if isinstance(value, int | float)}

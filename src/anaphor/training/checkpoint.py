@@ -116,6 +116,7 @@ class Checkpoint:
         """Raise if training cannot resume from it, or if one of `more` parts or `facts` is missing. Gives its
         progress."""
         progress = self._require(("model", "optimizer", "random", *more), (*_REQUIRED_FACTS, "schedule", *facts))
+        progress = {"recent_correct": None, **progress}  # those of earlier versions did not count
         known = [field.name for field in fields(Progress)]
         missing = [name for name in known if name not in progress]
         unexpected = [name for name in progress if name not in known]

@@ -31,6 +31,8 @@ class Loss:
     total: Tensor
     penalty: Tensor | None = None
     """Regularization that is added to the total for the gradient; it is not reported."""
+    correct: Tensor | None = None
+    """Number of the batch's items that were predicted correctly, where the task reports a training accuracy."""
 
     @property
     def objective(self) -> Tensor:

@@ -229,6 +229,8 @@ class Progress:
     """Items trained on since then."""
     recent_seconds: float = 0.0
     """Training time since then."""
+    recent_correct: int | None = 0
+    """Items since then that were predicted correctly; None where they were not counted."""
 
     def check(self) -> None:
         """Raise for values that are not finite and for negative counts: they may come from a file."""
@@ -246,10 +248,11 @@ class Progress:
         """The next validation is the best."""
         self.best_value = self.best_step = None
 
-    def add_loss(self, loss: float, count: int) -> None:
-        """Add a step's mean loss and its items."""
+    def add_loss(self, loss: float, count: int, correct: int | None = None) -> None:
+        """Add a step's mean loss, its items, and those of them that were predicted correctly."""
         self.recent_loss += loss * count
         self.recent_count += count
+        self.recent_correct = None if correct is None or self.recent_correct is None else self.recent_correct + correct
 
     def add_time(self, seconds: float) -> None:
         """Add a step's time."""
@@ -257,11 +260,12 @@ class Progress:
         self.recent_seconds += seconds
 
     def pop_recent(self, counted: str) -> dict[str, float | None]:
-        """Mean loss and throughput since the last validation, which are then reset."""
-        count, seconds = self.recent_count, self.recent_seconds
+        """Mean loss, accuracy where it is counted, and throughput since the last validation, which are then reset."""
+        count, seconds, correct = self.recent_count, self.recent_seconds, self.recent_correct
         recent = {
             "train_loss": self.recent_loss / count if count else None,
+            **({"train_accuracy": correct / count} if count and correct is not None else {}),
             f"{counted}_per_second": round(count / seconds, 1) if seconds else None,
         }
-        self.recent_loss, self.recent_count, self.recent_seconds = 0.0, 0, 0.0
+        self.recent_loss, self.recent_count, self.recent_seconds, self.recent_correct = 0.0, 0, 0.0, 0
         return recent

@@ -24,10 +24,11 @@ from anaphor.training.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class StepReport:
-    """Mean loss of a step and the gradient norm of each parameter, wherever they are now."""
+    """Mean loss of a step, the gradient norm of each parameter, and the number of correct items where the task counts
+    them, wherever they are now."""
 
     values: Tensor
-    """[1 + number of names]"""
+    """[1 + number of names], or one more"""
     names: Sequence[str]
     """Parameters that had a gradient."""
     wait: Callable[[], object] = lambda: None
@@ -35,8 +36,9 @@ class StepReport:
 
     def read(self) -> StepMetrics:
         self.wait()
-        loss, *norms = self.values.tolist()
-        return StepMetrics(loss, dict(zip(self.names, norms, strict=True)))
+        loss, *others = self.values.tolist()
+        norms, counts = others[: len(self.names)], others[len(self.names) :]
+        return StepMetrics(loss, dict(zip(self.names, norms, strict=True)), *map(int, counts))
 
 
 def is_finite_loss(loss: float, largest: float = math.inf) -> bool:
@@ -51,6 +53,8 @@ class StepMetrics:
 
     loss: float
     norms: dict[str, float]
+    correct: int | None = None
+    """Items that were predicted correctly; None where the task does not count them."""
 
     @property
     def norm(self) -> float:
@@ -132,16 +136,20 @@ class Step:
         self.optimizer.zero_grad()
         amount: Tensor | int = sum(batch.amount for batch in group)
         total: Tensor | float = 0.0
+        correct: list[Tensor] = []
         for batch in group:
             with self.autocast(), sparse_gradients(sparse_embeddings(model, self.optimizer)):
                 loss, carry = self.experiment.loss(batch, carry)
             (loss.objective / amount).backward()
             total = total + loss.total.detach()
+            if loss.correct is not None:
+                correct.append(loss.correct)
         gradients = _gradients(model)
         norms = torch.stack(torch._foreach_norm(list(gradients.values()))).float()
         self.optimizer.step(_clip_factor(norms, self.clip) if self.clip else None)
         assert isinstance(total, Tensor), "a group has at least one batch"
-        return torch.cat([(total / amount).float().view(1), norms]), list(gradients), carry
+        counts = [torch.stack(correct).sum().float().view(1)] if correct else []
+        return torch.cat([(total / amount).float().view(1), norms, *counts]), list(gradients), carry
 
 
 def _gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -100,7 +100,9 @@ def _cut(path: Path, step: int) -> None:
 
 
 def scalars_of(line: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
-    """The curves of a line of metrics: training loss, learning rate, and every metric of validation."""
-    found = {"loss/train": line.get("train_loss"), "learning-rate": line.get("lr")}
+    """The curves of a line of metrics: loss of training and its accuracy where it has one, learning rate, and every
+    metric of validation."""
+    found = {f"{name}/train": line.get(f"train_{name}") for name in ("loss", "accuracy")}
+    found["learning-rate"] = line.get("lr")
     found |= {f"{name}/valid": line["valid"].get(name) for name in metrics}
     return {name: float(value) for name, value in found.items() if value is not None}

@@ -228,7 +228,7 @@ class Trainer:
                     f"training diverged at step {pending.step}: loss {metrics.loss:.4g}{beyond}, gradient norm "
                     f"{metrics.norm:.4g}{where}, learning rate {pending.lr:.4g}; {self._last_checkpoint()}"
                 )
-            self.progress.add_loss(metrics.loss, pending.count)
+            self.progress.add_loss(metrics.loss, pending.count, metrics.correct)
             self.callback.on_step(self._spent(), metrics.loss, self.progress.count)
 
     def _last_checkpoint(self) -> str:

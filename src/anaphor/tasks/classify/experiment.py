@@ -97,7 +97,6 @@ class ClassifyExperiment(Experiment):
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
         self.class_weights = cache(self._class_weights)
-        self._right, self._seen = torch.zeros(2, dtype=torch.int64, device=self.device).unbind()
 
     @property
     def source(self) -> Dataset:
@@ -154,11 +153,9 @@ class ClassifyExperiment(Experiment):
     def loss(self, batch: LabeledBatch, carry: None) -> tuple[Loss, None]:
         logits = widen(self.model(batch.tokens, batch.lengths))
         losses = F.cross_entropy(logits, batch.labels, reduction="none", label_smoothing=self.spec.label_smoothing)
-        with torch.no_grad():  # on the device: nothing waits for it
-            self._right += (logits.argmax(-1) == batch.labels).sum()
-            self._seen += len(batch.labels)
         weights = self.class_weights()
-        return Loss((losses if weights is None else losses * weights[batch.labels]).sum()), None
+        total = (losses if weights is None else losses * weights[batch.labels]).sum()
+        return Loss(total, correct=(logits.argmax(-1) == batch.labels).sum()), None
 
     def logits(self, batches: LabeledBatches) -> Tensor:
         """Logits of all texts, in their own order. [N, C]"""
@@ -176,12 +173,7 @@ class ClassifyExperiment(Experiment):
         return score_classes(self.logits(loaded.batches), loaded.labels)
 
     def evaluate(self, split: str) -> Result:
-        """Also the accuracy of the training batches since the last validation, as they were seen, with dropout."""
-        right, seen = int(self._right), int(self._seen)
-        self._right.zero_()
-        self._seen.zero_()
-        details = {"train_accuracy": right / seen} if seen else {}
-        return Result(self.measure(split).values, self.signature_facts(split), details)
+        return Result(self.measure(split).values, self.signature_facts(split))
 
     def score(self, split: str) -> Result:
         """All metrics, with accuracy by class, the confusion matrix, and for test the overlap with train. Its outputs

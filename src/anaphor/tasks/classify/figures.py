@@ -9,6 +9,7 @@ from typing import Any
 
 from anaphor.draw import COLORS, new_figure, save_all, set_ticks
 from anaphor.draw.cells import ENDINGS
+from anaphor.metrics.result import training_metric
 
 
 def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
@@ -20,8 +21,8 @@ def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
     per_epoch = lines[-1]["step"] / x[-1]
     figure = new_figure(9.5, 3.8)
     panels = {
-        "loss": ([line.get("train_loss") for line in lines], "loss (nats per text)"),
-        "accuracy": ([line["valid"].get("train_accuracy") for line in lines], "accuracy"),
+        "loss": ([training_metric(line, "loss") for line in lines], "loss (nats per text)"),
+        "accuracy": ([training_metric(line, "accuracy") for line in lines], "accuracy"),
     }
     for axes, (name, (training, label)) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         for series, values, style in (
