@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import prefill_padded
 from anaphor.generate import Sampler, beam_search, build_decoding, generate, generate_rows
 from anaphor.inspect import recorded
@@ -199,8 +199,9 @@ def test_steps_with_a_state_of_fixed_size_give_the_logits_of_plain_ones(name, mo
         assert torch.equal(fixed.state.seen, plain.state.seen)
         chosen = expected = tokens
         for _ in range(20):
-            chosen, expected = fixed.greedy(chosen), plain.greedy(expected)
+            (chosen, maxima), (expected, peaks) = fixed.greedy(chosen), plain.greedy(expected)
             assert chosen.tolist() == expected.tolist()
+            torch.testing.assert_close(maxima, peaks, rtol=1e-10, atol=1e-10)
             assert chosen is fixed.tokens, "the input of the next step, in place"
 
 
@@ -241,13 +242,13 @@ def replayed(monkeypatch):
         made.append(ReplayedDecoding(model, state, steps))
         return made[-1]
 
-    def send(tokens):
+    def send(tokens, *maxima):
         sent.append(tokens.tolist())
-        return partial(receive, tokens.clone())
+        return partial(receive, *(tensor.clone() for tensor in (tokens, *maxima)))
 
-    def receive(tokens):
+    def receive(tokens, *maxima):
         read.append(tokens.tolist())
-        return read[-1]
+        return [read[-1], *(values.tolist() for values in maxima)]
 
     monkeypatch.setattr("anaphor.generate.build_decoding", build_replayed)
     monkeypatch.setattr("anaphor.generate.send_to_host", send)
@@ -277,6 +278,37 @@ def test_replayed_steps_that_run_ahead_give_the_tokens_of_plain_ones(name, tempe
     assert found == expected == read == sent
     assert made[0].recordings == (1 if name == "lstm" else 3), "one for each size of the memory: 32, 64 and 128"
     assert made[0].replays + WARM_UP * made[0].recordings == tokens - 1
+
+
+def test_a_greedy_step_notices_logits_that_are_not_finite():
+    model = model_of("lstm")
+    steps = generate_rows(model, PROMPTS, 40, Sampler(temperature=0))
+    assert len([next(steps) for _ in range(3)]) == 3
+    with torch.no_grad():
+        model.head.weight[2].fill_(torch.nan)
+    with pytest.raises(Diverged, match="the logits of the model are not finite"):
+        next(steps)
+
+
+def test_a_replayed_step_that_ran_ahead_notices_logits_that_are_not_finite(replayed):
+    model = model_of("lstm")
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    expected = list(generate_rows(model, PROMPTS, 40, Sampler(temperature=0)))
+    _, sent, read = replayed
+    for is_stopped in (False, True):
+        sent.clear(), read.clear()
+        model.load_state_dict(weights)
+        steps = generate_rows(model, PROMPTS, 40, Sampler(temperature=0), cuda_graph=True)
+        found = [next(steps) for _ in range(10)]
+        with torch.no_grad():
+            model.head.weight[2].fill_(torch.nan)
+        assert [*found, next(steps)] == expected[:11], "it was computed before"
+        if is_stopped:
+            steps.close()  # of the step that no one asked for nothing is said
+        else:
+            with pytest.raises(Diverged, match="the logits of the model are not finite"):
+                next(steps)
+        assert read == sent, "no step is left behind"
 
 
 def test_a_caller_that_stops_leaves_no_step_behind(replayed):

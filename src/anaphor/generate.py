@@ -20,14 +20,7 @@ from anaphor.config import check_types
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import eval_mode, eval_modules, full_precision, prefill, prefill_padded
 from anaphor.mixers.base import select_rows
-from anaphor.models.language_model import (
-    WARM_UP,
-    CUDAGraphDecoding,
-    Decoding,
-    LanguageModel,
-    ModelState,
-    can_capture,
-)
+from anaphor.models.language_model import WARM_UP, CUDAGraphDecoding, Decoding, LanguageModel, ModelState, can_capture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +46,11 @@ class Sampler:
     def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """[B, V] -> [B]. Each row has a generator of its own, so that its sample does not depend on the others."""
         if self.temperature == 0:
-            return logits.argmax(-1)
+            maxima, chosen = logits.max(-1)
+            check_finite(maxima.tolist())
+            return chosen
         probabilities = torch.softmax(self.filter_logits(logits.double()), -1).cpu()
-        if bool(probabilities.isnan().any()):
-            raise Diverged("the logits of the model are not finite: its weights are too large, or damaged")
+        check_finite([float(probabilities.sum())])
         # As torch.multinomial draws: the first of several alarms, each with the rate of a token's probability.
         waits = torch.empty_like(probabilities)
         for row, generator in zip(waits, generators, strict=True):
@@ -77,6 +71,12 @@ class Sampler:
             excluded = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, indices, before >= self.top_p)
             logits = logits.masked_fill(excluded, -torch.inf)  # never the first one, before which there is nothing
         return logits
+
+
+def check_finite(maxima: Sequence[float]) -> None:
+    """Refuse logits that are not finite, by the largest of each row: it is NaN if any of the row is."""
+    if not all(map(math.isfinite, maxima)):
+        raise Diverged("the logits of the model are not finite: its weights are too large, or damaged")
 
 
 def generate(
@@ -113,7 +113,7 @@ def generate_rows(
     kernels = nullcontext if model.device.type == "cpu" else full_precision
     is_greedy = sampler.temperature == 0
     decoding: Decoding | None = None
-    pending: deque[Callable[[], list[int]]] = deque()  # tokens on their way to the host
+    pending: deque[Callable[[], list[list[Any]]]] = deque()  # tokens on their way to the host
     try:
         for _ in range(tokens if prompts else 0):
             # For each token anew: between two of them the caller has the model as it was.
@@ -125,30 +125,35 @@ def generate_rows(
                     pending.append(send_to_host(newest))
                     steps = tokens - 1
                 while steps and len(pending) <= (decoding.lag if is_greedy else 0):
-                    newest = decoding.greedy(newest) if is_greedy else sampler(decoding(newest), generators)
-                    pending.append(send_to_host(newest))
+                    if is_greedy:
+                        newest, maxima = decoding.greedy(newest)
+                        pending.append(send_to_host(newest, maxima))
+                    else:
+                        newest = sampler(decoding(newest), generators)
+                        pending.append(send_to_host(newest))
                     steps -= 1
-                new = pending.popleft()()
+                new, *arrived = pending.popleft()()
+                check_finite([value for values in arrived for value in values])
             yield new
     finally:
         for read in pending:  # a device must be done with a step before its memory is given back
             read()
 
 
-def send_to_host(tokens: Tensor) -> Callable[[], list[int]]:
-    """Start a copy of tokens, which may change afterwards. The function that is returned waits for it."""
-    if not tokens.is_cuda:
-        values: list[int] = tokens.tolist()
+def send_to_host(*tensors: Tensor) -> Callable[[], list[list[Any]]]:
+    """Start a copy of tensors, which may change afterwards. The function that is returned waits for it."""
+    if not tensors[0].is_cuda:
+        values = [tensor.tolist() for tensor in tensors]
         return lambda: values
-    copy = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-    copy.copy_(tokens, non_blocking=True)
+    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
     event = torch.cuda.Event()
     event.record()
 
-    def read() -> list[int]:
+    def read() -> list[list[Any]]:
         event.synchronize()
-        arrived: list[int] = copy.tolist()
-        return arrived
+        return [copy.tolist() for copy in copies]
 
     return read
 
@@ -290,11 +295,11 @@ def _search(step: StepFunction, first: Tensor, state: Any, beam: Beam, limits: S
         vocabulary = log_probs.shape[-1]
         log_probs = scores[..., None] + log_probs.double().view(rows, width, vocabulary)
         if beam.end is not None and length in limits:  # in these rows only the end token may follow
-            ended = log_probs[..., beam.end]
-            _cut(finished, sequences, scores.masked_fill(~full, -torch.inf), ended, ended >= log_probs.amax(-1), beam)
+            ended, maxima = log_probs[..., beam.end], log_probs.amax(-1)
+            _cut(finished, sequences, scores.masked_fill(~full, -torch.inf), ended, ended >= maxima, beam)
             scores = scores.masked_fill(full, -torch.inf)
             log_probs = log_probs.masked_fill(full[..., None], -torch.inf)
-            if bool(torch.isneginf(scores).all()):
+            if _is_done(scores, maxima):
                 break
         # Each hypothesis has one end, so that among twice as many there are enough that continue.
         best, indices = log_probs.flatten(1).topk(min(2 * width, width * vocabulary))  # [B, 2 W]
@@ -311,10 +316,17 @@ def _search(step: StepFunction, first: Tensor, state: Any, beam: Beam, limits: S
         sequences = torch.cat(
             (sequences.gather(1, parents[..., None].expand(-1, -1, length)), chosen[..., None]), dim=2
         )
-        if bool(torch.isneginf(scores).all()):
+        if _is_done(scores, best):
             break
         tokens, state = chosen.flatten(), select_rows(state, (offset + parents).flatten())
     return [_best(one, width) for one in finished]
+
+
+def _is_done(scores: Tensor, log_probs: Tensor) -> bool:
+    """Whether no hypothesis is left. Log-probabilities that are NaN are refused; the host reads both at once."""
+    is_done, is_nan = torch.stack((torch.isneginf(scores).all(), log_probs.isnan().any())).tolist()
+    check_finite([math.nan] if is_nan else [])
+    return bool(is_done)
 
 
 def _finish(

@@ -1,4 +1,5 @@
-"""Weights that are not finite, under a manifest that matches them: one line and exit code 3, in every command."""
+"""Weights and logits that are not finite, under a manifest that matches them: one line and exit code 3, in every
+command."""
 
 import hashlib
 import json
@@ -9,18 +10,18 @@ from safetensors.torch import load_file, save_file
 
 from anaphor.cli.main import main
 from anaphor.errors import Diverged
-from anaphor.generate import Sampler
+from anaphor.generate import Beam, Sampler, search_rows
 
 TEXT = ["train", "lm", "--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2"]
 PAIRS = ["train", "translate", "--data", "pairs", "--source", "de", "--target", "en", "--width", "8"]
 
 
-def spoil(run, value):
-    """Put a value into one weight of every checkpoint, and make the manifest match."""
+def spoil(run, change):
+    """Change the weights of every checkpoint, and make the manifest match."""
     for folder in (run / "checkpoints").iterdir():
         file, manifest = folder / "model.safetensors", folder / "manifest.json"
         tensors = load_file(file)
-        next(iter(tensors.values())).view(-1)[3] = value
+        change(tensors)
         save_file(tensors, file)
         content = json.loads(manifest.read_text())
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -28,45 +29,94 @@ def spoil(run, value):
         manifest.write_text(json.dumps(content))
 
 
+def put(value):
+    """Put a value into one weight."""
+
+    def change(tensors):
+        next(iter(tensors.values())).view(-1)[3] = value
+
+    return change
+
+
+def enlarge(tensors):
+    """Finite weights with which every sum overflows."""
+    for tensor in tensors.values():
+        tensor.fill_(3e38)
+
+
 @pytest.fixture
 def trained(text, tmp_path):
-    def trained(words, value):
+    def trained(words, change):
         assert main([*words, "--steps", "1", "--device", "cpu", "--no-test", "--out", "run"]) == 0
-        spoil(tmp_path / "run", value)
+        spoil(tmp_path / "run", change)
         return tmp_path / "run"
 
     torch.set_default_dtype(torch.float32)
     return trained
 
 
-def assert_one_line(capsys, words):
+def assert_one_line(capsys, words, where="model.safetensors"):
     capsys.readouterr()
     assert main(words) == 3
     printed = capsys.readouterr()
     assert printed.out == ""
     (line,) = printed.err.splitlines()
-    assert "model.safetensors" in line
+    assert where in line
     assert "not finite" in line
 
 
 def test_a_language_model(trained, capsys):
-    run = trained(TEXT, torch.nan)
+    run = trained(TEXT, put(torch.nan))
     for words in (["generate"], ["evaluate"], ["score", "the cat"], ["look", "the cat", "--out", "seen"]):
         assert_one_line(capsys, [words[0], "run", *words[1:], "--device", "cpu"])
     assert_one_line(capsys, ["train", "lm", "--resume", "--out", "run", "--device", "cpu"])
     assert json.loads((run / "result.json").read_text())["status"] == "diverged"
 
 
-def test_a_translation_model(trained, tmp_path, capsys):
+@pytest.fixture
+def pairs(tmp_path):
     (tmp_path / "pairs").mkdir()
     for split in ("train", "valid"):
         (tmp_path / "pairs" / f"{split}.de").write_text("der Hund schläft\nein Haus brennt\n" * 10)
         (tmp_path / "pairs" / f"{split}.en").write_text("the dog sleeps\na house burns\n" * 10)
-    trained(PAIRS, -torch.inf)
+
+
+@pytest.mark.usefixtures("pairs")
+def test_a_translation_model(trained, capsys):
+    trained(PAIRS, put(-torch.inf))
     assert_one_line(capsys, ["translate", "run", "der Hund schläft", "--device", "cpu"])
     assert_one_line(capsys, ["evaluate", "run", "--device", "cpu"])
 
 
-def test_logits_that_overflow_are_no_traceback():
+def test_logits_of_a_language_model_that_overflow(trained, capsys):
+    trained(TEXT, enlarge)
+    for options in ([], ["--temperature", "0"], ["--beam", "2"], ["--samples", "2"]):
+        assert_one_line(capsys, ["generate", "run", "--device", "cpu", *options], "the logits of the model")
+
+
+@pytest.mark.usefixtures("pairs")
+def test_logits_of_a_translation_model_that_overflow(trained, capsys):
+    trained(PAIRS, enlarge)
+    for beam in ("1", "3"):
+        words = ["translate", "run", "der Hund schläft", "--device", "cpu", "--beam", beam]
+        assert_one_line(capsys, words, "the logits of the model")
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("logits", [[0.0, torch.nan], [torch.inf, 0.0], [-torch.inf, -torch.inf]])
+def test_logits_that_overflow_are_no_traceback(logits, temperature):
     with pytest.raises(Diverged, match="not finite"):
-        Sampler()(torch.tensor([[0.0, torch.nan]]), [torch.Generator()])
+        Sampler(temperature=temperature)(torch.tensor([[1.0, 2.0], logits]), [torch.Generator(), torch.Generator()])
+
+
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("end", [None, 1])
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_search_notices_logits_that_overflow_at_any_length(width, end, length):
+    def step(tokens, state):
+        logits = torch.zeros(len(tokens), 4) if int(state[0]) < length else torch.full((len(tokens), 4), torch.nan)
+        return logits.log_softmax(-1), state + 1
+
+    beam = Beam(width=width, max_length=length + (end is None), end=end)
+    with pytest.raises(Diverged, match="not finite"):
+        search_rows(step, torch.tensor([0, 0]), torch.zeros(2), beam)

@@ -224,9 +224,11 @@ class Decoding:
         x, self.state = self.model.features(tokens[:, None], self.state)
         return self.model.predict_next(x[:, -1], self.state)
 
-    def greedy(self, tokens: Tensor) -> Tensor:
-        """The same; the most likely next token. The next step may overwrite it. [B] -> [B]"""
-        return self(tokens).argmax(-1)
+    def greedy(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The same; the most likely next token and its logit, which is finite unless the model is damaged. The next
+        step may overwrite both. [B] -> [B], [B]"""
+        maxima, chosen = self(tokens).max(-1)
+        return chosen, maxima
 
 
 class FixedDecoding(Decoding):
@@ -252,6 +254,7 @@ class FixedDecoding(Decoding):
         self.index = index
         self.state = ModelState(seen, tuple(_fix(layer, self.used, positions) for layer in self.state.layers))
         self.tokens = torch.zeros_like(seen)
+        self.maxima = torch.empty(0)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         if self.used == self.size:
@@ -261,9 +264,9 @@ class FixedDecoding(Decoding):
             self.tokens.copy_(tokens)
         return self.step()
 
-    def greedy(self, tokens: Tensor) -> Tensor:
+    def greedy(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         self(tokens)
-        return self.tokens
+        return self.tokens, self.maxima
 
     def step(self) -> Tensor:
         x, after = self.model.features(self.tokens[:, None], self.state)
@@ -272,7 +275,8 @@ class FixedDecoding(Decoding):
                 old.copy_(new)
         self.index += 1
         logits = self.model.predict_next(x[:, -1], after)
-        torch.argmax(logits, -1, out=self.tokens)  # a greedy step finds its input in place
+        self.maxima = logits.new_empty(len(logits))
+        torch.max(logits, -1, out=(self.maxima, self.tokens))  # a greedy step finds its input in place
         return logits
 
 
