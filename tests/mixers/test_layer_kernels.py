@@ -11,7 +11,11 @@ from torch.nn import functional as F
 from anaphor.mixers.layers import LayerNorm, Linear, layer_kernels
 from anaphor.models import head as head_module
 from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, full_cross_entropy
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate.experiment import measure_divergence
+from anaphor.training import optimizers
+from anaphor.training import step as step_module
+from anaphor.training.build import build_experiment, build_step
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 from anaphor.mixers.kernels import layers as kernels
@@ -80,6 +84,23 @@ def test_merged_rows_are_those_of_a_coalesced_gradient_and_zeros(tokens, width):
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("most", [0, 12])
+def test_gradients_of_embeddings_that_are_added_up_are_coalesced_one_by_one(most, monkeypatch):
+    monkeypatch.setattr(step_module, "MAX_MERGED_ROWS", most)
+    words, positions = (nn.Embedding(7, 3, sparse=True, device=DEVICE, dtype=torch.float32) for _ in range(2))
+    tokens = torch.tensor([[1, 5, 1, 2], [2, 1, 1, 0], [5, 5, 6, 1]], device=DEVICE)
+    places = torch.arange(4, device=DEVICE).expand(3, 4)
+    (words(tokens) + positions(places)).pow(3).sum().backward()
+    gradients = [part.weight.grad for part in (words, positions)]
+    wanted = [gradient.to_dense() for gradient in gradients]
+    merged = [step_module._merge_rows(gradient, kernels) for gradient in gradients]
+    for found, expected in zip(merged, wanted, strict=True):
+        assert found.is_sparse == (most > 0)
+        if found.is_sparse:
+            found = torch.zeros_like(expected).index_add_(0, found.indices()[0], found.values())
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
     monkeypatch.setattr(kernels, "MIN_SIZE", 20)
     large, small, strided, table = weights = drawn((7, 5), (3,), (6, 4), (9, 2))
@@ -93,6 +114,56 @@ def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
     kernels.subtract(weights, torch.tensor(0.25, device=DEVICE))
     for weight, expected in zip(weights, wanted, strict=True):
         torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_autograd_notices_an_update():
+    (weight,) = drawn((100, 100))
+    weight.grad = torch.ones_like(weight)
+    result = (weight * weight).sum()
+    kernels.subtract([weight], 0.25)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+@on_gpu
+def test_an_update_by_a_rate_on_the_host_does_not_wait():
+    weights = drawn((100, 100), (3,))
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    kernels.subtract(weights, 0.25)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        kernels.subtract(weights, 0.25)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"clip": 0.0}, {"layer_lr": (0.5, 0.0)}])
+def test_steps_by_the_kernels_learn_what_those_by_torch_do(changes, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr(kernels, "MIN_SIZE", 100)
+    settings = {"model": "transformer", "position": "learned", "carry": False, "tied": False, "layers": 2, "width": 8}
+    settings |= {"optimizer": "sgd", "lr": 2.0, "clip": 0.25, "batch_size": 3, "bptt": 5, "dtype": "float32"}
+    spec = LanguageRunSpec(data="grammar", device=DEVICE.type, cuda_graph=False, **settings | changes)
+
+    def learned(used, min_sparse_rows):
+        monkeypatch.setattr(optimizers, "_update_kernels", lambda part: used)
+        monkeypatch.setattr(step_module, "_coalesce", lambda gradient: step_module._merge_rows(gradient, used))
+        monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", min_sparse_rows)
+        torch.manual_seed(0)
+        experiment = build_experiment(spec)
+        experiment.model.train()
+        step, carry, batches = build_step(experiment), experiment.initial_carry(), experiment.batches(0)
+        size, reports = spec.accumulate, []
+        for number in range(2):
+            report, carry = step(batches[size * number : size * (number + 1)], carry)
+            reports.append(report.values)
+        embedder = experiment.model.embedder
+        assert embedder.embedding.weight.grad.is_sparse == embedder.position.table.weight.grad.is_sparse == bool(used)
+        return torch.stack(reports), nn.utils.parameters_to_vector(experiment.model.parameters())
+
+    for found, expected in zip(learned(kernels, 1), learned(None, 10**9), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_linear_map_and_its_gradients_are_those_of_torch():

@@ -479,3 +479,21 @@ def test_only_plain_sgd_leaves_rows_without_a_gradient_alone(changes, monkeypatc
     spec = OptimizerSpec(optimizer="sgd", lr=0.5)
     assert step_module.sparse_embeddings(model, build_optimizer(spec, model))
     assert not step_module.sparse_embeddings(model, build_optimizer(replace(spec, **changes), model))
+
+
+def test_gradients_are_dense_where_a_hook_reads_them_and_on_devices_without_our_kernels(monkeypatch):
+    monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", 1)
+    spec, model = OptimizerSpec(optimizer="sgd", lr=0.5), small()
+    with_hook = build_optimizer(spec, model)
+    with_hook.parts[0].register_step_pre_hook(lambda part, args, kwargs: None)
+    assert not step_module.sparse_embeddings(model, with_hook)
+    elsewhere = small().to("meta")
+    assert not step_module.sparse_embeddings(elsewhere, build_optimizer(spec, elsewhere))
+
+
+def test_a_step_by_a_factor_on_a_device_reads_no_value_on_the_host():
+    model = nn.Linear(4, 8, device="meta")
+    optimizer = build_optimizer(OptimizerSpec(optimizer="sgd", lr=0.5), model)
+    model(torch.zeros(5, 4, device="meta")).sum().backward()
+    optimizer.step(torch.zeros((), device="meta"))  # a device on which all reading fails
+    assert optimizer.param_groups[0]["lr"] == 0.5

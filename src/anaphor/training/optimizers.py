@@ -272,7 +272,7 @@ class Optimizer:
     @property
     def takes_sparse_gradients(self) -> bool:
         """Whether a weight without a gradient stays as it is, and an update may be of some rows only."""
-        return all(_is_linear(part) and (_update_kernels(part) or not part.defaults["fused"]) for part in self.parts)
+        return all(_takes_sparse_gradients(part) for part in self.parts)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts:
@@ -319,7 +319,7 @@ def _step_scaled(part: Any, factor: Tensor) -> None:
         part.grad_scale = factor.float().reciprocal()
         _step(part)
         part.grad_scale = None
-    elif _is_linear(part):
+    elif _is_linear(part) and factor.is_cpu:  # a GPU would have to wait until the factor is read
         rates = [group["lr"] for group in part.param_groups]
         for group, rate in zip(part.param_groups, rates, strict=True):
             group["lr"] = rate * factor.item()
@@ -341,11 +341,16 @@ def _is_linear(part: TorchOptimizer) -> bool:
 def _update_kernels(part: TorchOptimizer) -> ModuleType | None:
     """Our kernels for a plain update on a GPU. Torch's would write the scaled gradients back, which nobody reads."""
     weights = [weight for group in part.param_groups for weight in group["params"]]
-    if not _is_linear(part) or _has_step_hooks(part):
-        return None
-    if not all(weight.is_cuda and weight.dtype == torch.float32 for weight in weights):
-        return None
-    return layer_kernels(weights[0].device)
+    is_plain = _is_linear(part) and not _has_step_hooks(part)
+    is_supported = is_plain and all(weight.is_cuda and weight.dtype == torch.float32 for weight in weights)
+    return layer_kernels(weights[0].device) if is_supported else None
+
+
+def _takes_sparse_gradients(part: TorchOptimizer) -> bool:
+    """Whether it can update some rows only. Torch cannot where rows occur twice, as on a GPU; hooks expect all rows."""
+    is_plain = _is_linear(part) and not _has_step_hooks(part) and not part.defaults["fused"]
+    is_on_cpu = all(weight.is_cpu for group in part.param_groups for weight in group["params"])
+    return _update_kernels(part) is not None or (is_plain and is_on_cpu)
 
 
 def _has_step_hooks(part: TorchOptimizer) -> bool:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -84,6 +85,9 @@ def tf32_matmul() -> Iterator[None]:
 
 MIN_SPARSE_ROWS = 4096
 """Rows of an embedding from which on a gradient of those that a batch has is faster than one of all."""
+MAX_MERGED_ROWS = 2048
+"""Rows of such a gradient up to which a GPU merges them. Each is compared with all others, and those of one token, as
+of padding, are added one after the other."""
 
 
 def sparse_embeddings(model: nn.Module, optimizer: Optimizer) -> list[nn.Embedding]:
@@ -137,8 +141,9 @@ class Step:
         amount: Tensor | int = sum(batch.amount for batch in group)
         total: Tensor | float = 0.0
         correct: list[Tensor] = []
+        embeddings = sparse_embeddings(model, self.optimizer)
         for batch in group:
-            with self.autocast(), sparse_gradients(sparse_embeddings(model, self.optimizer)):
+            with self.autocast(), sparse_gradients(embeddings):
                 loss, carry = self.experiment.loss(batch, carry)
             (loss.objective / amount).backward()
             total = total + loss.total.detach()
@@ -165,13 +170,22 @@ def _gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _coalesce(gradient: Tensor) -> Tensor:
-    """A sparse gradient in which each row occurs once; on a GPU rows of zeros take the place of further ones, because
-    torch would wait until it knows their number."""
+    """A gradient in which each row occurs once, but for rows of zeros on a GPU."""
     kernels = layer_kernels(gradient.device) if gradient.is_cuda else None
-    if kernels is None:
-        return gradient.coalesce()
-    gradient._values().copy_(kernels.merge_rows(gradient._indices()[0], gradient._values()))
-    return gradient._coalesced_(True)
+    return gradient.coalesce() if kernels is None else _merge_rows(gradient, kernels)
+
+
+def _merge_rows(gradient: Tensor, kernels: ModuleType) -> Tensor:
+    """The same by our kernels: torch would wait until it knows how many rows there are. One of many rows becomes
+    dense."""
+    indices, rows = gradient._indices()[0], gradient._values()
+    if len(rows) > MAX_MERGED_ROWS:
+        dense: Tensor = torch.ops.aten.embedding_dense_backward(rows, indices, len(gradient), -1, False)
+        return dense
+    # Not in place: the gradients of embeddings whose vectors are added are in the same memory.
+    merged = gradient.clone()
+    merged._values().copy_(kernels.merge_rows(indices, rows))
+    return merged._coalesced_(True)
 
 
 def _clip_factor(norms: Tensor, clip: float) -> Tensor:

@@ -166,9 +166,9 @@ def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
     zeros."""
     if not weights:
         return
-    rate = torch.as_tensor(rate, dtype=torch.float32, device=weights[0].device)
+    # No copy from the host, which would wait for all that the GPU still has to do.
+    rate = rate.to(weights[0]) if isinstance(rate, Tensor) else weights[0].new_full((), rate)
     small: list[Tensor] = []
-    steps: list[Tensor] = []  # their gradients
     for weight in weights:
         gradient = weight.grad
         assert gradient is not None, "all weights have a gradient"
@@ -176,12 +176,12 @@ def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
             weight.index_add_(0, gradient._indices()[0], gradient._values() * -rate)
         elif weight.numel() < MIN_SIZE or not (weight.is_contiguous() and gradient.is_contiguous()):
             small.append(weight)
-            steps.append(gradient)
         else:
             size = weight.numel()
             _subtract[(triton.cdiv(size, UPDATE_BLOCK),)](weight, gradient, rate, size, BLOCK=UPDATE_BLOCK, num_warps=8)
+            torch.autograd.graph.increment_version(weight)  # as torch's functions do
     if small:
-        torch._foreach_sub_(small, list(torch._foreach_mul(steps, rate)))
+        torch._foreach_sub_(small, list(torch._foreach_mul([one.grad for one in small if one.grad is not None], rate)))
 
 
 def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, ignore_index: int) -> Tensor:
