@@ -148,7 +148,6 @@ def test_steps_by_the_kernels_learn_what_those_by_torch_do(changes, monkeypatch)
 
     def learned(used, min_sparse_rows):
         monkeypatch.setattr(optimizers, "_update_kernels", lambda part: used)
-        monkeypatch.setattr(step_module, "_coalesce", lambda gradient: step_module._merge_rows(gradient, used))
         monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", min_sparse_rows)
         torch.manual_seed(0)
         experiment = build_experiment(spec)

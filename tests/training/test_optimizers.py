@@ -497,3 +497,26 @@ def test_a_step_by_a_factor_on_a_device_reads_no_value_on_the_host():
     model(torch.zeros(5, 4, device="meta")).sum().backward()
     optimizer.step(torch.zeros((), device="meta"))  # a device on which all reading fails
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"scale_grad_by_freq": True}])
+def test_embeddings_with_options_of_their_own_have_dense_gradients(options, monkeypatch):
+    monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", 1)
+    parts = nn.ModuleList([nn.Embedding(5, 2), nn.Embedding(5, 2, **options)])
+    embeddings = step_module.sparse_embeddings(parts, build_optimizer(OptimizerSpec(optimizer="sgd"), parts))
+    assert embeddings == [parts[0]]
+    with step_module.sparse_gradients(embeddings):
+        sum(part(torch.tensor([1, 1, 0])) for part in parts).sum().backward()
+    assert [part.weight.grad.is_sparse for part in parts] == [True, False]
+
+
+def test_a_sparse_gradient_for_an_optimizer_of_torch_has_each_row_once():
+    """Where our kernels do the updates, rows of zeros may be left, which torch would count as further ones."""
+    register_optimizer("own", torch.optim.Adagrad)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    table = nn.Embedding(5, 2, sparse=True, device=device, dtype=torch.float32)
+    optimizer = build_optimizer(OptimizerSpec(optimizer="own"), table)
+    table(torch.tensor([3, 1, 3], device=device)).sum().backward()
+    step_module._gradients(table, optimizer.update_kernels)
+    assert optimizer.update_kernels is None
+    assert table.weight.grad.indices().tolist() == [[1, 3]]

@@ -191,10 +191,6 @@ def _adamw_on(groups: list[dict[str, Any]], request: Request) -> list[TorchOptim
     return [torch.optim.AdamW(groups, betas=request.betas, fused=fused, capturable=request.captured)]
 
 
-def _adamw(request: Request) -> list[TorchOptimizer]:
-    return _adamw_on(request.all_groups(), request)
-
-
 def _adagrad(request: Request) -> list[TorchOptimizer]:
     return [torch.optim.Adagrad(request.all_groups(), fused=True if request.device == "cpu" else None)]
 
@@ -227,7 +223,7 @@ class Rule:
 
 
 SGD = Rule(_sgd, lr=1.0, options=frozenset({"momentum"}))
-ADAMW = Rule(_adamw, lr=1e-3, options=frozenset({"betas"}))
+ADAMW = Rule(lambda request: _adamw_on(request.all_groups(), request), lr=1e-3, options=frozenset({"betas"}))
 ADAGRAD = Rule(_adagrad, lr=1e-2, capturable=False)  # it reads the learning rate on the host
 MUON = Rule(_muon, lr=2e-3, options=frozenset({"betas", "momentum"}), momentum=0.95)
 
@@ -270,9 +266,16 @@ class Optimizer:
                 _step_scaled(part, factor)
 
     @property
+    def update_kernels(self) -> ModuleType | None:
+        """Our kernels, where they do all updates."""
+        found = [_update_kernels(part) for part in self.parts]
+        return found[0] if all(found) else None
+
+    @property
     def takes_sparse_gradients(self) -> bool:
-        """Whether a weight without a gradient stays as it is, and an update may be of some rows only."""
-        return all(_takes_sparse_gradients(part) for part in self.parts)
+        """Whether an update may be of some rows only, each of which occurs once. Hooks may read gradients: of all."""
+        is_on_cpu = all(weight.is_cpu for group in self.param_groups for weight in group["params"])
+        return self.update_kernels is not None or (is_on_cpu and all(map(_takes_sparse_gradients, self.parts)))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts:
@@ -347,10 +350,7 @@ def _update_kernels(part: TorchOptimizer) -> ModuleType | None:
 
 
 def _takes_sparse_gradients(part: TorchOptimizer) -> bool:
-    """Whether it can update some rows only. Torch cannot where rows occur twice, as on a GPU; hooks expect all rows."""
-    is_plain = _is_linear(part) and not _has_step_hooks(part) and not part.defaults["fused"]
-    is_on_cpu = all(weight.is_cpu for group in part.param_groups for weight in group["params"])
-    return _update_kernels(part) is not None or (is_plain and is_on_cpu)
+    return _is_linear(part) and not _has_step_hooks(part) and not part.defaults["fused"]
 
 
 def _has_step_hooks(part: TorchOptimizer) -> bool:

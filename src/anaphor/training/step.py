@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.cuda_graphs import CUDAGraphs, Graph, Key
-from anaphor.mixers.layers import layer_kernels
 from anaphor.models.head import Head
 from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import Optimizer
@@ -95,13 +94,12 @@ def sparse_embeddings(model: nn.Module, optimizer: Optimizer) -> list[nn.Embeddi
     if not optimizer.takes_sparse_gradients:
         return []
     embeddings = [part for part in model.modules() if isinstance(part, nn.Embedding)]
+    large = [part for part in embeddings if part.num_embeddings >= MIN_SPARSE_ROWS]
+    # Torch waits for the number of tokens that are no padding, and has no sparse gradients scaled by frequency.
+    plain = [part for part in large if part.padding_idx is None and not part.scale_grad_by_freq]
     # A GPU would add their rows to a head's dense gradient in any order.
     tied = [part.tied_to for part in model.modules() if isinstance(part, Head)]
-    return [
-        part
-        for part in embeddings
-        if part.num_embeddings >= MIN_SPARSE_ROWS and not (part.weight.is_cuda and part in tied)
-    ]
+    return [part for part in plain if not (part.weight.is_cuda and part in tied)]
 
 
 @contextmanager
@@ -149,7 +147,7 @@ class Step:
             total = total + loss.total.detach()
             if loss.correct is not None:
                 correct.append(loss.correct)
-        gradients = _gradients(model)
+        gradients = _gradients(model, self.optimizer.update_kernels)
         norms = torch.stack(torch._foreach_norm(list(gradients.values()))).float()
         self.optimizer.step(_clip_factor(norms, self.clip) if self.clip else None)
         assert isinstance(total, Tensor), "a group has at least one batch"
@@ -157,27 +155,21 @@ class Step:
         return torch.cat([(total / amount).float().view(1), norms, *counts]), list(gradients), carry
 
 
-def _gradients(model: nn.Module) -> dict[str, Tensor]:
+def _gradients(model: nn.Module, kernels: ModuleType | None) -> dict[str, Tensor]:
     """Gradients by name; of a sparse one the rows that it has, each of them once."""
     gradients = {}
     for name, weight in model.named_parameters():
         if weight.grad is None:
             continue
         if weight.grad.is_sparse:
-            weight.grad = _coalesce(weight.grad)
+            weight.grad = weight.grad.coalesce() if kernels is None else _merge_rows(weight.grad, kernels)
         gradients[name] = weight.grad.values() if weight.grad.is_sparse else weight.grad
     return gradients
 
 
-def _coalesce(gradient: Tensor) -> Tensor:
-    """A gradient in which each row occurs once, but for rows of zeros on a GPU."""
-    kernels = layer_kernels(gradient.device) if gradient.is_cuda else None
-    return gradient.coalesce() if kernels is None else _merge_rows(gradient, kernels)
-
-
 def _merge_rows(gradient: Tensor, kernels: ModuleType) -> Tensor:
-    """The same by our kernels: torch would wait until it knows how many rows there are. One of many rows becomes
-    dense."""
+    """A gradient in which each row occurs once, but for rows of zeros, which our kernels allow: torch would wait until
+    it knows how many rows there are. One of many rows becomes dense."""
     indices, rows = gradient._indices()[0], gradient._values()
     if len(rows) > MAX_MERGED_ROWS:
         dense: Tensor = torch.ops.aten.embedding_dense_backward(rows, indices, len(gradient), -1, False)
