@@ -41,6 +41,7 @@ SEQ2SEQ_OPTIONS = OPTIONS | {
     "without source": {"condition": "none"},
     "deep": {"layers": 2, "encoder_layers": 3},
     "no input feeding": {"input_feeding": False, "residual": True},
+    "kernel size": {"encoder": ("qrnn",), "kernel_size": 3},
     "relative": {"encoder": ("attention",), "decoder": ("attention",), "residual": True, "position": "relative"},
     "learned": {"encoder": ("attention",), "decoder": ("attention",), "residual": True, "position": "learned"},
 }

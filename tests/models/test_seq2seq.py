@@ -34,6 +34,9 @@ MODELS = {
     "hybrid-state": {"name": "transformer-translation", "decoder": ("lstm", "attention"), "condition": "state"},
     "hybrid": {"name": "transformer-translation", "decoder": ("gru", "attention"), "encoder": ("linear",)},
     "narrow-words": {"name": "luong", "embedding": 10},
+    "qrnn-to-lstm": {"name": "luong", "encoder": ("qrnn",), "kernel_size": 3},
+    "qrnn-state": {"name": "luong", "encoder": ("qrnn",), "condition": "state"},
+    "qrnn": {"name": "luong", "encoder": ("qrnn",), "decoder": ("qrnn",), "residual": True, "kernel_size": 3},
 }
 each_model = pytest.mark.parametrize("case", MODELS)
 
@@ -263,7 +266,24 @@ REFUSED = {
     "tied as before": (lambda: seq2seq_preset("luong", **SIZES, tied=True), "tied=True is a bool"),
     "state of attention": (
         lambda: seq2seq_preset("transformer-translation", **SIZES, condition="state"),
-        "condition='state' sets the initial state of recurrent layers, but the decoder is attention",
+        "condition='state' sets the initial state of gru, lstm, rnn-identity, rnn-relu and rnn-tanh layers, and the "
+        "decoder attention has none: use decoder=lstm, or condition='attention'$",
+    ),
+    "state of a qrnn": (
+        lambda: seq2seq_preset("luong", **SIZES, decoder=("qrnn",), condition="state"),
+        "the decoder qrnn has none: use decoder=lstm, or condition='attention' with residual=True$",
+    ),
+    "kernel size": (
+        lambda: seq2seq_preset("luong", **SIZES, kernel_size=3),
+        "kernel_size=3 is not used by the layers lstm; mixers with this option: qrnn",
+    ),
+    "kernel size of no encoder": (
+        lambda: seq2seq_preset("luong", **SIZES, encoder=("qrnn",), condition="none", kernel_size=3),
+        "kernel_size=3 is not used by the layers lstm",
+    ),
+    "large kernel": (
+        lambda: seq2seq_preset("luong", **SIZES, encoder=("qrnn",), kernel_size=0),
+        "kernel_size=0: it must be from 1 to",
     ),
     "feeding attention": (
         lambda: seq2seq_preset("transformer-translation", **SIZES, input_feeding=True),
@@ -275,7 +295,8 @@ REFUSED = {
     ),
     "nothing attends": (
         lambda: seq2seq_preset("luong", **SIZES, decoder=("rnn-tanh",)),
-        "puts cross-attention into every layer, which needs residual=True",
+        "the decoder rnn-tanh puts cross-attention into every layer, for which residual=False does not work: use "
+        "residual=True, or decoder=lstm or decoder=gru, which have input feeding instead",
     ),
     "a decoder that looks ahead": (
         lambda: seq2seq_preset("luong", **SIZES, decoder=("bidirectional-lstm",), residual=True),

@@ -36,6 +36,16 @@ def experiment_of(source, name="luong", rows=16, layers=2, **options):
     return TranslationExperiment(spec, model, tokenizers, lambda: source)
 
 
+def test_a_quasi_recurrent_encoder_has_a_kernel_size(capsys):
+    spec = TranslationRunSpec(encoder=("qrnn",), kernel_size=3).model_spec(source_vocabulary=7, vocabulary=9)
+    assert [getattr(block.mixer, "kernel_size", None) for block in spec.blocks()] == [3, None]
+    words = ["train", "translate", "--data", "reverse", "--dry-run", "--width", "8", "--device", "cpu", "--kernel-size"]
+    assert main([*words, "3", "--encoder", "qrnn"]) == 0
+    capsys.readouterr()
+    assert main([*words, "3"]) == 2
+    assert capsys.readouterr().err.endswith("is not used by the layers lstm; mixers with this option: qrnn\n")
+
+
 def train(experiment, steps):
     optimizer = torch.optim.AdamW(experiment.model.parameters(), lr=0.01)
     for _, batch in zip(range(steps), experiment.batches(0), strict=False):

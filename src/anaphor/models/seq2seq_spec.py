@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.spec import HeadOptions, LinearOptions, PositionOptions, RecurrentOptions, check_at_least
+from anaphor.mixers.spec import (
+    ConvolutionOptions,
+    HeadOptions,
+    LinearOptions,
+    PositionOptions,
+    RecurrentOptions,
+    check_at_least,
+)
 from anaphor.models.spec import (
     LanguageModelSpec,
     StackOptions,
@@ -18,6 +25,7 @@ from anaphor.models.spec import (
     drop_unused,
     field_values,
     layer_option_values,
+    mixers_with,
     option_names,
     options_of_all,
 )
@@ -36,9 +44,13 @@ TIES = {
     "target": "one embedding matrix for target and output",
     "none": "three matrices",
 }
-RECURRENT = frozenset({"rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm", "qrnn"})
+CELLS = frozenset({"rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm"})
+"""Mixers that can start from an encoder's final state."""
+RECURRENT = CELLS | {"qrnn"}
 """Mixers that need no position encoding."""
-_MIXER_OPTIONS = option_names(HeadOptions) | option_names(RecurrentOptions) | option_names(LinearOptions)
+_MIXER_OPTIONS = frozenset().union(
+    *map(option_names, (HeadOptions, ConvolutionOptions, RecurrentOptions, LinearOptions))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +93,9 @@ class DecoderSpec(LanguageModelSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqSpec(TokenOptions, LinearOptions, RecurrentOptions, HeadOptions, PositionOptions, StackOptions):
+class Seq2SeqSpec(
+    TokenOptions, LinearOptions, ConvolutionOptions, RecurrentOptions, HeadOptions, PositionOptions, StackOptions
+):
     """An encoder-decoder. Options that neither side has are refused."""
 
     source_vocabulary: int
@@ -123,17 +137,20 @@ class Seq2SeqSpec(TokenOptions, LinearOptions, RecurrentOptions, HeadOptions, Po
             )
         if self.condition == "attention" and not self.feeds_input and not self.residual:
             raise ConfigError(
-                f"condition='attention' with the decoder {decoder} puts cross-attention into every layer, which needs "
-                f"residual=True; only a decoder of lstm or of gru layers works without, by input feeding"
+                f"condition='attention' with the decoder {decoder} puts cross-attention into every layer, for which "
+                f"residual=False does not work: use residual=True, or decoder=lstm or decoder=gru, which have input "
+                f"feeding instead"
             )
         self._check_used()
         recurrent = [isinstance(block.mixer, RecurrentSpec) for block in self.decoder_spec().blocks()]
         if self.condition != "none":
             self.encoder_spec()
         if self.condition == "state" and not any(recurrent):
+            *first, last = sorted(CELLS)
             raise ConfigError(
-                f"condition='state' sets the initial state of recurrent layers, but the decoder is {decoder}: "
-                f"use condition='attention'"
+                f"condition='state' sets the initial state of {', '.join(first)} and {last} layers, and the decoder "
+                f"{decoder} has none: use decoder=lstm, or condition='attention'"
+                f"{'' if self.residual else ' with residual=True'}"
             )
 
     @property
@@ -237,7 +254,10 @@ class Seq2SeqSpec(TokenOptions, LinearOptions, RecurrentOptions, HeadOptions, Po
         layers = ", ".join(dict.fromkeys(name for mixers in self._mixers for name in mixers))
         for name in sorted(_MIXER_OPTIONS - self._layer_options):
             if getattr(self, name) is not None:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is not used by the layers {layers}")
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is not used by the layers {layers}; mixers with this option: "
+                    f"{mixers_with(name)}"
+                )
         if self.position != "none" and not self.accepts_option("position", self.position):
             raise ConfigError(f"position={self.position!r} is not used by the layers {layers}")
 

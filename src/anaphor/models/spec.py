@@ -230,11 +230,10 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     def _check_used(self, options: dict[str, Any]) -> None:
         for name, value in options.items():
             if name not in self.layer_options:
-                mixers = sorted(mixer for mixer in MIXERS if name in options_of(mixer))
                 given = f"layer_{name}s" if isinstance(value, tuple) else name
                 raise ConfigError(
                     f"{given}={value!r} is not used by the layers {', '.join(self.mixers_by_layer)}; "
-                    f"mixers with this option: {', '.join(mixers)}"
+                    f"mixers with this option: {mixers_with(name)}"
                 )
 
     def resolved(self) -> dict[str, Any]:
@@ -339,6 +338,11 @@ def check_mixers(spec: Any, field: str) -> None:
     object.__setattr__(spec, field, tuple(names))
     if not names:
         raise ConfigError(f"{field} is empty: name at least one of {', '.join(sorted(MIXERS))}")
+
+
+def mixers_with(option: str) -> str:
+    """Names of the mixers that have an option, for a message."""
+    return ", ".join(sorted(mixer for mixer in MIXERS if option in options_of(mixer)))
 
 
 def options_of_all(mixers: Iterable[str]) -> frozenset[str]:
