@@ -66,14 +66,15 @@ def test_the_result_has_the_type_that_is_asked_for_and_gradients_have_their_own(
     assert all(one.dtype == torch.float32 for one in torch.autograd.grad(y.sum(), (x, weight, bias)))
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (700, 5), (130, 200), (2100, 3)])
+@pytest.mark.parametrize(("rows", "width"), [(0, 2), (1, 1), (700, 5), (130, 200), (2100, 3)])
 def test_the_sum_over_rows_is_torchs(rows, width):
     (x,) = drawn((rows, width))
     torch.testing.assert_close(kernels.sum_rows(x).double(), x.double().sum(0), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(("tokens", "width"), [((), 4), ((3,), 1), ((5, 2, 5, 5, 2, 7), 6), (tuple(range(70)) * 2, 3)])
-def test_merged_rows_are_those_of_a_coalesced_gradient_and_zeros(tokens, width):
+def test_merged_rows_are_those_of_a_coalesced_gradient_and_zeros(tokens, width, monkeypatch):
+    monkeypatch.setattr(kernels, "MERGE_BLOCK", 32)  # several of them
     indices = torch.tensor(tokens, dtype=torch.int64, device=DEVICE)
     rows = torch.randn(len(tokens), width).to(DEVICE, torch.float32)
     merged = kernels.merge_rows(indices, rows)
@@ -103,6 +104,7 @@ def test_gradients_of_embeddings_that_are_added_up_are_coalesced_one_by_one(most
 
 def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
     monkeypatch.setattr(kernels, "MIN_SIZE", 20)
+    monkeypatch.setattr(kernels, "UPDATE_BLOCK", 16)  # several of them
     large, small, strided, table = weights = drawn((7, 5), (3,), (6, 4), (9, 2))
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]], device=DEVICE, dtype=torch.float32)
     large.grad, small.grad = torch.randn_like(large), torch.randn_like(small)

@@ -49,6 +49,7 @@ class Head(nn.Module):
 
     @property
     def tied_to(self) -> nn.Embedding | None:
+        """The embeddings that are its matrix; None if it has one of its own."""
         return self._tied_to[0]
 
     @property
@@ -180,7 +181,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         device = features.device.type
         # Autocast does not reach into a custom function, so its type is applied here.
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
-        matrix, constant = _aligned(weight, dtype), None if bias is None else _aligned(bias, dtype)
+        matrix, constant = _align(weight, dtype), None if bias is None else _align(bias, dtype)
         vocabulary = len(weight)
         # Sums over all tokens: a narrow type would lose the contributions of single tokens.
         sum_dtype = torch.promote_types(weight.dtype, torch.float32)
@@ -331,8 +332,8 @@ def _compute_logits(x: Tensor, matrix: Tensor, constant: Tensor | None, out: Ten
     return torch.addmm(constant, x, matrix.t(), out=out)
 
 
-def _aligned(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """In the given type, with rows of zeros added for tensor cores."""
+def _align(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """The matrix in the given type, with rows of zeros added for tensor cores."""
     rows, missing = len(matrix), -len(matrix) % ALIGNMENT if matrix.is_cuda else 0
     if not missing:
         return matrix.to(dtype)
