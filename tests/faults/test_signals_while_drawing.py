@@ -3,6 +3,7 @@ off."""
 
 import json
 import signal
+import weakref
 
 import pytest
 import torch
@@ -16,20 +17,30 @@ SMALL = ["train", "lm", "--model", "lstm", "--width", "8", "--layers", "1", "--b
 
 @pytest.fixture
 def send(monkeypatch):
-    """Send a signal while a figure is saved. Some libraries catch what is raised there, and go on."""
+    """Send a signal while a figure is saved. Some libraries catch what is raised there, and go on or raise another
+    error; what is raised while an object is deleted nobody can catch, and Python would print it."""
 
-    def patch(number, *, caught=False):
+    def patch(number, *, then="raises"):
         from matplotlib.figure import Figure
 
         sent = []
 
         def savefig(self, *arguments, **options):
+            if sent:
+                return
+            sent.append(number)
             try:
-                if not sent:
-                    sent.append(number)
+                if then == "is deleted":
+                    one = set()
+                    reference = weakref.ref(one, lambda _: signal.raise_signal(number))
+                    del one
+                    assert reference() is None
+                else:
                     signal.raise_signal(number)
             except Exception:
-                if not caught:
+                if then == "fails":
+                    raise ImportError("half loaded") from None
+                if then == "raises":
                     raise
 
         monkeypatch.setattr(Figure, "savefig", savefig)
@@ -38,14 +49,24 @@ def send(monkeypatch):
 
 
 @pytest.mark.curves
-@pytest.mark.parametrize("caught", [False, True])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code", "then"),
+    [
+        (signal.SIGTERM, 143, "raises"),
+        (signal.SIGINT, 130, "raises"),
+        (signal.SIGHUP, 129, "raises"),
+        (signal.SIGTERM, 143, "continues"),
+        (signal.SIGINT, 130, "continues"),
+        (signal.SIGINT, 130, "fails"),
+        (signal.SIGINT, 130, "is deleted"),
+    ],
+)
 def test_a_signal_while_curves_are_drawn_stops_training_unscored(
-    tmp_path, monkeypatch, capsys, send, number, code, caught
+    tmp_path, monkeypatch, capsys, send, number, code, then
 ):
     torch.set_default_dtype(torch.float32)
     out = tmp_path / "run"
-    send(number, caught=caught)
+    send(number, then=then)
     assert main([*SMALL, "--data", str(text_file(tmp_path)), "--out", str(out)]) == code
     assert json.loads(capsys.readouterr().out) == {"status": "stopped", "run": str(out)}
     assert (out / "checkpoints" / "step-4").is_dir()

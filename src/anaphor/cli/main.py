@@ -6,9 +6,12 @@ import contextlib
 import errno
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from types import FrameType
 
 from anaphor import __version__
 from anaphor.cli.table import for_terminal
@@ -49,7 +52,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an encoding without × still has room for the rest of a table
     try:
-        code = run_command(words)
+        with interruptible_imports():
+            code = run_command(words)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where it can still be told that it failed
         return code
@@ -75,6 +79,34 @@ def run_command(words: list[str]) -> int:
     except KeyboardInterrupt as error:
         print_error(str(error) or "interrupted")
         return 130
+
+
+@contextlib.contextmanager
+def interruptible_imports() -> Iterator[None]:
+    """Inside the block Ctrl-C ends the program even where a library is being loaded.
+
+    numpy and torch catch a KeyboardInterrupt there: the program would go on with half of them, and fail much later.
+    """
+    is_main = threading.current_thread() is threading.main_thread()  # signals cannot be caught in other threads
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            with contextlib.suppress(OSError, RuntimeError, AttributeError):  # stdout may be gone, or in use
+                sys.stdout.flush()
+            print_error("interrupted")
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def print_error(line: str) -> None:

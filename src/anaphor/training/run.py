@@ -293,12 +293,17 @@ class Interruption:
     @contextmanager
     def cancelling(self) -> Iterator[None]:
         """Inside the block, for work that does not ask for signals itself, a signal raises `Cancelled` at once."""
-        before, self._cancels = self.signal, True
+        before, self._cancels, hook = self.signal, True, sys.unraisablehook
+        # Where an object is being deleted, Python prints the exception and goes on.
+        sys.unraisablehook = lambda raised: None if isinstance(raised.exc_value, Cancelled) else hook(raised)
         try:
             yield
+        except Exception:
+            if self.signal == before:
+                raise
         finally:
-            self._cancels = False
-        if self.signal != before:  # a library may have caught the exception
+            self._cancels, sys.unraisablehook = False, hook
+        if self.signal != before:  # a library may have caught the exception, or made another one of it
             raise Cancelled
 
     def is_requested(self) -> bool:
