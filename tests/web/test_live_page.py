@@ -15,6 +15,7 @@ import pytest
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
 from web.conftest import HOSTILE
+from web.pretended_runs import write_run
 from web.serving import begin_run, serving
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -132,6 +133,47 @@ def test_the_table_says_what_the_server_says(open_tab, served, ids):
     assert tab.locator("input.choose:checked").count() == 10, "at most ten are selected at first"
     assert table.locator("thead th[scope=col]").count() > 8
     assert table.locator("tbody th[scope=row]").count() >= len(rows)
+
+
+# ---- more runs than colors
+
+
+@pytest.mark.slow
+def test_runs_beyond_the_tenth_have_the_same_colors_and_dashes_wherever_they_are_shown(open_tab, tmp_path):
+    """One swatch for each line in the legend, the tip and the tables; a run with one point is told apart, too."""
+    names = [f"run-{number:02}" for number in range(1, 34)]
+    for number, name in enumerate(names):
+        losses = (3 + number / 100,) if number in (9, 19) else (3 + number / 100, 2 + number / 100)
+        write_run(tmp_path / name, losses=losses).add_sample(10, "a cat")
+    chosen = ",".join(map(make_id, names))
+
+    def swatches(place):
+        found = tab.locator(f"{place} .swatch").evaluate_all("all => all.map((one) => one.style.background)")
+        assert len(set(found)) == len(found), f"two lines look alike in {place}"
+        return found
+
+    with serving(tmp_path) as served:
+        tab = open_tab(served, f"curves?runs={chosen}&charts=valid.loss")
+        box = chart(tab, lines=len(names)).bounding_box()
+        legend = swatches(".legend-box")
+        dashes = [re.findall(r"rgb\([^)]*\) (\w+), rgb\([^)]*\) (\w+)", swatch) for swatch in legend]
+        assert sorted(map(len, dashes)) == [0] * 10 + [1] * 20 + [2] * 3, "solid, dashed, dotted, dashed and dotted"
+        tab.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
+        tab.wait_for_selector(".chart .tip .swatch")
+        assert set(swatches(".chart .tip")) <= set(legend)
+        with tab.expect_download() as saved:
+            tab.get_by_role("button", name="Download valid.loss as SVG").click()
+        drawing = saved.value.path().read_text(encoding="utf-8")
+        drawn = re.findall(r'stroke="(#\w+)" stroke-width="1.6"[^>]*?(?: stroke-dasharray="([^"]*)")?/>', drawing)
+        dashed = [line for line in drawn if line[1]]
+        assert len(set(dashed)) == len(dashed) == len(names) - 10
+        assert drawing.count("<circle ") == 2
+        show(tab, served, f"runs?runs={chosen}")
+        assert sorted(swatches(".runs tbody")) == sorted(legend)
+        show(tab, served, f"samples?runs={chosen}")
+        tab.wait_for_selector(".samples-box[data-steps]")
+        assert swatches(".samples-box thead") == legend
+        assert tab.wrong == []
 
 
 # ---- a chart that is open while a run is trained

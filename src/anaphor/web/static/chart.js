@@ -183,8 +183,10 @@ class Chart {
     for (const one of [...this.series].sort((a, b) => Boolean(a.loud) - Boolean(b.loud))) {
       const points = this.pixels(one.x, one.y, x, toX, toY);
       drawn += points.length / 2;
-      if (points.length === 2) pen.dot(points[0], points[1], 3, one.color);
-      else pen.line(points, { color: one.color, dash: one.dash, width: one.loud ? 2.6 : thin, alpha: some && !one.loud ? 0.3 : 1 });
+      const style = { color: one.color, dash: one.dash, width: one.loud ? 2.6 : thin, alpha: some && !one.loud ? 0.3 : 1 }, [left, top] = points;
+      if (points.length === 2) pen.dot(left, top, 3, one.color);
+      if (points.length !== 2) pen.line(points, style);
+      else if (one.dash?.length) pen.line([left - 11, top, left + 11, top], style); // as in the legend
     }
     pen.unclip();
     return drawn;
@@ -276,9 +278,8 @@ class Chart {
     const away = ({ y }) => Math.abs(this.scale.toY.to(y) - (this.height ?? 0));
     const near = [...found].sort((one, other) => away(one) - away(other)).slice(0, TIP_ROWS), table = make("table");
     for (const { one, x, y } of [...near].sort((first, second) => second.y - first.y)) {
-      const row = make("tr", "", one === near[0].one && this.height !== null ? "near" : ""), mark = make("td"), swatch = make("span", "", "swatch");
-      swatch.style.background = one.color;
-      mark.append(swatch);
+      const row = make("tr", "", one === near[0].one && this.height !== null ? "near" : ""), mark = make("td");
+      mark.append(make_swatch(one.color, one.dash));
       row.append(mark, make("td", one.name, "name"), make("td", score(y), "number"));
       if (x !== near[0].x) row.append(make("td", `at ${this.options.time ? this.xText(x) : digits(x, 6)}`, "other"));
       table.append(row);

@@ -180,12 +180,6 @@
     return link;
   }
 
-  function swatchOf({ color, dash }) {
-    const swatch = make("span", "", "swatch");
-    swatch.style.background = dash.length ? `repeating-linear-gradient(90deg, ${color} 0 ${dash[0]}px, transparent 0 ${dash[0] + dash[1]}px)` : color;
-    return swatch;
-  }
-
   function legendItem(line, one, goal) {
     const item = make("li"), name = make("span", "", "line-name"), about = make("span", line.name);
     name.append(about);
@@ -196,7 +190,7 @@
     }, "drop");
     drop.dataset.focus = item.dataset.row = line.key;
     const { last, best } = one ? summary(one, goal) : {}, state = line.ids.map(find_run).find((run) => run.status !== "finished")?.status;
-    item.append(swatchOf(line), name, make("span", score(last ?? null), "number"), make("span", goal ? score(best ?? null) : "", "number"), drop);
+    item.append(make_swatch(line.color, line.dash), name, make("span", score(last ?? null), "number"), make("span", goal ? score(best ?? null) : "", "number"), drop);
     if (state) name.append(make("span", state, `badge ${state}`));
     item.addEventListener("pointerenter", () => raise(line.key));
     item.addEventListener("pointerleave", () => raise(""));
@@ -214,7 +208,7 @@
   }
 
   function showValues(total) {
-    const columns = [{ key: "name", title: is_grouped() ? "Setting" : "Run", words: true, value: (line) => line.name, cell: (line) => [swatchOf(line), line.name] }];
+    const columns = [{ key: "name", title: is_grouped() ? "Setting" : "Run", words: true, value: (line) => line.name, cell: (line) => [make_swatch(line.color, line.dash), line.name] }];
     for (const { metric, series } of total) {
       const goal = goalOf(metric, selected()), found = new Map(series.map((one) => [one.key, summary(one, goal)]));
       columns.push({ key: `last.${metric}`, title: `${metric} last`, value: (line) => found.get(line.key)?.last, cell: (line) => score(found.get(line.key)?.last ?? null) });

@@ -21,8 +21,7 @@
   function nameCell(row) {
     const { id } = row.run, all = row.runs.every((run) => chosen.has(run.id));
     if (renaming === row.id) return [renameField(row)];
-    const swatch = make("span", "", "swatch"), name = make("button", row.name, "name");
-    swatch.style.background = all ? run_color(id) : "transparent";
+    const swatch = all ? make_swatch(run_color(id), run_dash(id)) : make_swatch("transparent"), name = make("button", row.name, "name");
     name.type = "button";
     name.title = row.runs.map((run) => run.run).join("\n");
     name.setAttribute("aria-expanded", String(opened === row.id));

@@ -86,9 +86,7 @@
       const cell = make("th", name === "Step" ? name : "", "words");
       cell.scope = "col";
       if (name !== "Step") {
-        const swatch = make("span", "", "swatch");
-        swatch.style.background = run_color(name);
-        cell.append(swatch, run_name(name));
+        cell.append(make_swatch(run_color(name), run_dash(name)), run_name(name));
       }
       head.append(cell);
     }

@@ -109,6 +109,15 @@ function run_color(id) {
 
 const run_dash = (id) => DASHES[Math.floor((slotOf(id) ?? 0) / PALETTE.length) % DASHES.length];
 
+// A piece of a line for a legend or a table, with its dashes.
+function make_swatch(color, dash = []) {
+  const swatch = make("span", "", "swatch");
+  let at = 0;
+  const stops = dash.map((length, place) => `${place % 2 ? "transparent" : color} ${at}px ${(at += length)}px`);
+  swatch.style.background = dash.length ? `repeating-linear-gradient(90deg, ${stops.join(", ")})` : color;
+  return swatch;
+}
+
 // The groups of runs that differ only in their seed, in the order of `ids`; a run alone is a group too.
 function groupRuns(ids) {
   const groups = new Map();
