@@ -1,14 +1,17 @@
 """No step reads a value of the device on the host: it could not be captured, and the host would wait."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from anaphor.evaluation import prefill_padded
 from anaphor.mixers import base
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.embedder import TokenEmbedder
+from anaphor.models.language_model import Decoding, FixedDecoding
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
@@ -98,6 +101,21 @@ def test_an_update_by_the_kernels_reads_no_value(clip, monkeypatch):
         norms = torch.stack(torch._foreach_norm(list(gradients.values())))
         step.optimizer.step(step_module._clip_factor(norms, clip) if clip else None)
     assert not torch.equal(embedding.weight, before)
+
+
+@pytest.mark.parametrize("kind", [Decoding, partial(FixedDecoding, steps=8)])
+@pytest.mark.parametrize("name", ["lstm", "qrnn", "transformer"])
+def test_a_greedy_step_of_decoding_reads_no_value(name, kind, monkeypatch):
+    """Whether its logits are finite is known on the host when its tokens are."""
+    monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)
+    monkeypatch.setattr(TokenEmbedder, "check_positions", lambda self, span, fresh: None)
+    model = build_experiment(RUNS[name]).model.eval()
+    with torch.inference_mode():
+        decoding = kind(model, prefill_padded(model, [[1, 2], [3]])[1])
+        with NoReads():
+            tokens, maxima = decoding.greedy(decoding.greedy(torch.tensor([1, 2]))[0])
+        assert tokens.shape == maxima.shape == (2,)
+        assert maxima.isfinite().all()
 
 
 def padded_run(folder, name):
