@@ -41,11 +41,14 @@ LISTED = 12
 """Most names that an error lists."""
 NOT_SETTINGS = ("format", "task", "environment", "imports")
 """Keys of a run's spec file beside the sections."""
+MEANT = {"gpu": "cuda"}
+"""What other programs call something whose nearest name is another thing here."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean …?' when a known name is close, else an empty string."""
-    near = difflib.get_close_matches(str(name), list(known), n=1)
+    known = list(known)
+    near = [MEANT[name]] if MEANT.get(name) in known else difflib.get_close_matches(str(name), known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -240,6 +243,8 @@ def read_settings(kind: type, path: Path) -> dict[str, Any]:
     if task is not None and task != expected:
         raise ConfigError(f"{path} is for the task {str(task)[:60]!r}, not for {expected!r}")
     flat = flatten_sections({key: value for key, value in values.items() if key not in NOT_SETTINGS}, path)
+    if not flat:  # a wrong file would train with defaults alone
+        raise ConfigError(f"{path} has no settings")
     check_fields(kind, flat, str(path))
     return flat
 
@@ -269,6 +274,11 @@ def user_path(given: Path | str) -> Path:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
             raise ConfigError(f"{shown} cannot be used as a path: {error.strerror}") from None
     return Path(path)
+
+
+def is_path_like(name: str) -> bool:
+    """Whether a name has a folder or an ending: nothing that is registered has one."""
+    return os.sep in name or bool(Path(name).suffix)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

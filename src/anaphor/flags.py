@@ -182,7 +182,10 @@ def read_words(
         raise ConfigError(f"unexpected argument {loose[0]!r}{_explain_loose(named, words, loose[0])}")
     for flag in flags.values():
         if flag.required and flag.field not in given and not has_default:
-            about = f": {flag.help[0].lower()}{flag.help[1:].rstrip('.')}" if flag.help else ""
+            help_text = flag.help.rstrip(".")
+            if not (help_text[:2].isalpha() and help_text[:2].isupper()):  # HTML stays as it is
+                help_text = help_text[:1].lower() + help_text[1:]
+            about = f": {help_text}" if help_text else ""
             raise ConfigError(f"`{program}` needs {flag.shown}{about}")
     return given
 

@@ -29,6 +29,9 @@ def error_of(capsys, *words):
         (["train", "lm", "--width", "8", "--width", "x"], "--width is given twice: give it once"),
         (["models", "--vocabulary", "many"], "vocabulary='many': it must be a whole number"),
         (["generate", "run", "--temperature", "cold", "--seed", "1"], "temperature='cold': it must be a number"),
+        (["train", "lm", "--layers", "-2"], "layers=-2: it must be at least 1"),
+        (["train", "lm", "--device", "gpu"], "unknown device 'gpu'; did you mean 'cuda'? (known: auto, cpu, cuda)"),
+        (["report", "run"], "`anaphor report` needs --out PATH: HTML file to write"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(capsys, words, message):
@@ -41,6 +44,7 @@ def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(capsys, words, 
         ("width: abc", "it.yaml: width='abc': it must be a whole number"),
         ("layer_widths: [8, y]", "it.yaml: layer_widths='8 y': it must be a list of whole numbers"),
         ("lr: ", None),
+        ("# nothing yet", "it.yaml has no settings"),
         ("random_offset: maybe", "it.yaml: random_offset='maybe': it must be True or False"),
         ("tied: maybe", "it.yaml: tied='maybe': it must be True or False"),
         ("widht: 3", "it.yaml has no field 'widht'; did you mean 'width'?"),
@@ -87,6 +91,23 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, capsys, text,
 )
 def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
     assert message in error_of(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "lm", "--data", "tezt.txt"], "no file or folder at tezt.txt; known data sets: grammar, python-ref"),
+        (["train", "lm", "--data", "books/tezt"], "no file or folder at books/tezt; known data sets: grammar, python-"),
+        (["train", "classify", "--data", "tezt.csv"], "no file or folder at tezt.csv; known data sets: negation, sst2"),
+        (["study", "gatez.yaml"], "no file at gatez.yaml; `anaphor study list` lists the presets"),
+        (["generate", "run/spec.yaml"], "run/spec.yaml is a file: give the folder of the run, run"),
+    ],
+)
+def test_a_file_that_is_not_there_is_called_so(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    Path("run/spec.yaml").touch()
+    assert error_of(capsys, *words).startswith(message)
 
 
 @pytest.mark.parametrize(

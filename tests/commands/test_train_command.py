@@ -100,6 +100,7 @@ def test_without_a_checkpoint_other_settings_are_refused_as_well(tmp_path, capsy
     train("--steps", "2", "--out", "run")
     for path in sorted((tmp_path / "run" / "checkpoints").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
+    (tmp_path / "run" / "result.json").unlink()  # as if it had been killed
     capsys.readouterr()
     train("--steps", "3", "--out", "run", "--resume", code=2)
     assert "steps was 2 and is 3" in capsys.readouterr().err

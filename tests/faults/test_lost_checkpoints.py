@@ -103,6 +103,21 @@ def test_a_finished_run_whose_best_is_damaged_is_scored_by_its_last_weights(tmp_
     assert json.loads((tmp_path / "run" / "result.json").read_text())["best_step"] is None
 
 
+def test_a_finished_run_without_checkpoints_is_not_trained_anew_by_resuming(tmp_path, trained, capsys):
+    shutil.rmtree(trained(4.0, 3.0, 2.0))
+    result = (tmp_path / "run" / "result.json").read_bytes()
+    assert main([*WORDS, "--resume"]) == 2
+    assert warnings(capsys) == ["anaphor: run has no checkpoint: --overwrite would delete it and train anew"]
+    assert (tmp_path / "run" / "result.json").read_bytes() == result
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_starts_at_step_0_and_says_so(tmp_path, trained, capsys):
+    shutil.rmtree(trained(4.0, 3.0, 2.0))
+    (tmp_path / "run" / "result.json").unlink()
+    assert main([*WORDS, "--resume"]) == 0
+    assert warnings(capsys) == ["anaphor: run has no checkpoint yet: training starts at step 0"]
+
+
 def test_a_best_checkpoint_damaged_while_training_does_not_cost_the_result(tmp_path, capsys, monkeypatch):
     def is_requested(self):
         if (tmp_path / "run" / "checkpoints" / "step-2").exists():

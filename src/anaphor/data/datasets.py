@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import look_up, nearest, user_path
+from anaphor.config import is_path_like, look_up, nearest, user_path
 from anaphor.data.dataset import (
     LABELED_COLUMNS,
     PAIR_COLUMNS,
@@ -201,6 +201,8 @@ def open_dataset(
             IMAGE_COLUMNS: "; or a folder of class folders, or a .npz file",
             LABELED_COLUMNS: "; or a TSV, CSV, JSONL or Parquet file, or a folder",
         }
+        if is_path_like(name):
+            raise ConfigError(f"no file or folder at {name}; known data sets: {', '.join(sorted(names))}")
         ways = paths.get(wanted or TEXT_COLUMNS, "")
         raise ConfigError(f"unknown data set {name!r}{nearest(name, names)} (known: {', '.join(sorted(names))}{ways})")
     return dataset

@@ -104,7 +104,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         check_mixers(self, "mixers")
         for name in PER_LAYER:
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        check_at_least(1, width=self.width, max_positions=self.max_positions)
+        check_at_least(1, width=self.width, layers=self.layers, max_positions=self.max_positions)
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps={self.norm_eps}: it must be above 0 and below 1")
         look_up(INIT_SCHEMES, self.init_scheme, "init scheme")

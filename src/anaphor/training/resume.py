@@ -26,12 +26,13 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
             f"{folder.folder} has no checkpoint that can be read: --overwrite would delete it and train anew"
             f"{folder.describe_previous()}"
         )
-    has_weights = any(folder.checkpoints.glob("step-*"))
-    if saved is None and has_weights and folder.result.is_file() and folder.read_result().get("status") == "finished":
-        raise CheckpointError(
-            f"{folder.folder} cannot be resumed: it has the weights of its best step alone, as cells of a study do; "
-            f"start another run from them with --init"
-        )
+    if saved is None and folder.result.is_file() and folder.read_result().get("status") == "finished":
+        if any(folder.checkpoints.glob("step-*")):
+            raise CheckpointError(
+                f"{folder.folder} cannot be resumed: it has the weights of its best step alone, as cells of a study "
+                f"do; start another run from them with --init"
+            )
+        raise CheckpointError(f"{folder.folder} has no checkpoint: --overwrite would delete it and train anew")
     facts = {**trainer.facts, "spec": folder.read_settings()} if saved is None else saved.facts
     if saved is not None:
         fingerprint = trainer.experiment.fingerprint()
@@ -40,6 +41,7 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
     if changed and not force:
         raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changed)}; use --force to resume anyway")
     if saved is None:
+        warn(f"{folder.folder} has no checkpoint yet: training starts at step 0")
         return None
     folder.set_damaged_lines_aside(warn)
     if not changed and trainer.experiment.initial_carry() is not None:

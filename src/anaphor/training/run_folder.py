@@ -54,6 +54,8 @@ class RunFolder:
 
     def require(self) -> None:
         """Raise for a folder without a run."""
+        if self.folder.is_file():
+            raise ConfigError(f"{self.folder} is a file: give the folder of the run, {self.folder.parent}")
         if not self.exists:
             raise ConfigError(f"no run at {self.folder}: it has no {self.spec.name}")
 
@@ -148,7 +150,8 @@ class RunFolder:
     def describe_contents(self) -> str:
         """What overwriting deletes, in words."""
         steps = sorted(int(path.name[5:]) for path in self.checkpoints.glob("step-*") if path.name[5:].isdecimal())
-        saved = f"checkpoints of steps {', '.join(map(str, steps))}" if steps else "no checkpoint"
+        named = f"{'checkpoint of step' if len(steps) == 1 else 'checkpoints of steps'} {', '.join(map(str, steps))}"
+        saved = named if steps else "no checkpoint"
         scored = " and its result" if self.result.is_file() else ""
         return f"{saved}{scored}"
 
