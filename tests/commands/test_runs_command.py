@@ -255,6 +255,18 @@ def test_as_few_settings_as_possible_tell_runs_apart():
     assert find_distinguishing(rows[:1]) == []
 
 
+def test_mixers_tell_runs_of_one_preset_apart_and_not_options_that_only_some_layers_have():
+    settings = {"model": "lstm", "width": 8}
+    rows = [
+        {"task": "lm", "settings": settings | {"weight_drop": 0.0, "mixers": ["lstm"], "lr": 0.1}},
+        {"task": "lm", "settings": settings | {"heads": 4, "mixers": ["gru", "attention"], "lr": 0.2}},
+    ]
+    assert find_distinguishing(rows) == ["mixers"]
+    for row in rows:
+        del row["settings"]["mixers"]
+    assert find_distinguishing(rows) == ["lr"]
+
+
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [

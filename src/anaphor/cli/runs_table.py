@@ -120,10 +120,13 @@ def show_text(text: str) -> str:
 
 
 def find_distinguishing(runs: Sequence[Row]) -> list[str]:
-    """As few settings as tell apart the runs of a task that differ at all: data and model first, the seed last.
-    Settings that follow from these are left out."""
+    """As few settings as tell apart the runs of a task that differ at all: data, model and mixers first, then what all
+    runs have, because what only some have follows from their layers; the seed last. Settings that follow from these
+    are left out."""
     differing = find_differing(runs)
-    order = sorted(differing, key=lambda name: (name == "seed", name not in ("data", "model"), differing.index(name)))
+    first = {"data": 0, "model": 1, "mixers": 2}
+    partial = {name for name in differing if any(name not in row["settings"] for row in runs if row["settings"])}
+    order = sorted(differing, key=lambda name: (first.get(name, len(first)), name == "seed", name in partial))
     groups, chosen = [list(runs)], list[str]()
     for name in order:
         split: list[list[Row]] = []
