@@ -4,7 +4,7 @@ progress of such long computations, which a listener may cancel."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import LossTotal
+from anaphor.mixers.base import one_thread
 from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
 
 Item = TypeVar("Item")
@@ -27,6 +28,9 @@ Item = TypeVar("Item")
 PAIRS_PER_CHUNK = 2**24
 MIN_CHUNK = 64
 MIN_CAPTURED = 256  # batches of a text: a capture takes as long as about a hundred plain calls
+# A step of generation on a CPU with at most so many multiplications runs on one thread: its operations are so short
+# that waking the other threads for each takes longer than the work they take over.
+MAX_PRODUCTS_ON_ONE_THREAD = 2**24
 QUOTED = 40  # characters of a text that an error message repeats
 
 
@@ -66,6 +70,14 @@ def eval_modules(modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for module in in_training:
             module.training = True
+
+
+def choose_threads(model: LanguageModel, rows: int) -> Callable[[], AbstractContextManager[None]]:
+    """What a step of generation of so many rows runs in: one thread, or as many as there are. That depends on sizes
+    alone, because sums are rounded by how many threads share them."""
+    weights = sum(weight.numel() for weight in model.layers.parameters()) + model.head.weight.numel()
+    is_small = model.device.type == "cpu" and rows * weights <= MAX_PRODUCTS_ON_ONE_THREAD
+    return one_thread if is_small else nullcontext
 
 
 def chunk_slices(rows: int, tokens: int) -> Iterator[slice]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anaphor.config import check_types
 from anaphor.errors import ConfigError, Diverged
-from anaphor.evaluation import eval_mode, eval_modules, full_precision, prefill, prefill_padded
+from anaphor.evaluation import choose_threads, eval_mode, eval_modules, full_precision, prefill, prefill_padded
 from anaphor.mixers.base import select_rows
 from anaphor.models.language_model import WARM_UP, CUDAGraphDecoding, Decoding, LanguageModel, ModelState, can_capture
 
@@ -111,6 +111,7 @@ def generate_rows(
     generators = [torch.Generator().manual_seed((seed + row) % 2**64) for row in range(len(prompts))]
     modules = list(model.modules())  # once: to walk through a small model at each token takes a tenth of its time
     kernels = nullcontext if model.device.type == "cpu" else full_precision
+    threads = choose_threads(model, len(prompts))
     is_greedy = sampler.temperature == 0
     decoding: Decoding | None = None
     pending: deque[Callable[[], list[list[Any]]]] = deque()  # tokens on their way to the host
@@ -125,12 +126,10 @@ def generate_rows(
                     pending.append(send_to_host(newest))
                     steps = tokens - 1
                 while steps and len(pending) <= (decoding.lag if is_greedy else 0):
-                    if is_greedy:
-                        newest, maxima = decoding.greedy(newest)
-                        pending.append(send_to_host(newest, maxima))
-                    else:
-                        newest = sampler(decoding(newest), generators)
-                        pending.append(send_to_host(newest))
+                    with threads():
+                        made = decoding.greedy(newest) if is_greedy else (sampler(decoding(newest), generators),)
+                    newest = made[0]
+                    pending.append(send_to_host(*made))
                     steps -= 1
                 new, *arrived = pending.popleft()()
                 check_finite([value for values in arrived for value in values])

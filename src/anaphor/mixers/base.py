@@ -15,6 +15,7 @@ states and never write into one; callers detach, select and keep them with the f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -339,6 +340,17 @@ def _detach_tensor(tensor: Tensor) -> Tensor:
 def count_bytes(state: Any) -> int:
     """Bytes of all tensors of a state, all rows together."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(state))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One CPU thread inside the block, as many as before afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def locked_dropout(x: Tensor, p: float) -> Tensor:

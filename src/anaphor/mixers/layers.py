@@ -8,10 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anaphor.mixers.base import one_thread
 from anaphor.mixers.kernels import load_kernels
 
 layer_kernels = partial(load_kernels, "layers")
 """Our kernels for these layers, if they run on a device."""
+# Values that one CPU thread normalizes faster than several: torch's norm wakes all threads for any number of rows.
+MAX_VALUES_ON_ONE_THREAD = 2**15
 
 
 class LayerNorm(nn.LayerNorm):
@@ -23,6 +26,9 @@ class LayerNorm(nn.LayerNorm):
         self.for_layer = for_layer
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu" and x.numel() <= MAX_VALUES_ON_ONE_THREAD and not torch.compiler.is_compiling():
+            with one_thread():  # the same to the last bit: no sum is over several rows
+                return super().forward(x)
         kernels = layer_kernels(x.device) if x.is_cuda and self.training else None
         if kernels is None or not kernels.can_normalize(x):
             return super().forward(x)
