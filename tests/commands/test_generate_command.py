@@ -132,3 +132,18 @@ def test_what_cannot_be_generated_is_refused(capsys, run, tmp_path, monkeypatch,
     shown = capsys.readouterr()
     assert message in shown.err
     assert not shown.out
+
+
+def test_ctrl_c_ends_the_line_of_what_has_been_generated(text, monkeypatch, capsys):
+    def interrupted(*_):
+        yield "the cat"
+        raise KeyboardInterrupt
+
+    words = (
+        "train lm --data text --width 8 --layers 1 --batch-size 2 --bptt 5 --steps 1 --device cpu --no-test --out run"
+    )
+    assert main(words.split()) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("anaphor.cli.generate.decode_stream", interrupted)
+    assert main(["generate", "run"]) == 130
+    assert tuple(capsys.readouterr()) == ("the cat\n", "anaphor: interrupted\n")
