@@ -57,3 +57,18 @@ def test_nothing_is_counted_afterwards(monkeypatch):
     monkeypatch.setattr(initialize, "LARGE", 0)
     monkeypatch.setattr(initialize, "total_memory", lambda: 0)
     assert torch.nn.Linear(3, 3).weight.shape == (3, 3)
+
+
+@pytest.mark.parametrize("name", ["lstm", "hybrid", "qrnn", "gpt-nano"])
+def test_a_model_that_is_only_counted_draws_no_weights(monkeypatch, name):
+    """Without a device torch draws them in Python, and imports its compiler for that: a second."""
+
+    def draw(self, *_, **__):
+        raise AssertionError("drawn")
+
+    spec = preset(name, vocabulary=50)
+    parameters = spec.build().count_parameters()
+    monkeypatch.setattr(torch.Tensor, "normal_", draw)
+    assert summarize(spec).parameters == parameters
+    with pytest.raises(AssertionError, match="drawn"):
+        spec.build()

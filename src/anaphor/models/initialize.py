@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead
@@ -115,6 +117,23 @@ def total_memory() -> int | None:
         return None
 
 
+class _NothingDrawn(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.init.normal_:
+            return kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Inside the block models have the shapes of their weights, but no memory and no values for them.
+
+    Normal values would be drawn by Python code on torch's meta device, which imports torch's compiler: a second.
+    """
+    with torch.device("meta"), _NothingDrawn():
+        yield
+
+
 def build_checked(factory: Callable[[Spec], Model], spec: Spec) -> Model:
     """Build the model of a spec. Raises an error if it does not fit into the memory of this machine."""
     allocated = 0
@@ -145,7 +164,7 @@ def _is_size_error(error: Exception) -> bool:
 def _count_parameters(factory: Callable[[Spec], Model], spec: Spec) -> int | None:
     """Counted without memory for the weights; None means that the size of a single matrix overflows."""
     try:
-        with torch.device("meta"):
+        with without_weights():
             return sum(weight.numel() for weight in factory(spec).parameters())
     except (RuntimeError, TypeError) as error:
         if not _is_size_error(error):

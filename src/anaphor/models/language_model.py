@@ -18,7 +18,7 @@ from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, token_losses, widen
-from anaphor.models.initialize import INIT_SCHEMES
+from anaphor.models.initialize import INIT_SCHEMES, without_weights
 from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
 
@@ -387,7 +387,7 @@ class Summary:
 
 def summarize(spec: LanguageModelSpec, tokens: int = 1024) -> Summary:
     """The summary of a spec's model, built without memory for its weights."""
-    with torch.device("meta"):
+    with without_weights():
         model = spec.build()
     return Summary(
         layers=spec.mixers_by_layer,

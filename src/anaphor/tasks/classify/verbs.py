@@ -57,14 +57,14 @@ class PredictOptions:
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
     """A model preset as `anaphor models` shows it."""
     import numpy as np
-    import torch
 
     from anaphor.models import text_preset
     from anaphor.models.bag_of_words import BagOfWords
+    from anaphor.models.initialize import without_weights
 
     plain: dict[str, Any]
     remark = f"{CLASSES} classes; a bag of words also has a weight for each bigram of its training data"
-    with torch.device("meta"):  # without memory for the weights
+    with without_weights():
         if name == BAG_OF_WORDS:
             parameters = BagOfWords(vocabulary, CLASSES, np.empty(0, np.int64)).count_parameters()
             plain = {"name": name, "layers": [], "width": None, "parameters": parameters, "classes": CLASSES}

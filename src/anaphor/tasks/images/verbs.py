@@ -69,13 +69,13 @@ def _prediction_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
     """A model preset as `anaphor models` shows it: the small one for images of 32 pixels, the others for 224."""
-    import torch
 
     from anaphor.models import image_preset
+    from anaphor.models.initialize import without_weights
 
     size = IMAGE_SIZE.get(name, 224)
     spec = image_preset(name, classes=CLASSES, image_size=size)
-    with torch.device("meta"):  # without memory for the weights
+    with without_weights():
         model = spec.build()
     plain: dict[str, Any] = {
         "name": name,

@@ -129,15 +129,14 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        import torch
-
+        from anaphor.models.initialize import without_weights
         from anaphor.tasks.lm.protocol import resolve_carry
 
         settings = super().drop_implied(settings)
         if settings.get("init") is not None:
             return settings
         spec = cls(**settings)
-        with torch.device("meta"):
+        with without_weights():
             model = replace(spec.model_spec(vocabulary=2), ngram_embedding=False).build()  # there are no words here
         implied = spec.carry is not None and spec.carry == resolve_carry(model, None, spec.bptt)
         kept = {name: value for name, value in settings.items() if not (name == "carry" and implied)}

@@ -111,12 +111,12 @@ def write_alignment(alignment: Alignment, folder: Path, stem: str) -> list[Path]
 
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
     """A model preset as `anaphor models` shows it, with two vocabularies of the same size."""
-    import torch
 
     from anaphor.models import seq2seq_preset
+    from anaphor.models.initialize import without_weights
 
     spec = seq2seq_preset(name, source_vocabulary=vocabulary, vocabulary=vocabulary)
-    with torch.device("meta"):  # without memory for the weights
+    with without_weights():
         model = spec.build()
     plain: dict[str, Any] = {
         "name": name,
