@@ -1,5 +1,6 @@
 """The cross_entropy loss against the whole one: values, gradients, padding, precision."""
 
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import pytest
@@ -65,8 +66,10 @@ def test_improbable_tokens_keep_their_exact_loss(smallest, monkeypatch):
     assert loss.item() == 2000
 
 
-def test_blocks_of_the_sizes_that_are_used_agree():
-    """Several chunks and blocks, in double precision and, less closely, in single precision."""
+@pytest.mark.parametrize("logits", [8_000_000, head_module.LOGITS_PER_CHUNK_IN_BLOCKS])
+def test_blocks_of_the_sizes_that_are_used_agree(logits, monkeypatch):
+    """Several blocks, with several chunks and one, in double precision and, less closely, in single precision."""
+    monkeypatch.setattr(head_module, "LOGITS_PER_CHUNK_IN_BLOCKS", logits)
     torch.manual_seed(0)
     vocabulary = head_module.MAX_VOCABULARY_WITHOUT_BLOCKS + 7
     head = head_of(8, vocabulary, True)
@@ -77,6 +80,32 @@ def test_blocks_of_the_sizes_that_are_used_agree():
     narrow = features.detach().float().requires_grad_()
     for one, other in zip(value_and_gradients(cross_entropy, narrow, head.float(), targets), exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_memory_that_is_kept_changes_no_result():
+    """Calls of any size and type one after the other, in inference mode too, and of two threads at once."""
+    head = head_of(3, 7, True)
+    head_module._kept_memory.buffer = torch.empty(0)
+    cases = [(torch.randn(1, tokens, 3, requires_grad=True), torch.randint(0, 7, (1, tokens))) for tokens in (4, 9, 2)]
+    with torch.inference_mode():
+        cross_entropy(cases[0][0], head, cases[0][1])
+    kept = []
+    for features, targets in cases:
+        found, expected = (value_and_gradients(loss, features, head, targets) for loss in LOSSES)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        kept.append(head_module._kept_memory.buffer)
+    assert [len(buffer) for buffer in kept] == [4 * 7, 9 * 7, 9 * 7]
+    assert kept[1] is kept[2], "used again"
+    with ThreadPoolExecutor(1) as other:
+        other.submit(cross_entropy, *cases[1][:1], head, cases[1][1]).result()
+        assert other.submit(lambda: head_module._kept_memory.buffer).result() is not kept[2]
+    narrow = cases[0][0].detach().float()
+    assert cross_entropy(narrow, head.float(), cases[0][1]).dtype == torch.float32
+    assert head_module._kept_memory.buffer.dtype == torch.float32
+
+
+LOSSES = (cross_entropy, full_cross_entropy)
 
 
 def value_and_gradients(loss, features, head, targets):

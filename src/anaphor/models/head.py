@@ -9,6 +9,7 @@ again, and turned into gradients at once; on a CPU for a block of the vocabulary
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,8 @@ LOGITS_PER_CHUNK = {"cpu": 8_000_000, "cuda": 500_000_000}
 # with two threads, the loss is faster by a tenth for a vocabulary of 50,257 and slower by 3 % for one of 10,000.
 TOKENS_PER_BLOCK = 4096
 MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
+# The products of a block are faster with more tokens. Memory for so many logits (96 MB) is kept for the next call.
+LOGITS_PER_CHUNK_IN_BLOCKS = 24_000_000
 # Tensor cores are several times slower if the vocabulary is no multiple of this.
 ALIGNMENT = 64
 
@@ -107,6 +110,8 @@ def cross_entropy(
 
     The losses of the tokens are written to `token_losses` [B · T] where it is given, without gradient.
     """
+    if logits_per_chunk is None and features.device.type == "cpu" and head.out_features > MAX_VOCABULARY_WITHOUT_BLOCKS:
+        logits_per_chunk = LOGITS_PER_CHUNK_IN_BLOCKS
     rows = _chunk_size(features, head, logits_per_chunk)
     inputs = (features.flatten(0, -2), head.weight, head.bias, targets.flatten(), rows, token_losses)
     total: Tensor = _ChunkedCrossEntropy.apply(*inputs)  # type: ignore[no-untyped-call]
@@ -192,7 +197,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         total = widen(features.new_zeros(()))
         # One buffer for the logits, probabilities and gradients of all chunks: fresh memory is slow to touch.
         rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
-        buffer = matrix.new_empty(min(rows, len(features)) * len(matrix), dtype=_buffer_dtype(matrix))
+        buffer = _logits_buffer(min(rows, len(features)), matrix)
         compute = _LOSSES.get(device, _compute_losses)
         with torch.autocast(device, enabled=False):
             for start in range(0, max(len(features), 1), rows):
@@ -340,6 +345,27 @@ def _align(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     padded = matrix.new_empty(rows + missing, *matrix.shape[1:], dtype=dtype)
     padded[:rows], padded[rows:] = matrix, 0
     return padded
+
+
+class _KeptMemory(threading.local):
+    """What the last call in the same thread used."""
+
+    buffer = torch.empty(0)
+
+
+_kept_memory = _KeptMemory()
+
+
+def _logits_buffer(rows: int, matrix: Tensor) -> Tensor:
+    """Memory for the logits of so many tokens. On a CPU in blocks that of the last call, where it is large enough: to
+    touch so much fresh memory at every step takes longer than more tokens at once save."""
+    size, dtype = rows * len(matrix), _buffer_dtype(matrix)
+    if matrix.device.type != "cpu" or len(matrix) <= MAX_VOCABULARY_WITHOUT_BLOCKS:
+        return matrix.new_empty(size, dtype=dtype)
+    if _kept_memory.buffer.dtype != dtype or len(_kept_memory.buffer) < size:
+        with torch.inference_mode(False):  # a tensor made in that mode cannot be written to outside of it
+            _kept_memory.buffer = torch.empty(size, dtype=dtype)
+    return _kept_memory.buffer[:size]
 
 
 def _buffer_dtype(matrix: Tensor) -> torch.dtype:
