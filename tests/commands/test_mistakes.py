@@ -100,7 +100,7 @@ def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
         (["train", "lm", "--data", "books/tezt"], "no file or folder at books/tezt; known data sets: grammar, python-"),
         (["train", "classify", "--data", "tezt.csv"], "no file or folder at tezt.csv; known data sets: negation, sst2"),
         (["study", "gatez.yaml"], "no file at gatez.yaml; `anaphor study list` lists the presets"),
-        (["generate", "run/spec.yaml"], "run/spec.yaml is a file: give the folder of the run, run"),
+        (["generate", "run/spec.yaml"], "no run at run/spec.yaml: it is a file, not a folder"),
     ],
 )
 def test_a_file_that_is_not_there_is_called_so(tmp_path, monkeypatch, capsys, words, message):

@@ -152,7 +152,7 @@ def test_an_existing_run_is_refused_with_both_ways_out(run, capsys):
 def test_overwriting_says_what_it_deletes(run, capsys):
     (run.folder / "notes.txt").write_text("mine")
     (line,) = warnings_of(capsys, override(NEW, "--overwrite", "--steps", "1"))
-    assert line == "anaphor: overwriting run: deleting checkpoint of step 2 and its result"
+    assert line == "anaphor: overwriting run: deleting checkpoints of steps 2 and its result"
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-1"]
     assert (run.folder / "notes.txt").read_text() == "mine"
     assert json.loads(run.result.read_text())["steps"] == 1

@@ -54,10 +54,9 @@ class RunFolder:
 
     def require(self) -> None:
         """Raise for a folder without a run."""
-        if self.folder.is_file():
-            raise ConfigError(f"{self.folder} is a file: give the folder of the run, {self.folder.parent}")
         if not self.exists:
-            raise ConfigError(f"no run at {self.folder}: it has no {self.spec.name}")
+            reason = "is a file, not a folder" if self.folder.is_file() else f"has no {self.spec.name}"
+            raise ConfigError(f"no run at {self.folder}: it {reason}")
 
     def read_document(self) -> dict[str, Any]:
         """`spec.yaml` as it is: format, task, sections, environment, imports. Another format number is refused."""
@@ -150,10 +149,8 @@ class RunFolder:
     def describe_contents(self) -> str:
         """What overwriting deletes, in words."""
         steps = sorted(int(path.name[5:]) for path in self.checkpoints.glob("step-*") if path.name[5:].isdecimal())
-        named = f"{'checkpoint of step' if len(steps) == 1 else 'checkpoints of steps'} {', '.join(map(str, steps))}"
-        saved = named if steps else "no checkpoint"
-        scored = " and its result" if self.result.is_file() else ""
-        return f"{saved}{scored}"
+        saved = f"checkpoints of steps {', '.join(map(str, steps))}" if steps else "no checkpoint"
+        return f"{saved} and its result" if self.result.is_file() else saved
 
     def create(self, spec: str) -> None:
         """Start a run from its spec document. A run that is here is kept in `previous` until the first checkpoint."""
