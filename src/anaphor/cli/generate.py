@@ -99,13 +99,15 @@ def run(words: Sequence[str]) -> int:
         print(json.dumps(to_plain(tokenizer, options.prompt, list(ids), options.seed)))
         return 0
     generated: list[int] = []
-    is_blank = True
+    is_blank, has_output = True, False
     try:
         for text in decode_stream(tokenizer, _keep(ids, generated)):
             is_blank = is_blank and not text.strip()
             print(for_terminal(text, sys.stdout), end="", flush=True)
+            has_output = True
     finally:  # after Ctrl-C and errors, too: what is printed next has a line of its own
-        print(flush=True)
+        if has_output:
+            print(flush=True)
     if is_blank:
         is_greedy = options.temperature == 0 or options.beam is not None
         warn(describe_blank(tokenizer, generated, is_greedy=is_greedy))
