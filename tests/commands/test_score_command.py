@@ -85,7 +85,7 @@ def test_words_that_the_model_does_not_know_are_counted(scored):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give sentences behind the run, or a file with --file, but not both"),
+        ([], "the text is missing: give sentences behind the run, or a file with --file (- is standard input)"),
         (["cat", "--file", "sentences.txt"], "give sentences behind the run, or a file with --file, but not both"),
         (["--file", "nowhere.txt"], "nowhere.txt"),
     ],

@@ -187,7 +187,7 @@ def test_layers_can_be_chosen(runs, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{copy}"], "give sentences behind the run, or a file with --file, but not both"),
+        (["{copy}"], "the text is missing: give sentences behind the run, or a file with --file (- is standard input)"),
         (["{copy}", "a", "--file", "f"], "give sentences behind the run, or a file with --file, but not both"),
         (
             ["{copy}", "--ensemble", "{other}", "a b"],

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
-from anaphor.cli.table import print_line, read_lines
+from anaphor.cli.table import check_texts, print_line, read_lines
 from anaphor.config import finite
-from anaphor.errors import ConfigError
 from anaphor.tasks import LOSS, PERPLEXITY, count_noun, format_text_values
 from anaphor.tasks.lm import describe_unknown
 
@@ -31,8 +30,7 @@ class Options(RunOptions):
     """File with a sentence on each line; - is standard input. Blank lines have no score."""
 
     def __post_init__(self) -> None:
-        if bool(self.texts) == (self.file is not None):
-            raise ConfigError("give sentences behind the run, or a file with --file, but not both")
+        check_texts(self.texts, self.file)
 
 
 def run(words: Sequence[str]) -> int:

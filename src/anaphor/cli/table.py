@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from anaphor.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -47,6 +50,15 @@ def for_terminal(text: str, stream: TextIO | None) -> str:
 
 def _ends_at_a_terminal() -> bool:
     return sys.stdout is None or sys.stdout.isatty()
+
+
+def check_texts(texts: Sequence[str], file: Path | None) -> None:
+    """Raise where a command is given no text, or sentences and a file."""
+    ways = "give sentences behind the run, or a file with --file"
+    if not texts and file is None:
+        raise ConfigError(f"the text is missing: {ways} (- is standard input)")
+    if texts and file is not None:
+        raise ConfigError(f"{ways}, but not both")
 
 
 def read_lines(path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
-from anaphor.cli.table import for_terminal, read_lines
+from anaphor.cli.table import check_texts, for_terminal, read_lines
 from anaphor.config import create_folder
 from anaphor.errors import ConfigError, DataError
 from anaphor.tasks import count_noun
@@ -58,8 +58,7 @@ class Options(RunOptions):
                 "the sentences are missing: --ensemble takes all values behind it, so write the sentences before it, "
                 "or name a file with --file"
             )
-        if bool(self.texts) == (self.file is not None):
-            raise ConfigError("give sentences behind the run, or a file with --file, but not both")
+        check_texts(self.texts, self.file)
         if self.beam < 1:
             raise ConfigError(f"beam={self.beam}: it must be at least 1")
         if not 1 <= self.n_best <= self.beam:
