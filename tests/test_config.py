@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.cli.main import main
-from anaphor.cli.train import options_of
+from anaphor.cli.train import options_of, read
 from anaphor.config import dump_yaml, from_text, look_up, read_mapping, to_yaml
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml, parse
@@ -183,6 +183,19 @@ def test_help_shows_both_sides_of_a_switch_and_no_double_negation(capsys):
     assert "--no-no-" not in shown
 
 
+@pytest.mark.parametrize("words", [["--mixers"], ["--mixers", "--width", "8"]], ids=" ".join)
+def test_a_list_without_values_is_refused(words, capsys):
+    assert main(["train", "lm", *words, "--dry-run"]) == 2
+    assert capsys.readouterr() == ("", "anaphor: --mixers needs a value\n")
+
+
+def test_a_list_without_values_clears_that_of_a_file(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("layers: 2\nlayer_lr: [0.5, 1]\n")
+    assert read(TASKS["lm"], ["--config", str(path)]).layer_lr == (0.5, 1)
+    assert read(TASKS["lm"], ["--config", str(path), "--layer-lr"]).layer_lr == ()
+
+
 def test_look_up_says_what_there_is():
     with pytest.raises(ConfigError, match=r"unknown colour 'gren'; did you mean 'green'\? \(known: blue, green\)"):
         look_up({"green": 1, "blue": 2}, "gren", "colour")
@@ -193,7 +206,7 @@ def test_look_up_says_what_there_is():
     [
         "", "--width 12 --lr 1e-3 --model gru", "--mixers lstm attention --layer-widths 8 16", "--tied --no-carry",
         "--no-tied --carry", "--dropout 0 --seed 3 --memory None", "--layer_dropouts 0.1 0.2 --data=text --epochs=2",
-        "--import a.py --import b.py --no-test --json", "--layer-widths --bptt 5", "--normalize softmax --out ~/runs",
+        "--import a.py --import b.py --no-test --json", "--layer-widths 8 --bptt 5", "--normalize softmax --out ~/runs",
     ],
 )  # fmt: skip
 def test_words_are_read_as_tyro_reads_them(words):

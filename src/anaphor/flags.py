@@ -169,6 +169,8 @@ def read_words(
                 raise ConfigError(f"--{flag.name} is a switch and takes no value, but {values[0]!r} is given")
             given[flag.field], taken = name in named, 0
         else:
+            if not values and switches and not has_default:  # an empty list clears that of a file, and here is none
+                raise ConfigError(f"--{flag.name} needs a value")
             found, taken = _read_values(flag, values)
             given[flag.field] = (*given.get(flag.field, ()), *found) if flag.repeated else found
         loose += values[taken:]
