@@ -8,6 +8,7 @@ import torch
 
 import anaphor
 from anaphor.cli.main import main
+from anaphor.errors import ConfigError
 from anaphor.training.load import Run
 
 TINY = {"model": "lstm", "width": 16, "layers": 1, "steps": 4, "eval_every": 2, "bptt": 8, "batch_size": 2}
@@ -49,6 +50,20 @@ def test_it_generates_as_the_command_does(run, capsys):
     assert capsys.readouterr().out == run.generate("the", tokens=6, seed=3) + "\n"
     assert run.generate("the", tokens=5, temperature=0) == run.generate("the", tokens=5, temperature=0, seed=9)
     assert len(run.generate(tokens=5, beam=2).split()) >= 1
+
+
+def test_what_cannot_be_generated_is_refused_as_by_the_command(run):
+    for prompt in (5, None, ["the"]):
+        with pytest.raises(ConfigError, match=r"prompt=.*: it must be a text"):
+            run.generate(prompt)
+    for tokens in (0, -1):
+        with pytest.raises(ConfigError, match=f"^tokens={tokens}: it must be at least 1$"):
+            run.generate("the", tokens=tokens)
+    with pytest.raises(ConfigError, match=r"^tokens='5': it must be a whole number$"):
+        run.generate("the", tokens="5")
+    for read in (run.encode, run.hidden_states):
+        with pytest.raises(ConfigError, match=r"^text=5: it must be a text$"):
+            read(5)
 
 
 def test_it_looks_inside_and_writes_the_page_on_request(run, tmp_path):
@@ -155,6 +170,10 @@ def test_a_run_that_exists_is_not_replaced_by_accident(run):
 
 
 def test_a_translation_is_generated_and_aligned(translation, tmp_path):
+    with pytest.raises(ConfigError, match=r"^prompt=5: it must be a text$"):
+        translation.generate(5)
+    with pytest.raises(ConfigError, match=r"^tokens=0: it must be at least 1$"):
+        translation.generate("a b c", tokens=0)
     assert set(translation.generate("a b c").split()) <= set("abcdef")
     assert len(translation.generate("a b c d e f", tokens=2).split()) <= 2
     assert len(translation.tokenizer.source) == len(translation.tokenizer.target)

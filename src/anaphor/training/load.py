@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anaphor.config import check_at_least_one
 from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError
 from anaphor.flags import from_yaml
 from anaphor.registry import RUN_FRAME, resolve
@@ -74,17 +76,26 @@ class Run:
 
         Options: those of `anaphor generate`, `temperature`, `top_k`, `top_p`, `beam`, `seed`; for translation `beam`.
         """
-        text: str = self._offered("generate", "text to generate")(prompt, tokens=tokens, **options)
+        generate = self._offered("generate", "text to generate")
+        _check_text(prompt=prompt)
+        if not isinstance(tokens, Integral):
+            raise ConfigError(f"tokens={tokens!r}: it must be a whole number")
+        check_at_least_one(tokens=tokens)
+        text: str = generate(prompt, tokens=tokens, **options)
         return text
 
     def encode(self, text: str) -> Tensor:
         """Ids of a text for the model, [1, T]. The start token is prepended, as `score`, `look` and `generate` do."""
-        ids: Tensor = self._offered("encode", "text to encode")(text)
+        encode = self._offered("encode", "text to encode")
+        _check_text(text=text)
+        ids: Tensor = encode(text)
         return ids
 
     def hidden_states(self, text: str) -> tuple[Tensor, ...]:
         """Embeddings and output of every layer on a text after the start token, [1, T, D] each; see `encode`."""
-        states: tuple[Tensor, ...] = self._offered("hidden_states", "hidden states of a text")(text)
+        hidden_states = self._offered("hidden_states", "hidden states of a text")
+        _check_text(text=text)
+        states: tuple[Tensor, ...] = hidden_states(text)
         return states
 
     def look(self, *arguments: Any, **options: Any) -> Any:
@@ -124,6 +135,13 @@ class Run:
         if not hasattr(self.experiment, name):
             raise ConfigError(f"{self.folder} has no {what}: it was trained by `train {self.spec.task}`")
         return getattr(self.experiment, name)
+
+
+def _check_text(**given: Any) -> None:
+    """Raise for an argument that is not a text."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{name}={value!r}: it must be a text")
 
 
 def read_spec(folder: Path | str) -> RunSpec:
