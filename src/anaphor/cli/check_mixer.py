@@ -18,7 +18,7 @@ from anaphor.registry import import_file
 class Options:
     """Check that a mixer keeps the five promises of the contract, in double precision on random inputs.
 
-    Exit code 0 whether they hold or not.
+    The exit code is 0 whether they hold or not: scripts read the verdict, `holds`, from --json.
     """
 
     mixer: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
@@ -28,7 +28,7 @@ class Options:
     threads: int | None = None
     """CPU threads (all cores if not given)."""
     json: bool = False
-    """Print one JSON value: mixer, holds, promises and failures."""
+    """Print one JSON value: mixer, holds (true or false), promises and failures."""
 
 
 def run(words: Sequence[str]) -> int:
