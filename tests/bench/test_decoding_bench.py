@@ -1,6 +1,7 @@
 """The benchmark of generation: both sides generate the same tokens; a pair that does not is refused."""
 
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -40,9 +41,9 @@ def test_prompts_are_unequal_or_repeated():
 
 
 def test_sides_that_generate_different_tokens_are_refused(monkeypatch):
-    monkeypatch.setattr(decoding, "build_pair", lambda name, device: None)
-    monkeypatch.setattr(decoding, "run_ours", lambda pair, prompts: [[1]])
-    monkeypatch.setattr(decoding, "run_theirs", lambda pair, prompts: [[2]])
+    monkeypatch.setattr(decoding, "require_transformers", lambda: None)
+    monkeypatch.setattr(decoding, "run_ours", lambda model, prompts: [[1]])
+    monkeypatch.setattr(decoding, "_peer", lambda folder, device: nullcontext(lambda prompts, count: [[2]]))
     with pytest.raises(ConfigError, match="gpt-nano, one prompt: the two generate different tokens"):
         decoding.measure_decoding(2, CPU, lambda what: None)
 

@@ -1,6 +1,8 @@
 """Ratios and their intervals, on times that are known; and the stacks that are compared do the same work."""
 
 import math
+import os
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from anaphor.bench import overhead
-from anaphor.bench.timing import estimate_ratio, time_alternately
+from anaphor.bench.timing import PEER_SPINS, SPINS, elsewhere, estimate_ratio, time_alternately
 from anaphor.mixers import Span
 
 
@@ -46,3 +48,12 @@ def test_what_is_compared_has_the_same_size_and_shape(make):
     x = torch.randn(2, 5, 64)
     assert sum(p.numel() for p in stack.parameters()) == sum(p.numel() for p in peer.parameters())
     assert run(x).shape == stack(x, stack.initial_state(x), Span.whole(x))[0].shape
+
+
+def test_a_peer_elsewhere_has_a_process_and_settings_of_its_own(monkeypatch):
+    monkeypatch.setenv(SPINS, "500")
+    with elsewhere(partial, os.getenv, SPINS) as peer:
+        assert peer() == peer() == PEER_SPINS
+    assert os.environ[SPINS] == "500"
+    with elsewhere(partial, os.path.join) as peer:
+        assert peer("a", "b") == os.path.join("a", "b")

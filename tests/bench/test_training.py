@@ -17,7 +17,14 @@ from anaphor.tasks.lm.adaptation import AdaptiveStep, Dynamic
 def test_ours_and_the_plain_loop_learn_from_as_many_weights(name, monkeypatch):
     torch.set_default_dtype(torch.float32)
     monkeypatch.setattr(training, "VOCABULARY", 500)
-    ours, plain = training.build_loops(name, torch.device("cpu"))
+    ours, plain = (
+        training.build_our_loop(name, torch.device("cpu")),
+        training.build_plain_loop(name, torch.device("cpu")),
+    )
+    tokens, targets = next(training.build_plain_loop(name, torch.device("cpu")).batches)
+    batch = next(training.build_our_loop(name, torch.device("cpu")).batches)
+    assert torch.equal(tokens, batch.input_ids.t()), "both read the same"
+    assert torch.equal(targets, batch.targets.t().flatten())
     assert ours.step_once.experiment.model.count_parameters() == sum(
         weight.numel() for weight in plain.model.parameters()
     )

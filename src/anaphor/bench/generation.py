@@ -1,7 +1,7 @@
 """Generation with carried state: a token costs the same at any position, because the past is not read again.
 
-And against `generate` of transformers: the same weights, greedy, with its cache; and how far a step on a CPU is from
-the time that reading the weights takes.
+And against `generate` of transformers: the same weights, greedy, with its cache, on a CPU in a process of its own; and
+how far a step on a CPU is from the time that reading the weights takes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,15 @@ from typing import Any
 import torch
 
 from anaphor.bench.images import declare_operators
-from anaphor.bench.timing import Finding, Ratio, estimate_ratio, mean_seconds, measure_seconds, time_alternately
+from anaphor.bench.timing import (
+    Finding,
+    Ratio,
+    elsewhere,
+    estimate_ratio,
+    mean_seconds,
+    measure_seconds,
+    time_alternately,
+)
 from anaphor.errors import ConfigError
 from anaphor.generate import Sampler, generate_rows
 from anaphor.interchange import Pretrained, write_pretrained
@@ -153,23 +161,17 @@ def measure(pairs: int, tick: Callable[[str], None]) -> tuple[list[Finding], dic
     return findings, curves
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A model of ours, and one of transformers with the same weights."""
-
-    ours: LanguageModel
-    theirs: Any
-
-
-def build_pair(name: str, device: torch.device) -> Pair:
+def build_ours(name: str) -> LanguageModel:
     settings = dict(MODELS[name])
-    ours = preset(settings.pop("name"), vocabulary=VOCABULARY, tied=False, **settings).build().eval()
+    model = preset(settings.pop("name"), vocabulary=VOCABULARY, tied=False, **settings).build().eval()
     with torch.no_grad():
-        ours.head.weight.mul_(DECISIVE)
-    with tempfile.TemporaryDirectory() as folder:
-        write_pretrained(Pretrained(ours), Path(folder))
-        theirs = require_transformers().GPT2LMHeadModel.from_pretrained(folder).eval()
-    return Pair(ours.to(device), theirs.to(device))
+        model.head.weight.mul_(DECISIVE)
+    return model
+
+
+def load_theirs(folder: Path, device: torch.device) -> Callable[[Sequence[list[int]], int], list[list[int]]]:
+    """`generate` with the weights of a folder."""
+    return partial(run_theirs, require_transformers().GPT2LMHeadModel.from_pretrained(folder).eval().to(device))
 
 
 def require_transformers() -> Any:
@@ -190,54 +192,56 @@ def draw_prompts(case: str) -> list[list[int]]:
     return prompts * ROWS if case == "samples" else prompts
 
 
-def run_ours(pair: Pair, prompts: Sequence[list[int]]) -> list[list[int]]:
-    steps = generate_rows(pair.ours, prompts, NEW_TOKENS, Sampler(temperature=0), cuda_graph=True)
+def run_ours(model: LanguageModel, prompts: Sequence[list[int]]) -> list[list[int]]:
+    steps = generate_rows(model, prompts, NEW_TOKENS, Sampler(temperature=0), cuda_graph=True)
     return list(map(list, zip(*steps, strict=True)))
 
 
-def run_theirs(pair: Pair, prompts: Sequence[list[int]]) -> list[list[int]]:
+def run_theirs(model: Any, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
     """Padded on the left, as it must be there."""
-    longest = max(map(len, prompts))
-    device = pair.ours.device
+    longest, device = max(map(len, prompts)), model.device
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
     with torch.inference_mode():
-        made: torch.Tensor = pair.theirs.generate(
-            ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False,
+        made: torch.Tensor = model.generate(
+            ids, attention_mask=mask, max_new_tokens=count, min_new_tokens=count, do_sample=False,
             use_cache=True, pad_token_id=0,
         )  # fmt: skip
     rows: list[list[int]] = made[:, longest:].tolist()
     return rows
 
 
-def comparisons(device: torch.device) -> list[tuple[str, str, float]]:
-    return [(name, case, minimum) for name, cases in MIN_RATIO[device.type].items() for case, minimum in cases.items()]
-
-
 def count_decoding_ticks(pairs: int, device: torch.device) -> int:
-    return len(comparisons(device)) * pairs
+    return pairs * sum(map(len, MIN_RATIO[device.type].values()))
 
 
 def measure_decoding(pairs: int, device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
     """One finding for each model and case, and on a CPU the share of the limit that reading the weights sets."""
     torch.manual_seed(0)
-    built: dict[str, Pair] = {}
+    require_transformers()
     findings = []
-    for name, case, minimum in comparisons(device):
-        if name not in built:
-            built[name] = build_pair(name, device)
-        pair, prompts = built[name], draw_prompts(case)
-        if run_ours(pair, prompts) != run_theirs(pair, prompts):
-            raise ConfigError(
-                f"{name}, {CASES[case]}: the two generate different tokens, so their times do not compare"
-            )
-        first, second = (partial(run, pair, prompts) for run in (run_ours, run_theirs))
-        times = time_alternately(first, second, pairs, partial(tick, f"{name}, {CASES[case]}"))
-        ratio = estimate_ratio(times)
-        findings.append(_describe(pair.ours, name, case, minimum, ratio, times))
-        if device.type == "cpu" and case == "one" and name != "gpt-nano":
-            findings.append(_compare_with_reading(pair.ours, name, times))
+    for name, cases in MIN_RATIO[device.type].items():
+        with tempfile.TemporaryDirectory() as folder:
+            model = build_ours(name)
+            write_pretrained(Pretrained(model), Path(folder))
+            model = model.to(device)
+            with _peer(Path(folder), device) as generate:
+                for case, minimum in cases.items():
+                    prompts, what = draw_prompts(case), f"{name}, {CASES[case]}"
+                    ours, theirs = partial(run_ours, model, prompts), partial(generate, prompts, NEW_TOKENS)
+                    if ours() != theirs():
+                        raise ConfigError(f"{what}: the two generate different tokens, so their times do not compare")
+                    times = time_alternately(ours, theirs, pairs, partial(tick, what))
+                    findings.append(_describe(model, name, case, minimum, estimate_ratio(times), times))
+                    if device.type == "cpu" and case == "one" and name != "gpt-nano":
+                        findings.append(_compare_with_reading(model, name, times))
     return findings
+
+
+def _peer(
+    folder: Path, device: torch.device
+) -> AbstractContextManager[Callable[[Sequence[list[int]], int], list[list[int]]]]:
+    return elsewhere(load_theirs, folder, device) if device.type == "cpu" else nullcontext(load_theirs(folder, device))
 
 
 def _describe(

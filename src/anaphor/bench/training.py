@@ -1,12 +1,13 @@
 """Training of the recipes against the loop of PyTorch's word_language_model example, written anew: the same modules,
-log-softmax and NLL, clipping, and an update of each weight in turn. And dynamic evaluation, which trains on one row of
-text, against the loop of its definition."""
+log-softmax and NLL, clipping, and an update of each weight in turn; on a CPU in a process of its own. And dynamic
+evaluation, which trains on one row of text, against the loop of its definition."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.bench.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
+from anaphor.bench.timing import Finding, elsewhere, estimate_ratio, mean_seconds, run_steps, time_alternately
 from anaphor.data.batches import Batch, EvaluationStream, Stream
 from anaphor.data.dataset import Dataset
 from anaphor.data.tokenizer import Byte
@@ -143,16 +144,31 @@ def load_recipe(name: str) -> LanguageRunSpec:
     return from_yaml(LanguageRunSpec, recipe_file(name, TASK))
 
 
-def build_loops(name: str, device: torch.device, dtype: str = "float32") -> tuple[OurLoop, PlainLoop]:
-    """Our loop and the example's with the sizes of a recipe, on the same random tokens. The example's is in float32."""
+def draw_batches(spec: LanguageRunSpec, device: torch.device) -> list[Batch]:
+    """The same tokens for both loops."""
+    size = (spec.batch_size * (60 * spec.bptt + 1),)
+    tokens = torch.randint(VOCABULARY, size, generator=torch.Generator().manual_seed(0)).to(device)
+    return list(Stream(tokens, spec.batch_size, spec.bptt))
+
+
+def build_our_loop(name: str, device: torch.device, dtype: str = "float32") -> OurLoop:
+    """Ours with the sizes of a recipe, on random tokens."""
     spec = dataclasses.replace(load_recipe(name), dtype=dtype)
-    tokens = torch.randint(VOCABULARY, (spec.batch_size * (60 * spec.bptt + 1),), device=device)
     model = spec.model_spec(vocabulary=VOCABULARY).build().to(device).train()
     experiment = StreamExperiment(spec, model, Byte(), no_dataset, device=device)
-    batches = list(Stream(tokens, spec.batch_size, spec.bptt))
-    ours = OurLoop(build_step(experiment), cycle(batches))
-    plain = [(batch.input_ids.t().contiguous(), batch.targets.t().flatten()) for batch in batches]
-    return ours, PlainLoop(build_peer(spec).to(device).train(), cycle(plain), lr=spec.lr or 1.0, clip=spec.clip)
+    return OurLoop(build_step(experiment), cycle(draw_batches(spec, device)))
+
+
+def build_plain_loop(name: str, device: torch.device) -> PlainLoop:
+    """The example's with the sizes of a recipe, on the same tokens, in float32."""
+    spec = load_recipe(name)
+    batches = [(batch.input_ids.t().contiguous(), batch.targets.t().flatten()) for batch in draw_batches(spec, device)]
+    return PlainLoop(build_peer(spec).to(device).train(), cycle(batches), lr=spec.lr or 1.0, clip=spec.clip)
+
+
+def load_plain_steps(name: str, device: torch.device, count: int) -> Callable[[], None]:
+    torch.manual_seed(0)
+    return partial(run_steps, build_plain_loop(name, device).step, count, device.type == "cuda")
 
 
 def build_peer(spec: LanguageRunSpec) -> nn.Module:
@@ -183,11 +199,15 @@ RECIPES = {"word-language-model-lstm": "nn.LSTM", "word-language-model-transform
 def _compare(
     name: str, dtype: str, minimum: float, device: torch.device, pairs: int, tick: Callable[[str], None]
 ) -> Finding:
-    ours, theirs = build_loops(name, device, dtype)
     count = STEPS[device.type]
-
-    first, second = (partial(run_steps, step, count, device.type == "cuda") for step in (ours.step, theirs.step))
-    times = time_alternately(first, second, pairs, partial(tick, name))
+    ours = partial(run_steps, build_our_loop(name, device, dtype).step, count, device.type == "cuda")
+    example = (name, device, count)
+    with (
+        elsewhere(load_plain_steps, *example)
+        if device.type == "cpu"
+        else nullcontext(load_plain_steps(*example)) as theirs
+    ):
+        times = time_alternately(ours, theirs, pairs, partial(tick, name))
     ratio = estimate_ratio(times)
     spec = load_recipe(name)
     seconds = [total / count for total in mean_seconds(times)]
