@@ -1,4 +1,4 @@
-"""Separate examples of a text without blank lines: a warning says that it is one example."""
+"""Warnings about a text: examples without blank lines between them are one example; most words are unknown."""
 
 import json
 
@@ -30,3 +30,39 @@ def test_other_texts_have_no_note(more, tmp_path, capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out)["notes"] == []
     assert captured.err == ""
+
+
+@pytest.mark.parametrize("more", [["--steps", "1", "--out", "run"], ["--dry-run"]], ids=["train", "dry-run"])
+@pytest.mark.parametrize("batching", ["stream", "padded"])
+def test_a_text_of_unknown_words_is_reported_once(batching, more, tmp_path, capsys):
+    (tmp_path / "text" / "valid.txt").write_text("the cat\n\nthe cat\n" * 20)
+    words = override(WORDS, "--batching", batching, "--vocabulary", "3", "--max-examples", "1")
+    words = words if batching == "padded" else [word for word in words if word not in ("--max-examples", "1")]
+    assert main([*words, *more, "--json"]) == 0
+    captured = capsys.readouterr()
+    (note,) = json.loads(captured.out)["notes"]
+    # Known of the 14 tokens of two lines are both line ends and one word; an example is without the last line end.
+    share = {"stream": "71.4", "padded": "71.7"}[batching]
+    advice = "use a larger --vocabulary, or --tokenizer bpe, which has no unknown words"
+    assert note == f"tokens that are not in the vocabulary: {share}% of train; {advice}"
+    assert captured.err.count(note) == 1
+    assert captured.err.splitlines()[0] == f"anaphor: {note}"
+
+
+def test_a_foreign_text_for_the_vocabulary_of_a_run_is_reported(tmp_path, capsys):
+    words = override(WORDS, "--batching", "stream")
+    assert main([*words, "--steps", "1", "--batch-size", "2", "--out", "run"]) == 0
+    for split in ("train", "valid"):
+        (tmp_path / "text" / f"{split}.txt").write_text("die Katze lag da\n" * 20)
+    capsys.readouterr()
+    words = ["train", "lm", "--data", "text", "--init", "run", "--batch-size", "2", "--device", "cpu", "--no-test"]
+    assert main([*words, "--dry-run"]) == 0
+    advice = "the vocabulary comes with init=run: use text of the same language, or train without --init"
+    shares = "80.0% of train, 80.0% of valid"
+    assert capsys.readouterr().err == f"anaphor: tokens that are not in the vocabulary: {shares}; {advice}\n"
+
+
+def test_a_few_unknown_words_have_no_note(tmp_path, capsys):
+    (tmp_path / "text" / "valid.txt").write_text("the cat lag da\n" * 20)
+    assert main([*override(WORDS, "--batching", "stream"), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []

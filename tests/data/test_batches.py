@@ -161,6 +161,7 @@ def test_each_example_comes_once_an_epoch_and_neither_pad_nor_start_is_a_target(
         else:
             assert batch.input_ids.numel() <= limit["max_tokens"] or len(batch.input_ids) == 1
     assert sorted(targets) == list(range(1, sum(sizes) + 1))
+    assert padded.tokens == real
     held = sum(batch.input_ids.numel() for batch in padded)
     assert padded.padding_share == pytest.approx(1 - real / held)
 

@@ -284,6 +284,11 @@ class PaddedBatches(Batches):
         return len(self._indices)
 
     @property
+    def tokens(self) -> int:
+        """Number of tokens that are predicted."""
+        return sum(int(self._buckets.sizes[batch, 0].sum()) for batch in self.batches)
+
+    @property
     def padding(self) -> Padding:
         """Share of padding of each side."""
         held = np.array([len(batch) * np.array(self._buckets.widths(batch)) for batch in self.batches]).sum(0)

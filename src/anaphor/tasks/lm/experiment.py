@@ -30,12 +30,18 @@ from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.registry import resolve
 from anaphor.tasks import resolve_options
-from anaphor.tasks.lm import STREAM_CHOICES, STREAM_ONLY, LanguageModelOptions, LanguageRunSpec
+from anaphor.tasks.lm import (
+    STREAM_CHOICES,
+    STREAM_ONLY,
+    LanguageModelOptions,
+    LanguageRunSpec,
+    adopt_language_model,
+    describe_mostly_unknown,
+)
 from anaphor.tasks.lm.protocol import ActivationRegularization, Protocol, Split, resolve_carry
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
-from anaphor.training.spec import FREE_WITH_INIT
 
 if TYPE_CHECKING:
     from anaphor.inspect import TextLook
@@ -172,6 +178,9 @@ class LanguageModelExperiment(Experiment):
         if out is not None:
             options.write({self.spec.model: look}, Path(out))
         return look
+
+    def notes(self) -> list[str]:
+        return describe_mostly_unknown(self.spec, {split: self.count_tokens(split) for split in ("train", "valid")})
 
     def statistics(self) -> dict[str, Any]:
         return {"vocabulary": len(self.tokenizer), "padding_share": None, "left_out": 0}
@@ -343,16 +352,16 @@ class PaddedExperiment(LanguageModelExperiment):
 
     def count_tokens(self, split: str) -> tuple[int, int]:
         examples = self.split(split)
-        return sum(batch.count for batch in examples), examples.count_token(self.tokenizer.unknown)
+        return examples.tokens, examples.count_token(self.tokenizer.unknown)
 
     def notes(self) -> list[str]:
-        examples = self.split("train")
+        examples, notes = self.split("train"), super().notes()
         if self.spec.max_examples == 1 or examples.examples > 1:
-            return []
-        (batch,) = examples
+            return notes
         return [
-            f"{self.source.where('train')} has no blank line, so it is one example of {batch.count:,} tokens: "
-            f"separate examples by blank lines"
+            *notes,
+            f"{self.source.where('train')} has no blank line, so it is one example of {examples.tokens:,} tokens: "
+            f"separate examples by blank lines",
         ]
 
     def statistics(self) -> dict[str, Any]:
@@ -387,14 +396,3 @@ def build_experiment(
         if spec.is_fine_tuning:
             resolve("anaphor.training.finetune:prepare")(model, spec, initial)
     return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)
-
-
-def adopt_language_model(spec: LanguageRunSpec, initial: Any) -> LanguageRunSpec:
-    """The settings with the model and the tokenizer of pretrained weights."""
-    from anaphor.models.presets import PRESETS
-    from anaphor.training.finetune import adopt_model
-
-    if "tied" not in initial.options:  # only language models have it
-        raise ConfigError(f"init={initial.name}: its model is no language model")
-    adopted: LanguageRunSpec = adopt_model(spec, initial, LanguageModelOptions, PRESETS, free=FREE_WITH_INIT)
-    return replace(adopted, tokenizer=initial.tokenizer.kind, vocabulary=None)
