@@ -66,6 +66,23 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(trained, capsys):
     assert evaluated(capsys) == (found, [])
 
 
+def test_where_no_checkpoint_can_be_read_none_is_called_skipped(trained, capsys):
+    for folder in trained(4.0, 3.0, 2.0).iterdir():
+        damage(folder)
+    assert main(["evaluate", "run", "--device", "cpu"]) == 2
+    (line,) = warnings(capsys)
+    assert line.startswith(
+        "anaphor: run has no checkpoint that can be read; run/checkpoints/step-6/model.safetensors is"
+    )
+    assert line.count("is damaged") == 2
+    assert "skipping" not in line
+    assert main([*WORDS, "--resume"]) == 2
+    *damaged, refusal = warnings(capsys)
+    assert [line.count("is damaged") for line in damaged] == [1, 1]
+    assert not any("skipping" in line for line in damaged)
+    assert "run has no checkpoint that can be read: --overwrite would" in refusal
+
+
 @pytest.mark.parametrize("lose", [damage, shutil.rmtree])
 def test_without_the_best_checkpoint_the_newest_is_used_with_a_warning(trained, capsys, lose):
     kept = trained(2.0, 3.0, 4.0)

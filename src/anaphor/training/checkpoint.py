@@ -183,17 +183,17 @@ def _unreadable(error: OSError, path: Path) -> CheckpointError:
 
 
 def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that can be resumed and whose given parts are undamaged, and a warning for each newer one
-    that is damaged. None: there is none."""
-    warnings: list[str] = []
+    """The newest checkpoint that can be resumed and whose given parts are undamaged, and what is wrong with each newer
+    one that is damaged. None: there is none."""
+    failures: list[str] = []
     for path in newest_first(folder):
         try:
             found = read(path, ())
             if not found.facts.get(ONLY_MODEL):
-                return found.with_parts(parts), warnings
+                return found.with_parts(parts), failures
         except CheckpointError as error:
-            warnings.append(f"{error}; skipping this checkpoint")
-    return None, warnings
+            failures.append(str(error))
+    return None, failures
 
 
 def prune(folder: Path, keep: int, also: Collection[int] = ()) -> None:

@@ -192,12 +192,13 @@ def load_run(
 
 def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpoint.Checkpoint]:
     """The best checkpoint, or the newest where the best cannot be read; and the newest. No file is read twice."""
-    parts, failures = ("model", "average"), list[str]()
+    parts = ("model", "average")
+    failures = list[tuple[CheckpointError, str]]()  # and what is done about it
     for path in checkpoint.newest_first(folder.checkpoints):
         try:
             newest = checkpoint.read(path, ())
         except CheckpointError as error:
-            failures.append(f"{error}; skipping this checkpoint")
+            failures.append((error, "skipping this checkpoint"))
             continue
         best = newest.validate_for_inference().best_step
         if best not in (None, newest.step):
@@ -205,18 +206,18 @@ def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpo
                 saved = checkpoint.read(folder.checkpoints / f"step-{best}", parts)
                 saved.validate_for_inference()
             except CheckpointError as error:
-                failures.append(f"{error}; using the newest checkpoint instead of the best")
+                failures.append((error, "using the newest checkpoint instead of the best"))
             else:
                 break
         try:
             saved = newest.with_parts(parts)
         except CheckpointError as error:
-            failures.append(f"{error}; skipping this checkpoint")
+            failures.append((error, "skipping this checkpoint"))
         else:
             break
     else:
-        reasons = [f"{folder.folder} has no checkpoint that can be read", *failures]
+        reasons = [f"{folder.folder} has no checkpoint that can be read", *(str(failure) for failure, _ in failures)]
         raise CheckpointError("; ".join(reasons) + folder.describe_previous())
-    for line in failures:
-        warn(line)
+    for failure, remedy in failures:
+        warn(f"{failure}; {remedy}")
     return saved, newest

@@ -18,10 +18,10 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
 
     Settings, data or an environment that differ from those of the checkpoint are refused, unless by `force`.
     """
-    saved, warnings = checkpoint.newest(folder.checkpoints)
-    for line in warnings:
-        warn(line)
-    if saved is None and warnings:
+    saved, failures = checkpoint.newest(folder.checkpoints)
+    for line in failures:
+        warn(line if saved is None else f"{line}; skipping this checkpoint")
+    if saved is None and failures:
         raise CheckpointError(
             f"{folder.folder} has no checkpoint that can be read: --overwrite would delete it and train anew"
             f"{folder.describe_previous()}"
