@@ -1,8 +1,13 @@
-"""All that a user may ever see go wrong. Anything else that is raised is a bug of ours."""
+"""All that a user may ever see go wrong, and how messages count. Anything else that is raised is a bug of ours."""
 
 from __future__ import annotations
 
 LONGEST_MESSAGE = 2000  # characters
+
+
+def count_noun(count: int, noun: str) -> str:
+    """'1 line', '2 lines'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 class AnaphorError(Exception):

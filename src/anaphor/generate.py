@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from anaphor.config import check_types
-from anaphor.errors import ConfigError, Diverged
+from anaphor.errors import ConfigError, Diverged, count_noun
 from anaphor.evaluation import choose_threads, eval_mode, eval_modules, full_precision, prefill, prefill_padded
 from anaphor.mixers.base import select_rows
 from anaphor.models.language_model import WARM_UP, CUDAGraphDecoding, Decoding, LanguageModel, ModelState, can_capture
@@ -201,8 +201,8 @@ def _check_prompt(model: LanguageModel, prompt: Sequence[int], tokens: int) -> N
     largest = None if model.limit is None else model.limit - len(prompt) + 1  # the last new token is not an input
     if largest is not None and tokens > largest:
         raise ConfigError(
-            f"the model has {model.limit:,} positions: after a prompt of {len(prompt):,} tokens it can generate "
-            f"{max(largest, 0):,} more, not {tokens:,}"
+            f"the model has {model.limit:,} positions: after a prompt of {count_noun(len(prompt), 'token')} it can "
+            f"generate {max(largest, 0):,} more, not {tokens:,}"
         )
 
 

@@ -119,7 +119,7 @@ def test_the_table_has_a_line_for_each_run_and_study(capsys):
     assert lines[2].split()[:8] == ["runs/run-2", "finished", "loss", "20/40", "2.0000", "2.0000", "1.2", "k"]
     assert lines[2].endswith("model=lstm, lr=0.1")
     assert lines[3].endswith("model=gru, lr=0.003")
-    assert "1 runs of studies are not listed: use --cells" in lines
+    assert "not listed: 1 run of studies (use --cells)" in lines
     assert any(line.split()[:5] == ["studies/widths", "stopped", "4", "1", "1"] for line in lines)
     assert lines[-1] == "runs/diverged: training diverged at step 1: loss nan"
 

@@ -115,7 +115,7 @@ def test_without_a_checkpoint_other_settings_are_refused_as_well(tmp_path, capsy
         (["--clip", "nan"], "clip=nan: it must be 0 or more, and finite"),
         (["--seed", "99999999999999999999999"], "seed=99999999999999999999999: it must be"),
         (["--seed", "-1"], "seed=-1: it must be from 0"),
-        (["--batch-size", "100000"], "too short for 100000 rows"),
+        (["--batch-size", "100000"], "too short for 100,000 rows"),
         (["--width", "100000000"], " parameters, and the memory of this machine does not"),
     ],
 )  # fmt: skip
@@ -217,7 +217,7 @@ def test_padded_examples_have_no_segments(capsys, words):
         (["--seed", "99999999999999999999999"], "seed=99999999999999999999999"),
         (["--beam", "2", "--top-k", "1"], "top_k=1 has no effect with --beam"),
         (["--beam", "2", "--seed", "7"], "seed=7 has no effect with --beam"),
-        (["--tokens", "20"], "the model has 16 positions: after a prompt of 1 tokens it can generate 16 more, not 20"),
+        (["--tokens", "20"], "the model has 16 positions: after a prompt of 1 token it can generate 16 more, not 20"),
     ],
 )
 def test_writing_is_refused_before_the_first_token(capsys, words, message):

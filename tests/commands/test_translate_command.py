@@ -305,7 +305,7 @@ def test_it_is_told_how_many_pairs_are_too_long(runs, tmp_path, capsys):
     assert main([*words, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == longer > 0
     assert main([*words, "--width", "8"]) == 0
-    assert f"left out: {longer} examples that are too long\n" in capsys.readouterr().out
+    assert f"left out: {longer} examples (too long)\n" in capsys.readouterr().out
 
 
 def test_a_translation_does_not_depend_on_its_neighbours(runs, capsys):

@@ -83,7 +83,7 @@ def test_shifted_offsets_learn_every_transition_within_one_cycle(rows, bptt, mor
     ("tokens", "rows", "cure"), [(0, 1, "a longer text"), (1, 1, "a longer text"), (7, 4, "at most 3 rows")]
 )
 def test_a_text_too_short_for_its_rows_is_refused(tokens, rows, cure):
-    with pytest.raises(DataError, match=f"{tokens} tokens is too short for {rows} rows .* {cure}"):
+    with pytest.raises(DataError, match=f" {tokens} tokens? is too short for {rows} rows? .* {cure}"):
         Stream(torch.arange(tokens), rows, 2)
 
 
@@ -196,7 +196,7 @@ def test_buckets_keep_padding_small():
     ("data", "settings", "error", "message"),
     [
         ([], {"rows": 2}, DataError, "no examples"),
-        ([[0, 1], [0]], {"rows": 2}, DataError, "example 1 has 1 tokens"),
+        ([[0, 1], [0]], {"rows": 2}, DataError, "example 1 has 1 token:"),
         ([[0, 1]], {}, ConfigError, "rows=None and max_tokens=None"),
         ([[0, 1]], {"rows": 2, "max_tokens": 2}, ConfigError, "rows=2 and max_tokens=2"),
         ([[0, 1]], {"rows": 0}, ConfigError, "rows=0: it must be at least 1"),

@@ -112,7 +112,7 @@ def test_one_file_too_short_to_be_split_says_so(tmp_path, raw):
     path = tmp_path / "tiny.txt"
     path.write_bytes(raw)
     source = open_dataset(str(path))
-    assert f"has {len(raw)} bytes, too few to be split" in refusal(lambda: source.read("train"))
+    assert f"has {len(raw)} byte{'s' * (len(raw) != 1)}, too few to be split" in refusal(lambda: source.read("train"))
 
 
 def test_an_offset_counts_from_the_start_of_the_file_not_of_the_split(tmp_path):

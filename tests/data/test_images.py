@@ -350,7 +350,7 @@ def test_folders_that_cannot_be_used(tmp_path):
     fill(tmp_path / "hollow", {"a": 5, "b": 0})
     assert "hollow/b has no image files" in message("hollow")
     (tmp_path / "hollow" / "b" / "a.xml").write_text("<a/>")
-    assert "hollow/b has no image files, but 1 files with other endings, such as a.xml" in message("hollow")
+    assert "hollow/b has no image files, but 1 file with other endings, such as a.xml" in message("hollow")
     fill(tmp_path / "test-only" / "test", {"a": 5, "b": 5})
     assert "test-only has no train folder, but test" in message("test-only")
     (tmp_path / "flat" / "train").mkdir(parents=True)

@@ -150,7 +150,7 @@ def test_two_files_are_split_by_line(tmp_path, count):
 def test_two_files_are_compared_whole_and_must_be_long_enough(tmp_path):
     name = f"{write(tmp_path, a_txt='x' * 3, b_txt='y')}/a.txt,{tmp_path}/b.txt"
     assert open_pairs(name).languages == ("source", "target")
-    assert "has 1 lines, too few to be split" in refusal(lambda: open_pairs(name).rows("train").values)
+    assert "has 1 line, too few to be split" in refusal(lambda: open_pairs(name).rows("train").values)
     write(tmp_path, a_txt="x\n" * 100, b_txt="x\n" * 101)
     message = refusal(lambda: open_pairs(name).read("train", "source"))
     assert f"{tmp_path}/a.txt has 100 lines and {tmp_path}/b.txt has 101" in message

@@ -468,7 +468,7 @@ def test_a_bag_of_words_learns_nothing_of_negation(monkeypatch):
     ("settings", "message"),
     [
         ({"lora": 2}, r"lora=2: no layer has a linear map"),
-        ({"freeze": 3}, r"freeze=3: the model has 1 layers"),
+        ({"freeze": 3}, r"freeze=3: the model has 1 layer$"),
         ({"init": "nowhere"}, r"init=nowhere: there is no such folder"),
     ],
 )

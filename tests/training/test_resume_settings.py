@@ -152,7 +152,7 @@ def test_an_existing_run_is_refused_with_both_ways_out(run, capsys):
 def test_overwriting_says_what_it_deletes(run, capsys):
     (run.folder / "notes.txt").write_text("mine")
     (line,) = warnings_of(capsys, override(NEW, "--overwrite", "--steps", "1"))
-    assert line == "anaphor: overwriting run: deleting checkpoints of steps 2 and its result"
+    assert line == "anaphor: overwriting run: deleting 1 checkpoint (step 2) and its result"
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-1"]
     assert (run.folder / "notes.txt").read_text() == "mine"
     assert json.loads(run.result.read_text())["steps"] == 1
@@ -165,7 +165,7 @@ def test_overwriting_where_there_is_no_run_says_nothing(tmp_path, capsys):
 
 def test_a_run_that_cannot_begin_overwrites_nothing(run, capsys):
     before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    assert "too short for 9999 rows" in error_of(capsys, override(NEW, "--overwrite", "--batch-size", "9999"))
+    assert "too short for 9,999 rows" in error_of(capsys, override(NEW, "--overwrite", "--batch-size", "9999"))
     assert "unknown model 'lstn'" in error_of(capsys, override(NEW, "--overwrite", "--model", "lstn"))
     after = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before

@@ -13,7 +13,7 @@ import tyro
 
 from anaphor.cli.table import read_lines
 from anaphor.config import look_up
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.flags import parse
 from anaphor.metrics.bleu import TOKENIZERS
 
@@ -53,8 +53,8 @@ def run(words: Sequence[str]) -> int:
     for path, lines in zip(options.references, references, strict=True):
         if len(lines) != len(hypotheses):
             raise DataError(
-                f"{options.hypotheses} has {count_lines(hypotheses)}, but {path} has {count_lines(lines)}: "
-                "line by line, each translation needs its reference"
+                f"{options.hypotheses} has {count_noun(len(hypotheses), 'line')}, but {path} has "
+                f"{count_noun(len(lines), 'line')}: line by line, each translation needs its reference"
             )
     score = corpus_bleu(hypotheses, references, tokenize=options.tokenize, lowercase=options.lowercase)
     interval = score.interval() if options.confidence else None
@@ -73,8 +73,8 @@ def run(words: Sequence[str]) -> int:
     print(f"BLEU {score.bleu:.2f}{interval_text} ({score.signature})")
     print(f"  matching n-grams: {parts} % of 1, 2, 3 and 4 tokens")
     print(
-        f"  brevity penalty: {score.brevity_penalty:.3f}, for {score.tokens:,} tokens against "
-        f"{score.reference_tokens:,} in {count_lines(hypotheses)}"
+        f"  brevity penalty: {score.brevity_penalty:.3f}, for {count_noun(score.tokens, 'token')} against "
+        f"{score.reference_tokens:,} in {count_noun(len(hypotheses), 'line')}"
     )
     if characters is not None:
         print(f"chrF {characters.chrf:.2f} ({characters.signature})")
@@ -87,7 +87,3 @@ def read_translations(path: Path) -> list[str]:
     if not lines:
         raise DataError(f"{path} is empty: there is nothing to score")
     return lines
-
-
-def count_lines(lines: Sequence[str]) -> str:
-    return f"{len(lines):,} line{'' if len(lines) == 1 else 's'}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anaphor.cli.runs import show_value
 from anaphor.cli.table import for_terminal
+from anaphor.errors import count_noun
 from anaphor.web.catalog import find_differing
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] |
     room = len(runs) if height is None else max(height - len(studies) - MOST_ERRORS - 6, 5)
     if runs:
         parts.append(build_runs(runs[:room], runs, is_narrow=width is not None and width < WIDE))
-    lines = [f"and {len(runs) - room} more runs"] if len(runs) > room else []
-    lines += [f"{hidden} runs of studies are not listed: use --cells"] if hidden else []
+    lines = [f"and {count_noun(len(runs) - room, 'more run')}"] if len(runs) > room else []
+    lines += [f"not listed: {count_noun(hidden, 'run')} of studies (use --cells)"] if hidden else []
     lines += [] if runs or hidden or studies else ["no runs"]
     parts += [Text(line, style="dim") for line in lines]
     if studies:

@@ -13,7 +13,8 @@ import tyro
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
 from anaphor.cli.table import check_texts, print_line, read_lines
 from anaphor.config import finite
-from anaphor.tasks import LOSS, PERPLEXITY, count_noun, format_text_values
+from anaphor.errors import count_noun
+from anaphor.tasks import LOSS, PERPLEXITY, format_text_values
 from anaphor.tasks.lm import describe_unknown
 
 if TYPE_CHECKING:

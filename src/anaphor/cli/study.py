@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.config import MAX_NAME, check_name, from_text, look_up, read_mapping
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import parse
 from anaphor.registry import import_file
 from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
@@ -270,8 +270,8 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
         times = " to ".join(map(duration, row["seconds_range"]))
         print(f"{format_setting(row['parameters'])}, seed {row['seed']}: {row['status']}, {times}")
     print(
-        f"{len(rows)} cells, {slots} at a time: {duration(least)} to {duration(most)}, estimated from a few steps of "
-        f"each (the least on a machine with nothing else to do, the most on one as busy as now)"
+        f"{count_noun(len(rows), 'cell')}, {slots} at a time: {duration(least)} to {duration(most)}, estimated from "
+        f"a few steps of each (the least on a machine with nothing else to do, the most on one as busy as now)"
     )
     return 0
 

@@ -11,6 +11,7 @@ from typing import Self
 
 from anaphor.cli.progress import duration
 from anaphor.cli.table import for_terminal
+from anaphor.errors import count_noun
 from anaphor.studies.axes import format_setting
 from anaphor.studies.cell import Cell
 from anaphor.studies.spec import Setting, StudySpec
@@ -66,12 +67,12 @@ class LineProgress:
         """Number of cells that are done, and the time for the others at the same speed."""
         done = sum(status != "running" for status in self.status.values())
         if self.cells is None:
-            return [f"{done} cells done"]
+            return [f"{count_noun(done, 'cell')} done"]
         left = self.cells - done
         if not self.durations or not left:
-            return [f"{done} of {self.cells} cells done"]
+            return [f"{done} of {count_noun(self.cells, 'cell')} done"]
         seconds = left * statistics.fmean(self.durations) / self.slots
-        return [f"{done} of {self.cells} cells done", f"about {duration(seconds)} left"]
+        return [f"{done} of {count_noun(self.cells, 'cell')} done", f"about {duration(seconds)} left"]
 
 
 class TableProgress(LineProgress):

@@ -14,7 +14,7 @@ from typing import Any
 
 from anaphor.cli.table import for_terminal
 from anaphor.config import finite, look_up
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import flags_of, parse, value_of
 from anaphor.registry import TASKS, ImportedFile, import_file
 from anaphor.training.run_folder import RunFolder, check_handling
@@ -223,7 +223,7 @@ def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
         beside = "" if fixed is None else f" ({fixed:.1%} if all were padded to the maximum length)"
         print(f"padding: {result['padding_share']:.1%} of all positions{beside}")
     if result.get("left_out"):
-        print(f"left out: {result['left_out']:,} examples that are too long")
+        print(f"left out: {count_noun(result['left_out'], 'example')} (too long)")
     speed = result[f"{task.counted}_per_second"]
     speed = "" if speed is None else f", {speed:,.0f} {task.counted}/s"
     print(f"{result['parameters']:,} parameters{speed}, {result['seconds']:.0f} s")

@@ -14,8 +14,7 @@ import tyro
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
 from anaphor.cli.table import check_texts, for_terminal, read_lines
 from anaphor.config import create_folder
-from anaphor.errors import ConfigError, DataError
-from anaphor.tasks import count_noun
+from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.tasks.translate.verbs import align, plain_alignment, write_alignment
 
 if TYPE_CHECKING:

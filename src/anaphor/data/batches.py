@@ -16,7 +16,7 @@ from anaphor.config import check_at_least_one
 from anaphor.data.buckets import Buckets, Indices
 from anaphor.data.corpus import EncodedPairs
 from anaphor.data.tokenizer import Ids
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, count_noun
 
 # Marks positions without a target; the default `ignore_index` of torch's losses.
 IGNORE_INDEX = -100
@@ -120,10 +120,10 @@ def batchify(tokens: Tensor, rows: int, offset: int = 0) -> Tensor:
     length = max(len(tokens) - offset, 0) // rows
     if length < 2:
         most = max(len(tokens) - offset, 0) // 2
-        advice = f"use at most {most} rows" if most else "use a longer text"
+        advice = f"use at most {count_noun(most, 'row')}" if most else "use a longer text"
         raise DataError(
-            f"a text of {len(tokens)} tokens is too short for {rows} rows after {offset} tokens: "
-            f"each row needs 2; {advice}"
+            f"a text of {count_noun(len(tokens), 'token')} is too short for {count_noun(rows, 'row')} after "
+            f"{count_noun(offset, 'token')}: each row needs 2; {advice}"
         )
     return tokens[offset : offset + rows * length].view(rows, length)
 
@@ -360,7 +360,8 @@ def batch_examples(
     lengths = np.array([len(example) for example in examples])
     if (shortest := lengths.min()) < 2:
         raise DataError(
-            f"example {int(lengths.argmin())} has {shortest} tokens: it needs at least one to start from and one target"
+            f"example {int(lengths.argmin())} has {count_noun(shortest, 'token')}: it needs at least one to "
+            f"start from and one target"
         )
     sizes = lengths - 1  # inputs
     buckets = Buckets(sizes=sizes[:, None], rows=rows, max_tokens=max_tokens, pad_to=pad_to)

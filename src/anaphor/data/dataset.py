@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from anaphor.config import look_up
 from anaphor.data.files import ADVICE_FOR_TEXT, File, decode_text, split_lines
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, count_noun
 
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
@@ -219,7 +219,7 @@ class AlignedFiles(Dataset):
         cuts = [0, lines * 90 // 100, lines * 95 // 100, lines]
         if not cuts[0] < cuts[1] < cuts[2] < cuts[3]:
             raise DataError(
-                f"{self.files[0]} has {lines} lines, too few to be split into train, valid and test: "
+                f"{self.files[0]} has {count_noun(lines, 'line')}, too few to be split into train, valid and test: "
                 "give longer files, or a folder with a file for each split and language"
             )
         index = SPLITS.index(split)
@@ -269,7 +269,7 @@ def check_line_counts(where: Sequence[str], columns: Sequence[Sequence[str]]) ->
     for name, column in zip(where, columns, strict=True):
         if len(column) != len(columns[0]):
             raise DataError(
-                f"{where[0]} has {len(columns[0]):,} lines and {name} has {len(column):,}: "
+                f"{where[0]} has {count_noun(len(columns[0]), 'line')} and {name} has {len(column):,}: "
                 "they must correspond line by line"
             )
 
@@ -288,7 +288,7 @@ def cut_points(raw: bytes, where: str) -> tuple[int, int]:
     if 0 < cuts[0] < cuts[1] < len(raw.rstrip()):
         return cuts
     raise DataError(
-        f"{where} has {len(raw)} bytes, too few to be split into train, valid and test: "
+        f"{where} has {count_noun(len(raw), 'byte')}, too few to be split into train, valid and test: "
         "give a longer text, or a folder with a file for each split"
     )
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anaphor.data.dataset import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALID
 from anaphor.data.files import max_file_bytes, too_large
 from anaphor.data.images import Arrays, ImageDataset, check_bytes, check_labels, hold_out, resize_all, resize_square
-from anaphor.errors import AnaphorError, DataError
+from anaphor.errors import AnaphorError, DataError, count_noun
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -194,7 +194,9 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
         found = sorted(_walk(path))
         classes[path.name] = [file for file in found if file.suffix.lower() in ENDINGS or not file.suffix]
         if not classes[path.name]:
-            others = f", but {len(found)} files with other endings, such as {found[0].name}" if found else ""
+            others = (
+                f", but {count_noun(len(found), 'file')} with other endings, such as {found[0].name}" if found else ""
+            )
             raise DataError(f"{path} has no image files{others}")
     if not classes:
         raise DataError(f"{folder} has no class folders: {LAYOUT}")

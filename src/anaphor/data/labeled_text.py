@@ -29,7 +29,7 @@ from anaphor.data.dataset import (
 )
 from anaphor.data.datasets import open_dataset
 from anaphor.data.files import ADVICE_FOR_TEXT, File, StoredFile, decode_text, split_lines
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.registry import DATASETS
 
 TEXT_NAMES, LABEL_NAMES = ("text", "sentence"), ("label",)
@@ -120,9 +120,7 @@ class TableFile:
             _check_first_row(rows, where)
         for number, cells in rows[has_header:]:
             if len(cells) != width:
-                raise DataError(
-                    f"row {number} of {where} has {len(cells)} field{'' if len(cells) == 1 else 's'}, not {width}"
-                )
+                raise DataError(f"row {number} of {where} has {count_noun(len(cells), 'field')}, not {width}")
             yield make_example(cells[text], cells[label], number, where)
 
     def _from_records(self, records: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Example]:
@@ -152,7 +150,7 @@ def _check_first_row(rows: list[tuple[int, list[str]]], where: str) -> None:
     number, first = rows[0]
     if len(first) != 2:
         raise DataError(
-            f"row {number} of {where} has {len(first)} field{'' if len(first) == 1 else 's'} and is no header with "
+            f"row {number} of {where} has {count_noun(len(first), 'field')} and is no header with "
             f"text (or sentence) and label: name the columns with --text-column and --label-column"
         )
     if len(rows) > 2 and Counter(cells[-1] for _, cells in rows)[first[1]] == 1:

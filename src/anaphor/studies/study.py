@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import yaml
 
 from anaphor.config import finite, read_mapping
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.studies.cell import JOB, STATUS, STOP, TEST, Cell, make_cell, read_json
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import Proposals, find_pruned, make_proposals
@@ -331,7 +331,7 @@ def validate_sealed(spec: StudySpec, folder: Path, threads: int) -> None:
         raise changed_error(folder)
     failed = [key for key in sealed["cells"] if read_json(folder / "cells" / key / STATUS).get("status") == "failed"]
     if failed:  # they would be trained again, and might change the selection
-        count = "1 failed cell" if len(failed) == 1 else f"{len(failed)} failed cells"
+        count = count_noun(len(failed), "failed cell")
         raise ConfigError(
             f"{folder} is sealed, and {count} would be trained again: use another --out, or --force to select again "
             f"(the log keeps both)"

@@ -11,7 +11,7 @@ from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import Metric, format_perplexity, format_values
 
 LOSS = Metric("loss", "min", "loss", "nats per token", digits=4, minimum=0.0)
@@ -61,7 +61,8 @@ def describe_overlap(result: Mapping[str, Any]) -> list[str]:
     if "overlap" not in result:
         return []
     overlap = result["overlap"]
-    return [f"test/train overlap: {overlap['in_train']:,} of {overlap['test']:,} {overlap['unit']}"]
+    count = count_noun(overlap["test"], overlap["unit"].removesuffix("s"))
+    return [f"test/train overlap: {overlap['in_train']:,} of {count}"]
 
 
 def drop_implied_options(
@@ -89,10 +90,6 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """A table as lines of text, columns aligned on the right. Rows may be shorter than the first one."""
     widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
-
-
-def count_noun(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def join_layers(mixers: Sequence[str]) -> str:

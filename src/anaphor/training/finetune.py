@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from anaphor.config import user_path
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, count_noun
 from anaphor.models.language_model import LanguageModel
 from anaphor.training.state_dicts import Mismatch
 
@@ -145,7 +145,7 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
 def freeze_layers(model: Any, count: int) -> None:
     """Freeze the embeddings and the first `count` layers."""
     if count > len(model.blocks):
-        raise ConfigError(f"freeze={count}: the model has {len(model.blocks)} layers")
+        raise ConfigError(f"freeze={count}: the model has {count_noun(len(model.blocks), 'layer')}")
     for part in (model.embedder, *model.blocks[:count]):
         part.requires_grad_(False)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.registry import DATASETS, IMPORTED, TASKS
 from anaphor.training.files import append_file, locked, replace_file
 from anaphor.training.spec import TaskDefinition
@@ -149,7 +149,7 @@ class RunFolder:
     def describe_contents(self) -> str:
         """What overwriting deletes, in words."""
         steps = sorted(int(path.name[5:]) for path in self.checkpoints.glob("step-*") if path.name[5:].isdecimal())
-        saved = f"checkpoints of steps {', '.join(map(str, steps))}" if steps else "no checkpoint"
+        saved = f"{count_noun(len(steps), 'checkpoint')} (step {str(steps)[1:-1]})" if steps else "no checkpoint"
         return f"{saved} and its result" if self.result.is_file() else saved
 
     def create(self, spec: str) -> None:

@@ -18,7 +18,7 @@ from anaphor.data.dataset import TEST, TRAIN, VALID, Dataset, Rows, count_row_ov
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
 from anaphor.data.labeled_text import load_labeled
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.evaluation import eval_mode, report_progress
 from anaphor.metrics.accuracy import ClassScores, score_classes
 from anaphor.metrics.result import Result
@@ -266,7 +266,8 @@ class ClassifyExperiment(Experiment):
 
     def notes(self) -> list[str]:
         return [
-            f"truncated to {self.max_length} tokens: {cut:,} of {len(self.split(split)):,} texts of {split}"
+            f"truncated to {count_noun(self.max_length, 'token')}: "
+            f"{cut:,} of {count_noun(len(self.split(split)), 'text')} of {split}"
             for split in (TRAIN, VALID)
             if split in self.source.splits and (cut := self.split(split).truncated)
         ]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.config import writing_to
-from anaphor.errors import ConfigError
-from anaphor.tasks import align_columns, count_noun, join_layers
+from anaphor.errors import ConfigError, count_noun
+from anaphor.tasks import align_columns, join_layers
 
 if TYPE_CHECKING:
     from torch import Tensor

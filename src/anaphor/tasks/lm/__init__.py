@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from anaphor.config import look_up, optional_section
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import find_metric
 from anaphor.models.spec import LanguageModelSpec, reject_unused_by_model
 from anaphor.tasks import (
@@ -17,7 +17,6 @@ from anaphor.tasks import (
     LOSS,
     PERPLEXITY,
     REPLACED_LAYERS,
-    count_noun,
     describe_overlap,
     describe_values,
     drop_implied_options,

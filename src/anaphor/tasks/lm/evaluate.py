@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.config import create_folder, look_up, writing_to
-from anaphor.errors import ConfigError
-from anaphor.tasks import align_columns, count_noun, describe_overlap
+from anaphor.errors import ConfigError, count_noun
+from anaphor.tasks import align_columns, describe_overlap
 from anaphor.tasks.lm import PROTOCOLS, describe, describe_source_loss
 
 if TYPE_CHECKING:

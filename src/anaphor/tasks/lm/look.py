@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.config import writing_to
-from anaphor.errors import ConfigError, DataError
-from anaphor.tasks import LOSS, PERPLEXITY, align_columns, count_noun, format_size, format_text_values, join_layers
+from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.tasks import LOSS, PERPLEXITY, align_columns, format_size, format_text_values, join_layers
 from anaphor.tasks.lm import describe_unknown
 from anaphor.training.spec import ModelRow
 

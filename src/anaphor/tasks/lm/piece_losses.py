@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anaphor.errors import count_noun
 from anaphor.inspect.split_losses import Groups, SplitLosses
-from anaphor.tasks import count_noun
 from anaphor.tasks.lm.token_classes import WORD_CLASSES, classify_word
 
 POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128)
