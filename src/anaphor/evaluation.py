@@ -18,7 +18,7 @@ from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import LossTotal
-from anaphor.mixers.base import one_thread
+from anaphor.mixers.base import use_threads
 from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
 
 Item = TypeVar("Item")
@@ -77,7 +77,7 @@ def choose_threads(model: LanguageModel, rows: int) -> Callable[[], AbstractCont
     alone, because sums are rounded by how many threads share them."""
     weights = sum(weight.numel() for weight in model.layers.parameters()) + model.head.weight.numel()
     is_small = model.device.type == "cpu" and rows * weights <= MAX_PRODUCTS_ON_ONE_THREAD
-    return one_thread if is_small else nullcontext
+    return partial(use_threads, 1) if is_small else nullcontext
 
 
 def chunk_slices(rows: int, tokens: int) -> Iterator[slice]:

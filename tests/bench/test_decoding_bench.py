@@ -43,7 +43,7 @@ def test_prompts_are_unequal_or_repeated():
 def test_sides_that_generate_different_tokens_are_refused(monkeypatch):
     monkeypatch.setattr(decoding, "require_transformers", lambda: None)
     monkeypatch.setattr(decoding, "run_ours", lambda model, prompts: [[1]])
-    monkeypatch.setattr(decoding, "_peer", lambda folder, device: nullcontext(lambda prompts, count: [[2]]))
+    monkeypatch.setattr(decoding, "start_peer", lambda device, make, *given: nullcontext(lambda prompts, count: [[2]]))
     with pytest.raises(ConfigError, match="gpt-nano, one prompt: the two generate different tokens"):
         decoding.measure_decoding(2, CPU, lambda what: None)
 

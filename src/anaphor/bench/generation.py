@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,10 +20,10 @@ from anaphor.bench.images import declare_operators
 from anaphor.bench.timing import (
     Finding,
     Ratio,
-    elsewhere,
     estimate_ratio,
     mean_seconds,
     measure_seconds,
+    start_peer,
     time_alternately,
 )
 from anaphor.errors import ConfigError
@@ -225,7 +224,7 @@ def measure_decoding(pairs: int, device: torch.device, tick: Callable[[str], Non
             model = build_ours(name)
             write_pretrained(Pretrained(model), Path(folder))
             model = model.to(device)
-            with _peer(Path(folder), device) as generate:
+            with start_peer(device, load_theirs, Path(folder), device) as generate:
                 for case, minimum in cases.items():
                     prompts, what = draw_prompts(case), f"{name}, {CASES[case]}"
                     ours, theirs = partial(run_ours, model, prompts), partial(generate, prompts, NEW_TOKENS)
@@ -236,12 +235,6 @@ def measure_decoding(pairs: int, device: torch.device, tick: Callable[[str], Non
                     if device.type == "cpu" and case == "one" and name != "gpt-nano":
                         findings.append(_compare_with_reading(model, name, times))
     return findings
-
-
-def _peer(
-    folder: Path, device: torch.device
-) -> AbstractContextManager[Callable[[Sequence[list[int]], int], list[list[int]]]]:
-    return elsewhere(load_theirs, folder, device) if device.type == "cpu" else nullcontext(load_theirs(folder, device))
 
 
 def _describe(

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -124,6 +124,13 @@ def elsewhere(make: Callable[..., Callable[..., Any]], *arguments: Any) -> Itera
     finally:
         connection.close()
         process.join()
+
+
+def start_peer(
+    device: torch.device, make: Callable[..., Callable[..., Any]], *arguments: Any
+) -> AbstractContextManager[Callable[..., Any]]:
+    """The peer that `make` gives: on a CPU elsewhere, on a GPU, where threads of the host do not count, here."""
+    return elsewhere(make, *arguments) if device.type == "cpu" else nullcontext(make(*arguments))
 
 
 def _serve(connection: Connection, threads: int, make: Callable[..., Callable[..., Any]], arguments: Any) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.bench.timing import Finding, elsewhere, estimate_ratio, mean_seconds, run_steps, time_alternately
+from anaphor.bench.timing import Finding, estimate_ratio, mean_seconds, run_steps, start_peer, time_alternately
 from anaphor.data.batches import Batch, EvaluationStream, Stream
 from anaphor.data.dataset import Dataset
 from anaphor.data.tokenizer import Byte
@@ -201,12 +200,7 @@ def _compare(
 ) -> Finding:
     count = STEPS[device.type]
     ours = partial(run_steps, build_our_loop(name, device, dtype).step, count, device.type == "cuda")
-    example = (name, device, count)
-    with (
-        elsewhere(load_plain_steps, *example)
-        if device.type == "cpu"
-        else nullcontext(load_plain_steps(*example)) as theirs
-    ):
+    with start_peer(device, load_plain_steps, name, device, count) as theirs:
         times = time_alternately(ours, theirs, pairs, partial(tick, name))
     ratio = estimate_ratio(times)
     spec = load_recipe(name)

@@ -22,6 +22,7 @@ from anaphor.inspect import attention_maps
 from anaphor.labs.lab import CURVES, MEASURED, NOT_MEASURED, Check, Outcome, at_least, at_most, equal
 from anaphor.labs.measures import LINEAR, MIN_RUN, count_flops, fit_power, processor_seconds
 from anaphor.labs.specs import LowRankLabSpec
+from anaphor.mixers.base import use_threads
 from anaphor.models import LanguageModel, build
 
 EXACT = 1e-10
@@ -139,16 +140,12 @@ def _time_checks(spec: LowRankLabSpec, times: dict[str, list[float]], powers: di
 def measure_times(spec: LowRankLabSpec) -> dict[str, list[float]]:
     """Processor time in seconds at each length, with one thread. Computing the factors of P is not included."""
     times: dict[str, list[float]] = {"P V": [], "U (S (Wᵀ V))": []}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # work of other threads would not be in the time of this one
-    try:
+    with use_threads(1):  # work of other threads would not be in the time of this one
         for tokens in spec.lengths:
             P, V = torch.rand(tokens, tokens), torch.randn(tokens, spec.width)
             factors = torch.randn(tokens, spec.rank), torch.rand(spec.rank), torch.randn(spec.rank, tokens)
             times["P V"].append(processor_seconds(torch.matmul, P, V))
             times["U (S (Wᵀ V))"].append(processor_seconds(multiply_factors, *factors, V))
-    finally:
-        torch.set_num_threads(threads)
     return times
 
 

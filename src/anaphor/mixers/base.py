@@ -343,14 +343,14 @@ def count_bytes(state: Any) -> int:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """One CPU thread inside the block, as many as before afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def use_threads(count: int) -> Iterator[None]:
+    """So many CPU threads inside the block, as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def locked_dropout(x: Tensor, p: float) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.mixers.base import one_thread
+from anaphor.mixers.base import use_threads
 from anaphor.mixers.kernels import load_kernels
 
 layer_kernels = partial(load_kernels, "layers")
@@ -27,7 +27,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu" and x.numel() <= MAX_VALUES_ON_ONE_THREAD and not torch.compiler.is_compiling():
-            with one_thread():  # the same to the last bit: no sum is over several rows
+            with use_threads(1):  # the same to the last bit: no sum is over several rows
                 return super().forward(x)
         kernels = layer_kernels(x.device) if x.is_cuda and self.training else None
         if kernels is None or not kernels.can_normalize(x):

@@ -19,6 +19,7 @@ import anaphor
 from anaphor.config import look_up
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import Result
+from anaphor.mixers.base import use_threads
 from anaphor.training.spec import DEVICES, RunSpec
 
 MAX_THREADS = 1024
@@ -183,15 +184,10 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-@contextmanager
-def thread_count(threads: int | None) -> Iterator[None]:
+def thread_count(threads: int | None) -> AbstractContextManager[None]:
     """So many CPU threads inside the block, as before afterwards; None leaves the number as it is."""
-    before = torch.get_num_threads()
-    set_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    check_threads(threads)
+    return use_threads(torch.get_num_threads() if threads is None else threads)
 
 
 def describe_environment(device: torch.device, dtype: str) -> dict[str, Any]:
