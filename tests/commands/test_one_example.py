@@ -66,3 +66,34 @@ def test_a_few_unknown_words_have_no_note(tmp_path, capsys):
     (tmp_path / "text" / "valid.txt").write_text("the cat lag da\n" * 20)
     assert main([*override(WORDS, "--batching", "stream"), "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == []
+
+
+@pytest.mark.parametrize("more", [["--steps", "1", "--out", "run"], ["--dry-run"]], ids=["train", "dry-run"])
+def test_pairs_of_unknown_words_are_reported_by_side(more, tmp_path, capsys):
+    (tmp_path / "pairs").mkdir()
+    sides = {"train.de": "die Katze", "train.en": "the cat", "valid.de": "ein Hund schlief", "valid.en": "the dog"}
+    for name, line in sides.items():
+        (tmp_path / "pairs" / name).write_text(f"{line}\n" * 4)
+    words = ["train", "translate", "--data", "pairs", "--source", "de", "--target", "en", "--width", "8", "--no-test"]
+    assert main([*words, "--device", "cpu", *more, "--json"]) == 0
+    captured = capsys.readouterr()
+    (note,) = json.loads(captured.out)["notes"]
+    advice = "use --tokenizer bpe, which has no unknown words"
+    assert note == f"tokens that are not in the vocabulary: 100.0% of the source of valid; {advice}"
+    assert captured.err.splitlines()[0] == f"anaphor: {note}"
+
+
+@pytest.mark.parametrize("more", [["--steps", "1", "--out", "run"], ["--dry-run"]], ids=["train", "dry-run"])
+def test_labeled_texts_of_unknown_words_are_reported(more, tmp_path, capsys):
+    (tmp_path / "labeled").mkdir()
+    for split, texts in {"train": ("a fine day", "bad day"), "valid": ("ein Tag am blauen Meer", "bad day")}.items():
+        lines = [f"{text}\t{label}" for text, label in zip(texts, ("good", "bad"), strict=True)]
+        (tmp_path / "labeled" / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]))
+    words = ["train", "classify", "--data", "labeled", "--width", "8", "--no-test", "--device", "cpu"]
+    assert main([*words, *more, "--json"]) == 0
+    captured = capsys.readouterr()
+    (note,) = json.loads(captured.out)["notes"]
+    advice = "use --tokenizer bpe, which has no unknown words"
+    # Five of nine tokens: each text has an end.
+    assert note == f"tokens that are not in the vocabulary: 55.6% of valid; {advice}"
+    assert captured.err.splitlines()[0] == f"anaphor: {note}"

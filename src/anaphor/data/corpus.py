@@ -208,6 +208,11 @@ class EncodedSentences:
         end = int(self.sizes[: index + 1].sum())
         return self.tokens[end - int(self.sizes[index]) : end]
 
+    def count_tokens(self) -> tuple[int, int]:
+        """All tokens, and how many of them are unknown."""
+        unknown = self.tokenizer.unknown
+        return len(self.tokens), 0 if unknown is None else int(np.count_nonzero(self.tokens == unknown))
+
     def select(self, keep: NDArray[np.bool_]) -> EncodedSentences:
         """The sentences where `keep` is true."""
         return replace(self, tokens=self.tokens[np.repeat(keep, self.sizes)], sizes=self.sizes[keep])

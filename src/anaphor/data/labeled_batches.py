@@ -64,6 +64,15 @@ class LabeledBatches(Sequence[LabeledBatch]):
         return self._reorder(self._buckets.by_length())
 
     @property
+    def tokens(self) -> int:
+        """Number of tokens of all texts."""
+        return int(self.sizes.sum())
+
+    def count_token(self, token: int | None) -> int:
+        """How often a token occurs in the texts."""
+        return 0 if token is None else int((self._tokens.tokens == token).sum())
+
+    @property
     def padding_share(self) -> float:
         """Share of padding of all positions of all batches."""
         held = sum(len(batch) * self._buckets.widths(batch)[0] for batch in self.batches)

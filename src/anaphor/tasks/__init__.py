@@ -65,6 +65,23 @@ def describe_overlap(result: Mapping[str, Any]) -> list[str]:
     return [f"test/train overlap: {overlap['in_train']:,} of {count}"]
 
 
+def describe_mostly_unknown(
+    counts: Mapping[str, tuple[int, int]], vocabulary: int | None, init: str | None = None
+) -> list[str]:
+    """A warning where more than half of a split is not in the vocabulary. `counts`: its tokens and the unknown ones;
+    `vocabulary` and `init`: the settings of the run."""
+    shares = {split: unknown / tokens for split, (tokens, unknown) in counts.items() if 2 * unknown > tokens}
+    if not shares:
+        return []
+    if init is not None:
+        advice = f"the vocabulary comes with init={init}: use text of the same language, or train without --init"
+    else:
+        larger = "" if vocabulary is None else "a larger --vocabulary, or "
+        advice = f"use {larger}--tokenizer bpe, which has no unknown words"
+    which = ", ".join(f"{share:.1%} of {split}" for split, share in shares.items())
+    return [f"tokens that are not in the vocabulary: {which}; {advice}"]
+
+
 def drop_implied_options(
     settings: Mapping[str, Any], options: Any, resolve: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:

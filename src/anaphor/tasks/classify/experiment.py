@@ -26,7 +26,7 @@ from anaphor.models.bag_of_words import BagOfWords, bigram_keys
 from anaphor.models.head import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
-from anaphor.tasks import resolve_options
+from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.finetune import adopt_model, load_initial, prepare
@@ -265,12 +265,15 @@ class ClassifyExperiment(Experiment):
             self.split(split)
 
     def notes(self) -> list[str]:
+        loaded = {split: self.split(split) for split in (TRAIN, VALID) if split in self.source.splits}
+        batches, unknown = {split: found.batches for split, found in loaded.items()}, self.tokenizer.unknown
+        counts = {split: (found.tokens, found.count_token(unknown)) for split, found in batches.items()}
         return [
             f"truncated to {count_noun(self.max_length, 'token')}: "
-            f"{cut:,} of {count_noun(len(self.split(split)), 'text')} of {split}"
-            for split in (TRAIN, VALID)
-            if split in self.source.splits and (cut := self.split(split).truncated)
-        ]
+            f"{found.truncated:,} of {count_noun(len(found), 'text')} of {split}"
+            for split, found in loaded.items()
+            if found.truncated
+        ] + describe_mostly_unknown(counts, self.spec.vocabulary, self.spec.init)
 
     def resolved_settings(self) -> dict[str, Any]:
         is_bag = isinstance(self.model, BagOfWords)

@@ -166,20 +166,6 @@ def describe_unknown(unknown: int, tokens: int, what: str) -> list[str]:
     return [f"{which} not in the vocabulary: replaced by {UNKNOWN}"]
 
 
-def describe_mostly_unknown(spec: LanguageRunSpec, counts: Mapping[str, tuple[int, int]]) -> list[str]:
-    """A warning where more than half of a split is not in the vocabulary. `counts`: its tokens and the unknown ones."""
-    shares = {split: unknown / tokens for split, (tokens, unknown) in counts.items() if 2 * unknown > tokens}
-    if not shares:
-        return []
-    if spec.init is not None:
-        advice = f"the vocabulary comes with init={spec.init}: use text of the same language, or train without --init"
-    else:
-        larger = "" if spec.vocabulary is None else "a larger --vocabulary, or "
-        advice = f"use {larger}--tokenizer bpe, which has no unknown words"
-    which = ", ".join(f"{share:.1%} of {split}" for split, share in shares.items())
-    return [f"tokens that are not in the vocabulary: {which}; {advice}"]
-
-
 def adopt_language_model(spec: LanguageRunSpec, initial: Any) -> LanguageRunSpec:
     """The settings with the model and the tokenizer of pretrained weights."""
     from anaphor.models.presets import PRESETS

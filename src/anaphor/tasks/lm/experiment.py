@@ -29,14 +29,13 @@ from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.registry import resolve
-from anaphor.tasks import resolve_options
+from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.lm import (
     STREAM_CHOICES,
     STREAM_ONLY,
     LanguageModelOptions,
     LanguageRunSpec,
     adopt_language_model,
-    describe_mostly_unknown,
 )
 from anaphor.tasks.lm.protocol import ActivationRegularization, Protocol, Split, resolve_carry
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
@@ -180,7 +179,8 @@ class LanguageModelExperiment(Experiment):
         return look
 
     def notes(self) -> list[str]:
-        return describe_mostly_unknown(self.spec, {split: self.count_tokens(split) for split in ("train", "valid")})
+        counts = {split: self.count_tokens(split) for split in ("train", "valid")}
+        return describe_mostly_unknown(counts, self.spec.vocabulary, self.spec.init)
 
     def statistics(self) -> dict[str, Any]:
         return {"vocabulary": len(self.tokenizer), "padding_share": None, "left_out": 0}

@@ -33,7 +33,7 @@ from anaphor.mixers.layers import layer_kernels
 from anaphor.models import Seq2Seq, Seq2SeqSpec
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
 from anaphor.registry import DATASETS
-from anaphor.tasks import resolve_options
+from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
 from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run_folder import resolve_data_path
@@ -203,8 +203,7 @@ class TranslationExperiment(Experiment):
         return self._with_overlap(valid if same else self._score("test"))
 
     def _score(self, split: str) -> LossResult:
-        total = self.total(split)
-        beam = self.beam
+        total, beam = self.total(split), self.beam
         hypotheses = self.translate_split(split, beam)
         bleu, characters = self.bleu(hypotheses, split), self.chrf(hypotheses, split)
         facts = {**self.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
@@ -324,6 +323,12 @@ class TranslationExperiment(Experiment):
         for split in ("train", "valid"):
             self.split(split)
 
+    def notes(self) -> list[str]:
+        pairs = {split: self.split(split).pairs for split in ("train", "valid")}
+        sides = {f"the {side} of {split}": getattr(pairs[split], side) for split in pairs for side in PAIR_COLUMNS}
+        counts = {name: side.count_tokens() for name, side in sides.items()}
+        return describe_mostly_unknown(counts, self.spec.vocabulary)
+
     def resolved_settings(self) -> dict[str, Any]:
         in_tokens = {} if self.spec.batch_tokens is None else {"batch_size": None}
         # Left out where it is off, so that runs from before the option can be resumed.
@@ -358,11 +363,8 @@ class TranslationExperiment(Experiment):
         return Beam(width=self.spec.beam, max_length=None, length_penalty=self.spec.length_penalty)
 
     def statistics(self) -> dict[str, Any]:
-        train = self.split("train")
-        vocabulary = len(self.tokenizers.target)
-        return {
-            "vocabulary": vocabulary, "padding_share": self.batches(0).padding_share, "left_out": train.pairs.dropped,
-        }  # fmt: skip
+        left_out, vocabulary = self.split("train").pairs.dropped, len(self.tokenizers.target)
+        return {"vocabulary": vocabulary, "padding_share": self.batches(0).padding_share, "left_out": left_out}
 
 
 def build_experiment(
