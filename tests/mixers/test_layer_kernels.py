@@ -102,6 +102,7 @@ def test_gradients_of_embeddings_that_are_added_up_are_coalesced_one_by_one(most
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch 2.11 warns although they are asked for
 def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
     monkeypatch.setattr(kernels, "MIN_SIZE", 20)
     monkeypatch.setattr(kernels, "UPDATE_BLOCK", 16)  # several of them
@@ -128,6 +129,7 @@ def test_autograd_notices_an_update():
 
 
 @on_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_an_update_by_a_rate_on_the_host_does_not_wait():
     weights = drawn((100, 100), (3,))
     for weight in weights:
@@ -243,20 +245,53 @@ def test_a_target_outside_the_vocabulary_has_no_loss():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, monkeypatch):
-    monkeypatch.setattr(head_module, "layer_kernels", lambda device: kernels)
-    monkeypatch.setitem(head_module._LOSSES, DEVICE.type, head_module._compute_losses_by_kernels)
+@pytest.mark.parametrize("logits_per_chunk", [150, 1000])
+def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk, monkeypatch):
+    """In chunks, and where all tokens are one."""
+    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: kernels)
+    monkeypatch.delitem(head_module._LOSSES, DEVICE.type, raising=False)
     head = Head(6, 30, bias, None).to(DEVICE, torch.float32)
     nn.init.normal_(head.own)
     (features,) = drawn((3, 4, 6))
     targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
     targets[1, 2:] = IGNORE_INDEX
     wanted = [features, *head.parameters()]
-    fast, slow = cross_entropy(features, head, targets, 150), full_cross_entropy(features, head, targets)
+    by_token = torch.empty(targets.numel(), device=DEVICE, dtype=torch.float32)
+    fast = cross_entropy(features, head, targets, logits_per_chunk, by_token)
+    slow = full_cross_entropy(features, head, targets)
     torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
-    pairs = zip(torch.autograd.grad(fast, wanted), torch.autograd.grad(slow, wanted), strict=True)
+    torch.testing.assert_close(by_token.sum(), slow, rtol=1e-5, atol=1e-5)
+    pairs = zip(torch.autograd.grad(fast / 7, wanted), torch.autograd.grad(slow / 7, wanted), strict=True)
     for one, other in pairs:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_that_is_not_trained_gets_no_gradient(monkeypatch):
+    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: kernels)
+    head = Head(6, 30, True, None).to(DEVICE, torch.float32).requires_grad_(False)
+    nn.init.normal_(head.own)
+    (features,) = drawn((3, 4, 6))
+    targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
+    (fast,) = torch.autograd.grad(cross_entropy(features, head, targets), features)
+    (slow,) = torch.autograd.grad(full_cross_entropy(features, head, targets), features)
+    torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+
+
+@on_gpu
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_loss_of_a_head_in_half_precision_is_near_to_the_whole_one(bias):
+    head = Head(64, 300, bias, None).to(DEVICE, torch.float32)
+    nn.init.normal_(head.own, std=0.1)
+    (features,) = drawn((8, 16, 64))
+    targets = torch.randint(0, 300, (8, 16)).to(DEVICE)
+    wanted = [features, *head.parameters()]
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        fast = cross_entropy(features, head, targets) / targets.numel()
+    slow = full_cross_entropy(features, head, targets) / targets.numel()
+    torch.testing.assert_close(fast, slow, rtol=1e-2, atol=1e-2)
+    for one, other in zip(torch.autograd.grad(fast, wanted), torch.autograd.grad(slow, wanted), strict=True):
+        assert one.dtype == other.dtype
+        assert (one - other).norm() < 0.02 * other.norm()
 
 
 def test_a_target_that_is_nearly_certain_keeps_the_digits_of_its_loss():

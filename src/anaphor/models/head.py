@@ -1,5 +1,4 @@
-"""Heads over a vocabulary and over classes, and the cross-entropy of their logits. Those of a vocabulary are never all
-in memory.
+"""Head over a vocabulary, and the cross-entropy of its logits, which are never all in memory.
 
 With a large vocabulary the logits are by far the largest tensor of a model, and most of the time of the loss is spent
 on reading and writing them. Here they are computed for a chunk of tokens at a time, in memory that the next chunk uses
@@ -10,10 +9,12 @@ again, and turned into gradients at once; on a CPU for a block of the vocabulary
 from __future__ import annotations
 
 import threading
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from anaphor.mixers.layers import layer_kernels
@@ -68,31 +69,6 @@ class Head(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-class ClassHead(Head):
-    """Pooled features, layer norm and logits of classes. [B, T, D] -> [B, C]"""
-
-    def __init__(self, width: int, classes: int, pooling: str, extra_tokens: int, norm_eps: float | None) -> None:
-        """The first `extra_tokens` are no patches; with pooling "class" the first of all is read. No `norm_eps`: no
-        norm."""
-        super().__init__(width, classes, bias=True, tied_to=None)
-        self.pooling, self.extra_tokens = pooling, extra_tokens
-        self.norm = None if norm_eps is None else nn.LayerNorm(width, eps=norm_eps)
-
-    def pool(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, D]"""
-        return x[:, 0] if self.pooling == "class" else x[:, self.extra_tokens :].mean(1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled = self.pool(x)
-        return super().forward(pooled if self.norm is None else self.norm(pooled))
-
-
-def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum of the losses of all rows against probabilities of the classes. [B, C], [B, C] -> []"""
-    log_p = widen(logits).log_softmax(-1)
-    return -(targets.to(log_p.dtype) * log_p).sum()
-
-
 def full_cross_entropy(features: Tensor, head: Head, targets: Tensor) -> Tensor:
     """Sum of the losses of all tokens, from all logits at once. [B, T, D], [B, T] -> []"""
     logits = widen(head(features)).flatten(0, -2)
@@ -112,9 +88,13 @@ def cross_entropy(
     """
     if logits_per_chunk is None and features.device.type == "cpu" and head.out_features > MAX_VOCABULARY_WITHOUT_BLOCKS:
         logits_per_chunk = LOGITS_PER_CHUNK_IN_BLOCKS
-    rows = _chunk_size(features, head, logits_per_chunk)
-    inputs = (features.flatten(0, -2), head.weight, head.bias, targets.flatten(), rows, token_losses)
-    total: Tensor = _ChunkedCrossEntropy.apply(*inputs)  # type: ignore[no-untyped-call]
+    rows, features = _chunk_size(features, head, logits_per_chunk), features.flatten(0, -2)
+    inputs, kernels = (features, head.weight, head.bias, targets.flatten()), _loss_kernels(features)
+    total: Tensor
+    if kernels is not None and 0 < len(features) <= rows:
+        total = _CrossEntropyOfOneChunk.apply(*inputs, token_losses, kernels)  # type: ignore[no-untyped-call]
+    else:
+        total = _ChunkedCrossEntropy.apply(*inputs, rows, token_losses)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -143,6 +123,17 @@ def token_losses(features: Tensor, head: Head, targets: Tensor, logits_per_chunk
         for x, target in zip(features.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
     ]
     return torch.cat(chunks).view(targets.shape)
+
+
+def _loss_kernels(features: Tensor) -> ModuleType | None:
+    kernels = layer_kernels(features.device) if features.is_cuda else None
+    return kernels if kernels is not None and _product_dtype(features) in kernels.DTYPES else None
+
+
+def _product_dtype(features: Tensor) -> torch.dtype:
+    """Autocast does not reach into a custom function, so its type is applied there."""
+    device = features.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
 
 
 def _chunk_size(features: Tensor, head: Head, logits: int | None) -> int:
@@ -183,9 +174,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         rows: int,
         token_losses: Tensor | None,
     ) -> Tensor:
-        device = features.device.type
-        # Autocast does not reach into a custom function, so its type is applied here.
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
+        device, dtype = features.device.type, _product_dtype(features)
         matrix, constant = _align(weight, dtype), None if bias is None else _align(bias, dtype)
         vocabulary = len(weight)
         # Sums over all tokens: a narrow type would lose the contributions of single tokens.
@@ -221,17 +210,60 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return (*scaled, None, None, None)
 
 
+class _CrossEntropyOfOneChunk(torch.autograd.Function):
+    """The same on a GPU for so few tokens that they are one chunk. The gradient of the logits stays in their memory
+    until that of the result is known, which then scales the features and not the much larger gradient of the matrix."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        token_losses: Tensor | None,
+        kernels: ModuleType,
+    ) -> Tensor:
+        dtype = _product_dtype(features)
+        x, matrix, constant = features.to(dtype), _align(weight, dtype), None if bias is None else _align(bias, dtype)
+        logits = _compute_logits(x, matrix, constant, x.new_empty(len(x), len(matrix)))
+        losses: Tensor = kernels.losses_and_gradient(logits, targets, len(weight), IGNORE_INDEX)
+        if token_losses is not None:
+            token_losses.copy_(losses)
+        ctx.save_for_backward(x, matrix, logits)
+        ctx.kernels, ctx.vocabulary, ctx.dtypes = kernels, len(weight), (features.dtype, weight.dtype)
+        return losses.sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (x, matrix, logits), kernels, (of_x, of_weight) = ctx.saved_tensors, ctx.kernels, ctx.dtypes
+        grad_x = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_x = torch.empty_like(x, dtype=of_x)
+            torch.mul(kernels.product(logits, matrix, torch.float32), gradient, out=grad_x)
+        if ctx.needs_input_grad[1]:
+            grad_weight = kernels.product(logits.t(), x * gradient, of_weight)[: ctx.vocabulary]
+        if ctx.needs_input_grad[2]:
+            grad_bias = (kernels.sum_rows(logits)[: ctx.vocabulary] * gradient).to(of_weight)
+        return grad_x, grad_weight, grad_bias, None, None, None
+
+
 def _compute_losses(chunk: _Chunk) -> tuple[Tensor, Tensor]:
     """The loss of each token, from its logits of the whole vocabulary, and the gradient of the weight so far."""
-    x, matrix, mask = chunk.x, chunk.matrix, chunk.valid
+    x, matrix, mask, kernels = chunk.x, chunk.matrix, chunk.valid, _loss_kernels(chunk.x)
     logits = chunk.buffer[: len(x) * len(matrix)].view(len(x), len(matrix))
     _compute_logits(x, matrix, chunk.constant, logits)
-    logits[:, chunk.vocabulary :] = -torch.inf  # rows added for alignment are no tokens
-    losses, grad_logits = _losses_and_gradient(logits, chunk.target[:, None])
+    if kernels is None:
+        logits[:, chunk.vocabulary :] = -torch.inf  # rows added for alignment are no tokens
+        losses, grad_logits = _losses_and_gradient(logits, chunk.target[:, None])
+    else:
+        targets, grad_logits = chunk.target.where(mask, IGNORE_INDEX), logits
+        losses = kernels.losses_and_gradient(logits, targets, chunk.vocabulary, IGNORE_INDEX)
     grad_logits, x = grad_logits.to(x.dtype), x * mask[:, None]
     chunk.grad_x.copy_((grad_logits @ matrix) * mask[:, None])
     if chunk.grad_bias is not None:
-        chunk.grad_bias.add_(mask.to(x.dtype) @ grad_logits)
+        chunk.grad_bias.add_(mask.to(x.dtype) @ grad_logits if kernels is None else kernels.sum_rows(grad_logits))
     return losses, _add_product(chunk.grad_weight, grad_logits.t(), x, chunk.sum_dtype)
 
 
@@ -289,23 +321,7 @@ def _compute_losses_in_blocks(chunk: _Chunk) -> tuple[Tensor, Tensor]:
     return (0 * target_logit - F.logsigmoid(-surprise)).squeeze(1), grad_weight
 
 
-def _compute_losses_by_kernels(chunk: _Chunk) -> tuple[Tensor, Tensor]:
-    """The same on a GPU: one kernel reads the logits and writes their gradients, in place of a dozen of torch's."""
-    kernels = layer_kernels(chunk.x.device)
-    if kernels is None or chunk.buffer.dtype not in kernels.DTYPES or not len(chunk.x):
-        return _compute_losses(chunk)
-    x, matrix = chunk.x, chunk.matrix
-    logits = chunk.buffer[: len(x) * len(matrix)].view(len(x), len(matrix))
-    _compute_logits(x, matrix, chunk.constant, logits)
-    targets = chunk.target.where(chunk.valid, IGNORE_INDEX)
-    losses: Tensor = kernels.losses_and_gradient(logits, targets, chunk.vocabulary, IGNORE_INDEX)
-    chunk.grad_x.copy_(logits @ matrix)
-    if chunk.grad_bias is not None:
-        chunk.grad_bias.add_(kernels.sum_rows(logits))
-    return losses, _add_product(chunk.grad_weight, logits.t(), x, chunk.sum_dtype)
-
-
-_LOSSES = {"cpu": _compute_losses_in_blocks, "cuda": _compute_losses_by_kernels}
+_LOSSES = {"cpu": _compute_losses_in_blocks}
 """What a device has of its own."""
 
 
@@ -347,13 +363,8 @@ def _align(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     return padded
 
 
-class _KeptMemory(threading.local):
-    """What the last call in the same thread used."""
-
-    buffer = torch.empty(0)
-
-
-_kept_memory = _KeptMemory()
+_kept_memory = threading.local()
+"""What the last call in the same thread used."""
 
 
 def _logits_buffer(rows: int, matrix: Tensor) -> Tensor:
@@ -362,10 +373,11 @@ def _logits_buffer(rows: int, matrix: Tensor) -> Tensor:
     size, dtype = rows * len(matrix), _buffer_dtype(matrix)
     if matrix.device.type != "cpu" or len(matrix) <= MAX_VOCABULARY_WITHOUT_BLOCKS:
         return matrix.new_empty(size, dtype=dtype)
-    if _kept_memory.buffer.dtype != dtype or len(_kept_memory.buffer) < size:
+    buffer: Tensor = getattr(_kept_memory, "buffer", matrix.new_empty(0))
+    if buffer.dtype != dtype or len(buffer) < size:
         with torch.inference_mode(False):  # a tensor made in that mode cannot be written to outside of it
-            _kept_memory.buffer = torch.empty(size, dtype=dtype)
-    return _kept_memory.buffer[:size]
+            buffer = _kept_memory.buffer = torch.empty(size, dtype=dtype)
+    return buffer[:size]
 
 
 def _buffer_dtype(matrix: Tensor) -> torch.dtype:

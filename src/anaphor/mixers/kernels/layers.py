@@ -194,7 +194,7 @@ def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, ignore
     losses = torch.empty(rows, device=logits.device, dtype=torch.float32)
     if rows:
         sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(LOSS_BLOCK, triton.next_power_of_2(width))}
-        _losses_and_gradient[(rows,)](logits, targets, losses, IGNORE=ignore_index, **sizes, num_warps=8)
+        _losses_and_gradient[(rows,)](logits, targets, losses, IGNORE=ignore_index, **sizes, num_warps=16)
     return losses
 
 
