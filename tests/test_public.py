@@ -31,3 +31,25 @@ def test_folders_and_files_may_be_strings(tmp_path):
         anaphor.load_run(str(tmp_path / "nowhere"), device="cpu")
     (tmp_path / "own.yaml").write_text("base: {model: lstm}\nparameters: {width: {values: [8, 16]}}\n")
     assert anaphor.read_study(str(tmp_path / "own.yaml")).name == "own"
+
+
+def test_an_error_that_names_flags_says_what_they_are_in_python():
+    with pytest.raises(anaphor.ConfigError, match="learned positions: use --no-carry, or another --position") as caught:
+        anaphor.train("lm", data="grammar", model="transformer", position="learned", carry=True, memory=8, device="cpu")
+    assert caught.value.__notes__ == [
+        "in Python flags are keywords: --no-carry is carry=False, --position is position=…"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "keywords"),
+    [
+        ("use --no-test", "--no-test is no_test=True"),
+        ("pass --import a.py, --import b.py", "--import is imports=[…] or anaphor.import_file(…)"),
+        ("device='cpu' does not fit; train one with `anaphor train lm --init RUN`", None),
+        ("a -- b, some--thing and ---x are no flags", None),
+    ],
+)
+def test_only_flags_of_a_message_are_translated(message, keywords):
+    notes = getattr(anaphor.DataError(message), "__notes__", [])
+    assert notes == ([] if keywords is None else [f"in Python flags are keywords: {keywords}"])

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 LONGEST_MESSAGE = 2000  # characters
+FLAG = re.compile(r"`[^`]*`|(?<![\w-])(--[a-z][a-z-]*[a-z])")
+"""A flag. Whole commands are matched without their flags: they are for the command line in Python, too."""
+OTHER_KEYWORDS = {
+    "--no-test": "no_test=True",  # the others with `--no-` say that a setting is False
+    "--import": "imports=[…] or anaphor.import_file(…)",
+    "--max-file-bytes": "os.environ['ANAPHOR_MAX_FILE_BYTES']",
+}
 
 
 def count_noun(count: int, noun: str) -> str:
@@ -10,10 +19,25 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def keyword_of(flag: str) -> str:
+    """'--eval-every' in Python is 'eval_every=…', and '--no-carry' is 'carry=False'."""
+    name = flag.removeprefix("--").replace("-", "_")
+    plain = f"{name[3:]}=False" if name.startswith("no_") else f"{name}=…"
+    return OTHER_KEYWORDS.get(flag, plain)
+
+
 class AnaphorError(Exception):
     """A problem told in one line: what was given, what is allowed, the nearest guess."""
 
     exit_code = 2
+
+    def __init__(self, *arguments: object) -> None:
+        """Messages name flags. A traceback, which the command line never prints, also says what they are in Python."""
+        super().__init__(*arguments)
+        flags = dict.fromkeys(flag for flag in FLAG.findall(" ".join(map(str, arguments))) if flag)
+        if flags:
+            keywords = ", ".join(f"{flag} is {keyword_of(flag)}" for flag in flags)
+            self.add_note(f"in Python flags are keywords: {keywords}")
 
     def __str__(self) -> str:
         """A long value of the user's is cut out of the middle."""
