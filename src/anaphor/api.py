@@ -13,13 +13,14 @@ from anaphor.config import check_fields, look_up
 from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
 from anaphor.registry import TASKS, import_file
-from anaphor.training.load import Run, load_run
+from anaphor.training.load import Run, checks_arguments, load_run
 from anaphor.training.run import SAVE_MINUTES, execute
 from anaphor.training.run_folder import RunFolder, check_handling
 from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 from anaphor.training.trainer import Callback, NullCallback
 
 
+@checks_arguments
 def train(
     task: str,
     *,

@@ -47,8 +47,8 @@ MEANT = {"gpu": "cuda"}
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean …?' when a known name is close, else an empty string."""
-    known = list(known)
-    near = [MEANT[name]] if MEANT.get(name) in known else difflib.get_close_matches(str(name), known, n=1)
+    name, known = str(name), list(known)
+    near = [MEANT[name]] if MEANT.get(name) in known else difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

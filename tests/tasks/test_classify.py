@@ -14,7 +14,7 @@ from anaphor.cli.main import main
 from anaphor.data import InMemory
 from anaphor.data.dataset import LABELED_COLUMNS
 from anaphor.data.negation import Negation
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.evaluation import progress_listener
 from anaphor.metrics.result import training_metric
 from anaphor.models.presets import build_text_encoder
@@ -132,6 +132,20 @@ def test_a_prediction_does_not_depend_on_the_other_texts(trained):
     for text, row in zip(texts, together, strict=True):
         (alone,) = run.experiment.predict([text])
         assert alone["probabilities"] == pytest.approx(row["probabilities"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("a red house", "texts='a red house': it must be a list of strings"),
+        (["red", None], "texts[1]=None: it must be a string"),
+        ([], "no text was given: there is nothing to classify"),
+    ],
+)
+def test_only_a_list_of_texts_is_classified(texts, message, trained):
+    with pytest.raises(AnaphorError) as caught:
+        load_run(trained[0], device="cpu").predict(texts)
+    assert str(caught.value) == message
 
 
 def test_other_data_are_scored_by_columns_of_any_name(trained, capsys, tmp_path):

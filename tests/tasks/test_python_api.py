@@ -3,13 +3,14 @@
 import inspect
 import json
 
+import numpy as np
 import pytest
 import torch
 
 import anaphor
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
-from anaphor.training.load import Run
+from anaphor.training.load import Run, check_arguments
 
 TINY = {"model": "lstm", "width": 16, "layers": 1, "steps": 4, "eval_every": 2, "bptt": 8, "batch_size": 2}
 
@@ -54,7 +55,7 @@ def test_it_generates_as_the_command_does(run, capsys):
 
 def test_what_cannot_be_generated_is_refused_as_by_the_command(run):
     for prompt in (5, None, ["the"]):
-        with pytest.raises(ConfigError, match=r"prompt=.*: it must be a text"):
+        with pytest.raises(ConfigError, match=r"prompt=.*: it must be a string"):
             run.generate(prompt)
     for tokens in (0, -1):
         with pytest.raises(ConfigError, match=f"^tokens={tokens}: it must be at least 1$"):
@@ -62,7 +63,7 @@ def test_what_cannot_be_generated_is_refused_as_by_the_command(run):
     with pytest.raises(ConfigError, match=r"^tokens='5': it must be a whole number$"):
         run.generate("the", tokens="5")
     for read in (run.encode, run.hidden_states):
-        with pytest.raises(ConfigError, match=r"^text=5: it must be a text$"):
+        with pytest.raises(ConfigError, match=r"^text=5: it must be a string$"):
             read(5)
 
 
@@ -75,6 +76,65 @@ def test_it_looks_inside_and_writes_the_page_on_request(run, tmp_path):
     run.look("the cat sat", layers=[0], out=tmp_path / "look")
     assert "<html" in (tmp_path / "look" / "attention.html").read_text()
     assert (tmp_path / "look" / "states.png").is_file()
+
+
+def refuse_each(messages):
+    """Each call raises its message."""
+    for call, message in messages.items():
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert str(caught.value) == message
+
+
+def test_arguments_of_a_wrong_type_are_refused_in_one_line(run):
+    calls = {
+        lambda: run.evaluate(["valid"]): "split=['valid']: it must be a string",
+        lambda: run.show(5): "text=5: it must be a string",
+        lambda: run.look(5): "text=5: it must be a string",
+        lambda: run.look(None): "text=None: it must be a string",
+        lambda: run.look("the", layers=0): "layers=0: it must be a list of whole numbers",
+        lambda: run.look("the", layers="0"): "layers='0': it must be a list of whole numbers",
+        lambda: run.look("the", layers=[0, 0.5]): "layers[1]=0.5: it must be a whole number",
+        lambda: run.look("the", out=5): "out=5: it must be a path",
+        lambda: run.look(
+            "the", layer=0
+        ): "look: got an unexpected keyword argument 'layer' (it takes text, layers, out)",
+        lambda: run.look(): "look: missing a required argument: 'text' (it takes text, layers, out)",
+        lambda: run.look("a", "b"): "look: too many positional arguments (it takes text, layers, out)",
+        lambda: run.generate("the", seed="1"): "seed='1': it must be a whole number",
+        lambda: run.generate("the", seed=1.5): "seed=1.5: it must be a whole number",
+        lambda: run.generate("the", tokens=True): "tokens=True: it must be a whole number",
+        lambda: run.generate("the", beam="2"): "beam='2': it must be a whole number",
+        lambda: anaphor.load_run(5): "folder=5: it must be a path",
+        lambda: anaphor.load_run("run", threads="2"): "threads='2': it must be a whole number",
+        lambda: anaphor.train(["lm"]): "task=['lm']: it must be a string",
+        lambda: anaphor.train("lm", out=5): "out=5: it must be a path",
+        lambda: anaphor.train("lm", imports="own.py"): "imports='own.py': it must be a list of paths",
+        lambda: anaphor.train("lm", imports=[5]): "imports[0]=5: it must be a path",
+        lambda: anaphor.train("lm", save_minutes="1"): "save_minutes='1': it must be a number",
+        lambda: anaphor.train("lm", resume=1): "resume=1: it must be True or False",
+        lambda: anaphor.export(run, "out"): f"run={repr(run)[:79]}…: it must be a path",
+    }
+    refuse_each(calls)
+
+
+def test_arguments_of_a_wrong_type_are_refused_by_a_translation(translation):
+    calls = {
+        lambda: translation.look(["a b"]): "text=['a b']: it must be a string",
+        lambda: translation.look("a b", layer="0"): "layer='0': it must be a whole number",
+        lambda: translation.generate("a b", top_k=3): (
+            "generate: got an unexpected keyword argument 'top_k' (it takes prompt, tokens, beam)"
+        ),
+    }
+    refuse_each(calls)
+
+
+def test_arguments_of_numpy_and_iterators_are_accepted(run):
+    assert run.generate("the", tokens=np.int64(3), temperature=np.float64(0)) == run.generate(
+        "the", tokens=3, temperature=0
+    )
+    check_arguments(run.look, "the", layers=iter([0]))
+    check_arguments(run.look, "the", layers=np.array([0]), out=None)
 
 
 PADDED = {"tokenizer": "treebank", "batching": "padded", "bptt": None}
@@ -170,7 +230,7 @@ def test_a_run_that_exists_is_not_replaced_by_accident(run):
 
 
 def test_a_translation_is_generated_and_aligned(translation, tmp_path):
-    with pytest.raises(ConfigError, match=r"^prompt=5: it must be a text$"):
+    with pytest.raises(ConfigError, match=r"^prompt=5: it must be a string$"):
         translation.generate(5)
     with pytest.raises(ConfigError, match=r"^tokens=0: it must be at least 1$"):
         translation.generate("a b c", tokens=0)

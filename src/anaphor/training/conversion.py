@@ -16,7 +16,7 @@ from anaphor.registry import TASKS, resolve
 from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment, resolve_settings, task_of, write_document
 from anaphor.training.experiment import describe_environment
-from anaphor.training.load import Run, load_run
+from anaphor.training.load import Run, checks_arguments, load_run
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Progress
@@ -33,6 +33,7 @@ class Interchange(Protocol):
         """The model of a run with what belongs to its weights."""
 
 
+@checks_arguments
 def convert(
     folder: Path | str, out: Path | str, *, overwrite: bool = False, warn: Callable[[str], None] = print_warning
 ) -> Run:
@@ -89,6 +90,7 @@ def _settings(pretrained: Pretrained, folder: Path | str) -> tuple[RunSpec, Mapp
     raise DataError(f"{folder}: no task has a model of the kind {pretrained.kind!r}")
 
 
+@checks_arguments
 def export(run: Path | str, out: Path | str, *, overwrite: bool = False) -> list[Path]:
     """Write a run as a folder of `transformers`, where one of its classes computes exactly the same. Gives the paths of
     the files."""

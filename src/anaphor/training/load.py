@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from numbers import Integral
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +29,64 @@ from anaphor.training.run_folder import RunFolder, draw_curves
 from anaphor.training.spec import RunSpec, TaskDefinition
 
 Warn = Callable[[str], None]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+_KINDS: dict[str, tuple[Any, str, str]] = {
+    "str": (str, "a string", "strings"),
+    "int": (Integral, "a whole number", "whole numbers"),
+    "float": (Real, "a number", "numbers"),
+    "bool": (bool, "True or False", "True or False"),
+    "Path | str": ((str, os.PathLike), "a path", "paths"),
+}
+"""What a parameter with such an annotation takes, and what one and several are called."""
+_LIST = re.compile(r"(?:Sequence|Iterable)\[(.*)\]")
+LONGEST_VALUE = 80  # characters of a value in a message
+
+
+def check_arguments(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> None:
+    """Raise for what a function does not take, and for a value that is not of the type it says, of the plain ones."""
+    signature = inspect.signature(function)
+    try:
+        given = signature.bind(*arguments, **options).arguments
+    except TypeError as error:
+        takes = ", ".join(name for name in signature.parameters if name != "self")
+        raise ConfigError(f"{function.__name__}: {error} (it takes {takes})") from None
+    for name, value in given.items():
+        hint = signature.parameters[name].annotation
+        hint = hint if isinstance(hint, str) else inspect.formatannotation(hint)
+        if value is not None or not hint.endswith(" | None"):
+            _check_value(name, value, hint.removesuffix(" | None"))
+
+
+def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which first checks its arguments."""
+
+    @wraps(function)
+    def checked(*arguments: P.args, **options: P.kwargs) -> T:
+        check_arguments(function, *arguments, **options)
+        return function(*arguments, **options)
+
+    return checked
+
+
+def _check_value(name: str, value: Any, hint: str) -> None:
+    items = _LIST.fullmatch(hint)
+    kind, one, several = _KINDS.get(items[1] if items else hint, (object, "", ""))
+    if items and (isinstance(value, str | bytes) or not isinstance(value, Iterable)):
+        raise ConfigError(f"{name}={_shorten(value)}: it must be a list of {several or 'values'}")
+    if items:
+        # An iterator gives its values only once.
+        for number, item in enumerate(() if isinstance(value, Iterator) else value):
+            _check_value(f"{name}[{number}]", item, items[1])
+    elif not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
+        raise ConfigError(f"{name}={_shorten(value)}: it must be {one}")
+
+
+def _shorten(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= LONGEST_VALUE else f"{shown[: LONGEST_VALUE - 1]}…"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +129,7 @@ class Run:
         """The scores and facts of the finished run, as in `result.json`."""
         return RunFolder(self.folder).read_result()
 
+    @checks_arguments
     def evaluate(self, split: str = "valid") -> dict[str, Any]:
         """All metrics on a split, with their signature."""
         return self.experiment.score(split).to_plain()
@@ -77,9 +140,7 @@ class Run:
         Options: those of `anaphor generate`, `temperature`, `top_k`, `top_p`, `beam`, `seed`; for translation `beam`.
         """
         generate = self._offered("generate", "text to generate")
-        _check_text(prompt=prompt)
-        if not isinstance(tokens, Integral):
-            raise ConfigError(f"tokens={tokens!r}: it must be a whole number")
+        check_arguments(generate, prompt, tokens=tokens, **options)
         check_at_least_one(tokens=tokens)
         text: str = generate(prompt, tokens=tokens, **options)
         return text
@@ -87,14 +148,14 @@ class Run:
     def encode(self, text: str) -> Tensor:
         """Ids of a text for the model, [1, T]. The start token is prepended, as `score`, `look` and `generate` do."""
         encode = self._offered("encode", "text to encode")
-        _check_text(text=text)
+        check_arguments(encode, text)
         ids: Tensor = encode(text)
         return ids
 
     def hidden_states(self, text: str) -> tuple[Tensor, ...]:
         """Embeddings and output of every layer on a text after the start token, [1, T, D] each; see `encode`."""
         hidden_states = self._offered("hidden_states", "hidden states of a text")
-        _check_text(text=text)
+        check_arguments(hidden_states, text)
         states: tuple[Tensor, ...] = hidden_states(text)
         return states
 
@@ -103,19 +164,24 @@ class Run:
 
         `run.look(text)` returns the values; `run.look(text, out="folder")` also writes the page and the figures.
         """
-        return self._offered("look", "view of its inside")(*arguments, **options)
+        look = self._offered("look", "view of its inside")
+        check_arguments(look, *arguments, **options)
+        return look(*arguments, **options)
 
     def predict(self, *inputs: Any, **options: Any) -> Any:
         """What the model predicts for inputs of your own, as `anaphor predict --json` has it.
 
         A classifier of images takes a list of image files.
         """
-        return self._offered("predict", "labels to predict")(*inputs, **options)
+        predict = self._offered("predict", "labels to predict")
+        check_arguments(predict, *inputs, **options)
+        return predict(*inputs, **options)
 
     def plot(self) -> list[Path]:
         """Draw the curves of the run into its folder and give their paths."""
         return draw_curves(RunFolder(self.folder), self.task)
 
+    @checks_arguments
     def show(self, text: str | None = None) -> Any:
         """Curves and a look inside, as a frame of a notebook that needs no network.
 
@@ -137,19 +203,13 @@ class Run:
         return getattr(self.experiment, name)
 
 
-def _check_text(**given: Any) -> None:
-    """Raise for an argument that is not a text."""
-    for name, value in given.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{name}={value!r}: it must be a text")
-
-
 def read_spec(folder: Path | str) -> RunSpec:
     """The settings of a run, whatever its task."""
     run_folder = RunFolder(Path(folder))
     return from_yaml(run_folder.read_task().spec, run_folder.spec)
 
 
+@checks_arguments
 def load_run(
     folder: Path | str,
     *,

@@ -201,6 +201,8 @@ class ClassifyExperiment(Experiment):
     def predict(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """The label of each text, and the probabilities of all classes."""
         self.require_classes()
+        if len(texts) == 0:
+            raise DataError("no text was given: there is nothing to classify")
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise DataError(f"text {number} is empty: there is nothing to classify")
