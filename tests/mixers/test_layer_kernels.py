@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from anaphor.mixers.layers import LayerNorm, Linear, layer_kernels
 from anaphor.models import head as head_module
-from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, full_cross_entropy
+from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, full_cross_entropy, smoothed_cross_entropy
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate.experiment import measure_divergence
 from anaphor.training import optimizers
@@ -205,15 +205,16 @@ def test_a_linear_map_is_left_to_torch_in_double_precision_and_where_types_diffe
         assert kernels.is_worthwhile(x, weight) == expected
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("rows", "vocabulary", "width"), [(5, 3, 8), (3, 5000, 5000), (1, 1, 1)])
-def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width):
+def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width, smoothing):
     (logits,) = drawn((rows, width))
     logits = 4 * logits.detach()
     targets = torch.randint(0, vocabulary, (rows,)).to(DEVICE)
     targets[-1] = IGNORE_INDEX if rows > 1 else 0
     real = logits[:, :vocabulary].double().requires_grad_()
-    wanted = F.cross_entropy(real, targets, reduction="none")
-    losses = kernels.losses_and_gradient(logits, targets, vocabulary, IGNORE_INDEX)
+    wanted = F.cross_entropy(real, targets, reduction="none", label_smoothing=smoothing)
+    losses = kernels.losses_and_gradient(logits, targets, vocabulary, IGNORE_INDEX, smoothing)
     torch.testing.assert_close(losses.double(), wanted.detach(), rtol=1e-4, atol=1e-6)
     (gradient,) = torch.autograd.grad(wanted.sum(), real)
     torch.testing.assert_close(logits[:, :vocabulary].double(), gradient, rtol=1e-3, atol=1e-7)
@@ -249,7 +250,6 @@ def test_a_target_outside_the_vocabulary_has_no_loss():
 def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk, monkeypatch):
     """In chunks, and where all tokens are one."""
     monkeypatch.setattr(head_module, "_loss_kernels", lambda features: kernels)
-    monkeypatch.delitem(head_module._LOSSES, DEVICE.type, raising=False)
     head = Head(6, 30, bias, None).to(DEVICE, torch.float32)
     nn.init.normal_(head.own)
     (features,) = drawn((3, 4, 6))
@@ -263,6 +263,22 @@ def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk, 
     torch.testing.assert_close(by_token.sum(), slow, rtol=1e-5, atol=1e-5)
     pairs = zip(torch.autograd.grad(fast / 7, wanted), torch.autograd.grad(slow / 7, wanted), strict=True)
     for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_smoothed_loss_by_kernels_is_that_of_torch(monkeypatch):
+    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: kernels)
+    head = Head(6, 30, True, None).to(DEVICE, torch.float32)
+    nn.init.normal_(head.own)
+    (features,) = drawn((3, 4, 6))
+    targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
+    targets[1, 2:] = IGNORE_INDEX
+    wanted = [features, *head.parameters()]
+    fast = smoothed_cross_entropy(features, head, targets, 0.2)
+    logits = head(features).flatten(0, 1)
+    slow = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=0.2)
+    torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
+    for one, other in zip(torch.autograd.grad(fast, wanted), torch.autograd.grad(slow, wanted), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 

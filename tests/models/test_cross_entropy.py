@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphor.models import head as head_module
+from anaphor.models import vocabulary_blocks
 from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, full_cross_entropy, token_losses
 
 
@@ -30,10 +31,12 @@ def head_of(width, vocabulary, bias):
 )
 def test_chunked_agrees_with_whole(rows, tokens, vocabulary, at_once, block, bias, seed):
     """In blocks of the vocabulary, as on a CPU, and without, as on a GPU."""
-    with patch.multiple(head_module, TOKENS_PER_BLOCK=block, MAX_VOCABULARY_WITHOUT_BLOCKS=0):
+    with (
+        patch.object(vocabulary_blocks, "TOKENS_PER_BLOCK", block),
+        patch.object(head_module, "MAX_VOCABULARY_WITHOUT_BLOCKS", 0),
+    ):
         check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
-    with patch.dict(head_module._LOSSES, clear=True):
-        check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
+    check_agreement(rows, tokens, vocabulary, at_once, bias, seed)
 
 
 def check_agreement(rows, tokens, vocabulary, at_once, bias, seed):
@@ -116,7 +119,7 @@ def value_and_gradients(loss, features, head, targets):
 @pytest.fixture
 def blocks(monkeypatch):
     """A block for every two words."""
-    monkeypatch.setattr(head_module, "TOKENS_PER_BLOCK", 2)
+    monkeypatch.setattr(vocabulary_blocks, "TOKENS_PER_BLOCK", 2)
     monkeypatch.setattr(head_module, "MAX_VOCABULARY_WITHOUT_BLOCKS", 0)
 
 
@@ -159,7 +162,6 @@ def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision(narrow_
     if not narrow_room:
         monkeypatch.setattr(head_module, "MAX_VOCABULARY_WITHOUT_BLOCKS", 0)
     else:  # as on a GPU
-        monkeypatch.delitem(head_module._LOSSES, "cpu")
         monkeypatch.setattr("anaphor.models.head._buffer_dtype", lambda matrix: matrix.dtype)
     head = Head(2, 3, True, None).float()
     with torch.no_grad():

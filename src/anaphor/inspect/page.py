@@ -1,4 +1,4 @@
-"""The page of `anaphor look`: one HTML file with markup, style, script and data, which needs no network.
+"""The pages of `anaphor look`, of texts and of images: one HTML file each, with all that it needs and no network.
 
 The parts are in `static/`. The content security policy allows exactly this style and this script.
 """
@@ -13,14 +13,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from anaphor.draw.html import embed
+from anaphor.inspect.image_maps import ImageLook
 from anaphor.inspect.look import ClassLook, Look, TextLook, compare_losses, layer_label
 from anaphor.inspect.maps import UnitMap
 
 SHARED = ("element.js", "packed.js", "colors.js")
 """Scripts that need no data of a page: other pages use them, too."""
 SCRIPTS = (*SHARED, "data.js", "grid.js", "lines.js", "text.js", "maps.js", "page.js")
+IMAGE_SCRIPTS = (*SHARED, "data.js", "heat.js", "images.js")
+MAX_PIXELS = 384
+"""Side of images in a page; larger ones are scaled down."""
 MAX_CHARACTERS = 14_000_000
 """Of all maps in one page."""
 STEPS = (255, 127, 63, 31, 15)
@@ -183,3 +188,70 @@ def pack_bytes(values: Tensor) -> str:
     """Values from 0 to 255, compressed, as text."""
     raw = values.round().to(torch.uint8).contiguous().numpy().tobytes()
     return base64.b64encode(zlib.compress(raw)).decode()
+
+
+def image_page(looks: Sequence[ImageLook], run: str, model: str) -> str:
+    """The images of one run with their maps, and a slider for the layers."""
+    content = {
+        "run": run,
+        "model": model,
+        "notes": looks[0].maps.notes,
+        "layers": [{"place": layer_label(name), "heads": len(maps)} for name, maps in looks[0].maps.attention.items()],
+        "images": [_pack_image(look) for look in looks],
+    }
+    return render_page(content, "images.html", IMAGE_SCRIPTS, ("page.css", "images.css"))
+
+
+def _pack_image(look: ImageLook) -> dict[str, Any]:
+    maps = look.maps
+    rows, columns = maps.saliency.shape
+    return {
+        "name": look.name,
+        "label": look.label,
+        "true": look.true,
+        "box": box_shares(look),
+        "ratios": look.box_ratios(),
+        "probabilities": look.probabilities,
+        "rows": rows,
+        "columns": columns,
+        "pixels": pack_pixels(look.pixels),
+        "all": pack_views(look),
+        "layers": {
+            "attention": _pack_layers(maps.attention),
+            "rollout": _pack_layers({name: heat[None] for name, heat in maps.rollouts.items()}),
+            "gradient-weighted": _pack_layers(maps.weighted),
+        },
+    }
+
+
+def box_shares(look: ImageLook) -> list[float] | None:
+    """The box in shares of width and height; None where there is none."""
+    if look.box is None:
+        return None
+    _, height, width = look.pixels.shape
+    return [edge / side for edge, side in zip(look.box, (width, height) * 2, strict=True)]
+
+
+def pack_views(look: ImageLook) -> dict[str, Any]:
+    """The maps of all layers together."""
+    return {name: _pack_heat([heat]) for name, heat in look.maps.views().items()}
+
+
+def _pack_layers(maps: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """For each layer the mean over the heads and, where there are several, the heads. [H, rows, columns] each"""
+    return [_pack_heat([heads.mean(0), *(heads if len(heads) > 1 else ())]) for heads in maps.values()]
+
+
+def _pack_heat(maps: Sequence[Tensor]) -> dict[str, Any]:
+    """A row for each map."""
+    return pack_weights(torch.stack([heat.flatten() for heat in maps]), STEPS[0])
+
+
+def pack_pixels(pixels: Tensor, side: int = MAX_PIXELS) -> dict[str, Any]:
+    """Red, green and blue of each pixel in turn; larger images are scaled down to this side."""
+    largest = max(pixels.shape[1:])
+    if largest > side:
+        height, width = (max(length * side // largest, 1) for length in pixels.shape[1:])
+        pixels = F.interpolate(pixels[None].float(), (height, width), mode="area")[0]
+    _, height, width = pixels.shape
+    return {"width": width, "height": height, "cells": pack_bytes(pixels.expand(3, -1, -1).permute(1, 2, 0))}

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anaphor.models.backbone import Backbone, Block, BlockSpec
     from anaphor.models.embedder import PatchEmbedder, TokenEmbedder
-    from anaphor.models.head import Head
-    from anaphor.models.image_model import ClassHead, ImageClassifier
+    from anaphor.models.head import ClassHead, Head
+    from anaphor.models.image_model import ImageClassifier
     from anaphor.models.image_spec import ImageModelSpec
     from anaphor.models.language_model import LanguageModel, ModelState, Summary, summarize
     from anaphor.models.presets import (
@@ -81,8 +81,8 @@ __all__ = [
 _MODULES = {
     "backbone": ("Backbone", "Block", "BlockSpec"),
     "embedder": ("PatchEmbedder", "TokenEmbedder"),
-    "head": ("Head",),
-    "image_model": ("ClassHead", "ImageClassifier"),
+    "head": ("ClassHead", "Head"),
+    "image_model": ("ImageClassifier",),
     "image_spec": ("ImageModelSpec",),
     "language_model": ("LanguageModel", "ModelState", "Summary", "summarize"),
     "presets": (

@@ -1,4 +1,5 @@
-"""Head over a vocabulary, and the cross-entropy of its logits, which are never all in memory.
+"""Heads over a vocabulary and over classes, and the cross-entropy of their logits. Those of a vocabulary are never all
+in memory.
 
 With a large vocabulary the logits are by far the largest tensor of a model, and most of the time of the loss is spent
 on reading and writing them. Here they are computed for a chunk of tokens at a time, in memory that the next chunk uses
@@ -19,14 +20,13 @@ from torch.nn import functional as F
 
 from anaphor.mixers.layers import layer_kernels
 from anaphor.models.ngram_embedding import NgramEmbedding
+from anaphor.models.vocabulary_blocks import compute_losses_in_blocks
 
 IGNORE_INDEX = -100  # target of a token that has none, as in torch
 # A CPU is slow to touch fresh memory: of 32 MiB at most the C library gives the same again. A GPU wants few large
 # products and has enough memory.
 LOGITS_PER_CHUNK = {"cpu": 8_000_000, "cuda": 500_000_000}
-# Tokens whose logits a CPU computes together: a product that writes to its cache takes two thirds of the time. Measured
-# with two threads, the loss is faster by a tenth for a vocabulary of 50,257 and slower by 3 % for one of 10,000.
-TOKENS_PER_BLOCK = 4096
+# With two threads blocks make the loss faster by a tenth for a vocabulary of 50,257, slower by 3 % for one of 10,000.
 MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
 # The products of a block are faster with more tokens. Memory for so many logits (96 MB) is kept for the next call.
 LOGITS_PER_CHUNK_IN_BLOCKS = 24_000_000
@@ -69,6 +69,31 @@ class Head(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
+class ClassHead(Head):
+    """Pooled features, layer norm and logits of classes. [B, T, D] -> [B, C]"""
+
+    def __init__(self, width: int, classes: int, pooling: str, extra_tokens: int, norm_eps: float | None) -> None:
+        """The first `extra_tokens` are no patches; with pooling "class" the first of all is read. No `norm_eps`: no
+        norm."""
+        super().__init__(width, classes, bias=True, tied_to=None)
+        self.pooling, self.extra_tokens = pooling, extra_tokens
+        self.norm = None if norm_eps is None else nn.LayerNorm(width, eps=norm_eps)
+
+    def pool(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, D]"""
+        return x[:, 0] if self.pooling == "class" else x[:, self.extra_tokens :].mean(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = self.pool(x)
+        return super().forward(pooled if self.norm is None else self.norm(pooled))
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum of the losses of all rows against probabilities of the classes. [B, C], [B, C] -> []"""
+    log_p = widen(logits).log_softmax(-1)
+    return -(targets.to(log_p.dtype) * log_p).sum()
+
+
 def full_cross_entropy(features: Tensor, head: Head, targets: Tensor) -> Tensor:
     """Sum of the losses of all tokens, from all logits at once. [B, T, D], [B, T] -> []"""
     logits = widen(head(features)).flatten(0, -2)
@@ -88,11 +113,10 @@ def cross_entropy(
     """
     if logits_per_chunk is None and features.device.type == "cpu" and head.out_features > MAX_VOCABULARY_WITHOUT_BLOCKS:
         logits_per_chunk = LOGITS_PER_CHUNK_IN_BLOCKS
-    rows, features = _chunk_size(features, head, logits_per_chunk), features.flatten(0, -2)
-    inputs, kernels = (features, head.weight, head.bias, targets.flatten()), _loss_kernels(features)
+    rows, inputs = _chunk_size(features, head, logits_per_chunk), _inputs(features, head, targets)
     total: Tensor
-    if kernels is not None and 0 < len(features) <= rows:
-        total = _CrossEntropyOfOneChunk.apply(*inputs, token_losses, kernels)  # type: ignore[no-untyped-call]
+    if (kernels := _kernels_of_one_chunk(features, rows)) is not None:
+        total = _CrossEntropyOfOneChunk.apply(*inputs, token_losses, kernels, 0.0)  # type: ignore[no-untyped-call]
     else:
         total = _ChunkedCrossEntropy.apply(*inputs, rows, token_losses)  # type: ignore[no-untyped-call]
     return total
@@ -104,6 +128,11 @@ def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_
     Against the plain loss this weighs the target's logit less and the mean of all logits more. The difference takes two
     products and no logits.
     """
+    kernels = _kernels_of_one_chunk(features, _chunk_size(features, head, None))
+    if label_smoothing and kernels is not None:
+        inputs, more = _inputs(features, head, targets), (None, kernels, label_smoothing)
+        smoothed: Tensor = _CrossEntropyOfOneChunk.apply(*inputs, *more)  # type: ignore[no-untyped-call]
+        return smoothed
     total = cross_entropy(features, head, targets)
     if not label_smoothing:
         return total
@@ -130,6 +159,15 @@ def _loss_kernels(features: Tensor) -> ModuleType | None:
     return kernels if kernels is not None and _product_dtype(features) in kernels.DTYPES else None
 
 
+def _kernels_of_one_chunk(features: Tensor, rows: int) -> ModuleType | None:
+    """Those for tokens that are no more than the rows of a chunk."""
+    return _loss_kernels(features) if 0 < features[..., 0].numel() <= rows else None
+
+
+def _inputs(features: Tensor, head: Head, targets: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    return features.flatten(0, -2), head.weight, head.bias, targets.flatten()
+
+
 def _product_dtype(features: Tensor) -> torch.dtype:
     """Autocast does not reach into a custom function, so its type is applied there."""
     device = features.device.type
@@ -142,7 +180,7 @@ def _chunk_size(features: Tensor, head: Head, logits: int | None) -> int:
     return max(1, logits // head.out_features)
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     """What the loss of some tokens is computed from, and where their gradients go."""
 
     x: Tensor  # [N, D]
@@ -156,6 +194,10 @@ class _Chunk(NamedTuple):
     grad_weight: Tensor | None  # [V, D], of the chunks before
     grad_bias: Tensor | None  # [V], to be added to
     sum_dtype: torch.dtype  # that of the gradient of the weight
+
+    def compute_logits(self, out: Tensor, at: slice = slice(None)) -> None:
+        """The logits of a part of the vocabulary, written to `out`."""
+        _compute_logits(self.x, self.matrix[at], None if self.constant is None else self.constant[at], out)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -187,13 +229,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # One buffer for the logits, probabilities and gradients of all chunks: fresh memory is slow to touch.
         rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
         buffer = _logits_buffer(min(rows, len(features)), matrix)
-        compute = _LOSSES.get(device, _compute_losses)
+        is_wide = device == "cpu" and len(matrix) > MAX_VOCABULARY_WITHOUT_BLOCKS
+        compute = compute_losses_in_blocks if is_wide else _compute_losses
         with torch.autocast(device, enabled=False):
             for start in range(0, max(len(features), 1), rows):
                 chunk = slice(start, start + rows)
                 x, mask, target = features[chunk].to(dtype), valid[chunk], targets[chunk]
                 weights, grads = (matrix, constant, vocabulary, buffer), (grad_features[chunk], grad_weight, grad_bias)
-                losses, grad_weight = compute(_Chunk(x, target, mask, *weights, *grads, sum_dtype))
+                losses, grad_weight = compute(Chunk(x, target, mask, *weights, *grads, sum_dtype))
                 total = total + (losses * mask).sum()
                 if token_losses is not None:
                     token_losses[chunk] = losses
@@ -223,11 +266,12 @@ class _CrossEntropyOfOneChunk(torch.autograd.Function):
         targets: Tensor,
         token_losses: Tensor | None,
         kernels: ModuleType,
+        label_smoothing: float,
     ) -> Tensor:
         dtype = _product_dtype(features)
         x, matrix, constant = features.to(dtype), _align(weight, dtype), None if bias is None else _align(bias, dtype)
         logits = _compute_logits(x, matrix, constant, x.new_empty(len(x), len(matrix)))
-        losses: Tensor = kernels.losses_and_gradient(logits, targets, len(weight), IGNORE_INDEX)
+        losses: Tensor = kernels.losses_and_gradient(logits, targets, len(weight), IGNORE_INDEX, label_smoothing)
         if token_losses is not None:
             token_losses.copy_(losses)
         ctx.save_for_backward(x, matrix, logits)
@@ -246,14 +290,14 @@ class _CrossEntropyOfOneChunk(torch.autograd.Function):
             grad_weight = kernels.product(logits.t(), x * gradient, of_weight)[: ctx.vocabulary]
         if ctx.needs_input_grad[2]:
             grad_bias = (kernels.sum_rows(logits)[: ctx.vocabulary] * gradient).to(of_weight)
-        return grad_x, grad_weight, grad_bias, None, None, None
+        return grad_x, grad_weight, grad_bias, None, None, None, None
 
 
-def _compute_losses(chunk: _Chunk) -> tuple[Tensor, Tensor]:
+def _compute_losses(chunk: Chunk) -> tuple[Tensor, Tensor]:
     """The loss of each token, from its logits of the whole vocabulary, and the gradient of the weight so far."""
     x, matrix, mask, kernels = chunk.x, chunk.matrix, chunk.valid, _loss_kernels(chunk.x)
     logits = chunk.buffer[: len(x) * len(matrix)].view(len(x), len(matrix))
-    _compute_logits(x, matrix, chunk.constant, logits)
+    chunk.compute_logits(logits)
     if kernels is None:
         logits[:, chunk.vocabulary :] = -torch.inf  # rows added for alignment are no tokens
         losses, grad_logits = _losses_and_gradient(logits, chunk.target[:, None])
@@ -265,64 +309,6 @@ def _compute_losses(chunk: _Chunk) -> tuple[Tensor, Tensor]:
     if chunk.grad_bias is not None:
         chunk.grad_bias.add_(mask.to(x.dtype) @ grad_logits if kernels is None else kernels.sum_rows(grad_logits))
     return losses, _add_product(chunk.grad_weight, grad_logits.t(), x, chunk.sum_dtype)
-
-
-def _compute_losses_in_blocks(chunk: _Chunk) -> tuple[Tensor, Tensor]:
-    """The same for a block of the vocabulary at a time, whose logits are used again while they are in the cache.
-
-    The softmax of a block has the block's own normalizer. Once those of all blocks are known, each block's share of a
-    token's probability is, too; it scales the token's features in the gradient of the weight. The target's probability
-    is left out of its block: what is missing from it to one, which the gradient needs, is then that of all others.
-    """
-    if len(chunk.matrix) <= MAX_VOCABULARY_WITHOUT_BLOCKS:
-        return _compute_losses(chunk)
-    x, target, matrix = chunk.x, chunk.target[:, None], chunk.matrix
-    starts = range(0, len(matrix), TOKENS_PER_BLOCK)
-    blocks = [slice(start, min(start + TOKENS_PER_BLOCK, len(matrix))) for start in starts]
-    if len(x) and not (target.min() >= 0 and target.max() < len(matrix)):
-        raise RuntimeError(f"a target is out of bounds: targets must be at least 0 and below {len(matrix)}")
-    sizes = [len(matrix[at]) for at in blocks]
-    parts = chunk.buffer[: len(x) * len(matrix)].split([len(x) * size for size in sizes])
-    probabilities = [part.view(len(x), size) for part, size in zip(parts, sizes, strict=True)]
-    log_normalizers = chunk.buffer.new_empty(len(x), len(blocks))
-    target_logit = chunk.buffer.new_zeros(len(x), 1)
-    means = x.new_empty(len(x), len(blocks), x.shape[1])  # of the rows of each block, weighted by their probabilities
-    for number, (at, p) in enumerate(zip(blocks, probabilities, strict=True)):
-        _compute_logits(x, matrix[at], None if chunk.constant is None else chunk.constant[at], p)
-        inside = (target >= at.start) & (target < at.stop)
-        index = (target - at.start).clamp(0, at.stop - at.start - 1)
-        logit = p.gather(1, index)
-        target_logit = torch.where(inside, logit, target_logit)
-        # Not minus infinity, of which a block with no other word would make NaN.
-        p.scatter_(1, index, logit.masked_fill(inside, torch.finfo(p.dtype).min))
-        peak = p.amax(1)
-        torch.softmax(p, 1, out=p)
-        # The largest probability is never tiny, so the normalizer follows from it without loss of precision.
-        log_normalizers[:, number] = peak - p.amax(1).log()
-        means[:, number] = p.to(x.dtype) @ matrix[at]
-    log_normalizer = log_normalizers.logsumexp(1, keepdim=True)  # of all words but the target
-    surprise = log_normalizer - target_logit
-    missing = surprise.sigmoid() * chunk.valid[:, None]
-    share = missing * (log_normalizers - log_normalizer).exp()  # [N, blocks]
-    grad_x = torch.bmm(share[:, None], means.to(share.dtype)).squeeze(1)
-    chunk.grad_x.copy_(grad_x.sub_(missing * matrix[chunk.target]))
-    total, dtype = chunk.grad_weight, chunk.sum_dtype
-    grad_weight = torch.empty_like(matrix, dtype=dtype) if total is None else total
-    for number, (at, p) in enumerate(zip(blocks, probabilities, strict=True)):
-        scale, part = share[:, number], grad_weight[at]
-        # The first chunk is not added to what the memory held, whatever it was.
-        torch.addmm(part, p.t().to(dtype), (x * scale[:, None]).to(dtype), beta=0 if total is None else 1, out=part)
-        if chunk.grad_bias is not None:
-            chunk.grad_bias[at].add_(p.t() @ scale)
-    grad_weight.index_add_(0, chunk.target, (missing * x).to(dtype), alpha=-1)
-    if chunk.grad_bias is not None:
-        chunk.grad_bias.index_add_(0, chunk.target, missing.squeeze(1).to(dtype), alpha=-1)
-    # An infinite logit of the target is no certainty, but an overflow: the loss is then not a number.
-    return (0 * target_logit - F.logsigmoid(-surprise)).squeeze(1), grad_weight
-
-
-_LOSSES = {"cpu": _compute_losses_in_blocks}
-"""What a device has of its own."""
 
 
 def _losses_and_gradient(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

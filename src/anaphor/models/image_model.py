@@ -8,28 +8,9 @@ from torch import Tensor, nn
 
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import PatchEmbedder
-from anaphor.models.head import Head, widen
+from anaphor.models.head import ClassHead
 from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.initialize import INIT_SCHEMES
-
-
-class ClassHead(Head):
-    """Pooled features, layer norm and logits of classes. [B, T, D] -> [B, C]"""
-
-    def __init__(self, width: int, classes: int, pooling: str, extra_tokens: int, norm_eps: float | None) -> None:
-        """The first `extra_tokens` are no patches; with pooling "class" the first of all is read. No `norm_eps`: no
-        norm."""
-        super().__init__(width, classes, bias=True, tied_to=None)
-        self.pooling, self.extra_tokens = pooling, extra_tokens
-        self.norm = None if norm_eps is None else nn.LayerNorm(width, eps=norm_eps)
-
-    def pool(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, D]"""
-        return x[:, 0] if self.pooling == "class" else x[:, self.extra_tokens :].mean(1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled = self.pool(x)
-        return super().forward(pooled if self.norm is None else self.norm(pooled))
 
 
 class ImageClassifier(nn.Module):
@@ -73,9 +54,3 @@ class ImageClassifier(nn.Module):
             x = self.features(images)
         logits: Tensor = self.head(x)
         return logits
-
-
-def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum of the losses of all rows against probabilities of the classes. [B, C], [B, C] -> []"""
-    log_p = widen(logits).log_softmax(-1)
-    return -(targets.to(log_p.dtype) * log_p).sum()

@@ -51,12 +51,8 @@ class TokenModel(nn.Module):
         blocks = spec.blocks()
         self.embedder = TokenEmbedder(spec, shared_embedding)
         # Named `layers`, so that a layer is `layers.0` wherever modules and taps have names.
-        self.layers = Backbone(
-            blocks,
-            spec.width_in,
-            norm=spec.norm == "before",
-            width_out=spec.width_in if spec.tied else None,
-        )
+        width_out = spec.width_in if spec.tied else None
+        self.layers = Backbone(blocks, spec.width_in, norm=spec.norm == "before", width_out=width_out)
         self.dropout, self.drop = spec.output_dropout, DROPOUTS[spec.dropout_kind]
         self.pointer: Pointer | None = None
         limits = [limit for limit in (self.embedder.limit, self.layers.limit) if limit is not None]

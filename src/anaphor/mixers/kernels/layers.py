@@ -1,10 +1,9 @@
 """Layer norm, losses, gradients of biases and embeddings, and plain updates, in training on a GPU: kernels in Triton.
 
-Under autocast torch's layer norm reads and writes single precision, so that kernels which do nothing but convert come
-before and after it, and the gradients of its weights take longer than the rest of its backward pass. Here values are
-converted where they are loaded and stored, and the backward pass reads everything once. The gradient of a bias is a sum
-over all tokens, which torch's general reduction does at a third of the memory's speed. A plain update of weights reads
-and writes no more than it must. Tests compare all with torch's.
+Under autocast torch's layer norm reads and writes single precision, with kernels before and after it that only convert,
+and takes most of its backward pass for the gradients of its weights. Here values are converted where they are loaded
+and stored, and everything is read once. The gradient of a bias is a sum over all tokens, which torch's general
+reduction does at a third of the memory's speed. Tests compare all with torch's.
 
 Triton comes with torch where there is a GPU: import this module only where that is known.
 """
@@ -24,14 +23,10 @@ from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_WIDTH = 8192
-TILE = 2048
-"""Values that a program holds at once, unless one row has more."""
-MIN_CAPABILITY = 8
-"""Major version: from Ampere on there is bfloat16."""
-MIN_ROWS = 256
-"""Tokens of a batch from which on the sum over them is worth a kernel."""
-LOSS_BLOCK = 4096
-"""Logits of a token that are read at once."""
+TILE = 2048  # values that a program holds at once, unless one row has more
+MIN_CAPABILITY = 8  # major version: from Ampere on there is bfloat16
+MIN_ROWS = 256  # tokens of a batch from which on the sum over them is worth a kernel
+LOSS_BLOCK = 4096  # logits of a token that are read at once
 SUM_ROWS, SUM_COLUMNS = 64, 128
 """Values of a matrix that are added up at once."""
 FEW_ROWS = 2048
@@ -39,10 +34,8 @@ FEW_ROWS = 2048
 MIN_SIZE = 1 << 13
 """Numbers of a weight from which on it is updated by a kernel of its own. Smaller ones are updated together by torch,
 which gives 65,536 numbers to one block of threads: too many for few weights."""
-UPDATE_BLOCK = 4096
-"""Numbers of a weight that a program updates."""
-MERGE_BLOCK = 512
-"""Indices of rows that are compared at once."""
+UPDATE_BLOCK = 4096  # numbers of a weight that a program updates
+MERGE_BLOCK = 512  # indices of rows that are compared at once
 
 
 def is_supported(device: torch.device) -> bool:
@@ -94,10 +87,9 @@ class _LayerNorm(torch.autograd.Function):
         grad_x = torch.empty_like(x)
         # Each program adds up its own rows; the few sums are added in a fixed order, so that a run can be repeated.
         sums = torch.empty(programs, 2, x.shape[-1], device=x.device, dtype=torch.float32)
-        _backward[(programs,)](
-            x, grad_y.contiguous(), weight, means, scales, grad_x, sums, len(means), tiles, programs, **sizes
-        )
-        grad_weight, grad_bias = sums.sum(0).to(weight.dtype)
+        tensors = (x, grad_y.contiguous(), weight, means, scales, grad_x, sums)
+        _backward[(programs,)](*tensors, len(means), tiles, programs, **sizes)
+        grad_weight, grad_bias = sum_rows(sums.flatten(1)).view(2, -1).to(weight.dtype)
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -146,7 +138,7 @@ def sum_rows(x: Tensor) -> Tensor:
     parts = 1 if rows <= FEW_ROWS else min(triton.cdiv(rows, SUM_ROWS), max(1, _programs(x.device) // across))
     sums = torch.empty(parts, width, device=x.device, dtype=torch.float32)
     _sum_rows[(across, parts)](x, sums, rows, parts, **sizes)
-    return sums[0] if parts == 1 else sums.sum(0)
+    return sums[0] if parts == 1 else sum_rows(sums)
 
 
 def merge_rows(indices: Tensor, rows: Tensor) -> Tensor:
@@ -184,17 +176,17 @@ def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
         torch._foreach_sub_(small, list(torch._foreach_mul([one.grad for one in small if one.grad is not None], rate)))
 
 
-def losses_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, ignore_index: int) -> Tensor:
-    """The loss of each row; the gradient of its logits is written over them, zero where the target is
-    `ignore_index`.
-
-    Columns after the vocabulary are no tokens. [N, V], [N] -> [N]
-    """
+def losses_and_gradient(
+    logits: Tensor, targets: Tensor, vocabulary: int, ignore_index: int, label_smoothing: float = 0.0
+) -> Tensor:
+    """The loss of each row; the gradient of its logits is written over them, zero where the target is `ignore_index`.
+    Columns after the vocabulary are no tokens. [N, V], [N] -> [N]"""
     rows, width = logits.shape
     losses = torch.empty(rows, device=logits.device, dtype=torch.float32)
     if rows:
         sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(LOSS_BLOCK, triton.next_power_of_2(width))}
-        _losses_and_gradient[(rows,)](logits, targets, losses, IGNORE=ignore_index, **sizes, num_warps=16)
+        target = {"IGNORE": ignore_index, "SMOOTHING": label_smoothing}
+        _losses_and_gradient[(rows,)](logits, targets, losses, **target, **sizes, num_warps=16)
     return losses
 
 
@@ -332,8 +324,8 @@ def _subtract(weight, gradient, rate, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _losses_and_gradient(
-    logits, targets, losses,
-    IGNORE: tl.constexpr, WIDTH: tl.constexpr, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
+    logits, targets, losses, IGNORE: tl.constexpr, SMOOTHING: tl.constexpr, WIDTH: tl.constexpr,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets + row)
@@ -341,6 +333,7 @@ def _losses_and_gradient(
     # Each lane keeps the largest of its logits and a sum of exponentials relative to it; they are put together once.
     peaks = tl.full((BLOCK,), -1e30, dtype=tl.float32)
     sums = tl.zeros((BLOCK,), dtype=tl.float32)
+    of_logits = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, WIDTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
         others = (column < VOCABULARY) & (column != target)
@@ -348,6 +341,8 @@ def _losses_and_gradient(
         higher = tl.maximum(peaks, values)
         sums = sums * tl.exp(peaks - higher) + tl.exp(values - higher)
         peaks = higher
+        if SMOOTHING > 0:
+            of_logits += tl.where(others, values, 0.0)
     # A target that is no token makes the loss not a number, and training stops there.
     own = tl.load(here + target, mask=(target >= 0) & (target < VOCABULARY), other=float("nan")).to(tl.float32)
     peak = tl.maximum(tl.max(peaks, axis=0), tl.where(own == own, own, -1e30))
@@ -357,12 +352,17 @@ def _losses_and_gradient(
     ratio = rest / tl.maximum(tl.exp(own - peak), 1e-38)
     near_zero = ratio * (1 - ratio * (0.5 - ratio / 3))  # the series of log(1 + ratio)
     loss = tl.where(ratio < 1e-2, near_zero, peak - own + tl.log(total))
+    # Label smoothing gives a part of the target's probability to all tokens.
+    share = tl.where(target == IGNORE, 0.0, SMOOTHING / VOCABULARY)
+    if SMOOTHING > 0:
+        loss += SMOOTHING * own - SMOOTHING / VOCABULARY * (tl.sum(of_logits, axis=0) + own)
     scale = tl.where(target == IGNORE, 0.0, 1 / total)
     tl.store(losses + row, tl.where(target == IGNORE, 0.0, loss))
     for start in range(0, WIDTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
         values = tl.load(here + column, mask=column < VOCABULARY, other=-float("inf")).to(tl.float32)
-        gradient = tl.where(column == target, -rest * scale, tl.exp(values - peak) * scale)
+        gradient = tl.where(column == target, SMOOTHING - rest * scale, tl.exp(values - peak) * scale)
+        gradient = tl.where(column < VOCABULARY, gradient - share, 0.0)
         tl.store(here + column, gradient.to(logits.dtype.element_ty), mask=column < WIDTH)
 
 

@@ -106,7 +106,7 @@ def write_looks(looks: Sequence[ImageLook], run: str, model: ImageClassifier, ou
     """Write the page and the figures. Gives their paths."""
     from anaphor.evaluation import track_progress
     from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
-    from anaphor.inspect.image_page import image_page
+    from anaphor.inspect.page import image_page
     from anaphor.training.files import replace_file
 
     page = out / "attention.html"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.inspect.image_page import box_shares, pack_pixels, pack_views
+from anaphor.inspect.page import box_shares, pack_pixels, pack_views
 from anaphor.inspect.parts import ATTENTION, LookParts, describe_map
 from anaphor.tasks.class_losses import ClassLosses, class_losses
 from anaphor.tasks.images.experiment import ImageExperiment
