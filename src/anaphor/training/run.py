@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from anaphor.config import writing_to
 from anaphor.errors import ConfigError, DataError, Diverged
 from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
+from anaphor.mixers.kernels import describe_failure, disable_kernels, is_kernel_failure
 from anaphor.registry import ImportedFile, files_used_by
 from anaphor.training.build import build_experiment, build_trainer, spec_document, task_of
 from anaphor.training.experiment import MAX_THREADS, Experiment, check_threads, thread_count
@@ -59,9 +61,11 @@ def execute(
     new one. It never follows the load of the machine, because sums are rounded by it. `start`: when the command
     started, by `time.monotonic`; a budget in minutes counts from there. `save_only_model`: validations save the best
     weights alone, and what a resume needs is saved every `save_minutes`.
+
+    Where a kernel of ours cannot be compiled, it starts again without them.
     """
     if tensorboard:
-        from anaphor.training.tensorboard import TensorBoard, require_tensorboard
+        from anaphor.training.tensorboard import require_tensorboard
 
         require_tensorboard()
     start = time.monotonic() if start is None else start
@@ -73,89 +77,128 @@ def execute(
         thread_count(recorded_threads(folder) if threads is None and resume else threads),
         Interruption() as interruption,
     ):
-        if resume:
-            folder.require()
-            _refuse_converted(folder)
-            folder.check_imports(force=force, warn=warn)
-        elif not overwrite:
-            folder.refuse_existing()
-        data_path = kept_data_path(folder, spec) if resume else None
-        experiment = build_experiment(spec, data_path=data_path)
-        files = {file.path: file for file in (*imports, *files_used_by(spec.task, vars(spec)))}
-        trainer = build_trainer(
-            experiment,
-            folder,
-            callback,
-            interruption.is_requested,
-            save_minutes=save_minutes,
-            save_only_model=save_only_model,
-            imports=files.values(),
-        )
-        trainer.start = start
-        earlier_test = read_test_result(folder) if resume else None
-        changes = _resume(folder, trainer, force=force, warn=warn) if resume else None
-        if changes is not None:
-            test = test and trainer.facts["test"]  # a test split that was to stay unread stays unread
-        first_step = trainer.progress.step
-        trainer.facts["test"] = test
-        experiment.validate(test)
-        for line in experiment.notes():
-            warn(line)
-        document = spec_document(trainer, current_data_path(spec, data_path))
-        if changes is not None:
-            if changes:
-                trainer.save()  # so that the newest checkpoint has the settings of the spec file
-            folder.write_spec(document)
-        else:
-            if overwrite and folder.exists:
-                warn(f"overwriting {folder.folder}: deleting {folder.describe_contents()}")
-            folder.create(document)
-        if tensorboard:
-            metrics = [metric.name for metric in task_of(spec).metrics]
-            trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
-        # A run whose budget is spent is resumed to be scored, however long that takes.
-        has_limit = trainer.budget.seconds is not None and not trainer.is_over()
-        bound: Callable[[], AbstractContextManager[None]] = partial(limited, trainer) if has_limit else nullcontext
-        late = f"within --minutes {spec.minutes:g}" if spec.minutes is not None else ""
+        attempt = partial(
+            _train_and_score, spec, folder, out, callback, interruption, resume=resume, force=force,
+            overwrite=overwrite, test=test, tensorboard=tensorboard, save_minutes=save_minutes,
+            save_only_model=save_only_model, start=start, imports=tuple(imports), warn=warn,
+        )  # fmt: skip
         try:
-            with progress_listener(_cancel_on_signal(interruption)):
-                if has_limit:
-                    warn(reserve_time(trainer, splits=1 + test))
-                with bound():
-                    trainer.fit()
-        except TimeIsUp:
-            trainer.save()
+            return attempt()
+        except Exception as error:
+            if not is_kernel_failure(error) or (not resume and any(folder.checkpoints.glob("step-*"))):
+                raise
+            reason = describe_failure(error)
+        gc.collect()  # the model of this attempt; the handler would have kept it
+        disable_kernels(reason)
+        for path in () if resume else (folder.spec, folder.metrics, folder.samples):
+            path.unlink(missing_ok=True)  # of a run that has no checkpoint
+        return attempt()
+
+
+def _train_and_score(
+    spec: RunSpec,
+    folder: RunFolder,
+    out: Path | str,
+    callback: Callback,
+    interruption: Interruption,
+    *,
+    resume: bool,
+    force: bool,
+    overwrite: bool,
+    test: bool,
+    tensorboard: bool,
+    save_minutes: float,
+    save_only_model: bool,
+    start: float,
+    imports: Iterable[ImportedFile],
+    warn: Callable[[str], None],
+) -> tuple[dict[str, Any], int]:
+    """What `execute` does, in a folder that is locked."""
+    if resume:
+        folder.require()
+        _refuse_converted(folder)
+        folder.check_imports(force=force, warn=warn)
+    elif not overwrite:
+        folder.refuse_existing()
+    data_path = kept_data_path(folder, spec) if resume else None
+    experiment = build_experiment(spec, data_path=data_path)
+    files = {file.path: file for file in (*imports, *files_used_by(spec.task, vars(spec)))}
+    trainer = build_trainer(
+        experiment,
+        folder,
+        callback,
+        interruption.is_requested,
+        save_minutes=save_minutes,
+        save_only_model=save_only_model,
+        imports=files.values(),
+    )
+    trainer.start = start
+    earlier_test = read_test_result(folder) if resume else None
+    changes = _resume(folder, trainer, force=force, warn=warn) if resume else None
+    if changes is not None:
+        test = test and trainer.facts["test"]  # a test split that was to stay unread stays unread
+    first_step = trainer.progress.step
+    trainer.facts["test"] = test
+    experiment.validate(test)
+    for line in experiment.notes():
+        warn(line)
+    document = spec_document(trainer, current_data_path(spec, data_path))
+    if changes is not None:
+        if changes:
+            trainer.save()  # so that the newest checkpoint has the settings of the spec file
+        folder.write_spec(document)
+    else:
+        if overwrite and folder.exists:
+            warn(f"overwriting {folder.folder}: deleting {folder.describe_contents()}")
+        folder.create(document)
+    if tensorboard:
+        from anaphor.training.tensorboard import TensorBoard
+
+        metrics = [metric.name for metric in task_of(spec).metrics]
+        trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
+    # A run whose budget is spent is resumed to be scored, however long that takes.
+    has_limit = trainer.budget.seconds is not None and not trainer.is_over()
+    bound: Callable[[], AbstractContextManager[None]] = partial(limited, trainer) if has_limit else nullcontext
+    late = f"within --minutes {spec.minutes:g}" if spec.minutes is not None else ""
+    try:
+        with progress_listener(_cancel_on_signal(interruption)):
+            if has_limit:
+                warn(reserve_time(trainer, splits=1 + test))
+            with bound():
+                trainer.fit()
+    except TimeIsUp:
+        trainer.save()
+        return _unscored(out, warn, late)
+    except Cancelled:  # while validating: the step is saved, and a resumed run validates it first
+        trainer.save()
+        return _stopped(out, interruption)
+    finally:
+        if trainer.progress.step > first_step:
+            folder.result.unlink(missing_ok=True)  # that of the run before it was resumed
+        if trainer.events is not None:
+            trainer.events.close()
+    if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
+        return _stopped(out, interruption)
+    status = "finished" if trainer.is_over() else "interrupted"
+    result: dict[str, Any] | None = None
+    try:
+        with progress_listener(_cancel_on_signal(interruption)), bound():
+            valid, scores = _score(experiment, trainer, folder, interruption, warn)
+            result = {"status": status, "run": str(out), **scores}
+            if trainer.progress.step == first_step:
+                result["test"] = earlier_test  # of the same weights
+            if test:
+                folder.write_result(result)  # in case that test cannot be scored
+                with trainer.averaged_weights():
+                    result["test"] = experiment.score_test(valid).to_plain()
+    except TimeIsUp:
+        if result is None:
             return _unscored(out, warn, late)
-        except Cancelled:  # while validating: the step is saved, and a resumed run validates it first
-            trainer.save()
-            return _stopped(out, interruption)
-        finally:
-            if trainer.progress.step > first_step:
-                folder.result.unlink(missing_ok=True)  # that of the run before it was resumed
-            if trainer.events is not None:
-                trainer.events.close()
-        if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
-            return _stopped(out, interruption)
-        status = "finished" if trainer.is_over() else "interrupted"
-        result: dict[str, Any] | None = None
-        try:
-            with progress_listener(_cancel_on_signal(interruption)), bound():
-                valid, scores = _score(experiment, trainer, folder, interruption, warn)
-                result = {"status": status, "run": str(out), **scores}
-                if trainer.progress.step == first_step:
-                    result["test"] = earlier_test  # of the same weights
-                if test:
-                    folder.write_result(result)  # in case that test cannot be scored
-                    with trainer.averaged_weights():
-                        result["test"] = experiment.score_test(valid).to_plain()
-        except TimeIsUp:
-            if result is None:
-                return _unscored(out, warn, late)
-            warn(f"test is not scored {late}: use `anaphor evaluate {out} --split test`")
-        except Cancelled:
-            return _stopped(out, interruption)
-        folder.write_result(result)
-        return result, 130 if interruption.signal == signal.SIGINT else 0
+        warn(f"test is not scored {late}: use `anaphor evaluate {out} --split test`")
+    except Cancelled:
+        return _stopped(out, interruption)
+    folder.write_result(result)
+    return result, 130 if interruption.signal == signal.SIGINT else 0
 
 
 @contextmanager

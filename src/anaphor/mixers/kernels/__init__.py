@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from functools import cache
 from importlib import import_module
@@ -12,11 +13,18 @@ import torch
 
 from anaphor.errors import KernelWarning
 
+FAILURES: list[str] = []
+"""Why kernels failed in use. After that none is used in this process."""
+
 
 @cache
 def load_kernels(name: str, device: torch.device) -> ModuleType | None:
     """A module of kernels in Triton, if they run on that device; None: torch does the same, only slower. Where they are
-    made for the device and fail, a warning says why, once: otherwise nobody would see that they are not used."""
+    made for the device and fail, a warning says why, once: otherwise nobody would see that they are not used.
+
+    Here few of them are compiled, because that takes time. `disable_kernels` is for one that fails when it is used."""
+    if FAILURES:
+        return None
     try:
         from triton.errors import TritonError
     except ModuleNotFoundError:  # it comes with torch where there is a GPU, but not on every system
@@ -29,8 +37,25 @@ def load_kernels(name: str, device: torch.device) -> ModuleType | None:
             kernels.run_once(device)
     # There is no C compiler for the launcher, it fails, or the kernels themselves do.
     except (TritonError, SubprocessError, OSError, RuntimeError, ImportError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        line = f"the {name} kernels cannot be used on {device}, so that training is slower: {reason}"
+        line = f"the {name} kernels cannot be used on {device}, so that training is slower: {describe_failure(error)}"
         warnings.warn(line, KernelWarning, stacklevel=2)
         return None
     return kernels
+
+
+def is_kernel_failure(error: BaseException) -> bool:
+    """Whether Triton raised it for a kernel of ours, which it compiles when the kernel is first launched."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    callers = [place for place, name in enumerate(names) if name.startswith(f"{__name__}.")]
+    return bool(callers) and any(name.partition(".")[0] == "triton" for name in names[callers[-1] :])
+
+
+def disable_kernels(reason: str) -> None:
+    """Use no kernel of ours in this process from now on, and warn of it. Models and optimizers must be built again."""
+    FAILURES.append(reason)
+    load_kernels.cache_clear()
+    warnings.warn(f"the kernels cannot be used, so that training is slower: {reason}", KernelWarning, stacklevel=2)
+
+
+def describe_failure(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,108 @@
+"""A kernel that cannot be compiled when training first needs it: training starts again without kernels."""
+
+import pytest
+import torch
+
+import anaphor
+from anaphor.errors import KernelWarning
+from anaphor.mixers import kernels
+from anaphor.tasks.lm.experiment import StreamExperiment
+from anaphor.training.load import load_run
+
+triton = pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
+layers = pytest.importorskip("anaphor.mixers.kernels.layers")
+SETTINGS = {"model": "lstm", "width": 8, "layers": 1, "bptt": 4, "batch_size": 2, "eval_every": 2, "dropout": 0.5}
+OPTIONS = {"device": "cuda" if torch.cuda.is_available() else "cpu", "dtype": torch.float32}
+WARNING = "^the kernels cannot be used, so that training is slower: .*no such kernel"
+
+
+@triton.jit
+def broken(x, sums, rows, parts, WIDTH, ROWS, COLUMNS):
+    raise RuntimeError("no such kernel")
+
+
+@pytest.fixture(autouse=True)
+def _kernels_that_fail(monkeypatch, text):
+    """One kernel cannot be compiled, and no other one failed before."""
+    monkeypatch.setattr(kernels, "FAILURES", [])
+    monkeypatch.setattr(layers, "_sum_rows", broken)
+    kernels.load_kernels.cache_clear()
+    yield
+    kernels.load_kernels.cache_clear()
+
+
+def forward():
+    layers.sum_rows(torch.zeros(2, 3, **OPTIONS))
+
+
+def backward():
+    x, weight, bias = (torch.zeros(shape, **OPTIONS, requires_grad=True) for shape in ((2, 3), (4, 3), (4,)))
+    layers.linear(x, weight, bias, torch.float32).sum().backward()
+
+
+def fail_from(monkeypatch, first, call=forward):
+    """Call a kernel in every loss from that one on, unless kernels are disabled. Gives the number of losses."""
+    plain, losses = StreamExperiment.loss, []
+
+    def loss(self, batch, carry):
+        losses.append(len(losses))
+        if len(losses) >= first and not kernels.FAILURES:
+            call()
+        return plain(self, batch, carry)
+
+    monkeypatch.setattr(StreamExperiment, "loss", loss)
+    return losses
+
+
+def train(out, **more):
+    settings = SETTINGS | {"steps": 4, "data": "text", "no_test": True, "device": "cpu", "progress": False} | more
+    return anaphor.train("lm", out=out, **settings)
+
+
+@pytest.mark.parametrize("call", [forward, backward])
+def test_training_starts_again_without_kernels_and_is_the_same(call, monkeypatch):
+    plain = train("plain")
+    losses = fail_from(monkeypatch, 2, call)
+    with pytest.warns(KernelWarning, match=WARNING) as caught:
+        run = train("run")
+    assert len(caught) == 1
+    assert len(losses) == 2 + 4
+    assert run.result["valid"] == plain.result["valid"]
+    assert [row["step"] for row in run.metrics] == [row["step"] for row in plain.metrics]
+    assert kernels.load_kernels("layers", torch.device("cuda")) is None
+
+
+def test_a_run_that_is_resumed_goes_on_without_kernels(monkeypatch):
+    for out in ("plain", "run"):
+        train(out)
+    plain = train("plain", steps=6, resume=True, force=True)
+    fail_from(monkeypatch, 1)
+    with pytest.warns(KernelWarning, match=WARNING):
+        run = train("run", steps=6, resume=True, force=True)
+    assert run.result["valid"] == plain.result["valid"]
+
+
+def test_a_run_that_was_to_be_replaced_is_kept_until_the_first_checkpoint(monkeypatch, capsys):
+    train("run")
+    fail_from(monkeypatch, 1)
+    with pytest.warns(KernelWarning, match=WARNING):
+        train("run", overwrite=True)
+    assert capsys.readouterr().err.count("overwriting run") == 1
+
+
+def test_what_was_trained_is_not_thrown_away(monkeypatch):
+    fail_from(monkeypatch, 4)
+    with pytest.raises(Exception, match="no such kernel"):
+        train("run")
+    assert load_run("run", device="cpu").step == 2
+    assert not kernels.FAILURES
+
+
+def test_another_failure_is_raised(monkeypatch):
+    def call():
+        raise RuntimeError("not of a kernel")
+
+    losses = fail_from(monkeypatch, 1, call)
+    with pytest.raises(RuntimeError, match="not of a kernel"):
+        train("run")
+    assert len(losses) == 1
