@@ -153,7 +153,7 @@ AUGMENTED = {
 @on_gpu
 @pytest.mark.parametrize("name", AUGMENTED)
 def test_a_captured_step_on_augmented_images_learns_the_same(name, tmp_path):
-    spec = ImageRunSpec(steps=240, eval_every=80, dtype="float32", max_examples=1000, **AUGMENTED[name])
+    spec = ImageRunSpec(steps=120, eval_every=40, dtype="float32", max_examples=1000, **AUGMENTED[name])
     plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
     captured = losses(spec, tmp_path / "captured")
     assert captured == pytest.approx(plain, rel=2e-2)
