@@ -98,11 +98,33 @@ def test_what_was_trained_is_not_thrown_away(monkeypatch):
     assert not kernels.FAILURES
 
 
-def test_another_failure_is_raised(monkeypatch):
-    def call():
-        raise RuntimeError("not of a kernel")
+def fail_elsewhere():
+    raise RuntimeError("no such kernel")
 
+
+def launch_a_kernel_of_the_user():
+    broken[(1,)](torch.zeros(2, **OPTIONS), torch.zeros(2, **OPTIONS), 1, 1, WIDTH=1, ROWS=1, COLUMNS=1)
+
+
+@pytest.mark.parametrize("call", [fail_elsewhere, launch_a_kernel_of_the_user])
+def test_another_failure_is_raised(call, monkeypatch):
     losses = fail_from(monkeypatch, 1, call)
-    with pytest.raises(RuntimeError, match="not of a kernel"):
+    with pytest.raises(Exception, match="no such kernel"):
         train("run")
     assert len(losses) == 1
+    assert not kernels.FAILURES
+
+
+def test_an_error_of_the_gpu_that_a_kernel_of_ours_only_reports_is_raised(monkeypatch):
+    """A GPU reports an error, as of an index out of bounds, at whatever is launched next, and then at everything."""
+
+    def synchronize():
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    losses = fail_from(monkeypatch, 1)
+    with pytest.raises(Exception, match="no such kernel"):
+        train("run")
+    assert len(losses) == 1
+    assert not kernels.FAILURES

@@ -47,7 +47,19 @@ def is_kernel_failure(error: BaseException) -> bool:
     """Whether Triton raised it for a kernel of ours, which it compiles when the kernel is first launched."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     callers = [place for place, name in enumerate(names) if name.startswith(f"{__name__}.")]
-    return bool(callers) and any(name.partition(".")[0] == "triton" for name in names[callers[-1] :])
+    is_ours = bool(callers) and any(name.partition(".")[0] == "triton" for name in names[callers[-1] :])
+    return is_ours and not _has_gpu_failed()
+
+
+def _has_gpu_failed() -> bool:
+    """Whether the GPU reports an error of anything that ran there, as of an index out of bounds. It does so at the next
+    launch, which may be one of ours, and from then on at everything: without kernels training would fail, too."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def disable_kernels(reason: str) -> None:
