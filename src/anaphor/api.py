@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.cli.progress import Bar, SecondBar
-from anaphor.config import check_fields, look_up
+from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
 from anaphor.registry import TASKS, import_file
@@ -68,6 +68,7 @@ def train(
 def make_spec(task: TaskDefinition, file: Path | None, settings: dict[str, Any]) -> RunSpec:
     """The spec of a run: settings over a file over the defaults."""
     check_fields(task.spec, settings, f"train({task.name!r})")
+    settings = {name: plain_value(value) for name, value in settings.items()}
     base = {} if file is None else read_base_settings(task.spec, file, settings)
     return task.spec(**merge_settings(task.spec, base, settings))
 

@@ -189,8 +189,10 @@ def optional_section(kind: type, name: str, section: str, exclude: Iterable[str]
 
 
 def plain_value(value: Any) -> Any:
-    """A value as YAML and JSON hold it: tuples become lists, paths become strings."""
-    if isinstance(value, tuple):
+    """A value as YAML and JSON hold it: tuples become lists, paths become strings, those of numpy become Python's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple):
         return [plain_value(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 

@@ -148,6 +148,11 @@ def test_only_a_list_of_texts_is_classified(texts, message, trained):
     assert str(caught.value) == message
 
 
+def test_texts_of_an_iterator_are_classified(trained):
+    run = load_run(trained[0], device="cpu")
+    assert run.predict(iter(["a red house", "a blue house"])) == run.predict(["a red house", "a blue house"])
+
+
 def test_other_data_are_scored_by_columns_of_any_name(trained, capsys, tmp_path):
     out, _ = trained
     (tmp_path / "more.csv").write_text("words,kind\n" + 'a red house,warm\n"a blue, blue house",cold\n' * 10)

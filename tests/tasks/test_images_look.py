@@ -79,6 +79,7 @@ def test_predict_gives_label_and_probabilities_of_each_file(run, capsys):
         assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
     loaded = load_run(run, device="cpu")
     assert loaded.predict(names) == rows
+    assert loaded.predict(iter(names)) == rows
     # The same image from the data set and from a file.
     pixels = loaded.experiment.split("valid").images[0]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(run.parent / "valid.png")

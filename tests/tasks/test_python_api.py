@@ -2,14 +2,18 @@
 
 import inspect
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import anaphor
+from anaphor.api import make_spec
 from anaphor.cli.main import main
+from anaphor.config import to_yaml
 from anaphor.errors import ConfigError
+from anaphor.registry import TASKS
 from anaphor.training.load import Run, check_arguments
 
 TINY = {"model": "lstm", "width": 16, "layers": 1, "steps": 4, "eval_every": 2, "bptt": 8, "batch_size": 2}
@@ -130,11 +134,22 @@ def test_arguments_of_a_wrong_type_are_refused_by_a_translation(translation):
 
 
 def test_arguments_of_numpy_and_iterators_are_accepted(run):
-    assert run.generate("the", tokens=np.int64(3), temperature=np.float64(0)) == run.generate(
-        "the", tokens=3, temperature=0
-    )
+    chosen = {"temperature": np.float32(0.5), "top_k": np.int64(4), "seed": np.int64(2)}
+    plain = {"temperature": 0.5, "top_k": 4, "seed": 2}
+    assert run.generate("the", tokens=np.int64(3), **chosen) == run.generate("the", tokens=3, **plain)
+    check_arguments(anaphor.train, "lm", overwrite=np.True_)
     check_arguments(run.look, "the", layers=iter([0]))
     check_arguments(run.look, "the", layers=np.array([0]), out=None)
+
+
+def test_settings_of_numpy_and_paths_are_plain_in_a_spec():
+    given = {
+        "steps": np.int64(2), "lr": np.float64(0.1), "carry": np.True_, "model": np.str_("lstm"), "data": Path("text"),
+        "layer_widths": np.array([8, 16]), "layer_dropouts": (np.float64(0.5), 0.0),
+    }  # fmt: skip
+    plain = {"steps": 2, "lr": 0.1, "carry": True, "model": "lstm", "data": "text", "layer_widths": [8, 16]}
+    specs = [make_spec(TASKS["lm"], None, each) for each in (given, plain | {"layer_dropouts": [0.5, 0.0]})]
+    assert to_yaml(specs[0]) == to_yaml(specs[1])
 
 
 PADDED = {"tokenizer": "treebank", "batching": "padded", "bptt": None}

@@ -12,10 +12,11 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anaphor.config import check_at_least_one
+from anaphor.config import check_at_least_one, plain_value
 from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError
 from anaphor.flags import from_yaml
 from anaphor.registry import RUN_FRAME, resolve
@@ -37,7 +38,7 @@ _KINDS: dict[str, tuple[Any, str, str]] = {
     "str": (str, "a string", "strings"),
     "int": (Integral, "a whole number", "whole numbers"),
     "float": (Real, "a number", "numbers"),
-    "bool": (bool, "True or False", "True or False"),
+    "bool": ((bool, np.bool_), "True or False", "True or False"),
     "Path | str": ((str, os.PathLike), "a path", "paths"),
 }
 """What a parameter with such an annotation takes, and what one and several are called."""
@@ -80,8 +81,13 @@ def _check_value(name: str, value: Any, hint: str) -> None:
         # An iterator gives its values only once.
         for number, item in enumerate(() if isinstance(value, Iterator) else value):
             _check_value(f"{name}[{number}]", item, items[1])
-    elif not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
+    elif not isinstance(value, kind) or (isinstance(value, bool) and kind in (Integral, Real)):
         raise ConfigError(f"{name}={_shorten(value)}: it must be {one}")
+
+
+def _list_iterator(value: Any) -> Any:
+    """What an iterator gives, which it does only once, as a list; any other value as it is."""
+    return list(value) if isinstance(value, Iterator) else value
 
 
 def _shorten(value: Any) -> str:
@@ -142,7 +148,8 @@ class Run:
         generate = self._offered("generate", "text to generate")
         check_arguments(generate, prompt, tokens=tokens, **options)
         check_at_least_one(tokens=tokens)
-        text: str = generate(prompt, tokens=tokens, **options)
+        options = {name: plain_value(value) for name, value in options.items()}
+        text: str = generate(prompt, tokens=plain_value(tokens), **options)
         return text
 
     def encode(self, text: str) -> Tensor:
@@ -174,6 +181,7 @@ class Run:
         A classifier of images takes a list of image files.
         """
         predict = self._offered("predict", "labels to predict")
+        inputs, options = tuple(map(_list_iterator, inputs)), {key: _list_iterator(options[key]) for key in options}
         check_arguments(predict, *inputs, **options)
         return predict(*inputs, **options)
 
