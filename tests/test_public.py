@@ -45,6 +45,8 @@ def test_an_error_that_names_flags_says_what_they_are_in_python():
     ("message", "keywords"),
     [
         ("use --no-test", "--no-test is no_test=True"),
+        ("--resume, --overwrite or --out", "--resume is resume=True, --overwrite is overwrite=True, --out is out=…"),
+        ("--cuda-graph needs a GPU", "--cuda-graph is cuda_graph=True"),
         ("pass --import a.py, --import b.py", "--import is imports=[…] or anaphor.import_file(…)"),
         ("device='cpu' does not fit; train one with `anaphor train lm --init RUN`", None),
         ("a -- b, some--thing and ---x are no flags", None),

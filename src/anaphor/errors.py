@@ -7,7 +7,10 @@ import re
 LONGEST_MESSAGE = 2000  # characters
 FLAG = re.compile(r"`[^`]*`|(?<![\w-])(--[a-z][a-z-]*[a-z])")
 """A flag. Whole commands are matched without their flags: they are for the command line in Python, too."""
+SWITCHES = ("resume", "overwrite", "force", "tensorboard", "joint", "cuda-graph")
+"""Flags without a value that messages name."""
 OTHER_KEYWORDS = {
+    **{f"--{name}": f"{name.replace('-', '_')}=True" for name in SWITCHES},
     "--no-test": "no_test=True",  # the others with `--no-` say that a setting is False
     "--import": "imports=[…] or anaphor.import_file(…)",
     "--max-file-bytes": "os.environ['ANAPHOR_MAX_FILE_BYTES']",
