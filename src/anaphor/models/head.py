@@ -107,7 +107,8 @@ def cross_entropy(
     logits_per_chunk: int | None = None,
     token_losses: Tensor | None = None,
 ) -> Tensor:
-    """The same sum in chunks. Its gradients are computed in the forward pass, so it can be differentiated once.
+    """The same sum in chunks. It can be differentiated once: the gradients are computed in the forward pass, but for
+    tokens that are one chunk on a GPU.
 
     The losses of the tokens are written to `token_losses` [B · T] where it is given, without gradient.
     """
@@ -125,8 +126,8 @@ def cross_entropy(
 def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
     """The same sum with label smoothing: every target gives that part of its probability to all tokens uniformly.
 
-    Against the plain loss this weighs the target's logit less and the mean of all logits more. The difference takes two
-    products and no logits.
+    Against the plain loss this weighs the target's logit less and the mean of all logits more. Tokens that are one
+    chunk on a GPU have a kernel that does; else the difference takes two products and no logits.
     """
     kernels = _kernels_of_one_chunk(features, _chunk_size(features, head, None))
     if label_smoothing and kernels is not None:
@@ -169,7 +170,7 @@ def _inputs(features: Tensor, head: Head, targets: Tensor) -> tuple[Tensor, Tens
 
 
 def _product_dtype(features: Tensor) -> torch.dtype:
-    """Autocast does not reach into a custom function, so its type is applied there."""
+    """The type of products, which autocast does not apply to those that are written to memory that is given."""
     device = features.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
 
