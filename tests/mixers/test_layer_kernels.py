@@ -19,13 +19,14 @@ from anaphor.models.head import (
     token_losses,
 )
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.tasks.translate.experiment import measure_divergence
+from anaphor.tasks.translate.experiment import RDrop, measure_divergence
 from anaphor.training import optimizers
 from anaphor.training import step as step_module
 from anaphor.training.build import build_experiment, build_step
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 from anaphor.mixers.kernels import layers as kernels
+from anaphor.mixers.kernels import losses as loss_kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="this is about a device")
@@ -221,34 +222,67 @@ def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width, s
     targets[-1] = IGNORE_INDEX if rows > 1 else 0
     real = logits[:, :vocabulary].double().requires_grad_()
     wanted = F.cross_entropy(real, targets, reduction="none", label_smoothing=smoothing)
-    losses = kernels.losses_and_gradient(logits, targets, vocabulary, IGNORE_INDEX, smoothing)
+    losses = loss_kernels.losses_and_gradient(logits, targets, vocabulary, IGNORE_INDEX, smoothing)
     torch.testing.assert_close(losses.double(), wanted.detach(), rtol=1e-4, atol=1e-6)
     (gradient,) = torch.autograd.grad(wanted.sum(), real)
     torch.testing.assert_close(logits[:, :vocabulary].double(), gradient, rtol=1e-3, atol=1e-7)
     assert not logits[:, vocabulary:].any()
 
 
-@pytest.mark.parametrize(("rows", "vocabulary"), [(0, 5), (1, 1), (3, 7), (2, 5000)])
-def test_divergences_and_their_gradient_are_those_of_autograd(rows, vocabulary):
-    (logits,) = drawn((2 * rows, vocabulary))
-    wanted, ours = (4 * logits.detach().double() + 30).requires_grad_(), (4 * logits.detach() + 30).requires_grad_()
-    expected, found = measure_divergence(wanted), kernels.divergence(ours * 1)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
-    weights = torch.randn(rows, device=DEVICE)
-    (expected_gradient,) = torch.autograd.grad((expected * weights).sum(), wanted)
-    (gradient,) = torch.autograd.grad((found * weights.float()).sum(), ours)
-    torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-3, atol=1e-5)
+def pair_objective(logits, targets, vocabulary, smoothing, weight):
+    """By autograd: the mean loss of each row of both halves, and the weighted divergence of the two."""
+    halves = logits[:, :vocabulary].chunk(2)
+    each = [F.cross_entropy(half, targets, reduction="none", label_smoothing=smoothing) for half in halves]
+    divergence = measure_divergence(logits[:, :vocabulary]) * (targets != IGNORE_INDEX)
+    return sum(each) / 2, weight * divergence
 
 
-def test_divergences_of_narrow_logits_are_computed_in_single_precision():
-    logits = 4 * torch.randn(6, 40).to(DEVICE, torch.bfloat16)
-    expected = measure_divergence(logits.double())
-    torch.testing.assert_close(kernels.divergence(logits.clone()).double(), expected, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("rows", "vocabulary", "width"), [(0, 5, 5), (1, 1, 1), (3, 7, 8), (2, 5000, 5016)])
+def test_losses_and_divergences_of_pairs_and_their_gradient_are_those_of_autograd(rows, vocabulary, width, smoothing):
+    (logits,) = drawn((2 * rows, width))
+    logits = 4 * logits.detach() + 30
+    targets = torch.randint(0, vocabulary, (rows,)).to(DEVICE)
+    if rows > 1:
+        targets[-1] = IGNORE_INDEX
+    wanted = logits.double().requires_grad_()
+    expected = pair_objective(wanted, targets, vocabulary, smoothing, 0.7)
+    found = loss_kernels.pair_losses_and_gradient(logits, targets, vocabulary, IGNORE_INDEX, smoothing, 0.7)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other.detach(), rtol=1e-4, atol=1e-5)
+    (gradient,) = torch.autograd.grad(sum(expected).sum(), wanted)
+    torch.testing.assert_close(logits.double(), gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_pairs_of_narrow_logits_are_computed_in_single_precision():
+    logits, targets = 4 * torch.randn(6, 40).to(DEVICE, torch.bfloat16), torch.arange(3, device=DEVICE)
+    expected = pair_objective(logits.double(), targets, 40, 0.1, 0.7)
+    found = loss_kernels.pair_losses_and_gradient(logits, targets, 40, IGNORE_INDEX, 0.1, 0.7)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+
+
+def test_the_loss_of_two_passes_by_kernels_is_that_without(monkeypatch):
+    head = Head(6, 30, True, None).to(DEVICE, torch.float32)
+    nn.init.normal_(head.own)
+    (features,) = drawn((6, 4, 6))
+    targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
+    targets[1, 2:] = IGNORE_INDEX
+    wanted = [features, *head.parameters()]
+    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: None)
+    slow = RDrop(3.0).loss(features, head, targets, 0.1)
+    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: loss_kernels)
+    fast = RDrop(3.0).loss(features, head, targets, 0.1)
+    for name in ("total", "penalty", "objective"):
+        torch.testing.assert_close(getattr(fast, name), getattr(slow, name), rtol=1e-4, atol=1e-4)
+    pairs = zip(torch.autograd.grad(fast.objective, wanted), torch.autograd.grad(slow.objective, wanted), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_a_target_outside_the_vocabulary_has_no_loss():
     (logits,) = drawn((3, 8))
-    losses = kernels.losses_and_gradient(logits.detach(), torch.tensor([2, 5, 9], device=DEVICE), 5, IGNORE_INDEX)
+    losses = loss_kernels.losses_and_gradient(logits.detach(), torch.tensor([2, 5, 9], device=DEVICE), 5, IGNORE_INDEX)
     assert losses.isnan().tolist() == [False, True, True]
 
 
@@ -256,7 +290,7 @@ def test_a_target_outside_the_vocabulary_has_no_loss():
 @pytest.mark.parametrize("logits_per_chunk", [150, 1000])
 def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk, monkeypatch):
     """In chunks, and where all tokens are one."""
-    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: kernels)
+    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: loss_kernels)
     head = Head(6, 30, bias, None).to(DEVICE, torch.float32)
     nn.init.normal_(head.own)
     (features,) = drawn((3, 4, 6))
@@ -274,7 +308,7 @@ def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk, 
 
 
 def test_a_smoothed_loss_by_kernels_is_that_of_torch(monkeypatch):
-    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: kernels)
+    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: loss_kernels)
     head = Head(6, 30, True, None).to(DEVICE, torch.float32)
     nn.init.normal_(head.own)
     (features,) = drawn((3, 4, 6))
@@ -290,10 +324,10 @@ def test_a_smoothed_loss_by_kernels_is_that_of_torch(monkeypatch):
 
 
 def test_no_gradient_of_a_head_that_is_not_trained_is_computed(monkeypatch):
-    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: kernels)
-    multiply, products = kernels.product, []
-    monkeypatch.setattr(kernels, "product", lambda *inputs: products.append(inputs) or multiply(*inputs))
-    monkeypatch.setattr(kernels, "sum_rows", None)
+    monkeypatch.setattr(head_module, "_loss_kernels", lambda features: loss_kernels)
+    multiply, products = loss_kernels.product, []
+    monkeypatch.setattr(loss_kernels, "product", lambda *inputs: products.append(inputs) or multiply(*inputs))
+    monkeypatch.setattr(loss_kernels, "sum_rows", None)
     head = Head(6, 30, True, None).to(DEVICE, torch.float32).requires_grad_(False)
     nn.init.normal_(head.own)
     (features,) = drawn((3, 4, 6))
@@ -326,7 +360,7 @@ def test_a_target_that_is_nearly_certain_keeps_the_digits_of_its_loss():
     wanted = logits.double().requires_grad_()
     losses = F.cross_entropy(wanted, torch.tensor([0, 0], device=DEVICE), reduction="none")
     (gradient,) = torch.autograd.grad(losses.sum(), wanted)
-    mine = kernels.losses_and_gradient(logits, torch.tensor([0, 0], device=DEVICE), 3, IGNORE_INDEX)
+    mine = loss_kernels.losses_and_gradient(logits, torch.tensor([0, 0], device=DEVICE), 3, IGNORE_INDEX)
     torch.testing.assert_close(mine.double(), losses.detach(), rtol=1e-5, atol=0)
     torch.testing.assert_close(logits.double(), gradient, rtol=1e-5, atol=1e-30)
 

@@ -10,6 +10,7 @@ again, and turned into gradients at once; on a CPU for a block of the vocabulary
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from anaphor.mixers.layers import layer_kernels
+from anaphor.mixers.kernels import load_kernels
 from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.vocabulary_blocks import compute_losses_in_blocks
 
@@ -32,6 +33,11 @@ MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
 LOGITS_PER_CHUNK_IN_BLOCKS = 24_000_000
 # Tensor cores are several times slower if the vocabulary is no multiple of this.
 ALIGNMENT = 64
+
+
+Compute = Callable[[ModuleType, Tensor], tuple[Tensor, ...]]
+"""Losses of logits [N, V], by a module of kernels. The gradient of the first values that it gives is written over the
+logits; others have none."""
 
 
 class Head(nn.Module):
@@ -107,19 +113,22 @@ def cross_entropy(
     logits_per_chunk: int | None = None,
     token_losses: Tensor | None = None,
 ) -> Tensor:
-    """The same sum in chunks. It can be differentiated once: the gradients are computed in the forward pass, but for
-    tokens that are one chunk on a GPU.
-
-    The losses of the tokens are written to `token_losses` [B · T] where it is given, without gradient.
-    """
+    """The same sum in chunks, to be differentiated once: the gradients are computed in the forward pass, or for tokens
+    that are one chunk on a GPU in the memory of the logits. The losses of the tokens are written to `token_losses`
+    [B · T] where it is given, without gradient."""
     if logits_per_chunk is None and features.device.type == "cpu" and head.out_features > MAX_VOCABULARY_WITHOUT_BLOCKS:
         logits_per_chunk = LOGITS_PER_CHUNK_IN_BLOCKS
-    rows, inputs = _chunk_size(features, head, logits_per_chunk), _inputs(features, head, targets)
-    total: Tensor
-    if (kernels := _kernels_of_one_chunk(features, rows)) is not None:
-        total = _CrossEntropyOfOneChunk.apply(*inputs, token_losses, kernels, 0.0)  # type: ignore[no-untyped-call]
-    else:
-        total = _ChunkedCrossEntropy.apply(*inputs, rows, token_losses)  # type: ignore[no-untyped-call]
+
+    def compute(kernels: ModuleType, logits: Tensor) -> tuple[Tensor, ...]:
+        losses = kernels.losses_and_gradient(logits, targets.flatten(), head.out_features, IGNORE_INDEX)
+        if token_losses is not None:
+            token_losses.copy_(losses)
+        return (losses,)
+
+    if (found := loss_by_kernels(features, head, compute, logits_per_chunk)) is not None:
+        return found[0]
+    rows, inputs = _chunk_size(features, head, logits_per_chunk), (features.flatten(0, -2), head.weight, head.bias)
+    total: Tensor = _ChunkedCrossEntropy.apply(*inputs, targets.flatten(), rows, token_losses)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -129,14 +138,16 @@ def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_
     Against the plain loss this weighs the target's logit less and the mean of all logits more. Tokens that are one
     chunk on a GPU have a kernel that does; else the difference takes two products and no logits.
     """
-    kernels = _kernels_of_one_chunk(features, _chunk_size(features, head, None))
-    if label_smoothing and kernels is not None:
-        inputs, more = _inputs(features, head, targets), (None, kernels, label_smoothing)
-        smoothed: Tensor = _CrossEntropyOfOneChunk.apply(*inputs, *more)  # type: ignore[no-untyped-call]
-        return smoothed
-    total = cross_entropy(features, head, targets)
     if not label_smoothing:
-        return total
+        return cross_entropy(features, head, targets)
+
+    def compute(kernels: ModuleType, logits: Tensor) -> tuple[Tensor, ...]:
+        tokens, more = targets.flatten(), (head.out_features, IGNORE_INDEX, label_smoothing)
+        return (kernels.losses_and_gradient(logits, tokens, *more),)
+
+    if (found := loss_by_kernels(features, head, compute)) is not None:
+        return found[0]
+    total = cross_entropy(features, head, targets)
     valid, index = targets != IGNORE_INDEX, targets.clamp(min=0)
     target, mean = (features * head.weight[index]).sum(-1), features @ head.weight.mean(0)
     if head.bias is not None:
@@ -155,18 +166,22 @@ def token_losses(features: Tensor, head: Head, targets: Tensor, logits_per_chunk
     return torch.cat(chunks).view(targets.shape)
 
 
+def loss_by_kernels(
+    features: Tensor, head: Head, compute: Compute, logits_per_chunk: int | None = None
+) -> tuple[Tensor, ...] | None:
+    """On a GPU, where all tokens are one chunk: what `compute` makes of the logits, added up; None elsewhere."""
+    is_one = 0 < features[..., 0].numel() <= _chunk_size(features, head, logits_per_chunk)
+    kernels = _loss_kernels(features) if is_one else None
+    if kernels is None:
+        return None
+    inputs, functions = (features.flatten(0, -2), head.weight, head.bias), (kernels, compute)
+    sums: tuple[Tensor, ...] = _LossByKernels.apply(*inputs, *functions)  # type: ignore[no-untyped-call]
+    return sums
+
+
 def _loss_kernels(features: Tensor) -> ModuleType | None:
-    kernels = layer_kernels(features.device) if features.is_cuda else None
+    kernels = load_kernels("losses", features.device) if features.is_cuda else None
     return kernels if kernels is not None and _product_dtype(features) in kernels.DTYPES else None
-
-
-def _kernels_of_one_chunk(features: Tensor, rows: int) -> ModuleType | None:
-    """Those for tokens that are no more than the rows of a chunk."""
-    return _loss_kernels(features) if 0 < features[..., 0].numel() <= rows else None
-
-
-def _inputs(features: Tensor, head: Head, targets: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    return features.flatten(0, -2), head.weight, head.bias, targets.flatten()
 
 
 def _product_dtype(features: Tensor) -> torch.dtype:
@@ -254,9 +269,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return (*scaled, None, None, None)
 
 
-class _CrossEntropyOfOneChunk(torch.autograd.Function):
-    """The same on a GPU for so few tokens that they are one chunk. The gradient of the logits stays in their memory
-    until that of the result is known, which then scales the features and not the much larger gradient of the matrix."""
+class _LossByKernels(torch.autograd.Function):
+    """The gradient of the logits stays in their memory until that of the result is known, which then scales the
+    features and not the much larger gradient of the matrix."""
 
     @staticmethod
     def forward(
@@ -264,24 +279,21 @@ class _CrossEntropyOfOneChunk(torch.autograd.Function):
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        targets: Tensor,
-        token_losses: Tensor | None,
         kernels: ModuleType,
-        label_smoothing: float,
-    ) -> Tensor:
+        compute: Callable[..., Any],
+    ) -> tuple[Tensor, ...]:
         dtype = _product_dtype(features)
         x, matrix, constant = features.to(dtype), _align(weight, dtype), None if bias is None else _align(bias, dtype)
         logits = _compute_logits(x, matrix, constant, x.new_empty(len(x), len(matrix)))
-        losses: Tensor = kernels.losses_and_gradient(logits, targets, len(weight), IGNORE_INDEX, label_smoothing)
-        if token_losses is not None:
-            token_losses.copy_(losses)
+        sums = tuple(values.sum() for values in compute(kernels, logits))
         ctx.save_for_backward(x, matrix, logits)
         ctx.kernels, ctx.vocabulary, ctx.dtypes = kernels, len(weight), (features.dtype, weight.dtype)
-        return losses.sum()
+        ctx.mark_non_differentiable(*sums[1:])
+        return sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         (x, matrix, logits), kernels, (of_x, of_weight) = ctx.saved_tensors, ctx.kernels, ctx.dtypes
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
@@ -291,7 +303,7 @@ class _CrossEntropyOfOneChunk(torch.autograd.Function):
             grad_weight = kernels.product(logits.t(), x * gradient, of_weight)[: ctx.vocabulary]
         if ctx.needs_input_grad[2]:
             grad_bias = (kernels.sum_rows(logits)[: ctx.vocabulary] * gradient).to(of_weight)
-        return grad_x, grad_weight, grad_bias, None, None, None, None
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 def _compute_losses(chunk: Chunk) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Layer norm, losses, gradients of biases and embeddings, and plain updates, in training on a GPU: kernels in Triton.
+"""Layer norm, gradients of biases and embeddings, and plain updates, in training on a GPU: kernels in Triton.
 
 Under autocast torch's layer norm reads and writes single precision, with kernels before and after it that only convert,
 and takes most of its backward pass for the gradients of its weights. Here values are converted where they are loaded
@@ -26,7 +26,6 @@ MAX_WIDTH = 8192
 TILE = 2048  # values that a program holds at once, unless one row has more
 MIN_CAPABILITY = 8  # major version: from Ampere on there is bfloat16
 MIN_ROWS = 256  # tokens of a batch from which on the sum over them is worth a kernel
-LOSS_BLOCK = 4096  # logits of a token that are read at once
 SUM_ROWS, SUM_COLUMNS = 64, 128
 """Values of a matrix that are added up at once."""
 FEW_ROWS = 2048
@@ -176,45 +175,6 @@ def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
         torch._foreach_sub_(small, list(torch._foreach_mul([one.grad for one in small if one.grad is not None], rate)))
 
 
-def losses_and_gradient(
-    logits: Tensor, targets: Tensor, vocabulary: int, ignore_index: int, label_smoothing: float = 0.0
-) -> Tensor:
-    """The loss of each row; the gradient of its logits is written over them, zero where the target is `ignore_index`.
-    Columns after the vocabulary are no tokens. [N, V], [N] -> [N]"""
-    rows, width = logits.shape
-    losses = torch.empty(rows, device=logits.device, dtype=torch.float32)
-    if rows:
-        sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(LOSS_BLOCK, triton.next_power_of_2(width))}
-        target = {"IGNORE": ignore_index, "SMOOTHING": label_smoothing}
-        _losses_and_gradient[(rows,)](logits, targets, losses, **target, **sizes, num_warps=16)
-    return losses
-
-
-def divergence(logits: Tensor) -> Tensor:
-    """KL(P‖Q) + KL(Q‖P) of each row of the first half and that of the second; the gradient is written over the logits.
-    [2N, V] -> [N]"""
-    divergences: Tensor = _Divergence.apply(logits)  # type: ignore[no-untyped-call]
-    return divergences
-
-
-class _Divergence(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> Tensor:
-        rows, width = len(logits) // 2, logits.shape[1]
-        found, gradient = torch.empty(rows, device=logits.device, dtype=torch.float32), logits.detach().contiguous()
-        if rows:
-            block = min(LOSS_BLOCK, triton.next_power_of_2(width))
-            _divergence_and_gradient[(rows,)](gradient, found, rows, WIDTH=width, BLOCK=block, num_warps=8)
-        ctx.save_for_backward(gradient)
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (by_logits,) = ctx.saved_tensors
-        return torch.mul(by_logits, gradient.repeat(2)[:, None], out=torch.empty_like(by_logits))
-
-
 def _sizes(width: int) -> dict[str, int]:
     columns = triton.next_power_of_2(width)
     warps = 4 if columns <= TILE else 8
@@ -320,81 +280,3 @@ def _subtract(weight, gradient, rate, size, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     step = tl.load(rate) * tl.load(gradient + at, mask=at < size, other=0.0)
     tl.store(weight + at, tl.load(weight + at, mask=at < size, other=0.0) - step, mask=at < size)
-
-
-@triton.jit
-def _losses_and_gradient(
-    logits, targets, losses, IGNORE: tl.constexpr, SMOOTHING: tl.constexpr, WIDTH: tl.constexpr,
-    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    target = tl.load(targets + row)
-    here = logits + row * WIDTH
-    # Each lane keeps the largest of its logits and a sum of exponentials relative to it; they are put together once.
-    peaks = tl.full((BLOCK,), -1e30, dtype=tl.float32)
-    sums = tl.zeros((BLOCK,), dtype=tl.float32)
-    of_logits = tl.zeros((BLOCK,), dtype=tl.float32)
-    for start in range(0, WIDTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        others = (column < VOCABULARY) & (column != target)
-        values = tl.load(here + column, mask=others, other=-float("inf")).to(tl.float32)
-        higher = tl.maximum(peaks, values)
-        sums = sums * tl.exp(peaks - higher) + tl.exp(values - higher)
-        peaks = higher
-        if SMOOTHING > 0:
-            of_logits += tl.where(others, values, 0.0)
-    # A target that is no token makes the loss not a number, and training stops there.
-    own = tl.load(here + target, mask=(target >= 0) & (target < VOCABULARY), other=float("nan")).to(tl.float32)
-    peak = tl.maximum(tl.max(peaks, axis=0), tl.where(own == own, own, -1e30))
-    # Without the target: what its probability lacks to one keeps its digits.
-    rest = tl.sum(sums * tl.exp(peaks - peak), axis=0)
-    total = rest + tl.exp(own - peak)
-    ratio = rest / tl.maximum(tl.exp(own - peak), 1e-38)
-    near_zero = ratio * (1 - ratio * (0.5 - ratio / 3))  # the series of log(1 + ratio)
-    loss = tl.where(ratio < 1e-2, near_zero, peak - own + tl.log(total))
-    # Label smoothing gives a part of the target's probability to all tokens.
-    share = tl.where(target == IGNORE, 0.0, SMOOTHING / VOCABULARY)
-    if SMOOTHING > 0:
-        loss += SMOOTHING * own - SMOOTHING / VOCABULARY * (tl.sum(of_logits, axis=0) + own)
-    scale = tl.where(target == IGNORE, 0.0, 1 / total)
-    tl.store(losses + row, tl.where(target == IGNORE, 0.0, loss))
-    for start in range(0, WIDTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        values = tl.load(here + column, mask=column < VOCABULARY, other=-float("inf")).to(tl.float32)
-        gradient = tl.where(column == target, SMOOTHING - rest * scale, tl.exp(values - peak) * scale)
-        gradient = tl.where(column < VOCABULARY, gradient - share, 0.0)
-        tl.store(here + column, gradient.to(logits.dtype.element_ty), mask=column < WIDTH)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _divergence_and_gradient(logits, found, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    first, second = logits + row * WIDTH, logits + (row + rows) * WIDTH
-    # Of each lane: its largest logit, a sum of exponentials relative to it, and one weighted by differences of logits.
-    peak_p, peak_q = tl.full((BLOCK,), -1e30, dtype=tl.float32), tl.full((BLOCK,), -1e30, dtype=tl.float32)
-    sum_p, sum_q = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
-    weighted_p, weighted_q = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
-    for start in range(0, WIDTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        a = tl.load(first + column, mask=column < WIDTH, other=-1e30).to(tl.float32)
-        b = tl.load(second + column, mask=column < WIDTH, other=-1e30).to(tl.float32)
-        higher_p, higher_q = tl.maximum(peak_p, a), tl.maximum(peak_q, b)
-        shrink_p, shrink_q = tl.exp(peak_p - higher_p), tl.exp(peak_q - higher_q)
-        p, q = (column < WIDTH) * tl.exp(a - higher_p), (column < WIDTH) * tl.exp(b - higher_q)
-        sum_p, sum_q = sum_p * shrink_p + p, sum_q * shrink_q + q
-        weighted_p, weighted_q = weighted_p * shrink_p + p * (a - b), weighted_q * shrink_q + q * (a - b)
-        peak_p, peak_q = higher_p, higher_q
-    top_p, top_q = tl.max(peak_p, axis=0), tl.max(peak_q, axis=0)
-    scale_p, scale_q = tl.exp(peak_p - top_p), tl.exp(peak_q - top_q)
-    total_p, total_q = tl.sum(sum_p * scale_p, axis=0), tl.sum(sum_q * scale_q, axis=0)
-    log_p, log_q = top_p + tl.log(total_p), top_q + tl.log(total_q)
-    p_to_q = tl.sum(weighted_p * scale_p, axis=0) / total_p - log_p + log_q  # KL(P‖Q)
-    q_to_p = log_p - log_q - tl.sum(weighted_q * scale_q, axis=0) / total_q
-    tl.store(found + row, p_to_q + q_to_p)
-    for start in range(0, WIDTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        a = tl.load(first + column, mask=column < WIDTH, other=0.0).to(tl.float32) - log_p
-        b = tl.load(second + column, mask=column < WIDTH, other=0.0).to(tl.float32) - log_q
-        p, q = tl.exp(a), tl.exp(b)
-        tl.store(first + column, (p * (a - b - p_to_q + 1) - q).to(logits.dtype.element_ty), mask=column < WIDTH)
-        tl.store(second + column, (q * (b - a - q_to_p + 1) - p).to(logits.dtype.element_ty), mask=column < WIDTH)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,9 +30,8 @@ from anaphor.evaluation import eval_mode, report_progress
 from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossResult, LossTotal, Result, loss_result
-from anaphor.mixers.layers import layer_kernels
 from anaphor.models import Seq2Seq, Seq2SeqSpec
-from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
+from anaphor.models.head import IGNORE_INDEX, Head, loss_by_kernels, smoothed_cross_entropy, token_losses
 from anaphor.registry import DATASETS
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
@@ -63,22 +63,28 @@ class RDrop:
         if not 0 <= self.weight < math.inf:
             raise ConfigError(f"rdrop={self.weight}: it must be at least 0, and finite")
 
-    def penalty(self, features: Tensor, head: Head, targets: Tensor) -> Tensor | None:
-        """Sum over all tokens with a target; None where the weight is 0. The rows of the features are those of the
-        first pass, then those of the second. [2·B, T, D], [B, T] -> []"""
-        if not self.weight:
-            return None
+    def penalty(self, features: Tensor, head: Head, targets: Tensor) -> Tensor:
+        """Sum over all tokens with a target. The rows of the features are those of the first pass, then those of the
+        second. [2·B, T, D], [B, T] -> []"""
         divergences = measure_divergence(head(features).flatten(0, -2)).view(targets.shape)
         return self.weight / 4 * (divergences * (targets != IGNORE_INDEX)).sum()
 
+    def loss(self, features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Loss:
+        """The mean of the losses of both passes, and the penalty. Features as above."""
+
+        def compute(kernels: ModuleType, logits: Tensor) -> tuple[Tensor, ...]:
+            sizes = (head.out_features, IGNORE_INDEX, label_smoothing, self.weight / 4)
+            losses, penalties = kernels.pair_losses_and_gradient(logits, targets.flatten(), *sizes)
+            return losses + penalties, losses
+
+        if (found := loss_by_kernels(features, head, compute)) is not None:
+            return Loss(found[1], found[0] - found[1])
+        total = smoothed_cross_entropy(features, head, targets.repeat(2, 1), label_smoothing) / 2
+        return Loss(total, self.penalty(features, head, targets))
+
 
 def measure_divergence(logits: Tensor) -> Tensor:
-    """KL(P‖Q) + KL(Q‖P) of each row of the first half and that of the second; the logits may be overwritten.
-    [2N, V] -> [N]"""
-    kernels = layer_kernels(logits.device) if logits.is_cuda else None
-    if kernels is not None and logits.dtype in kernels.DTYPES:
-        divergences: Tensor = kernels.divergence(logits)
-        return divergences
+    """KL(P‖Q) + KL(Q‖P) of each row of the first half and that of the second. [2N, V] -> [N]"""
     p, q = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).chunk(2)
     # The difference of the logarithms, weighted by P - Q.
     return ((p.exp() - q.exp()) * (p - q)).sum(-1)
@@ -86,13 +92,12 @@ def measure_divergence(logits: Tensor) -> Tensor:
 
 def build_rdrop(weight: float, model: Seq2SeqSpec) -> RDrop:
     """Refused where both passes would be equal: word dropout and weight drop are drawn per batch, not per row."""
-    rdrop = RDrop(weight)
-    if rdrop.weight and not (model.dropout or model.input_dropout or model.output_dropout):
+    if weight and not (model.dropout or model.input_dropout or model.output_dropout):
         raise ConfigError(
-            f"rdrop={rdrop.weight} compares two passes that would be equal without dropout: "
+            f"rdrop={weight} compares two passes that would be equal without dropout: "
             f"set --dropout, --input-dropout or --output-dropout"
         )
-    return rdrop
+    return RDrop(weight)
 
 
 @dataclass(frozen=True)
@@ -175,14 +180,11 @@ class TranslationExperiment(Experiment):
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         smoothing, head = self.spec.label_smoothing, self.model.head
         if not self.rdrop.weight:
-            return Loss(
-                smoothed_cross_entropy(compute_features(self.model, batch), head, batch.targets, smoothing)
-            ), None
+            x = compute_features(self.model, batch)
+            return Loss(smoothed_cross_entropy(x, head, batch.targets, smoothing)), None
         # Both passes are rows of one batch: dropout is drawn per row, and one call of the model is cheaper than two.
-        doubled = batch.repeat()
-        x = compute_features(self.model, doubled)
-        total = smoothed_cross_entropy(x, head, doubled.targets, smoothing) / 2
-        return Loss(total, self.rdrop.penalty(x, head, batch.targets)), None
+        x = compute_features(self.model, batch.repeat())
+        return self.rdrop.loss(x, head, batch.targets, smoothing), None
 
     def evaluate(self, split: str) -> LossResult:
         """Loss of the given targets; also BLEU and chrF of greedy translations where one of them selects."""

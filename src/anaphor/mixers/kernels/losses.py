@@ -1,0 +1,163 @@
+"""Losses from logits, in training on a GPU: kernels in Triton.
+
+The logits are the largest tensor of a model with a large vocabulary. Each kernel reads those of a token twice and
+writes their gradient in their place. Tests compare all with torch's functions and autograd.
+
+Triton comes with torch where there is a GPU: import this module only where that is known.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from anaphor.mixers.kernels.layers import DTYPES, is_supported, product, sum_rows
+
+__all__ = [
+    "DTYPES", "is_supported", "losses_and_gradient", "pair_losses_and_gradient", "product", "run_once", "sum_rows"
+]  # fmt: skip
+
+LOSS_BLOCK, PAIR_BLOCK = 4096, 2048  # logits of a token that are read at once
+
+
+def run_once(device: torch.device) -> None:
+    """Compile the kernels for a device and run them; raises where that fails."""
+    logits, targets = torch.zeros(2, 16, device=device), torch.zeros(2, device=device, dtype=torch.long)
+    losses_and_gradient(logits, targets, 16, -1)
+
+
+def losses_and_gradient(
+    logits: Tensor, targets: Tensor, vocabulary: int, ignore_index: int, label_smoothing: float = 0.0
+) -> Tensor:
+    """The loss of each row; the gradient of its logits is written over them, zero where the target is `ignore_index`.
+    Columns after the vocabulary are no tokens. [N, V], [N] -> [N]"""
+    rows, width = logits.shape
+    losses = torch.empty(rows, device=logits.device, dtype=torch.float32)
+    if rows:
+        sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(LOSS_BLOCK, triton.next_power_of_2(width))}
+        target = {"IGNORE": ignore_index, "SMOOTHING": label_smoothing}
+        _losses_and_gradient[(rows,)](logits, targets, losses, **target, **sizes, num_warps=16)
+    return losses
+
+
+def pair_losses_and_gradient(
+    logits: Tensor, targets: Tensor, vocabulary: int, ignore_index: int, label_smoothing: float, weight: float
+) -> tuple[Tensor, Tensor]:
+    """Of each row of the first half of the logits and that of the second, P and Q: the mean of their losses, and
+    weight · (KL(P‖Q) + KL(Q‖P)). The gradient of the sum of both is written over the logits.
+    [2N, V], [N] -> [N], [N]"""
+    rows, width = len(logits) // 2, logits.shape[1]
+    losses, divergences = torch.empty(2, rows, device=logits.device, dtype=torch.float32)
+    if rows:
+        sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(PAIR_BLOCK, triton.next_power_of_2(width))}
+        target = {"IGNORE": ignore_index, "SMOOTHING": label_smoothing}
+        tensors = (logits, targets, losses, divergences)
+        _pair_losses_and_gradient[(rows,)](*tensors, rows, weight, **target, **sizes, num_warps=8)
+    return losses, divergences
+
+
+@triton.jit
+def _losses_and_gradient(
+    logits, targets, losses, IGNORE: tl.constexpr, SMOOTHING: tl.constexpr, WIDTH: tl.constexpr,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets + row)
+    here = logits + row * WIDTH
+    # Each lane keeps the largest of its logits and a sum of exponentials relative to it; they are put together once.
+    peaks = tl.full((BLOCK,), -1e30, dtype=tl.float32)
+    sums = tl.zeros((BLOCK,), dtype=tl.float32)
+    of_logits = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, WIDTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        others = (column < VOCABULARY) & (column != target)
+        values = tl.load(here + column, mask=others, other=-float("inf")).to(tl.float32)
+        higher = tl.maximum(peaks, values)
+        sums = sums * tl.exp(peaks - higher) + tl.exp(values - higher)
+        peaks = higher
+        if SMOOTHING > 0:
+            of_logits += tl.where(others, values, 0.0)
+    # A target that is no token makes the loss not a number, and training stops there.
+    own = tl.load(here + target, mask=(target >= 0) & (target < VOCABULARY), other=float("nan")).to(tl.float32)
+    rest, of_target, peak, loss = _own_loss(peaks, sums, own)
+    # Label smoothing gives a part of the target's probability to all tokens.
+    share = tl.where(target == IGNORE, 0.0, SMOOTHING / VOCABULARY)
+    if SMOOTHING > 0:
+        loss += SMOOTHING * own - SMOOTHING / VOCABULARY * (tl.sum(of_logits, axis=0) + own)
+    scale = tl.where(target == IGNORE, 0.0, 1 / (rest + of_target))
+    tl.store(losses + row, tl.where(target == IGNORE, 0.0, loss))
+    for start in range(0, WIDTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        values = tl.load(here + column, mask=column < VOCABULARY, other=-float("inf")).to(tl.float32)
+        gradient = tl.where(column == target, SMOOTHING - rest * scale, tl.exp(values - peak) * scale)
+        gradient = tl.where(column < VOCABULARY, gradient - share, 0.0)
+        tl.store(here + column, gradient.to(logits.dtype.element_ty), mask=column < WIDTH)
+
+
+@triton.jit(do_not_specialize=["rows", "weight"])
+def _pair_losses_and_gradient(
+    logits, targets, losses, divergences, rows, weight, IGNORE: tl.constexpr, SMOOTHING: tl.constexpr,
+    WIDTH: tl.constexpr, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets + row)
+    first, second = logits + row * WIDTH, logits + (row + rows) * WIDTH
+    # Of each lane: its largest logit, a sum of exponentials relative to it, and one weighted by differences of logits.
+    peak_p, peak_q = tl.full((BLOCK,), -1e30, dtype=tl.float32), tl.full((BLOCK,), -1e30, dtype=tl.float32)
+    sum_p, sum_q = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
+    weighted_p, weighted_q = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
+    of_logits = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, WIDTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        others = (column < VOCABULARY) & (column != target)
+        a = tl.load(first + column, mask=others, other=-1e30).to(tl.float32)
+        b = tl.load(second + column, mask=others, other=-1e30).to(tl.float32)
+        higher_p, higher_q = tl.maximum(peak_p, a), tl.maximum(peak_q, b)
+        shrink_p, shrink_q = tl.exp(peak_p - higher_p), tl.exp(peak_q - higher_q)
+        p, q = tl.where(others, tl.exp(a - higher_p), 0.0), tl.where(others, tl.exp(b - higher_q), 0.0)
+        sum_p, sum_q = sum_p * shrink_p + p, sum_q * shrink_q + q
+        weighted_p, weighted_q = weighted_p * shrink_p + p * (a - b), weighted_q * shrink_q + q * (a - b)
+        peak_p, peak_q = higher_p, higher_q
+        if SMOOTHING > 0:
+            of_logits += tl.where(others, a + b, 0.0)
+    is_token = (target >= 0) & (target < VOCABULARY)
+    own_a = tl.load(first + target, mask=is_token, other=float("nan")).to(tl.float32)
+    own_b = tl.load(second + target, mask=is_token, other=float("nan")).to(tl.float32)
+    rest_p, own_p, top_p, loss_p = _own_loss(peak_p, sum_p, own_a)
+    rest_q, own_q, top_q, loss_q = _own_loss(peak_q, sum_q, own_b)
+    total_p, total_q = rest_p + own_p, rest_q + own_q
+    log_p, log_q = top_p + tl.log(total_p), top_q + tl.log(total_q)
+    mean_p = (tl.sum(weighted_p * tl.exp(peak_p - top_p), axis=0) + own_p * (own_a - own_b)) / total_p
+    mean_q = (tl.sum(weighted_q * tl.exp(peak_q - top_q), axis=0) + own_q * (own_a - own_b)) / total_q
+    p_to_q, q_to_p = mean_p - log_p + log_q, log_p - log_q - mean_q  # KL(P‖Q), KL(Q‖P)
+    loss, share = (loss_p + loss_q) / 2, SMOOTHING / VOCABULARY
+    if SMOOTHING > 0:
+        loss += (SMOOTHING * (own_a + own_b) - share * (tl.sum(of_logits, axis=0) + own_a + own_b)) / 2
+    tl.store(losses + row, tl.where(target == IGNORE, 0.0, loss))
+    tl.store(divergences + row, tl.where(target == IGNORE, 0.0, weight * (p_to_q + q_to_p)))
+    for start in range(0, WIDTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        is_learned = (column < VOCABULARY) & (target != IGNORE)
+        a = tl.load(first + column, mask=column < VOCABULARY, other=-1e30).to(tl.float32) - log_p
+        b = tl.load(second + column, mask=column < VOCABULARY, other=-1e30).to(tl.float32) - log_q
+        p, q = tl.exp(a), tl.exp(b)
+        by_a = tl.where(column == target, SMOOTHING - rest_p / total_p, p) - share
+        by_b = tl.where(column == target, SMOOTHING - rest_q / total_q, q) - share
+        by_a = by_a / 2 + weight * (p * (a - b - p_to_q + 1) - q)
+        by_b = by_b / 2 + weight * (q * (b - a - q_to_p + 1) - p)
+        tl.store(first + column, tl.where(is_learned, by_a, 0.0).to(logits.dtype.element_ty), mask=column < WIDTH)
+        tl.store(second + column, tl.where(is_learned, by_b, 0.0).to(logits.dtype.element_ty), mask=column < WIDTH)
+
+
+@triton.jit
+def _own_loss(peaks, sums, own):
+    """From the peak and the sum of each lane without the target, and the target's logit: the sums of exponentials of
+    the others and of the target, what they are relative to, and the loss. What the target's probability lacks to one
+    keeps its digits."""
+    top = tl.maximum(tl.max(peaks, axis=0), tl.where(own == own, own, -1e30))
+    rest, target = tl.sum(sums * tl.exp(peaks - top), axis=0), tl.exp(own - top)
+    ratio = rest / tl.maximum(target, 1e-38)
+    near_zero = ratio * (1 - ratio * (0.5 - ratio / 3))  # the series of log(1 + ratio)
+    return rest, target, top, tl.where(ratio < 1e-2, near_zero, top - own + tl.log(rest + target))
