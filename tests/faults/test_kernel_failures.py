@@ -1,5 +1,7 @@
 """A kernel that cannot be compiled when training first needs it: training starts again without kernels."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -70,6 +72,22 @@ def test_training_starts_again_without_kernels_and_is_the_same(call, monkeypatch
     assert run.result["valid"] == plain.result["valid"]
     assert [row["step"] for row in run.metrics] == [row["step"] for row in plain.metrics]
     assert kernels.load_kernels("layers", torch.device("cuda")) is None
+
+
+def test_the_model_of_the_first_try_is_released(monkeypatch):
+    fail_from(monkeypatch, 2)
+    failing, models, first_is_released = StreamExperiment.loss, list[weakref.ref](), list[bool]()
+
+    def loss(self, batch, carry):
+        if not models or models[-1]() is not self.model:
+            models.append(weakref.ref(self.model))
+            first_is_released.append(models[0]() is None)
+        return failing(self, batch, carry)
+
+    monkeypatch.setattr(StreamExperiment, "loss", loss)
+    with pytest.warns(KernelWarning, match=WARNING):
+        train("run")
+    assert first_is_released == [False, True]
 
 
 def test_a_run_that_is_resumed_goes_on_without_kernels(monkeypatch):
