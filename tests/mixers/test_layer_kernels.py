@@ -254,12 +254,16 @@ def test_losses_and_divergences_of_pairs_and_their_gradient_are_those_of_autogra
     torch.testing.assert_close(logits.double(), gradient, rtol=1e-3, atol=1e-5)
 
 
-def test_pairs_of_narrow_logits_are_computed_in_single_precision():
-    logits, targets = 4 * torch.randn(6, 40).to(DEVICE, torch.bfloat16), torch.arange(3, device=DEVICE)
-    expected = pair_objective(logits.double(), targets, 40, 0.1, 0.7)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_pairs_of_narrow_logits_are_computed_in_single_precision(dtype):
+    logits, targets = 4 * torch.randn(6, 40).to(DEVICE, dtype), torch.arange(3, device=DEVICE)
+    wanted = logits.double().requires_grad_()
+    expected = pair_objective(wanted, targets, 40, 0.1, 0.7)
+    (gradient,) = torch.autograd.grad(sum(expected).sum(), wanted)
     found = loss_kernels.pair_losses_and_gradient(logits, targets, 40, IGNORE_INDEX, 0.1, 0.7)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(one.double(), other.detach(), rtol=1e-4, atol=1e-5)
+    assert (logits.double() - gradient).norm() < 0.01 * gradient.norm()
 
 
 def test_the_loss_of_two_passes_by_kernels_is_that_without(monkeypatch):

@@ -112,8 +112,9 @@ def _pair_losses_and_gradient(
     for start in range(0, WIDTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
         others = (column < VOCABULARY) & (column != target)
-        a = tl.load(first + column, mask=others, other=-1e30).to(tl.float32)
-        b = tl.load(second + column, mask=others, other=-1e30).to(tl.float32)
+        # Converted first: in float16 that number is infinite, and the difference of two of them is not a number.
+        a = tl.where(others, tl.load(first + column, mask=others, other=0.0).to(tl.float32), -1e30)
+        b = tl.where(others, tl.load(second + column, mask=others, other=0.0).to(tl.float32), -1e30)
         higher_p, higher_q = tl.maximum(peak_p, a), tl.maximum(peak_q, b)
         shrink_p, shrink_q = tl.exp(peak_p - higher_p), tl.exp(peak_q - higher_q)
         p, q = tl.where(others, tl.exp(a - higher_p), 0.0), tl.where(others, tl.exp(b - higher_q), 0.0)
@@ -140,8 +141,8 @@ def _pair_losses_and_gradient(
     for start in range(0, WIDTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
         is_learned = (column < VOCABULARY) & (target != IGNORE)
-        a = tl.load(first + column, mask=column < VOCABULARY, other=-1e30).to(tl.float32) - log_p
-        b = tl.load(second + column, mask=column < VOCABULARY, other=-1e30).to(tl.float32) - log_q
+        a = tl.load(first + column, mask=column < VOCABULARY, other=0.0).to(tl.float32) - log_p
+        b = tl.load(second + column, mask=column < VOCABULARY, other=0.0).to(tl.float32) - log_q
         p, q = tl.exp(a), tl.exp(b)
         by_a = tl.where(column == target, SMOOTHING - rest_p / total_p, p) - share
         by_b = tl.where(column == target, SMOOTHING - rest_q / total_q, q) - share

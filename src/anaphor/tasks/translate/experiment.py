@@ -78,7 +78,8 @@ class RDrop:
             return losses + penalties, losses
 
         if (found := loss_by_kernels(features, head, compute)) is not None:
-            return Loss(found[1], found[0] - found[1])
+            objective, total = found  # the first has the gradient of both
+            return Loss(total, objective - total)
         total = smoothed_cross_entropy(features, head, targets.repeat(2, 1), label_smoothing) / 2
         return Loss(total, self.penalty(features, head, targets))
 
