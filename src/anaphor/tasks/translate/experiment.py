@@ -78,8 +78,7 @@ class RDrop:
             return losses + penalties, losses
 
         if (found := loss_by_kernels(features, head, compute)) is not None:
-            objective, total = found  # the first has the gradient of both
-            return Loss(total, objective - total)
+            return Loss(found[1], found[0] - found[1])  # the first has the gradient of both
         total = smoothed_cross_entropy(features, head, targets.repeat(2, 1), label_smoothing) / 2
         return Loss(total, self.penalty(features, head, targets))
 
