@@ -1,6 +1,7 @@
 """A kernel that cannot be compiled when training first needs it: training starts again without kernels."""
 
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from anaphor.errors import KernelWarning
 from anaphor.mixers import kernels
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.load import load_run
+from anaphor.training.trainer import NullCallback
 
 triton = pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 layers = pytest.importorskip("anaphor.mixers.kernels.layers")
@@ -101,11 +103,18 @@ def test_a_run_that_is_resumed_goes_on_without_kernels(monkeypatch):
 
 
 def test_a_run_that_was_to_be_replaced_is_kept_until_the_first_checkpoint(monkeypatch, capsys):
+    kept = []
+
+    class Previous(NullCallback):
+        def on_step(self, progress, loss, count):
+            kept.append(sorted(path.name for path in Path("run/previous/checkpoints").glob("step-*")))
+
     train("run")
     fail_from(monkeypatch, 1)
     with pytest.warns(KernelWarning, match=WARNING):
-        train("run", overwrite=True)
+        train("run", overwrite=True, callback=Previous())
     assert capsys.readouterr().err.count("overwriting run") == 1
+    assert kept == [["step-2", "step-4"], ["step-2", "step-4"], [], []]
 
 
 def test_what_was_trained_is_not_thrown_away(monkeypatch):
