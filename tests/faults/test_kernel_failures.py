@@ -76,6 +76,15 @@ def test_training_starts_again_without_kernels_and_is_the_same(call, monkeypatch
     assert kernels.load_kernels("layers", torch.device("cuda")) is None
 
 
+def test_notes_are_printed_once(monkeypatch, capsys):
+    monkeypatch.setattr(StreamExperiment, "notes", lambda self: ["this is to be known"])
+    fail_from(monkeypatch, 2)
+    with pytest.warns(KernelWarning, match=WARNING):
+        run = train("run")
+    assert capsys.readouterr().err.count("this is to be known") == 1
+    assert run.result["notes"] == ["this is to be known"]
+
+
 def test_the_model_of_the_first_try_is_released(monkeypatch):
     fail_from(monkeypatch, 2)
     failing, models, first_is_released = StreamExperiment.loss, list[weakref.ref](), list[bool]()

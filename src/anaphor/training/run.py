@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -80,7 +80,8 @@ def execute(
         attempt = partial(
             _train_and_score, spec, folder, out, callback, interruption, resume=resume, force=force,
             overwrite=overwrite, test=test, tensorboard=tensorboard, save_minutes=save_minutes,
-            save_only_model=save_only_model, start=start, imports=tuple(imports), warn=warn,
+            save_only_model=save_only_model, start=start, imports=tuple(imports),
+            warn=cache(warn),  # each line once, also where there are two attempts
         )  # fmt: skip
         try:
             return attempt()
