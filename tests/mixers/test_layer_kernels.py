@@ -1,6 +1,12 @@
 """Layer norm and linear maps by kernels of our own are torch's. Without a GPU, Triton's interpreter runs the same
 kernels."""
 
+import json
+import os
+import sys
+from pathlib import Path
+from subprocess import run
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -112,15 +118,21 @@ def test_gradients_of_embeddings_that_are_added_up_are_coalesced_one_by_one(most
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch 2.11 warns although they are asked for
 def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
-    monkeypatch.setattr(kernels, "MIN_SIZE", 20)
     monkeypatch.setattr(kernels, "UPDATE_BLOCK", 16)  # several of them
-    large, small, strided, table = weights = drawn((7, 5), (3,), (6, 4), (9, 2))
+    monkeypatch.setattr(kernels, "UPDATE_WEIGHTS", 2)
+    large, small, third, strided, table = weights = drawn((7, 5), (3,), (2, 9), (6, 4), (9, 2))
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]], device=DEVICE, dtype=torch.float32)
-    large.grad, small.grad = torch.randn_like(large), torch.randn_like(small)
+    large.grad, small.grad, third.grad = (torch.randn_like(weight) for weight in (large, small, third))
     strided.grad = torch.randn_like(strided.t()).t()
     places = torch.tensor([[4, 0, 4]], device=DEVICE)
     table.grad = torch.sparse_coo_tensor(places, rows, table.shape, check_invariants=True)._coalesced_(True)
-    gradients = [large.grad, small.grad, strided.grad, torch.zeros_like(table).index_add(0, places[0], rows)]
+    gradients = [
+        large.grad,
+        small.grad,
+        third.grad,
+        strided.grad,
+        torch.zeros_like(table).index_add(0, places[0], rows),
+    ]
     wanted = [w.detach().double() - 0.25 * g.double() for w, g in zip(weights, gradients, strict=True)]
     kernels.subtract(weights, torch.tensor(0.25, device=DEVICE))
     for weight, expected in zip(weights, wanted, strict=True):
@@ -153,7 +165,6 @@ def test_an_update_by_a_rate_on_the_host_does_not_wait():
 @pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"clip": 0.0}, {"layer_lr": (0.5, 0.0)}])
 def test_steps_by_the_kernels_learn_what_those_by_torch_do(changes, monkeypatch):
     torch.set_default_dtype(torch.float32)
-    monkeypatch.setattr(kernels, "MIN_SIZE", 100)
     settings = {"model": "transformer", "position": "learned", "carry": False, "tied": False, "layers": 2, "width": 8}
     settings |= {"optimizer": "sgd", "lr": 2.0, "clip": 0.25, "batch_size": 3, "bptt": 5, "dtype": "float32"}
     spec = LanguageRunSpec(data="grammar", device=DEVICE.type, cuda_graph=False, **settings | changes)
@@ -405,3 +416,16 @@ def test_a_linear_map_in_training_takes_them_and_is_near_to_torchs():
     other.backward(wanted)
     for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert (one.grad - two.grad).norm() < 1e-2 * two.grad.norm()
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_a_hopper_and_their_registers_suffice(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compile_layer_kernels.py")
+    done = run(
+        [sys.executable, script], env=environment | {"TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 14
+    assert not any(found.values()), found

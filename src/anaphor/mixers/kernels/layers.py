@@ -30,10 +30,7 @@ SUM_ROWS, SUM_COLUMNS = 64, 128
 """Values of a matrix that are added up at once."""
 FEW_ROWS = 2048
 """Up to here one program adds up all rows, of a quarter of the columns and four times the rows at once."""
-MIN_SIZE = 1 << 13
-"""Numbers of a weight from which on it is updated by a kernel of its own. Smaller ones are updated together by torch,
-which gives 65,536 numbers to one block of threads: too many for few weights."""
-UPDATE_BLOCK = 4096  # numbers of a weight that a program updates
+UPDATE_BLOCK, UPDATE_WEIGHTS = 4096, 16  # numbers of a weight that a program updates, and weights of one launch
 MERGE_BLOCK = 512  # indices of rows that are compared at once
 
 
@@ -159,20 +156,24 @@ def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
         return
     # No copy from the host, which would wait for all that the GPU still has to do.
     rate = rate.to(weights[0]) if isinstance(rate, Tensor) else weights[0].new_full((), rate)
-    small: list[Tensor] = []
+    plain, strided = list[Tensor](), list[Tensor]()
     for weight in weights:
         gradient = weight.grad
         assert gradient is not None, "all weights have a gradient"
         if gradient.is_sparse:
             weight.index_add_(0, gradient._indices()[0], gradient._values() * -rate)
-        elif weight.numel() < MIN_SIZE or not (weight.is_contiguous() and gradient.is_contiguous()):
-            small.append(weight)
         else:
-            size = weight.numel()
-            _subtract[(triton.cdiv(size, UPDATE_BLOCK),)](weight, gradient, rate, size, BLOCK=UPDATE_BLOCK, num_warps=8)
+            (plain if weight.is_contiguous() and gradient.is_contiguous() else strided).append(weight)
+    for start in range(0, len(plain), UPDATE_WEIGHTS):
+        together = plain[start : start + UPDATE_WEIGHTS]
+        sizes, gradients = tuple(weight.numel() for weight in together), tuple(weight.grad for weight in together)
+        if blocks := sum(triton.cdiv(size, UPDATE_BLOCK) for size in sizes):
+            _subtract[(blocks,)](tuple(together), gradients, sizes, rate, BLOCK=UPDATE_BLOCK, num_warps=8)
+        for weight in together:
             torch.autograd.graph.increment_version(weight)  # as torch's functions do
-    if small:
-        torch._foreach_sub_(small, list(torch._foreach_mul([one.grad for one in small if one.grad is not None], rate)))
+    if strided:
+        steps = torch._foreach_mul([weight.grad for weight in strided if weight.grad is not None], rate)
+        torch._foreach_sub_(strided, list(steps))
 
 
 def _sizes(width: int) -> dict[str, int]:
@@ -275,8 +276,16 @@ def _merge_rows(indices, rows, merged, count, WIDTH: tl.constexpr, COLUMNS: tl.c
     tl.store(merged + here.to(tl.int64) * WIDTH + column, total.to(merged.dtype.element_ty), mask=column < WIDTH)
 
 
-@triton.jit(do_not_specialize=["size"])
-def _subtract(weight, gradient, rate, size, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    step = tl.load(rate) * tl.load(gradient + at, mask=at < size, other=0.0)
-    tl.store(weight + at, tl.load(weight + at, mask=at < size, other=0.0) - step, mask=at < size)
+@triton.jit
+def _subtract(weights, gradients, sizes, rate, BLOCK: tl.constexpr):
+    # Torch's functions of many tensors give 65,536 numbers to one block of threads: too many for few weights.
+    block = tl.program_id(0)
+    for number in tl.static_range(len(weights)):
+        blocks = tl.cdiv(sizes[number], BLOCK)
+        if (block >= 0) & (block < blocks):
+            weight = weights[number]
+            at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+            inside = at < sizes[number]
+            step = tl.load(rate) * tl.load(gradients[number] + at, mask=inside, other=0.0)
+            tl.store(weight + at, tl.load(weight + at, mask=inside, other=0.0) - step, mask=inside)
+        block -= blocks
