@@ -25,7 +25,7 @@ VARIANTS = {
     "norm": (layers._forward, NORM, {"means": "*fp32", "scales": "*fp32", "rows": "i32", "eps": "fp32"}, 4),
     "norm backward": (
         layers._backward, NORM,
-        {**dict.fromkeys(("means", "scales", "sums"), "*fp32"), **dict.fromkeys(("rows", "tiles", "programs"), "i32")}, 4,
+        dict.fromkeys(("means", "scales", "sums"), "*fp32") | dict.fromkeys(("rows", "tiles", "programs"), "i32"), 4,
     ),
     "sum": (
         layers._sum_rows, {"WIDTH": 256, "ROWS": layers.SUM_ROWS, "COLUMNS": layers.SUM_COLUMNS},
