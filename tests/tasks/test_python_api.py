@@ -116,6 +116,7 @@ def test_arguments_of_a_wrong_type_are_refused_in_one_line(run):
         lambda: anaphor.train("lm", imports="own.py"): "imports='own.py': it must be a list of paths",
         lambda: anaphor.train("lm", imports=[5]): "imports[0]=5: it must be a path",
         lambda: anaphor.train("lm", save_minutes="1"): "save_minutes='1': it must be a number",
+        lambda: anaphor.train("lm", save_minutes=float("nan")): "save_minutes=nan: it must be above 0",
         lambda: anaphor.train("lm", resume=1): "resume=1: it must be True or False",
         lambda: anaphor.export(run, "out"): f"run={repr(run)[:79]}…: it must be a path",
     }

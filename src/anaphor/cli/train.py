@@ -57,8 +57,6 @@ class Handling:
         if after is not None:
             after()
         check_handling(out=self.out, resume=self.resume, force=self.force, overwrite=self.overwrite)
-        if not 0 < self.save_minutes < float("inf"):
-            raise ConfigError(f"save_minutes={self.save_minutes}: it must be above 0")
 
 
 def options_of(task: TaskDefinition) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import sys
@@ -70,6 +71,8 @@ def execute(
         require_tensorboard()
     start = time.monotonic() if start is None else start
     check_threads(threads)
+    if not 0 < save_minutes < math.inf:
+        raise ConfigError(f"save_minutes={save_minutes}: it must be above 0")
     folder = RunFolder(Path(out))
     with (
         folder.lock(),
