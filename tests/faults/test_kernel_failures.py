@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import anaphor
-from anaphor.errors import KernelWarning
+from anaphor.errors import ConfigError, KernelWarning
 from anaphor.mixers import kernels
 from anaphor.tasks.lm.experiment import StreamExperiment
+from anaphor.training import run as run_module
 from anaphor.training.load import load_run
 from anaphor.training.trainer import NullCallback
 
@@ -124,6 +125,26 @@ def test_a_run_that_was_to_be_replaced_is_kept_until_the_first_checkpoint(monkey
         train("run", overwrite=True, callback=Previous())
     assert capsys.readouterr().err.count("overwriting run") == 1
     assert kept == [["step-2", "step-4"], ["step-2", "step-4"], [], []]
+
+
+def test_a_run_that_was_to_be_replaced_is_still_protected_when_the_second_try_is_killed(monkeypatch):
+    train("run")
+    fail_from(monkeypatch, 1)
+    build, built = run_module.build_experiment, []
+
+    def build_once(*inputs, **options):
+        built.append(1)
+        if len(built) > 1:
+            raise KeyboardInterrupt
+        return build(*inputs, **options)
+
+    monkeypatch.setattr(run_module, "build_experiment", build_once)
+    with pytest.warns(KernelWarning, match=WARNING), pytest.raises(KeyboardInterrupt):
+        train("run", overwrite=True)
+    monkeypatch.setattr(run_module, "build_experiment", build)
+    with pytest.raises(ConfigError, match="the run that was being overwritten is in"):
+        train("run")
+    assert any(Path("run/previous/checkpoints").glob("step-*"))
 
 
 def test_what_was_trained_is_not_thrown_away(monkeypatch):

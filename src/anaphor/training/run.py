@@ -87,16 +87,14 @@ def execute(
             warn=cache(warn),  # each line once, also where there are two attempts
         )  # fmt: skip
         try:
-            return attempt()
+            return attempt(again=False)
         except Exception as error:
             if not is_kernel_failure(error) or (not resume and any(folder.checkpoints.glob("step-*"))):
                 raise
             reason = describe_failure(error)
         gc.collect()  # the model of this attempt; the handler would have kept it
         disable_kernels(reason)
-        for path in () if resume else (folder.spec, folder.metrics, folder.samples):
-            path.unlink(missing_ok=True)  # of a run that has no checkpoint
-        return attempt()
+        return attempt(again=True)
 
 
 def _train_and_score(
@@ -106,6 +104,7 @@ def _train_and_score(
     callback: Callback,
     interruption: Interruption,
     *,
+    again: bool,
     resume: bool,
     force: bool,
     overwrite: bool,
@@ -117,12 +116,12 @@ def _train_and_score(
     imports: Iterable[ImportedFile],
     warn: Callable[[str], None],
 ) -> tuple[dict[str, Any], int]:
-    """What `execute` does, in a folder that is locked."""
+    """What `execute` does, in a folder that is locked. `again`: the run that is there has just failed."""
     if resume:
         folder.require()
         _refuse_converted(folder)
         folder.check_imports(force=force, warn=warn)
-    elif not overwrite:
+    elif not (overwrite or again):
         folder.refuse_existing()
     data_path = kept_data_path(folder, spec) if resume else None
     experiment = build_experiment(spec, data_path=data_path)
@@ -152,7 +151,7 @@ def _train_and_score(
             trainer.save()  # so that the newest checkpoint has the settings of the spec file
         folder.write_spec(document)
     else:
-        if overwrite and folder.exists:
+        if overwrite and folder.exists and not again:
             warn(f"overwriting {folder.folder}: deleting {folder.describe_contents()}")
         folder.create(document)
     if tensorboard:
