@@ -1,6 +1,10 @@
-"""What takes the place of a GPU's graphs, and of a machine that dies."""
+"""What takes the place of a GPU's graphs and of its compiler's process, and of a machine that dies."""
 
 import hashlib
+import json
+import os
+import sys
+from subprocess import run
 from types import SimpleNamespace
 
 import torch
@@ -53,3 +57,13 @@ def weights(out):
     """The newest checkpoint of a run: its name, and a digest of its weights."""
     last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
     return last.name, hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
+
+
+def compiled_kernels(script, cache):
+    """What a script tells that compiles kernels, in a process of its own: in that of the tests Triton interprets."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = run(
+        [sys.executable, script], env=environment | {"TRITON_CACHE_DIR": str(cache)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

@@ -1,11 +1,7 @@
 """Layer norm and linear maps by kernels of our own are torch's. Without a GPU, Triton's interpreter runs the same
 kernels."""
 
-import json
-import os
-import sys
 from pathlib import Path
-from subprocess import run
 
 import pytest
 import torch
@@ -29,6 +25,7 @@ from anaphor.tasks.translate.experiment import RDrop, measure_divergence
 from anaphor.training import optimizers
 from anaphor.training import step as step_module
 from anaphor.training.build import build_experiment, build_step
+from stand_ins import compiled_kernels
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 from anaphor.mixers.kernels import layers as kernels
@@ -240,6 +237,16 @@ def test_losses_and_their_gradient_are_those_of_torch(rows, vocabulary, width, s
     assert not logits[:, vocabulary:].any()
 
 
+def head_and_targets(rows, bias=True):
+    """A head, features of so many rows, targets of three, and all that has a gradient."""
+    head = Head(6, 30, bias, None).to(DEVICE, torch.float32)
+    nn.init.normal_(head.own)
+    (features,) = drawn((rows, 4, 6))
+    targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
+    targets[1, 2:] = IGNORE_INDEX
+    return head, features, targets, [features, *head.parameters()]
+
+
 def pair_objective(logits, targets, vocabulary, smoothing, weight):
     """By autograd: the mean loss of each row of both halves, and the weighted divergence of the two."""
     halves = logits[:, :vocabulary].chunk(2)
@@ -278,12 +285,7 @@ def test_pairs_of_narrow_logits_are_computed_in_single_precision(dtype):
 
 
 def test_the_loss_of_two_passes_by_kernels_is_that_without(monkeypatch):
-    head = Head(6, 30, True, None).to(DEVICE, torch.float32)
-    nn.init.normal_(head.own)
-    (features,) = drawn((6, 4, 6))
-    targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
-    targets[1, 2:] = IGNORE_INDEX
-    wanted = [features, *head.parameters()]
+    head, features, targets, wanted = head_and_targets(6)
     monkeypatch.setattr(head_module, "_loss_kernels", lambda features: None)
     slow = RDrop(3.0).loss(features, head, targets, 0.1)
     monkeypatch.setattr(head_module, "_loss_kernels", lambda features: loss_kernels)
@@ -306,12 +308,7 @@ def test_a_target_outside_the_vocabulary_has_no_loss():
 def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk, monkeypatch):
     """In chunks, and where all tokens are one."""
     monkeypatch.setattr(head_module, "_loss_kernels", lambda features: loss_kernels)
-    head = Head(6, 30, bias, None).to(DEVICE, torch.float32)
-    nn.init.normal_(head.own)
-    (features,) = drawn((3, 4, 6))
-    targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
-    targets[1, 2:] = IGNORE_INDEX
-    wanted = [features, *head.parameters()]
+    head, features, targets, wanted = head_and_targets(3, bias)
     by_token = torch.empty(targets.numel(), device=DEVICE, dtype=torch.float32)
     fast = cross_entropy(features, head, targets, logits_per_chunk, by_token)
     slow = full_cross_entropy(features, head, targets)
@@ -324,12 +321,7 @@ def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk, 
 
 def test_a_smoothed_loss_by_kernels_is_that_of_torch(monkeypatch):
     monkeypatch.setattr(head_module, "_loss_kernels", lambda features: loss_kernels)
-    head = Head(6, 30, True, None).to(DEVICE, torch.float32)
-    nn.init.normal_(head.own)
-    (features,) = drawn((3, 4, 6))
-    targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
-    targets[1, 2:] = IGNORE_INDEX
-    wanted = [features, *head.parameters()]
+    head, features, targets, wanted = head_and_targets(3)
     fast = smoothed_cross_entropy(features, head, targets, 0.2)
     logits = head(features).flatten(0, 1)
     slow = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=0.2)
@@ -420,12 +412,6 @@ def test_a_linear_map_in_training_takes_them_and_is_near_to_torchs():
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_hopper_and_their_registers_suffice(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    script = Path(__file__).with_name("compile_layer_kernels.py")
-    done = run(
-        [sys.executable, script], env=environment | {"TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = compiled_kernels(Path(__file__).with_name("compile_layer_kernels.py"), tmp_path)
     assert len(found) == 14
     assert not any(found.values()), found

@@ -1,11 +1,7 @@
 """The quasi-recurrent network is what its paper defines, and its kernels do what its loop does. Without a GPU, Triton's
 interpreter runs the same kernels."""
 
-import json
-import os
-import sys
 from pathlib import Path
-from subprocess import run
 
 import pytest
 import torch
@@ -18,6 +14,7 @@ from anaphor.mixers import QRNNSpec, Span, contract, mixer_spec
 from anaphor.mixers.kernels import load_kernels
 from anaphor.mixers.linear import QRNNState, qrnn_kernels
 from anaphor.models import LanguageModelSpec, build, preset
+from stand_ins import compiled_kernels
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -312,13 +309,7 @@ def test_a_training_step_of_the_kernels_can_be_captured(kernels):
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_hopper_and_load_later_steps_early(kernels, tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    script = Path(__file__).with_name("compile_qrnn_kernels.py")
-    done = run(
-        [sys.executable, script], env=environment | {"TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = compiled_kernels(Path(__file__).with_name("compile_qrnn_kernels.py"), tmp_path)
     assert len(found) == 6
     assert all(one["asynchronous"] > 0 for one in found.values())
     assert max(one["shared"] for one in found.values()) <= 8 * 1024  # 28 programs fit into one multiprocessor

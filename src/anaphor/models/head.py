@@ -275,12 +275,7 @@ class _LossByKernels(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        kernels: ModuleType,
-        compute: Callable[..., Any],
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, kernels: ModuleType, compute: Compute
     ) -> tuple[Tensor, ...]:
         dtype = _product_dtype(features)
         x, matrix, constant = features.to(dtype), _align(weight, dtype), None if bias is None else _align(bias, dtype)
