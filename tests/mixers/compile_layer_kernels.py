@@ -28,7 +28,7 @@ VARIANTS = {
         dict.fromkeys(("means", "scales", "sums"), "*fp32") | dict.fromkeys(("rows", "tiles", "programs"), "i32"), 4,
     ),
     "sum": (
-        layers._sum_rows, {"WIDTH": 256, "ROWS": layers.SUM_ROWS, "COLUMNS": layers.SUM_COLUMNS},
+        layers._sum_rows, {"WIDTH": 256, "ROWS": layers.SUM_TILE // 16, "COLUMNS": 16},
         {"sums": "*fp32", "rows": "i32", "parts": "i32"}, 4,
     ),
     "merge": (

@@ -14,13 +14,14 @@ from anaphor.mixers.kernels import lstm
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SIZES = {"WIDTH": lstm.MAX_WIDTH, "TERMS": lstm.MAX_WIDTH, "ROWS": 32, "UNITS": lstm.UNITS}
+NUMBERS = ("step", "first", "count", "rows", "steps")
 WIDE = ("cells", "grad_cell")  # single precision always
 
 
 def needed(kernel, dtype):
     constants = {**SIZES, "PRECISION": "tf32", "EARLY": True}
-    kinds = dict.fromkeys(kernel.arg_names, f"*{dtype}") | dict.fromkeys(("step", "rows", "steps"), "i32")
-    kinds |= {name: "*fp32" for name in WIDE if name in kinds} | dict.fromkeys(constants, "constexpr")
+    known = {**dict.fromkeys(NUMBERS, "i32"), **dict.fromkeys(WIDE, "*fp32"), "counters": "*i32"}
+    kinds = {name: known.get(name, f"*{dtype}") for name in kernel.arg_names} | dict.fromkeys(constants, "constexpr")
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, kinds, places)
     return triton.compile(source, target=HOPPER, options={"num_warps": 4, "launch_pdl": True}).metadata.shared

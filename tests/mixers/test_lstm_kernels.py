@@ -72,6 +72,14 @@ def test_many_rows_in_large_blocks():
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
+def test_all_steps_in_one_kernel_are_those_of_a_kernel_each(monkeypatch):
+    tensors = drawn(3, 4, 16)  # one block of units: the interpreter's programs cannot wait for each other
+    together = gradients(by_steps, tensors)
+    monkeypatch.setattr(steps, "_run_together", lambda grid, device: False)
+    for mine, other in zip(together, gradients(by_steps, tensors), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-6)
+
+
 def test_they_run_in_a_training_step():
     """Which allows TF32; torch's older name of that setting must not be read there."""
     tensors = drawn(3, 2, 16)

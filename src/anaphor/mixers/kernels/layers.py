@@ -26,10 +26,9 @@ MAX_WIDTH = 8192
 TILE = 2048  # values that a program holds at once, unless one row has more
 MIN_CAPABILITY = 8  # major version: from Ampere on there is bfloat16
 MIN_ROWS = 256  # tokens of a batch from which on the sum over them is worth a kernel
-SUM_ROWS, SUM_COLUMNS = 64, 128
-"""Values of a matrix that are added up at once."""
-FEW_ROWS = 2048
-"""Up to here one program adds up all rows, of a quarter of the columns and four times the rows at once."""
+SUM_TILE = 8192  # values of a matrix that a program adds up at once
+FEW_ROWS = 2048  # up to here one program adds up all rows, of fewer columns
+NARROW = 1024  # columns up to which a program takes a quarter or half as many, so that there are enough programs
 UPDATE_BLOCK, UPDATE_WEIGHTS = 4096, 16  # numbers of a weight that a program updates, and weights of one launch
 MERGE_BLOCK = 512  # indices of rows that are compared at once
 
@@ -79,7 +78,7 @@ class _LayerNorm(torch.autograd.Function):
         x, weight, means, scales = ctx.saved_tensors
         sizes = _sizes(x.shape[-1])
         tiles = triton.cdiv(len(means), sizes["ROWS"])
-        programs = min(tiles, _programs(x.device))
+        programs = min(tiles, _programs(x.device) // 2)  # with more of them, their sums take longer than they save
         grad_x = torch.empty_like(x)
         # Each program adds up its own rows; the few sums are added in a fixed order, so that a run can be repeated.
         sums = torch.empty(programs, 2, x.shape[-1], device=x.device, dtype=torch.float32)
@@ -127,13 +126,13 @@ def sum_rows(x: Tensor) -> Tensor:
     """Sum over the rows of a matrix in single precision. [N, D] -> [D]"""
     x = x.contiguous()
     rows, width = x.shape
-    tall = 4 if rows <= FEW_ROWS else 1
-    sizes = {"WIDTH": width, "ROWS": SUM_ROWS * tall, "COLUMNS": SUM_COLUMNS // tall}
-    across = triton.cdiv(width, sizes["COLUMNS"])
+    narrow, wide = (16, 64) if rows <= FEW_ROWS else (64, 128)  # the fastest of those tried
+    columns = narrow if width <= NARROW else wide
+    block, across = SUM_TILE // columns, triton.cdiv(width, columns)
     # Each program adds up every so many-th block of rows; the few sums are added in a fixed order.
-    parts = 1 if rows <= FEW_ROWS else min(triton.cdiv(rows, SUM_ROWS), max(1, _programs(x.device) // across))
+    parts = 1 if rows <= FEW_ROWS else min(triton.cdiv(rows, block), max(1, _programs(x.device) // across))
     sums = torch.empty(parts, width, device=x.device, dtype=torch.float32)
-    _sum_rows[(across, parts)](x, sums, rows, parts, **sizes)
+    _sum_rows[(across, parts)](x, sums, rows, parts, WIDTH=width, ROWS=block, COLUMNS=columns)
     return sums[0] if parts == 1 else sum_rows(sums)
 
 

@@ -1,15 +1,17 @@
-"""The recurrence of small LSTM layers in training on a GPU: one Triton kernel per step, forward and backward.
+"""The recurrence of small LSTM layers in training on a GPU: one Triton kernel forward, and one for each step backward.
 
 cuDNN launches a matrix product and a kernel for the gates of each step, and a third kernel in the backward pass. Each
-waits for the one before, and in a small layer that latency dominates. Here the product with the recurrent weights and
-the gates are one kernel, which loads its weights while the step before still runs. Tests compare it with torch's LSTM.
+waits for the one before, and in a small layer that latency dominates. Here the programs of one kernel keep their part
+of the recurrent weights and walk through all steps; between two steps they wait for each other. Backward, and where
+not all programs can run at once, each step is a kernel of its own that loads its weights while the step before still
+runs. Tests compare both with torch's LSTM.
 
 Triton comes with torch where there is a GPU: import this module only where that is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -61,7 +63,7 @@ class _Recurrence(torch.autograd.Function):
         cells = torch.empty_like(hiddens, dtype=torch.float32)
         gates = torch.empty_like(gate_inputs)
         hiddens[:, 0], cells[:, 0] = hidden, cell
-        _launch(_forward, range(steps), (rows, steps), (gate_inputs, weight, hiddens, cells, gates))
+        _launch_forward((rows, steps), (gate_inputs, weight, hiddens, cells, gates))
         ctx.save_for_backward(hiddens, cells, gates, weight)
         ctx.set_materialize_grads(False)
         return hiddens, cells[:, -1].to(cell.dtype)
@@ -74,34 +76,65 @@ class _Recurrence(torch.autograd.Function):
         grad_hiddens = torch.zeros_like(hiddens) if grad_hiddens is None else grad_hiddens.contiguous()
         grad_cell = torch.zeros_like(cells[:, 0]) if grad_last is None else grad_last.to(torch.float32, copy=True)
         grad_gates = torch.empty_like(gates)
-        tensors = (grad_hiddens, weight, grad_cell, cells, gates, grad_gates)
-        _launch(_backward, reversed(range(steps)), (rows, steps), tensors)
+        _launch_backward((rows, steps), (grad_hiddens, weight, grad_cell, cells, gates, grad_gates))
         _, needs_hidden, needs_cell, needs_weight = ctx.needs_input_grad
         grad_hidden = grad_hiddens[:, 0] + grad_gates[:, 0] @ weight if needs_hidden else None
         grad_weight = grad_gates.flatten(0, 1).t() @ hiddens[:, :-1].flatten(0, 1) if needs_weight else None
         return grad_gates, grad_hidden, grad_cell.to(hiddens.dtype) if needs_cell else None, grad_weight
 
 
-def _launch(kernel: Any, order: Iterable[int], sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    """One kernel per step. From the second on, each starts while the one before still runs and waits before it reads
-    what that one writes."""
-    weight = tensors[1]
-    width, rows = weight.shape[1], sizes[0]
-    block, warps = (16, 2) if rows <= 64 else (32, 4)  # rows per program; the fastest of those tried
-    grid = triton.cdiv(width, UNITS), triton.cdiv(rows, block)
+def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
+    """One kernel for all steps where all its programs run at once, else one for each step."""
+    weight, (rows, steps) = tensors[1], sizes
+    grid, options = _layout(weight, rows)
+    options["num_warps"] = 8  # the fastest of those tried, as are the rows of a program and the warps below
+    counters = torch.zeros(grid[1], device=weight.device, dtype=torch.int32)
+    with torch.cuda.device_of(weight):
+        if _run_together(grid, weight.device):
+            together = {"launch_cooperative_grid": True} if weight.is_cuda else {}  # all programs, or none yet
+            _forward[grid](0, steps, *sizes, *tensors, counters, **options, EARLY=False, **together)
+        else:
+            for step, launch in _early_launches(range(steps), weight.is_cuda):
+                _forward[grid](step, 1, *sizes, *tensors, counters, **options, **launch)
+
+
+def _run_together(grid: tuple[int, int], device: torch.device) -> bool:
+    """Whether all programs are on the device at once. Triton's interpreter runs one after the other."""
+    if device.type == "cpu":
+        return grid[0] == 1
+    return grid[0] * grid[1] <= torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _launch_backward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
+    """One kernel for each step: here all steps in one were slower."""
+    weight, (rows, steps) = tensors[1], sizes
+    grid, options = _layout(weight, rows)
+    options["num_warps"] = options["ROWS"] // 8
+    with torch.cuda.device_of(weight):
+        for step, launch in _early_launches(reversed(range(steps)), weight.is_cuda):
+            _backward[grid](step, *sizes, *tensors, **options, **launch)
+
+
+def _layout(weight: Tensor, rows: int) -> tuple[tuple[int, int], dict[str, Any]]:
+    """Programs over units and rows, and what kernels are compiled for."""
+    width, block = weight.shape[1], 16 if rows <= 64 else 32
     # As everywhere: TF32 in training, full single precision in scores.
     precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
-    early = weight.is_cuda  # Triton's interpreter has no dependent launch
     options = {"WIDTH": width, "TERMS": max(triton.next_power_of_2(width), 16), "ROWS": block, "UNITS": UNITS}
-    with torch.cuda.device_of(weight):
-        for place, step in enumerate(order):
-            launch = {"num_warps": warps, "launch_pdl": early and place > 0}
-            kernel[grid](step, *sizes, *tensors, **options, PRECISION=precision, EARLY=early, **launch)
+    return (triton.cdiv(width, UNITS), triton.cdiv(rows, block)), options | {"PRECISION": precision}
 
 
-@triton.jit(do_not_specialize=["step", "rows", "steps"])
+def _early_launches(order: Iterable[int], is_cuda: bool) -> Iterator[tuple[int, dict[str, bool]]]:
+    """Steps, with options of their kernels. From the second on, each starts while the one before still runs and waits
+    before it reads what that one writes. Triton's interpreter has no such launch."""
+    for place, step in enumerate(order):
+        yield step, {"EARLY": is_cuda, "launch_pdl": is_cuda and place > 0}
+
+
+@triton.jit(do_not_specialize=["first", "count", "rows", "steps"])
 def _forward(
-    step,
+    first,
+    count,
     rows,
     steps,
     gate_inputs,  # [B, T, 4, D]
@@ -109,6 +142,7 @@ def _forward(
     hiddens,  # [B, T+1, D]
     cells,  # [B, T+1, D]
     gates,  # [B, T, 4, D]
+    counters,  # one for each block of rows
     WIDTH: tl.constexpr,
     TERMS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -119,23 +153,38 @@ def _forward(
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     row, unit, term, mask = _block_indices(rows, WIDTH, TERMS, ROWS, UNITS)
-    columns, weight_mask = weight + unit * WIDTH + term[:, None], (unit < WIDTH) & (term[:, None] < WIDTH)
-    w_i, w_f, w_g, w_o = _load_gates(columns, WIDTH * WIDTH, weight_mask)
-    here = (row * steps + step) * 4 * WIDTH + unit
-    i, f, g, o = _load_gates(gate_inputs + here, WIDTH, mask)
-    before = (row * (steps + 1) + step) * WIDTH
+    # The four gates are one product: with narrower ones each warp would hold the weights of all.
+    column = tl.arange(0, 4 * UNITS)
+    gate_unit = ((column % 4) * WIDTH + tl.program_id(0) * UNITS + column // 4)[None, :]  # place among all gates
+    is_unit = (tl.program_id(0) * UNITS + column // 4 < WIDTH)[None, :]
+    w = tl.load(weight + gate_unit * WIDTH + term[:, None], is_unit & (term[:, None] < WIDTH), 0.0)
+    here = (row * steps + first) * 4 * WIDTH
+    inputs = tl.load(gate_inputs + here + gate_unit, (row < rows) & is_unit, 0.0).to(tl.float32)
+    before = (row * (steps + 1) + first) * WIDTH
     if EARLY:  # nothing so far was written by the step before
         tl.extra.cuda.gdc_wait()
-    h = tl.load(hiddens + before + term[None, :], (row < rows) & (term[None, :] < WIDTH), 0.0)
     cell = tl.load(cells + before + unit, mask, 0.0)
-    i = tl.sigmoid(tl.dot(h, w_i, i.to(tl.float32), input_precision=PRECISION))
-    f = tl.sigmoid(tl.dot(h, w_f, f.to(tl.float32), input_precision=PRECISION))
-    g = tanh(tl.dot(h, w_g, g.to(tl.float32), input_precision=PRECISION))
-    o = tl.sigmoid(tl.dot(h, w_o, o.to(tl.float32), input_precision=PRECISION))
-    cell = f * cell + i * g
-    tl.store(hiddens + before + WIDTH + unit, o * tanh(cell), mask)
-    tl.store(cells + before + WIDTH + unit, cell, mask)
-    _store_gates(gates + here, WIDTH, mask, i, f, g, o)
+    done = count * 0
+    while done < count:
+        h_mask = (row < rows) & (term[None, :] < WIDTH)
+        h = tl.load(hiddens + before + term[None, :], h_mask, 0.0, cache_modifier=".cg")  # others wrote it
+        sums = tl.dot(h, w, inputs, input_precision=PRECISION)
+        i_and_g, f_and_o = tl.split(tl.reshape(sums, (ROWS, UNITS, 2, 2)))
+        i, g = tl.split(i_and_g)
+        f, o = tl.split(f_and_o)
+        i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), tanh(g), tl.sigmoid(o)
+        cell = f * cell + i * g
+        tl.store(hiddens + before + WIDTH + unit, o * tanh(cell), mask)
+        done += 1
+        _arrive(counters, done < count)
+        # What the others need not wait for.
+        tl.store(cells + before + WIDTH + unit, cell, mask)
+        _store_gates(gates + here + unit, WIDTH, mask, i, f, g, o)
+        here += 4 * WIDTH
+        before += WIDTH
+        next_mask = (row < rows) & is_unit & (done < count)
+        inputs = tl.load(gate_inputs + here + gate_unit, next_mask, 0.0).to(tl.float32)
+        _wait(counters, done, done < count)
 
 
 @triton.jit(do_not_specialize=["step", "rows", "steps"])
@@ -185,6 +234,23 @@ def _backward(
     grad_g, grad_o = grad_c * i * (1 - g * g), grad_h * tanh_c * o * (1 - o)
     _store_gates(grad_gates + here, WIDTH, mask, grad_i, grad_f, grad_g, grad_o)
     tl.store(grad_cell + row * WIDTH + unit, grad_c * f, mask)
+
+
+@triton.jit
+def _arrive(counters, is_needed):
+    """What this program wrote can be read by the others of the same rows."""
+    if is_needed & (tl.num_programs(0) > 1):
+        tl.debug_barrier()
+        tl.atomic_add(counters + tl.program_id(1), 1, sem="release", scope="gpu")
+
+
+@triton.jit
+def _wait(counters, times, is_needed):
+    """All programs of the same rows have arrived so many times."""
+    if is_needed & (tl.num_programs(0) > 1):
+        while tl.atomic_add(counters + tl.program_id(1), 0, sem="acquire", scope="gpu") < times * tl.num_programs(0):
+            pass
+        tl.debug_barrier()
 
 
 @triton.jit
