@@ -8,6 +8,8 @@
 
 The example is word_language_model, written anew in `anaphor.bench.training`: a plain loop, every kernel launched from
 Python. Data, segments and scoring are those of our recipes of the same name. Validation does not count as training.
+A run that shared its machine has no seconds of its own: `draw … --step-ms example-lstm=6.2` counts its steps instead, each
+as long as it takes alone.
 """
 
 from __future__ import annotations
@@ -81,12 +83,27 @@ def score(model: torch.nn.Module, batches: Sequence[tuple[torch.Tensor, torch.Te
     return total / count
 
 
-def read_points(run: Path) -> list[tuple[float, float]]:
-    """Seconds and validation perplexities of a run."""
+def read_points(run: Path, step_ms: float | None = None) -> list[tuple[float, float]]:
+    """Seconds and validation perplexities of a run; with milliseconds of a step, the seconds of its steps."""
     if not (run / METRICS).is_file():
         raise SystemExit(f"{run} has no {METRICS}: it is not the folder of a run")
     lines = map(json.loads, (run / METRICS).read_text(encoding="utf-8").splitlines())
-    return [(line["seconds"], line["valid"]["perplexity"]) for line in lines if line.get("valid")]
+    validated = [line for line in lines if line.get("valid")]
+    seconds = [line["seconds"] if step_ms is None else line["step"] * step_ms / 1000 for line in validated]
+    return [(x, line["valid"]["perplexity"]) for x, line in zip(seconds, validated, strict=True)]
+
+
+def read_step_ms(pairs: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """Milliseconds of a step by the name of a run."""
+    found = {}
+    for name, _, value in (pair.partition("=") for pair in pairs):
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise SystemExit(f"--step-ms {name}={value}: give milliseconds, such as {names[0]}=6.2") from None
+        if name not in names:
+            raise SystemExit(f"--step-ms {name}={value}: no run has that name, only {', '.join(names)}")
+    return found
 
 
 def reach(points: Sequence[tuple[float, float]], goals: Sequence[float] = GOALS) -> list[float | None]:
@@ -118,11 +135,15 @@ def main(words: Sequence[str] | None = None) -> None:
     drawing = verbs.add_parser("draw", help="print the table and draw the curves of runs")
     drawing.add_argument("figure", type=Path)
     drawing.add_argument("runs", type=Path, nargs="+")
+    drawing.add_argument(
+        "--step-ms", nargs="+", default=[], metavar="NAME=MS", help="of runs that shared their machine"
+    )
     options = parser.parse_args(words)
     if options.verb == "train":
         train(options.model, options.out, data=options.data, epochs=options.epochs, device=options.device)
     else:
-        show({run.name: read_points(run) for run in options.runs}, options.figure)
+        step_ms = read_step_ms(options.step_ms, [run.name for run in options.runs])
+        show({run.name: read_points(run, step_ms.get(run.name)) for run in options.runs}, options.figure)
 
 
 if __name__ == "__main__":

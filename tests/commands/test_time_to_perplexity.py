@@ -43,6 +43,19 @@ def test_the_table_tells_the_first_validation_that_reached_each_goal(tmp_path, c
     assert (tmp_path / "time.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_that_shared_its_machine_counts_its_steps(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    line = {"step": 2000, "seconds": 900, "valid": {"perplexity": 99.0}}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(line))
+    words = ["draw", str(tmp_path / "time.png"), str(tmp_path / "run"), "--step-ms"]
+    TIME["main"]([*words, "run=6.5"])
+    assert capsys.readouterr().out.splitlines()[2].startswith("| `run` | 13 | 13 | 13 | 13 | never")
+    with pytest.raises(SystemExit, match="no run has that name, only run"):
+        TIME["main"]([*words, "other=6.5"])
+    with pytest.raises(SystemExit, match="give milliseconds"):
+        TIME["main"]([*words, "run=fast"])
+
+
 def test_the_padding_of_the_last_segment_counts_as_no_token():
     class Uniform(torch.nn.Module):
         def forward(self, tokens, state):
