@@ -8,8 +8,8 @@
 
 The example is word_language_model, written anew in `anaphor.bench.training`: a plain loop, every kernel launched from
 Python. Data, segments and scoring are those of our recipes of the same name. Validation does not count as training.
-A run that shared its machine has no seconds of its own: `draw … --step-ms example-lstm=6.2` counts its steps instead, each
-as long as it takes alone.
+A run that shared its machine has no seconds of its own: `draw … --step-ms example-lstm=6.2` counts its steps instead,
+each as long as it takes alone.
 """
 
 from __future__ import annotations
