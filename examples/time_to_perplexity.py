@@ -96,13 +96,16 @@ def read_points(run: Path, step_ms: float | None = None) -> list[tuple[float, fl
 def read_step_ms(pairs: Sequence[str], names: Sequence[str]) -> dict[str, float]:
     """Milliseconds of a step by the name of a run."""
     found = {}
-    for name, _, value in (pair.partition("=") for pair in pairs):
+    for pair in pairs:
+        name, _, value = pair.rpartition("=")
         try:
             found[name] = float(value)
         except ValueError:
-            raise SystemExit(f"--step-ms {name}={value}: give milliseconds, such as {names[0]}=6.2") from None
+            found[name] = math.nan
+        if not 0 < found[name] < math.inf:
+            raise SystemExit(f"--step-ms {pair}: give a run and its milliseconds, such as {names[0]}=6.2")
         if name not in names:
-            raise SystemExit(f"--step-ms {name}={value}: no run has that name, only {', '.join(names)}")
+            raise SystemExit(f"--step-ms {pair}: no run has that name, only {', '.join(names)}")
     return found
 
 

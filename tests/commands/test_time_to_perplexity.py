@@ -52,8 +52,9 @@ def test_a_run_that_shared_its_machine_counts_its_steps(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[2].startswith("| `run` | 13 | 13 | 13 | 13 | never")
     with pytest.raises(SystemExit, match="no run has that name, only run"):
         TIME["main"]([*words, "other=6.5"])
-    with pytest.raises(SystemExit, match="give milliseconds"):
-        TIME["main"]([*words, "run=fast"])
+    for wrong in ("run=fast", "run=-1", "run=nan", "6.5"):
+        with pytest.raises(SystemExit, match=f"{wrong}: "):
+            TIME["main"]([*words, wrong])
 
 
 def test_the_padding_of_the_last_segment_counts_as_no_token():

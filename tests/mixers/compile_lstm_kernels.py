@@ -18,16 +18,21 @@ NUMBERS = ("step", "first", "count", "rows", "steps")
 WIDE = ("cells", "grad_cell")  # single precision always
 
 
-def needed(kernel, dtype):
-    constants = {**SIZES, "PRECISION": "tf32", "EARLY": True}
+VARIANTS = {  # kernel, and how it is launched
+    "forward": (lstm._forward, {"num_warps": 8, "launch_cooperative_grid": True}),
+    "step forward": (lstm._forward, {"num_warps": 8, "launch_pdl": True}),
+    "step backward": (lstm._backward, {"num_warps": 4, "launch_pdl": True}),
+}
+
+
+def needed(kernel, options, dtype):
+    constants = {**SIZES, "PRECISION": "tf32", "EARLY": "launch_pdl" in options}
     known = {**dict.fromkeys(NUMBERS, "i32"), **dict.fromkeys(WIDE, "*fp32"), "counters": "*i32"}
     kinds = {name: known.get(name, f"*{dtype}") for name in kernel.arg_names} | dict.fromkeys(constants, "constexpr")
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(kernel, kinds, places)
-    return triton.compile(source, target=HOPPER, options={"num_warps": 4, "launch_pdl": True}).metadata.shared
+    return triton.compile(ASTSource(kernel, kinds, places), target=HOPPER, options=options).metadata.shared
 
 
 if __name__ == "__main__":
-    kernels = {"forward": lstm._forward, "backward": lstm._backward}
-    found = {f"{name} {dtype}": needed(kernel, dtype) for name, kernel in kernels.items() for dtype in ("fp32", "bf16")}
+    found = {f"{name} {dtype}": needed(*made, dtype) for name, made in VARIANTS.items() for dtype in ("fp32", "bf16")}
     json.dump(found, sys.stdout)

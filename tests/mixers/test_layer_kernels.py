@@ -77,7 +77,7 @@ def test_the_result_has_the_type_that_is_asked_for_and_gradients_have_their_own(
     assert all(one.dtype == torch.float32 for one in torch.autograd.grad(y.sum(), (x, weight, bias)))
 
 
-@pytest.mark.parametrize(("rows", "width"), [(0, 2), (1, 1), (700, 5), (130, 200), (2100, 3)])
+@pytest.mark.parametrize(("rows", "width"), [(0, 2), (1, 1), (700, 5), (130, 200), (2100, 3), (2100, 1030), (3, 8200)])
 def test_the_sum_over_rows_is_torchs(rows, width):
     (x,) = drawn((rows, width))
     torch.testing.assert_close(kernels.sum_rows(x).double(), x.double().sum(0), rtol=1e-5, atol=1e-4)

@@ -27,8 +27,7 @@ TILE = 2048  # values that a program holds at once, unless one row has more
 MIN_CAPABILITY = 8  # major version: from Ampere on there is bfloat16
 MIN_ROWS = 256  # tokens of a batch from which on the sum over them is worth a kernel
 SUM_TILE = 8192  # values of a matrix that a program adds up at once
-FEW_ROWS = 2048  # up to here one program adds up all rows, of fewer columns
-NARROW = 1024  # columns up to which a program takes a quarter or half as many, so that there are enough programs
+FEW_ROWS = 2048  # up to here one program adds up all rows
 UPDATE_BLOCK, UPDATE_WEIGHTS = 4096, 16  # numbers of a weight that a program updates, and weights of one launch
 MERGE_BLOCK = 512  # indices of rows that are compared at once
 
@@ -126,8 +125,8 @@ def sum_rows(x: Tensor) -> Tensor:
     """Sum over the rows of a matrix in single precision. [N, D] -> [D]"""
     x = x.contiguous()
     rows, width = x.shape
-    narrow, wide = (16, 64) if rows <= FEW_ROWS else (64, 128)  # the fastest of those tried
-    columns = narrow if width <= NARROW else wide
+    # The fastest of those tried; with few rows, enough programs for all multiprocessors.
+    columns = (16 if width <= SUM_TILE else 64) if rows <= FEW_ROWS else (64 if width <= 1024 else 128)
     block, across = SUM_TILE // columns, triton.cdiv(width, columns)
     # Each program adds up every so many-th block of rows; the few sums are added in a fixed order.
     parts = 1 if rows <= FEW_ROWS else min(triton.cdiv(rows, block), max(1, _programs(x.device) // across))
@@ -184,7 +183,7 @@ def _sizes(width: int) -> dict[str, int]:
 @cache
 def _programs(device: torch.device) -> int:
     """How many programs share the rows of a matrix."""
-    return 8 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    return 8 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 @triton.jit(do_not_specialize=["rows"])

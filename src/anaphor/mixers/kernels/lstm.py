@@ -1,10 +1,10 @@
 """The recurrence of small LSTM layers in training on a GPU: one Triton kernel forward, and one for each step backward.
 
 cuDNN launches a matrix product and a kernel for the gates of each step, and a third kernel in the backward pass. Each
-waits for the one before, and in a small layer that latency dominates. Here the programs of one kernel keep their part
-of the recurrent weights and walk through all steps; between two steps they wait for each other. Backward, and where
-not all programs can run at once, each step is a kernel of its own that loads its weights while the step before still
-runs. Tests compare both with torch's LSTM.
+waits for the one before, and in a small layer that latency dominates. Here the forward pass is one persistent kernel:
+its programs keep their part of the recurrent weights, compute all steps, and wait for each other at a barrier between
+two steps. Backward, and where not all programs can run at once, each step is a kernel of its own that loads its weights
+while the step before still runs. Tests compare both with torch's LSTM.
 
 Triton comes with torch where there is a GPU: import this module only where that is known.
 """
@@ -33,7 +33,9 @@ MIN_WIDTH = {torch.float32: 128, torch.bfloat16: 1}
 
 def is_faster(x: Tensor, width: int) -> bool:
     """Whether these kernels are faster than cuDNN for inputs [B, T, ...] and a layer of that width."""
-    return x.dtype in MIN_WIDTH and MIN_WIDTH[x.dtype] <= width <= MAX_WIDTH and 0 < len(x) <= MAX_ROWS
+    rows, steps = x.shape[:2]
+    is_small = rows <= MAX_ROWS and rows * steps * 4 * width < 2**31  # offsets are 32 bits
+    return x.dtype in MIN_WIDTH and MIN_WIDTH[x.dtype] <= width <= MAX_WIDTH and rows * steps > 0 and is_small
 
 
 def is_supported(device: torch.device) -> bool:
@@ -43,8 +45,8 @@ def is_supported(device: torch.device) -> bool:
 
 def run_once(device: torch.device) -> None:
     """Compile the kernels for a device and run them, forward and backward; raises where that fails."""
-    row = torch.zeros(1, 16, device=device, dtype=torch.float32, requires_grad=True)
-    recurrence(row.new_zeros(1, 2, 64), row, row, row.new_zeros(64, 16))[0].sum().backward()
+    row = torch.zeros(1, 2 * UNITS, device=device, dtype=torch.float32, requires_grad=True)  # two programs that wait
+    recurrence(row.new_zeros(1, 2, 8 * UNITS), row, row, row.new_zeros(8 * UNITS, 2 * UNITS))[0].sum().backward()
 
 
 def recurrence(gate_inputs: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,22 +86,24 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    """One kernel for all steps where all its programs run at once, else one for each step."""
+    """One kernel for all steps where all its programs can run at once, else one for each step."""
     weight, (rows, steps) = tensors[1], sizes
     grid, options = _layout(weight, rows)
-    options["num_warps"] = 8  # the fastest of those tried, as are the rows of a program and the warps below
+    options["num_warps"] = 8  # the fastest of those tried for all steps at once
     counters = torch.zeros(grid[1], device=weight.device, dtype=torch.int32)
     with torch.cuda.device_of(weight):
-        if _run_together(grid, weight.device):
-            together = {"launch_cooperative_grid": True} if weight.is_cuda else {}  # all programs, or none yet
-            _forward[grid](0, steps, *sizes, *tensors, counters, **options, EARLY=False, **together)
+        if _can_run_together(grid, weight.device):
+            # A cooperative launch starts all programs or fails: no program waits for one that cannot start.
+            cooperative = {"launch_cooperative_grid": True} if weight.is_cuda else {}
+            _forward[grid](0, steps, *sizes, *tensors, counters, **options, EARLY=False, **cooperative)
         else:
             for step, launch in _early_launches(range(steps), weight.is_cuda):
                 _forward[grid](step, 1, *sizes, *tensors, counters, **options, **launch)
 
 
-def _run_together(grid: tuple[int, int], device: torch.device) -> bool:
-    """Whether all programs are on the device at once. Triton's interpreter runs one after the other."""
+def _can_run_together(grid: tuple[int, int], device: torch.device) -> bool:
+    """Whether all programs of the same rows can run at once. Triton's interpreter runs one after the other, so there it
+    must be a single one."""
     if device.type == "cpu":
         return grid[0] == 1
     return grid[0] * grid[1] <= torch.cuda.get_device_properties(device).multi_processor_count
@@ -109,7 +113,7 @@ def _launch_backward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> Non
     """One kernel for each step: here all steps in one were slower."""
     weight, (rows, steps) = tensors[1], sizes
     grid, options = _layout(weight, rows)
-    options["num_warps"] = options["ROWS"] // 8
+    options["num_warps"] = options["ROWS"] // 8  # the fastest of those tried
     with torch.cuda.device_of(weight):
         for step, launch in _early_launches(reversed(range(steps)), weight.is_cuda):
             _backward[grid](step, *sizes, *tensors, **options, **launch)
@@ -133,8 +137,8 @@ def _early_launches(order: Iterable[int], is_cuda: bool) -> Iterator[tuple[int, 
 
 @triton.jit(do_not_specialize=["first", "count", "rows", "steps"])
 def _forward(
-    first,
-    count,
+    first,  # step
+    count,  # number of steps
     rows,
     steps,
     gate_inputs,  # [B, T, 4, D]
@@ -153,7 +157,7 @@ def _forward(
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     row, unit, term, mask = _block_indices(rows, WIDTH, TERMS, ROWS, UNITS)
-    # The four gates are one product: with narrower ones each warp would hold the weights of all.
+    # One product for all four gates, so that each warp has columns of its own and holds their weights only.
     column = tl.arange(0, 4 * UNITS)
     gate_unit = ((column % 4) * WIDTH + tl.program_id(0) * UNITS + column // 4)[None, :]  # place among all gates
     is_unit = (tl.program_id(0) * UNITS + column // 4 < WIDTH)[None, :]
@@ -164,7 +168,7 @@ def _forward(
     if EARLY:  # nothing so far was written by the step before
         tl.extra.cuda.gdc_wait()
     cell = tl.load(cells + before + unit, mask, 0.0)
-    done = count * 0
+    done = count * 0  # of the type of `count`, which a loop needs
     while done < count:
         h_mask = (row < rows) & (term[None, :] < WIDTH)
         h = tl.load(hiddens + before + term[None, :], h_mask, 0.0, cache_modifier=".cg")  # others wrote it
@@ -240,7 +244,7 @@ def _backward(
 def _arrive(counters, is_needed):
     """What this program wrote can be read by the others of the same rows."""
     if is_needed & (tl.num_programs(0) > 1):
-        tl.debug_barrier()
+        tl.debug_barrier()  # one thread counts, after what all threads have stored
         tl.atomic_add(counters + tl.program_id(1), 1, sem="release", scope="gpu")
 
 
