@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 from subprocess import CalledProcessError
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -79,6 +80,17 @@ def test_all_steps_in_one_kernel_are_those_of_a_kernel_each(monkeypatch):
     monkeypatch.setattr(steps, "_can_run_together", lambda grid, device: False)
     for mine, other in zip(together, gradients(by_steps, tensors), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+
+
+def test_no_program_waits_where_processes_share_a_gpu(monkeypatch):
+    device = torch.device("cuda")
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    assert steps._can_run_together((13, 2), device)
+    assert not steps._can_run_together((16, 9), device)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "anywhere")
+    assert not steps._can_run_together((13, 2), device)
 
 
 @on_gpu

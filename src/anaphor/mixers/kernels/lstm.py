@@ -11,6 +11,7 @@ Triton comes with torch where there is a GPU: import this module only where that
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -102,10 +103,12 @@ def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None
 
 
 def _can_run_together(grid: tuple[int, int], device: torch.device) -> bool:
-    """Whether all programs of the same rows can run at once. Triton's interpreter runs one after the other, so there it
-    must be a single one."""
+    """Whether all programs can run at once, for sure. Triton's interpreter runs one after the other, so that there the
+    same rows must have a single one. Processes that share a GPU by MPS compete for it: no program waits there."""
     if device.type == "cpu":
         return grid[0] == 1
+    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        return False
     return grid[0] * grid[1] <= torch.cuda.get_device_properties(device).multi_processor_count
 
 
