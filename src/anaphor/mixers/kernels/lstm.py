@@ -22,10 +22,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 UNITS = 16
-"""Hidden units per program, with all four gates: the minimum for tensor cores."""
-MAX_WIDTH = 256
+"""Hidden units per program, with all four gates."""
+MAX_WIDTH = 512
 """Number of weights of each gate that a program can hold at once."""
 MAX_ROWS = 256
+WIDE = 256
+"""Layers above this width take more shared memory, and pay off for fewer rows."""
+MAX_WIDE_ROWS = {torch.float32: 32, torch.bfloat16: 64}
 COMPUTE_CAPABILITIES = (9, 10)
 """Major versions: Hopper and data-center Blackwell. They have the shared memory and programmatic dependent launch."""
 MIN_WIDTH = {torch.float32: 128, torch.bfloat16: 1}
@@ -35,8 +38,12 @@ MIN_WIDTH = {torch.float32: 128, torch.bfloat16: 1}
 def is_faster(x: Tensor, width: int) -> bool:
     """Whether these kernels are faster than cuDNN for inputs [B, T, ...] and a layer of that width."""
     rows, steps = x.shape[:2]
-    is_small = rows <= MAX_ROWS and rows * steps * 4 * width < 2**31  # offsets are 32 bits
-    return x.dtype in MIN_WIDTH and MIN_WIDTH[x.dtype] <= width <= MAX_WIDTH and rows * steps > 0 and is_small
+    if x.dtype not in MIN_WIDTH or not MIN_WIDTH[x.dtype] <= width <= MAX_WIDTH:
+        return False
+    if width > WIDE and x.dtype == torch.float32 and _precision() != "tf32":
+        return False  # more registers than there are
+    max_rows = MAX_ROWS if width <= WIDE else MAX_WIDE_ROWS[x.dtype]
+    return rows <= max_rows and 0 < rows * steps * 4 * width < 2**31  # offsets are 32 bits
 
 
 def is_supported(device: torch.device) -> bool:
@@ -90,7 +97,7 @@ def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None
     """One kernel for all steps where all its programs can run at once, else one for each step."""
     weight, (rows, steps) = tensors[1], sizes
     grid, options = _layout(weight, rows)
-    options["num_warps"] = 8  # the fastest of those tried for all steps at once
+    options["num_warps"] = options["UNITS"] // 2  # the fastest of those tried for all steps at once
     counters = torch.zeros(grid[1], device=weight.device, dtype=torch.int32)
     with torch.cuda.device_of(weight):
         if _can_run_together(grid, weight.device):
@@ -125,10 +132,15 @@ def _launch_backward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> Non
 def _layout(weight: Tensor, rows: int) -> tuple[tuple[int, int], dict[str, Any]]:
     """Programs over units and rows, and what kernels are compiled for."""
     width, block = weight.shape[1], 16 if rows <= 64 else 32
-    # As everywhere: TF32 in training, full single precision in scores.
-    precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
-    options = {"WIDTH": width, "TERMS": max(triton.next_power_of_2(width), 16), "ROWS": block, "UNITS": UNITS}
-    return (triton.cdiv(width, UNITS), triton.cdiv(rows, block)), options | {"PRECISION": precision}
+    # The weights of a wide layer in single precision fit for half as many; with few rows, more programs are faster.
+    units = UNITS // 2 if width > WIDE and rows <= 32 else UNITS
+    options = {"WIDTH": width, "TERMS": max(triton.next_power_of_2(width), 16), "ROWS": block, "UNITS": units}
+    return (triton.cdiv(width, units), triton.cdiv(rows, block)), options | {"PRECISION": _precision()}
+
+
+def _precision() -> str:
+    """Of products of single precision, as everywhere: TF32 in training, full in scores."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
 def _early_launches(order: Iterable[int], is_cuda: bool) -> Iterator[tuple[int, dict[str, bool]]]:
