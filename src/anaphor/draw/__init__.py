@@ -282,7 +282,8 @@ def set_log_ticks(axis: Any) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    subs = (1, 2, 3, 4, 6, 8) if high < 10 * low else (1, 2, 5) if high < 100 * low else (1,)
+    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
