@@ -3,6 +3,7 @@ torch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,8 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
                 f"bpe_dropout={self.bpe_dropout} leaves out merges, and tokenizer={self.tokenizer!r} has none: "
                 f"use --tokenizer bpe"
             )
+        if not 0 <= self.rdrop < math.inf:
+            raise ConfigError(f"rdrop={self.rdrop}: it must be at least 0, and finite")
         if not 0 <= self.length_penalty <= 10:
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
 
@@ -124,11 +127,18 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
         reject_unused_by_model(self, flags, lambda: self.model_spec(source_vocabulary=2, vocabulary=2))
 
     def model_spec(self, source_vocabulary: int, vocabulary: int) -> Seq2SeqSpec:
-        """The model's own spec: the preset with the options that were given."""
+        """The model's own spec: the preset with the options that were given. Refused for R-Drop where its two passes
+        would be equal: word dropout and weight drop are drawn per batch, not per row."""
         from anaphor.models.presets import seq2seq_preset
 
         sizes = {"source_vocabulary": source_vocabulary, "vocabulary": vocabulary}
-        return seq2seq_preset(self.model, **sizes, **self.model_options())
+        model = seq2seq_preset(self.model, **sizes, **self.model_options())
+        if self.rdrop and not (model.dropout or model.input_dropout or model.output_dropout):
+            raise ConfigError(
+                f"rdrop={self.rdrop} compares two passes that would be equal without dropout: "
+                f"set --dropout, --input-dropout or --output-dropout"
+            )
+        return model
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from anaphor.evaluation import eval_mode, report_progress
 from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossResult, LossTotal, Result, loss_result
-from anaphor.models import Seq2Seq, Seq2SeqSpec
+from anaphor.models import Seq2Seq
 from anaphor.models.head import IGNORE_INDEX, Head, loss_by_kernels, smoothed_cross_entropy, token_losses
 from anaphor.registry import DATASETS
 from anaphor.tasks import describe_mostly_unknown, resolve_options
@@ -59,10 +59,6 @@ class RDrop:
 
     weight: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight < math.inf:
-            raise ConfigError(f"rdrop={self.weight}: it must be at least 0, and finite")
-
     def penalty(self, features: Tensor, head: Head, targets: Tensor) -> Tensor:
         """Sum over all tokens with a target. The rows of the features are those of the first pass, then those of the
         second. [2·B, T, D], [B, T] -> []"""
@@ -88,16 +84,6 @@ def measure_divergence(logits: Tensor) -> Tensor:
     p, q = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).chunk(2)
     # The difference of the logarithms, weighted by P - Q.
     return ((p.exp() - q.exp()) * (p - q)).sum(-1)
-
-
-def build_rdrop(weight: float, model: Seq2SeqSpec) -> RDrop:
-    """Refused where both passes would be equal: word dropout and weight drop are drawn per batch, not per row."""
-    if weight and not (model.dropout or model.input_dropout or model.output_dropout):
-        raise ConfigError(
-            f"rdrop={weight} compares two passes that would be equal without dropout: "
-            f"set --dropout, --input-dropout or --output-dropout"
-        )
-    return RDrop(weight)
 
 
 @dataclass(frozen=True)
@@ -131,7 +117,7 @@ class TranslationExperiment(Experiment):
         """`open_pairs` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.tokenizers = spec, model, tokenizers
         self.device, self.known = torch.device(device), known or {}
-        self.rdrop = build_rdrop(spec.rdrop, model.spec)
+        self.rdrop = RDrop(spec.rdrop)
         self._open_pairs = open_pairs
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""

@@ -28,11 +28,7 @@ class TranslationStudy(TextStudy):
         return SEQ2SEQ_PRESETS
 
     def validate_model(self, spec: Any, metric: Metric) -> Sequence[Any]:
-        from anaphor.tasks.translate.experiment import build_rdrop
-
-        model = spec.model_spec(VOCABULARY, VOCABULARY)
-        build_rdrop(spec.rdrop, model)
-        layers: Sequence[Any] = model.blocks()
+        layers: Sequence[Any] = spec.model_spec(VOCABULARY, VOCABULARY).blocks()
         return layers
 
 
