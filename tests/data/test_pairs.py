@@ -372,6 +372,40 @@ def test_pairs_over_a_length_are_dropped_and_counted_where_that_is_asked_for(tmp
     assert "max_length=2: every pair of" in refusal(lambda: kept.drop_longer(2))
 
 
+def sentences(side):
+    return [side[index].tolist() for index in range(len(side.sizes))]
+
+
+def test_swapped_pairs_are_exchanged_whole_and_all_others_stay(tmp_path):
+    pairs = lengths(tmp_path)
+    plain = list(zip(sentences(pairs.source), sentences(pairs.target), strict=True))
+    seen = set()
+    for epoch in range(40):
+        found = pairs.swap_half(3, epoch)
+        both = list(zip(sentences(found.source), sentences(found.target), strict=True))
+        turned = tuple(pair != before for pair, before in zip(both, plain, strict=True))
+        assert both == [pair[::-1] if turn else pair for pair, turn in zip(plain, turned, strict=True)]
+        assert found.source.tokens.dtype == pairs.source.tokens.dtype
+        assert found.indices is pairs.indices
+        seen.add(turned)
+    assert {(False,) * 4, (True,) * 4} <= seen, "all of them and none of them, too"
+    assert len(seen) > 10
+
+
+def test_pairs_over_a_limit_the_other_way_round_are_not_swapped(tmp_path):
+    pairs = lengths(tmp_path)
+
+    def swapped(**limits):
+        found = [pairs.swap_half(0, epoch, **limits).source.sizes != pairs.source.sizes for epoch in range(40)]
+        return np.logical_or.reduce(found).tolist()
+
+    # The first has one token on both sides.
+    assert swapped() == [False, True, True, True]
+    assert swapped(source=3) == [False, True, False, True]
+    assert swapped(target=3) == [False, True, True, False]
+    assert swapped(source=4, target=5) == [False, True, True, True]
+
+
 def test_only_a_newline_ends_a_line():
     assert split_lines("a\x0b\u2028\x85b\nc") == ["a\x0b\u2028\x85b", "c"]
     assert split_lines("") == []

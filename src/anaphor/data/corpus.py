@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -217,6 +218,14 @@ class EncodedSentences:
         """The sentences where `keep` is true."""
         return replace(self, tokens=self.tokens[np.repeat(keep, self.sizes)], sizes=self.sizes[keep])
 
+    def replace_where(self, chosen: NDArray[np.bool_], others: EncodedSentences) -> EncodedSentences:
+        """The sentences, but where `chosen` is true those of `others`."""
+        sizes = np.where(chosen, others.sizes, self.sizes)
+        is_other = np.repeat(chosen, sizes)
+        tokens = np.empty(len(is_other), self.tokens.dtype)
+        tokens[is_other], tokens[~is_other] = others.select(chosen).tokens, self.select(~chosen).tokens
+        return replace(self, tokens=tokens, sizes=sizes)
+
 
 @dataclass(frozen=True)
 class EncodedPairs:
@@ -280,27 +289,35 @@ class EncodedPairs:
         per_pair = {name: getattr(self, name)[keep] for name in ("indices", "lines", "target_bytes")}
         return replace(self, source=source, target=target, **per_pair)
 
+    def swap_half(self, seed: int, epoch: int, *, source: int = sys.maxsize, target: int = sys.maxsize) -> EncodedPairs:
+        """Each pair with probability 1/2 the other way round, by (seed, epoch) alone; for training with a joint
+        vocabulary. A pair that would then be too long stays as it is; `target_bytes` stay, for only scores use them."""
+        fits = (self.target.sizes <= source) & (self.source.sizes <= target)
+        # The last 2 keeps it apart from the generator of a PairSampler.
+        chosen = fits & (np.random.default_rng((seed, epoch, 2)).random(len(self)) < 0.5)
+        sides = self.source, self.target
+        swapped = [side.replace_where(chosen, other) for side, other in zip(sides, reversed(sides), strict=True)]
+        return replace(self, source=swapped[0], target=swapped[1])
+
 
 class PairSampler:
     """Training pairs by BPE-dropout: another random segmentation in every epoch, by (seed, epoch) alone."""
 
     def __init__(
-        self, pairs: EncodedPairs, dropout: float, seed: int, *, source: int | None = None, target: int | None = None
+        self, pairs: EncodedPairs, dropout: float, seed: int, *, source: int = sys.maxsize, target: int = sys.maxsize
     ) -> None:
         """A sentence that would be longer than the limit of its side keeps its plain segmentation."""
-        self.pairs, self.seed, self.limits = pairs, seed, (source, target)
+        self.pairs, self.seed, self.limits = pairs, seed, {"source": source, "target": target}
         generator = self._generator(0)
-        self._samplers = [_sampler(side, dropout, generator) for side in (pairs.source, pairs.target)]
+        self._samplers = {side: _sampler(getattr(pairs, side), dropout, generator) for side in self.limits}
 
     def at_epoch(self, epoch: int) -> EncodedPairs:
         """The same pairs, segmented for an epoch from 0."""
-        generator, sides = self._generator(epoch + 1), list[EncodedSentences]()
-        for plain, sampler, limit in zip(
-            (self.pairs.source, self.pairs.target), self._samplers, self.limits, strict=True
-        ):
-            tokens, sizes = sampler.sample(generator, limit)
-            sides.append(replace(plain, tokens=tokens, sizes=sizes))
-        return replace(self.pairs, source=sides[0], target=sides[1])
+        pairs, generator = self.pairs, self._generator(epoch + 1)
+        for side, sampler in self._samplers.items():
+            tokens, sizes = sampler.sample(generator, self.limits[side])
+            pairs = replace(pairs, **{side: replace(getattr(pairs, side), tokens=tokens, sizes=sizes)})
+        return pairs
 
     def _generator(self, number: int) -> np.random.Generator:
         # The last 1 keeps it apart from that of the order of an epoch, which has the seed (seed, epoch).

@@ -85,6 +85,8 @@ class TranslationTraining(TrainingSection):
     """Label smoothing."""
     bpe_dropout: float = 0.0
     """BPE-dropout: probability that a merge of a training word is left out; for the tokenizer bpe."""
+    bidirectional_epochs: int = 0
+    """BiT: epochs at the start in which half of the pairs, drawn anew in each, are translated from target to source."""
     rdrop: float = 0.0
     """R-Drop: weight of the divergence of two forward passes with different dropout."""
 
@@ -117,6 +119,13 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
             raise ConfigError(
                 f"bpe_dropout={self.bpe_dropout} leaves out merges, and tokenizer={self.tokenizer!r} has none: "
                 f"use --tokenizer bpe"
+            )
+        if self.bidirectional_epochs < 0:
+            raise ConfigError(f"bidirectional_epochs={self.bidirectional_epochs}: it must be at least 0")
+        if self.bidirectional_epochs and not self.joint:
+            raise ConfigError(
+                f"bidirectional_epochs={self.bidirectional_epochs} needs a joint vocabulary, as source and target are "
+                f"exchanged: use --joint"
             )
         if not 0 <= self.rdrop < math.inf:
             raise ConfigError(f"rdrop={self.rdrop}: it must be at least 0, and finite")

@@ -148,20 +148,25 @@ class TranslationExperiment(Experiment):
         )
 
     @cached_property
+    def _limits(self) -> dict[str, int]:
+        """Maximum number of tokens of each side of a training pair."""
+        given = (self.model.source_limit, self.model.limit, self.spec.max_length)
+        source, target, both = (limit or sys.maxsize for limit in given)
+        return {"source": min(source, both), "target": min(target - 1, both)}  # the end of a target needs a position
+
+    @cached_property
     def _sampler(self) -> PairSampler:
         """Random segmentations of the training pairs that are no longer than a plain one may be."""
-        spec, model = self.spec, self.model
-        # The end of a target needs a position.
-        limits = (model.source_limit, None if model.limit is None else model.limit - 1)
-        source, target = (
-            min((bound for bound in (limit, spec.max_length) if bound is not None), default=None) for limit in limits
-        )
-        return PairSampler(self.split("train").pairs, spec.bpe_dropout, spec.seed, source=source, target=target)
+        return PairSampler(self.split("train").pairs, self.spec.bpe_dropout, self.spec.seed, **self._limits)
 
     def batches(self, epoch: int) -> PaddedBatches:
-        if not self.spec.bpe_dropout:
+        spec, is_bidirectional = self.spec, epoch < self.spec.bidirectional_epochs
+        if not spec.bpe_dropout and not is_bidirectional:
             return self.split("train").batches.at_epoch(epoch)
-        return self._batch(self._sampler.at_epoch(epoch), epoch)
+        pairs = self._sampler.at_epoch(epoch) if spec.bpe_dropout else self.split("train").pairs
+        if is_bidirectional:
+            pairs = pairs.swap_half(spec.seed, epoch, **self._limits)
+        return self._batch(pairs, epoch)
 
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         smoothing, head = self.spec.label_smoothing, self.model.head
@@ -319,9 +324,9 @@ class TranslationExperiment(Experiment):
 
     def resolved_settings(self) -> dict[str, Any]:
         in_tokens = {} if self.spec.batch_tokens is None else {"batch_size": None}
-        # Left out where it is off, so that runs from before the option can be resumed.
-        dropout = {"bpe_dropout": self.spec.bpe_dropout or None}
-        return resolve_options(Seq2SeqOptions, self.model.spec.resolved()) | in_tokens | dropout
+        # Left out where they are off, so that runs from before the options can be resumed.
+        sampling = {name: getattr(self.spec, name) or None for name in ("bpe_dropout", "bidirectional_epochs")}
+        return resolve_options(Seq2SeqOptions, self.model.spec.resolved()) | in_tokens | sampling
 
     @property
     def tokenizer(self) -> PairTokenizers:
