@@ -80,7 +80,7 @@ def test_wide_layers_in_programs_of_fewer_units():
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
-def test_wide_layers_take_them_for_few_rows_in_the_precision_of_training():
+def test_layers_take_them_for_few_rows_in_the_precisions_of_training():
     def taken(rows, width, dtype):
         return steps.is_faster(torch.empty(rows, 35, 8, dtype=dtype), width)
 
@@ -88,9 +88,9 @@ def test_wide_layers_take_them_for_few_rows_in_the_precision_of_training():
     assert not taken(65, 512, torch.bfloat16)
     assert not taken(20, 513, torch.bfloat16)
     assert taken(256, 256, torch.bfloat16)
-    assert not taken(20, 512, torch.float32)
-    assert taken(20, 256, torch.float32)
+    assert not taken(20, 256, torch.float32)
     with tf32_matmul():
+        assert taken(20, 256, torch.float32)
         assert taken(32, 512, torch.float32)
         assert not taken(33, 512, torch.float32)
         assert not taken(20, 512, torch.float64)
@@ -148,19 +148,10 @@ def test_an_incoming_gradient_is_left_alone():
 
 
 @on_gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", [128, 200, 256])
-def test_they_are_near_in_every_type_and_width(dtype, width):
-    tensors = drawn(20, 9, width, dtype)
-    ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
-    for mine, other in zip(ours, theirs, strict=True):
-        assert (mine - other).norm() < (1e-5 if dtype == torch.float32 else 2e-2) * other.norm()
-
-
-@on_gpu
 @pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 20), (torch.bfloat16, 20), (torch.bfloat16, 64)])
-def test_wide_layers_are_near_in_the_precision_of_training(dtype, rows):
-    tensors = drawn(rows, 9, 512, dtype)
+@pytest.mark.parametrize("width", [128, 200, 256, 512])
+def test_they_are_near_in_every_type_and_width(dtype, rows, width):
+    tensors = drawn(rows, 9, width, dtype)
     with tf32_matmul():
         ours = gradients(by_steps, tensors)
     for mine, other in zip(ours, gradients(by_framework, tensors), strict=True):
@@ -172,12 +163,12 @@ def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
     mixer = mixer_spec("lstm", width=160).build().to(DEVICE, torch.float32).train()
     x = torch.randn(6, 5, 160, device=DEVICE, dtype=torch.float32)
     load_kernels.cache_clear()
-    with tf32_matmul():  # a training step is where they are first asked for
+    with tf32_matmul():  # as in a training step
         assert _lstm_kernels(x.device) is steps
-    fast, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
-    mixer.states.recordings += 1
-    slow, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
-    torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+        fast, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
+        mixer.states.recordings += 1
+        slow, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
+    torch.testing.assert_close(fast, slow, rtol=5e-3, atol=5e-3)
     assert type(fast.grad_fn) is not type(slow.grad_fn)
 
 

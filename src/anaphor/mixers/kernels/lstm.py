@@ -40,8 +40,8 @@ def is_faster(x: Tensor, width: int) -> bool:
     rows, steps = x.shape[:2]
     if x.dtype not in MIN_WIDTH or not MIN_WIDTH[x.dtype] <= width <= MAX_WIDTH:
         return False
-    if width > WIDE and x.dtype == torch.float32 and _precision() != "tf32":
-        return False  # more registers than there are
+    if x.dtype == torch.float32 and _precision() != "tf32":
+        return False  # without tensor cores they need more registers than there are
     max_rows = MAX_ROWS if width <= WIDE else MAX_WIDE_ROWS[x.dtype]
     return rows <= max_rows and 0 < rows * steps * 4 * width < 2**31  # offsets are 32 bits
 
