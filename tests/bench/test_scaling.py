@@ -228,6 +228,22 @@ def test_bisection_finds_the_largest_model(limit, monkeypatch):
         assert found.bound == ("the most layers that are tried" if limit == 7 else "memory")
 
 
+@pytest.mark.parametrize(
+    "message", ["Triton Error [CUDA]: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "shapes differ"]
+)
+def test_a_model_that_does_not_fit_is_told_from_one_that_fails(message, monkeypatch):
+    def fail(search, layers, device):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(scaling, "time_model", fail)
+    search = Search(largest=7, head_width=1, rows=1, context=1, vocabulary=1, steps=1)
+    if message == "shapes differ":
+        with pytest.raises(RuntimeError, match=message):
+            scaling.try_model(search, 1, CPU)
+    else:
+        assert scaling.try_model(search, 1, CPU) is None
+
+
 def test_the_largest_model_has_the_shape_of_its_family():
     torch.set_default_dtype(torch.float32)
     search = Search(largest=3, head_width=8, rows=2, context=6, vocabulary=11, steps=1)

@@ -26,6 +26,11 @@ def broken(x, sums, rows, parts, WIDTH, ROWS, COLUMNS):
     raise RuntimeError("no such kernel")
 
 
+@triton.jit
+def too_large(x, sums, rows, parts, WIDTH, ROWS, COLUMNS):
+    raise RuntimeError("Triton Error [CUDA]: out of memory")
+
+
 @pytest.fixture(autouse=True)
 def _kernels_that_fail(monkeypatch, text):
     """One kernel cannot be compiled, and no other one failed before."""
@@ -182,6 +187,16 @@ def test_an_error_of_the_gpu_that_a_kernel_of_ours_only_reports_is_raised(monkey
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     losses = fail_from(monkeypatch, 1)
     with pytest.raises(Exception, match="no such kernel"):
+        train("run")
+    assert len(losses) == 1
+    assert not kernels.FAILURES
+
+
+def test_missing_memory_is_no_failure_of_a_kernel(monkeypatch):
+    """Without kernels a model needs more memory, not less."""
+    monkeypatch.setattr(layers, "_sum_rows", too_large)
+    losses = fail_from(monkeypatch, 1)
+    with pytest.raises(Exception, match="out of memory"):
         train("run")
     assert len(losses) == 1
     assert not kernels.FAILURES

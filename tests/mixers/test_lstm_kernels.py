@@ -219,6 +219,18 @@ def test_kernels_that_fail_are_replaced_by_torch_with_one_warning_that_says_why(
 
 
 @pytest.mark.usefixtures("capable")
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), RuntimeError("Triton Error [CUDA]: out of memory")])
+def test_memory_that_is_missing_once_is_no_reason_to_do_without_kernels(error, monkeypatch):
+    def fails(*tensors):
+        raise error
+
+    monkeypatch.setattr(steps, "recurrence", fails)
+    with pytest.raises(RuntimeError, match=re.escape(str(error))):
+        _lstm_kernels(DEVICE)
+    assert load_kernels.cache_info().currsize == 0, "they are tried again"
+
+
+@pytest.mark.usefixtures("capable")
 def test_an_installation_without_triton_is_no_reason_to_warn(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         monkeypatch.setitem(sys.modules, name, None)

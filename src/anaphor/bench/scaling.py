@@ -40,6 +40,7 @@ from anaphor.data.datasets import NamedDataset, find_dataset
 from anaphor.data.tokenizer import Byte
 from anaphor.errors import DataError
 from anaphor.flags import from_yaml
+from anaphor.mixers.kernels import is_out_of_memory
 from anaphor.registry import DATASETS, TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
@@ -311,15 +312,6 @@ def tensors_of_batch(batch: Any) -> list[Tensor]:
     return [value for value in vars(batch).values() if isinstance(value, Tensor)]
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether memory was missing, also where that ended the capture of a graph, which has an error of its own."""
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error):  # cuBLAS and cuDNN say so
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def release_memory(device: torch.device) -> None:
     """Free what the measurement before has left on a GPU, and start its peak anew."""
     if device.type == "cuda":
@@ -354,8 +346,10 @@ def try_model(search: Search, layers: int, device: torch.device) -> LargestModel
     """Train a model for a few steps; None where it does not fit."""
     try:
         return time_model(search, layers, device)
-    except torch.OutOfMemoryError:
-        return None
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            return None
+        raise
 
 
 def time_model(search: Search, layers: int, device: torch.device) -> LargestModel:

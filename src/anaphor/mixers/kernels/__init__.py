@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from functools import cache
@@ -37,6 +38,8 @@ def load_kernels(name: str, device: torch.device) -> ModuleType | None:
             kernels.run_once(device)
     # There is no C compiler for the launcher, it fails, or the kernels themselves do.
     except (TritonError, SubprocessError, OSError, RuntimeError, ImportError) as error:
+        if is_out_of_memory(error):
+            raise
         line = f"the {name} kernels cannot be used on {device}, so that training is slower: {describe_failure(error)}"
         warnings.warn(line, KernelWarning, stacklevel=2)
         return None
@@ -48,7 +51,17 @@ def is_kernel_failure(error: BaseException) -> bool:
     names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     callers = [place for place, name in enumerate(names) if name.startswith(f"{__name__}.")]
     is_ours = bool(callers) and any(name.partition(".")[0] == "triton" for name in names[callers[-1] :])
-    return is_ours and not _has_gpu_failed()
+    return is_ours and not is_out_of_memory(error) and not _has_gpu_failed()
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether memory was missing, also where that ended the capture of a graph, which has an error of its own."""
+    while error is not None:
+        # cuBLAS and cuDNN say ALLOC_FAILED, and an error of Triton has the driver's words.
+        if isinstance(error, torch.OutOfMemoryError) or re.search("ALLOC_FAILED|out of memory", str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _has_gpu_failed() -> bool:
