@@ -1,6 +1,7 @@
 """A kernel that cannot be compiled when training first needs it: training starts again without kernels."""
 
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import anaphor
 from anaphor.errors import ConfigError, KernelWarning
 from anaphor.mixers import kernels
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training import run as run_module
 from anaphor.training.load import load_run
@@ -115,6 +117,37 @@ def test_a_run_that_is_resumed_goes_on_without_kernels(monkeypatch):
     with pytest.warns(KernelWarning, match=WARNING):
         run = train("run", steps=6, resume=True, force=True)
     assert run.result["valid"] == plain.result["valid"]
+
+
+class Recorded(NullCallback):
+    """Counts of the steps and epochs of the validations that were reported."""
+
+    def __init__(self):
+        self.counts, self.epochs = [], []
+
+    def on_step(self, progress, loss, count):
+        self.counts.append(count)
+
+    def on_evaluation(self, epoch, train_loss, result, is_best):
+        self.epochs.append(epoch)
+
+
+@pytest.mark.parametrize(("resume", "first"), [(False, 2), (True, 5)])
+def test_a_callback_is_called_once_for_each_step_and_validation(resume, first, monkeypatch):
+    spec = LanguageRunSpec(**SETTINGS, steps=6, data="text", device="cpu")
+    reported = {}
+    for out in ("plain", "run"):
+        if resume:
+            train(out, steps=1)
+        if out == "run":
+            losses = fail_from(monkeypatch, first)
+        reported[out] = Recorded()
+        with pytest.warns(KernelWarning, match=WARNING) if out == "run" else nullcontext():
+            # Validations save nothing that could be resumed: a run that is resumed twice repeats them, too.
+            run_module.execute(spec, out, reported[out], resume=resume, force=resume, test=False, save_only_model=True)
+    assert len(losses) == first + 6 - resume
+    assert reported["run"].epochs == reported["plain"].epochs
+    assert reported["run"].counts == reported["plain"].counts
 
 
 def test_a_run_that_was_to_be_replaced_is_kept_until_the_first_checkpoint(monkeypatch, capsys):

@@ -27,7 +27,7 @@ from anaphor.training.experiment import MAX_THREADS, Experiment, check_threads, 
 from anaphor.training.run_folder import RunFolder, absolute_path, draw_curves, resolve_data_path
 from anaphor.training.spec import RunSpec
 from anaphor.training.time_limit import TimeIsUp, limited, reserve_time
-from anaphor.training.trainer import Callback, NullCallback, Trainer
+from anaphor.training.trainer import Callback, NullCallback, OnceCallback, Trainer
 
 NO_CALLBACK = NullCallback()
 SAVE_MINUTES = 5.0
@@ -80,8 +80,9 @@ def execute(
         thread_count(recorded_threads(folder) if threads is None and resume else threads),
         Interruption() as interruption,
     ):
+        reported = OnceCallback(callback)
         attempt = partial(
-            _train_and_score, spec, folder, out, callback, interruption, resume=resume, force=force,
+            _train_and_score, spec, folder, out, reported, interruption, resume=resume, force=force,
             overwrite=overwrite, test=test, tensorboard=tensorboard, save_minutes=save_minutes,
             save_only_model=save_only_model, start=start, imports=tuple(imports),
             warn=cache(warn),  # each line once, also where there are two attempts
@@ -94,6 +95,7 @@ def execute(
             reason = describe_failure(error)
         gc.collect()  # the model of this attempt; the handler would have kept it
         disable_kernels(reason)
+        reported.restart()
         return attempt(again=True)
 
 

@@ -46,6 +46,29 @@ class NullCallback:
         pass
 
 
+class OnceCallback:
+    """Calls a callback once for each step and validation, also where a run starts again and repeats some."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+        self.count, self.repeated_count = 0, 0
+        self.epoch, self.repeated_epoch = -1.0, -1.0
+
+    def restart(self) -> None:
+        """Steps and validations up to now will be repeated."""
+        self.repeated_count, self.repeated_epoch = self.count, self.epoch
+
+    def on_step(self, progress: float, loss: float, count: int) -> None:
+        self.count = count
+        if count > self.repeated_count:
+            self.callback.on_step(progress, loss, count)
+
+    def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
+        self.epoch = epoch
+        if epoch > self.repeated_epoch:
+            self.callback.on_evaluation(epoch, train_loss, result, is_best)
+
+
 class Events(Protocol):
     """A log of validations beside the run folder's own, such as TensorBoard's."""
 
