@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from anaphor.mixers.base import multiply
 from anaphor.mixers.layers import LayerNorm, Linear, layer_kernels
 from anaphor.models import head as head_module
 from anaphor.models.head import (
@@ -75,6 +76,16 @@ def test_the_result_has_the_type_that_is_asked_for_and_gradients_have_their_own(
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), F.layer_norm(x, (16,), weight, bias), rtol=1e-2, atol=1e-2)
     assert all(one.dtype == torch.float32 for one in torch.autograd.grad(y.sum(), (x, weight, bias)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
+def test_a_product_is_rounded_once(given, dtype):
+    a, b = (tensor.detach() for tensor in drawn((5, 300), (300, 7), dtype=given))
+    found = multiply(a, b, dtype)
+    assert found.dtype == dtype
+    wanted = (a.double() @ b.double()).to(dtype)
+    torch.testing.assert_close(found, wanted, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(0, 2), (1, 1), (700, 5), (130, 200), (2100, 3), (2100, 1030), (3, 8200)])
@@ -332,8 +343,8 @@ def test_a_smoothed_loss_by_kernels_is_that_of_torch(monkeypatch):
 
 def test_no_gradient_of_a_head_that_is_not_trained_is_computed(monkeypatch):
     monkeypatch.setattr(head_module, "_loss_kernels", lambda features: loss_kernels)
-    multiply, products = loss_kernels.product, []
-    monkeypatch.setattr(loss_kernels, "product", lambda *inputs: products.append(inputs) or multiply(*inputs))
+    products = []
+    monkeypatch.setattr(head_module, "multiply", lambda *inputs: products.append(inputs) or multiply(*inputs))
     monkeypatch.setattr(loss_kernels, "sum_rows", None)
     head = Head(6, 30, True, None).to(DEVICE, torch.float32).requires_grad_(False)
     nn.init.normal_(head.own)

@@ -361,3 +361,11 @@ def locked_dropout(x: Tensor, p: float) -> Tensor:
 
 DROPOUTS: dict[str, Callable[[Tensor, float], Tensor]] = {"each": F.dropout, "locked": locked_dropout}
 """Kinds of dropout: every value by itself, or the same features for all tokens."""
+
+
+def multiply(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a @ b, rounded once to the given type. [N, K], [K, M] -> [N, M]"""
+    if a.is_cuda and dtype == torch.float32 and a.dtype.itemsize < dtype.itemsize:
+        return torch.mm(a, b, out_dtype=dtype)  # tensor cores multiply in the narrow type and add in single precision
+    wide = torch.promote_types(a.dtype, dtype)
+    return (a.to(wide) @ b.to(wide)).to(dtype)

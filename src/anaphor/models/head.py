@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from anaphor.mixers.base import multiply
 from anaphor.mixers.kernels import load_kernels
 from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.vocabulary_blocks import compute_losses_in_blocks
@@ -293,9 +294,9 @@ class _LossByKernels(torch.autograd.Function):
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
             grad_x = torch.empty_like(x, dtype=of_x)
-            torch.mul(kernels.product(logits, matrix, torch.float32), gradient, out=grad_x)
+            torch.mul(multiply(logits, matrix, torch.float32), gradient, out=grad_x)
         if ctx.needs_input_grad[1]:
-            grad_weight = kernels.product(logits.t(), x * gradient, of_weight)[: ctx.vocabulary]
+            grad_weight = multiply(logits.t(), x * gradient, of_weight)[: ctx.vocabulary]
         if ctx.needs_input_grad[2]:
             grad_bias = (kernels.sum_rows(logits)[: ctx.vocabulary] * gradient).to(of_weight)
         return grad_x, grad_weight, grad_bias, None, None
@@ -382,11 +383,9 @@ def _buffer_dtype(matrix: Tensor) -> torch.dtype:
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """total + a @ b, in place where there is a total."""
-    if not a.is_cuda or a.dtype == dtype:
-        a, b = a.to(dtype), b.to(dtype)
-        return a @ b if total is None else total.addmm_(a, b)
-    product = torch.mm(a, b, out_dtype=dtype)  # tensor cores multiply in the narrow type and add in single precision
-    return product if total is None else total.add_(product)
+    if total is None:
+        return multiply(a, b, dtype)
+    return total.addmm_(a, b) if a.dtype == dtype else total.add_(multiply(a, b, dtype))
 
 
 def widen(x: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from anaphor.mixers.base import multiply
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_WIDTH = 8192
 TILE = 2048  # values that a program holds at once, unless one row has more
@@ -110,15 +112,8 @@ class _Linear(torch.autograd.Function):
         rows = grad_y.to(weight.dtype).reshape(-1, weight.shape[0])
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_x = (rows @ weight).view(x.shape).to(of_x) if needs_x else None
-        grad_weight = product(rows.mT, x.reshape(-1, x.shape[-1]), of_weight) if needs_weight else None
+        grad_weight = multiply(rows.mT, x.reshape(-1, x.shape[-1]), of_weight) if needs_weight else None
         return grad_x, grad_weight, sum_rows(rows).to(of_bias) if needs_bias else None, None
-
-
-def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b, rounded once to the given type. A CPU rounds twice."""
-    if a.is_cuda and dtype == torch.float32 and a.dtype != dtype:
-        return torch.mm(a, b, out_dtype=dtype)
-    return (a @ b).to(dtype)
 
 
 def sum_rows(x: Tensor) -> Tensor:

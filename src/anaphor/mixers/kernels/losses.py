@@ -13,11 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from anaphor.mixers.kernels.layers import DTYPES, is_supported, product, sum_rows
+from anaphor.mixers.kernels.layers import DTYPES, is_supported, sum_rows
 
-__all__ = [
-    "DTYPES", "is_supported", "losses_and_gradient", "pair_losses_and_gradient", "product", "run_once", "sum_rows"
-]  # fmt: skip
+__all__ = ["DTYPES", "is_supported", "losses_and_gradient", "pair_losses_and_gradient", "run_once", "sum_rows"]
 
 LOSS_BLOCK, PAIR_BLOCK = 4096, 2048  # logits of a token that are read at once
 
