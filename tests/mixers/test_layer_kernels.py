@@ -1,6 +1,7 @@
 """Layer norm and linear maps by kernels of our own are torch's. Without a GPU, Triton's interpreter runs the same
 kernels."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,42 @@ def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
     kernels.subtract(weights, torch.tensor(0.25, device=DEVICE))
     for weight, expected in zip(weights, wanted, strict=True):
         torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
+    """It need not be the current one, on which Triton launches."""
+    devices, launched = [], []
+
+    @contextmanager
+    def device_of(tensor):
+        devices.append(tensor.device)
+        yield
+        devices.pop()
+
+    class Launched:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            launched.append(bool(devices))
+            return self.kernel[grid]
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    for module, names in (
+        (kernels, ["_forward", "_backward", "_sum_rows", "_merge_rows", "_subtract"]),
+        (loss_kernels, ["_losses_and_gradient", "_pair_losses_and_gradient"]),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, Launched(getattr(module, name)))
+    x, weight, bias = drawn((4, 8), (8,), (8,))
+    kernels.layer_norm(x, weight, bias, 1e-5, torch.float32).sum().backward()
+    targets = torch.tensor([0, 1, 2, 3], device=DEVICE)
+    kernels.merge_rows(targets, x.detach())
+    kernels.subtract([x, weight], 0.5)
+    loss_kernels.losses_and_gradient(x.detach().clone(), targets, 8, IGNORE_INDEX)
+    loss_kernels.pair_losses_and_gradient(x.detach().clone(), targets[:2], 8, IGNORE_INDEX, 0.0, 1.0)
+    assert len(launched) >= 7
+    assert all(launched)
 
 
 def test_autograd_notices_an_update():

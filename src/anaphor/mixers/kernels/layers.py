@@ -69,7 +69,8 @@ class _LayerNorm(torch.autograd.Function):
         rows, sizes = x.numel() // x.shape[-1], _sizes(x.shape[-1])
         y = torch.empty_like(x, dtype=dtype)
         means, scales = torch.empty(2, rows, device=x.device, dtype=torch.float32)
-        _forward[(triton.cdiv(rows, sizes["ROWS"]),)](x, y, weight, bias, means, scales, rows, eps, **sizes)
+        with torch.cuda.device_of(x):
+            _forward[(triton.cdiv(rows, sizes["ROWS"]),)](x, y, weight, bias, means, scales, rows, eps, **sizes)
         ctx.save_for_backward(x, weight, means, scales)
         return y
 
@@ -84,7 +85,8 @@ class _LayerNorm(torch.autograd.Function):
         # Each program adds up its own rows; the few sums are added in a fixed order, so that a run can be repeated.
         sums = torch.empty(programs, 2, x.shape[-1], device=x.device, dtype=torch.float32)
         tensors = (x, grad_y.contiguous(), weight, means, scales, grad_x, sums)
-        _backward[(programs,)](*tensors, len(means), tiles, programs, **sizes)
+        with torch.cuda.device_of(x):
+            _backward[(programs,)](*tensors, len(means), tiles, programs, **sizes)
         grad_weight, grad_bias = sum_rows(sums.flatten(1)).view(2, -1).to(weight.dtype)
         return grad_x, grad_weight, grad_bias, None, None
 
@@ -126,7 +128,8 @@ def sum_rows(x: Tensor) -> Tensor:
     # Each program adds up every so many-th block of rows; the few sums are added in a fixed order.
     parts = 1 if rows <= FEW_ROWS else min(triton.cdiv(rows, block), max(1, _programs(x.device) // across))
     sums = torch.empty(parts, width, device=x.device, dtype=torch.float32)
-    _sum_rows[(across, parts)](x, sums, rows, parts, WIDTH=width, ROWS=block, COLUMNS=columns)
+    with torch.cuda.device_of(x):
+        _sum_rows[(across, parts)](x, sums, rows, parts, WIDTH=width, ROWS=block, COLUMNS=columns)
     return sums[0] if parts == 1 else sum_rows(sums)
 
 
@@ -137,7 +140,8 @@ def merge_rows(indices: Tensor, rows: Tensor) -> Tensor:
     if len(rows):
         sizes = {"WIDTH": rows.shape[1], "COLUMNS": triton.next_power_of_2(rows.shape[1])}
         tensors = indices.contiguous(), rows.contiguous(), merged
-        _merge_rows[(len(rows),)](*tensors, len(rows), **sizes, BLOCK=MERGE_BLOCK, num_warps=1)
+        with torch.cuda.device_of(rows):
+            _merge_rows[(len(rows),)](*tensors, len(rows), **sizes, BLOCK=MERGE_BLOCK, num_warps=1)
     return merged
 
 
@@ -161,7 +165,8 @@ def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
         together = plain[start : start + UPDATE_WEIGHTS]
         sizes, gradients = tuple(weight.numel() for weight in together), tuple(weight.grad for weight in together)
         if blocks := sum(triton.cdiv(size, UPDATE_BLOCK) for size in sizes):
-            _subtract[(blocks,)](tuple(together), gradients, sizes, rate, BLOCK=UPDATE_BLOCK, num_warps=8)
+            with torch.cuda.device_of(rate):
+                _subtract[(blocks,)](tuple(together), gradients, sizes, rate, BLOCK=UPDATE_BLOCK, num_warps=8)
         for weight in together:
             torch.autograd.graph.increment_version(weight)  # as torch's functions do
     if strided:

@@ -36,7 +36,8 @@ def losses_and_gradient(
     if rows:
         sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(LOSS_BLOCK, triton.next_power_of_2(width))}
         target = {"IGNORE": ignore_index, "SMOOTHING": label_smoothing}
-        _losses_and_gradient[(rows,)](logits, targets, losses, **target, **sizes, num_warps=16)
+        with torch.cuda.device_of(logits):
+            _losses_and_gradient[(rows,)](logits, targets, losses, **target, **sizes, num_warps=16)
     return losses
 
 
@@ -52,7 +53,8 @@ def pair_losses_and_gradient(
         sizes = {"WIDTH": width, "VOCABULARY": vocabulary, "BLOCK": min(PAIR_BLOCK, triton.next_power_of_2(width))}
         target = {"IGNORE": ignore_index, "SMOOTHING": label_smoothing}
         tensors = (logits, targets, losses, divergences)
-        _pair_losses_and_gradient[(rows,)](*tensors, rows, weight, **target, **sizes, num_warps=8)
+        with torch.cuda.device_of(logits):
+            _pair_losses_and_gradient[(rows,)](*tensors, rows, weight, **target, **sizes, num_warps=8)
     return losses, divergences
 
 
