@@ -89,6 +89,8 @@ def read_points(run: Path, step_ms: float | None = None) -> list[tuple[float, fl
         raise SystemExit(f"{run} has no {METRICS}: it is not the folder of a run")
     lines = map(json.loads, (run / METRICS).read_text(encoding="utf-8").splitlines())
     validated = [line for line in lines if line.get("valid")]
+    if not validated:
+        raise SystemExit(f"{run} has no validation yet")
     seconds = [line["seconds"] if step_ms is None else line["step"] * step_ms / 1000 for line in validated]
     return [(x, line["valid"]["perplexity"]) for x, line in zip(seconds, validated, strict=True)]
 
@@ -145,7 +147,11 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.verb == "train":
         train(options.model, options.out, data=options.data, epochs=options.epochs, device=options.device)
     else:
-        step_ms = read_step_ms(options.step_ms, [run.name for run in options.runs])
+        names = [run.name for run in options.runs]
+        for name in names:
+            if names.count(name) > 1:
+                raise SystemExit(f"two runs are called {name}: rename the folder of one")
+        step_ms = read_step_ms(options.step_ms, names)
         show({run.name: read_points(run, step_ms.get(run.name)) for run in options.runs}, options.figure)
 
 

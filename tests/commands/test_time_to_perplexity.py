@@ -70,3 +70,19 @@ def test_the_padding_of_the_last_segment_counts_as_no_token():
 def test_a_folder_without_metrics_is_refused(tmp_path):
     with pytest.raises(SystemExit, match=r"run has no metrics.jsonl"):
         TIME["main"](["draw", str(tmp_path / "time.png"), str(tmp_path / "run")])
+
+
+def test_runs_of_one_name_are_refused(tmp_path):
+    runs = [tmp_path / parent / "run" for parent in ("one", "other")]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "seconds": 1, "valid": {"perplexity": 99.0}}))
+    with pytest.raises(SystemExit, match="two runs are called run"):
+        TIME["main"](["draw", str(tmp_path / "time.png"), *map(str, runs)])
+
+
+def test_a_run_without_a_validation_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps({"step": 1, "seconds": 1}))
+    with pytest.raises(SystemExit, match="run has no validation yet"):
+        TIME["main"](["draw", str(tmp_path / "time.png"), str(tmp_path / "run")])
