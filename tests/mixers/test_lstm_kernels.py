@@ -1,4 +1,4 @@
-"""The walk by kernels of our own is the framework's walk. Without a GPU, Triton's interpreter runs the same kernels."""
+"""The recurrence of an LSTM by our kernels is that of torch. Without a GPU, Triton's interpreter runs them."""
 
 import re
 import sys
@@ -22,30 +22,30 @@ from stand_ins import compiled_kernels
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 from triton.errors import TritonError
 
-from anaphor.mixers.kernels import lstm as steps
+from anaphor.mixers.kernels import lstm
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="this is about a device")
 
 
-def gradients(walk, tensors):
-    """What a walk gives, and its gradients by all it was given."""
+def gradients(run, tensors):
+    """Outputs of a recurrence, and the gradients of all its inputs."""
     torch.manual_seed(1)
-    y, hidden, cell = walk(*tensors)
+    y, hidden, cell = run(*tensors)
     wanted = [torch.randn(tensor.shape).to(tensor) for tensor in (y, hidden, cell)]
     made = [y, hidden, cell, *torch.autograd.grad([y, hidden, cell], tensors, wanted)]
     return [tensor.detach().cpu().double() for tensor in made]
 
 
-def by_framework(x, hidden, cell, *weights):
+def run_torch(x, hidden, cell, *weights):
     """On the host in double precision: a GPU's own kernels round, too."""
     x, hidden, cell, *weights = (tensor.cpu().double() for tensor in (x, hidden, cell, *weights))
     y, hidden, cell = torch.lstm(x, (hidden[None], cell[None]), weights, True, 1, 0.0, True, False, True)
     return y, hidden[0], cell[0]
 
 
-def by_steps(x, hidden, cell, matrix_in, matrix, constant_in, constant):
-    hiddens, last = steps.recurrence(F.linear(x, matrix_in, constant_in + constant), hidden, cell, matrix)
+def run_kernels(x, hidden, cell, matrix_in, matrix, constant_in, constant):
+    hiddens, last = lstm.recurrence(F.linear(x, matrix_in, constant_in + constant), hidden, cell, matrix)
     return hiddens[:, 1:], hiddens[:, -1], last
 
 
@@ -59,30 +59,30 @@ def drawn(rows, count, width, dtype=torch.float32):
 # A width is compiled for, so there are few of them.
 @settings(max_examples=8, deadline=None)
 @given(rows=st.integers(1, 40), count=st.integers(1, 4), width=st.sampled_from([1, 16, 37]))
-def test_outputs_and_gradients_are_those_of_the_framework(rows, count, width):
+def test_outputs_and_gradients_are_those_of_torch(rows, count, width):
     tensors = drawn(rows, count, width)
-    ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
+    ours, theirs = (gradients(run, tensors) for run in (run_kernels, run_torch))
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
 def test_many_rows_in_large_blocks():
     tensors = drawn(65, 2, 17)
-    ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
+    ours, theirs = (gradients(run, tensors) for run in (run_kernels, run_torch))
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
 def test_wide_layers_in_programs_of_fewer_units():
-    tensors = drawn(3, 2, steps.WIDE + 10)
-    ours, theirs = (gradients(walk, tensors) for walk in (by_steps, by_framework))
+    tensors = drawn(3, 2, lstm.WIDE + 10)
+    ours, theirs = (gradients(run, tensors) for run in (run_kernels, run_torch))
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
 def test_layers_take_them_for_few_rows_in_the_precisions_of_training():
     def taken(rows, width, dtype):
-        return steps.is_faster(torch.empty(rows, 35, 8, dtype=dtype), width)
+        return lstm.is_faster(torch.empty(rows, 35, 8, dtype=dtype), width)
 
     assert taken(64, 512, torch.bfloat16)
     assert not taken(65, 512, torch.bfloat16)
@@ -99,9 +99,9 @@ def test_layers_take_them_for_few_rows_in_the_precisions_of_training():
 def test_all_steps_in_one_kernel_are_those_of_a_kernel_each(monkeypatch):
     # The interpreter's programs cannot wait for each other: there it is one program.
     tensors = drawn(70, 9, 200) if DEVICE.type == "cuda" else drawn(3, 4, 16)
-    together = gradients(by_steps, tensors)
-    monkeypatch.setattr(steps, "_can_run_together", lambda grid, device: False)
-    for mine, other in zip(together, gradients(by_steps, tensors), strict=True):
+    together = gradients(run_kernels, tensors)
+    monkeypatch.setattr(lstm, "_can_run_together", lambda grid, device: False)
+    for mine, other in zip(together, gradients(run_kernels, tensors), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
 
 
@@ -110,20 +110,20 @@ def test_no_program_waits_where_processes_share_a_gpu(monkeypatch):
     properties = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    assert steps._can_run_together((13, 2), device)
-    assert not steps._can_run_together((16, 9), device)
+    assert lstm._can_run_together((13, 2), device)
+    assert not lstm._can_run_together((16, 9), device)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "anywhere")
-    assert not steps._can_run_together((13, 2), device)
+    assert not lstm._can_run_together((13, 2), device)
 
 
 @on_gpu
-def test_a_captured_walk_is_the_same_each_time_it_is_replayed():
+def test_a_captured_recurrence_is_the_same_each_time_it_is_replayed():
     """Its programs count their steps, from zero in every replay."""
     tensors = drawn(20, 9, 200)
-    wanted, _, _ = by_steps(*tensors)
+    wanted, _, _ = run_kernels(*tensors)
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
-        y, _, _ = by_steps(*tensors)
+        y, _, _ = run_kernels(*tensors)
     for _ in range(3):
         y.zero_()
         graph.replay()
@@ -134,14 +134,14 @@ def test_they_run_in_a_training_step():
     """Which allows TF32; torch's older name of that setting must not be read there."""
     tensors = drawn(3, 2, 16)
     with tf32_matmul():
-        ours = gradients(by_steps, tensors)
-    for mine, other in zip(ours, gradients(by_framework, tensors), strict=True):
+        ours = gradients(run_kernels, tensors)
+    for mine, other in zip(ours, gradients(run_torch, tensors), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-2, atol=1e-2)
 
 
 def test_an_incoming_gradient_is_left_alone():
     x, hidden, cell, *weights = drawn(2, 2, 16)
-    _, _, last = by_steps(x, hidden, cell, *weights)
+    _, _, last = run_kernels(x, hidden, cell, *weights)
     wanted = torch.ones_like(last)
     torch.autograd.grad(last, x, wanted)
     assert torch.equal(wanted, torch.ones_like(last))
@@ -153,8 +153,8 @@ def test_an_incoming_gradient_is_left_alone():
 def test_they_are_near_in_every_type_and_width(dtype, rows, width):
     tensors = drawn(rows, 9, width, dtype)
     with tf32_matmul():
-        ours = gradients(by_steps, tensors)
-    for mine, other in zip(ours, gradients(by_framework, tensors), strict=True):
+        ours = gradients(run_kernels, tensors)
+    for mine, other in zip(ours, gradients(run_torch, tensors), strict=True):
         assert (mine - other).norm() < (2e-3 if dtype == torch.float32 else 2e-2) * other.norm()
 
 
@@ -164,7 +164,7 @@ def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
     x = torch.randn(6, 5, 160, device=DEVICE, dtype=torch.float32)
     load_kernels.cache_clear()
     with tf32_matmul():  # as in a training step
-        assert _lstm_kernels(x.device) is steps
+        assert _lstm_kernels(x.device) is lstm
         fast, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
         mixer.states.recordings += 1
         slow, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
@@ -174,9 +174,9 @@ def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
 
 def test_only_devices_that_can_begin_a_kernel_early_are_able(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
-    assert not steps.is_supported(DEVICE)
+    assert not lstm.is_supported(DEVICE)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert steps.is_supported(DEVICE)
+    assert lstm.is_supported(DEVICE)
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_kernels_that_fail_are_replaced_by_torch_with_one_warning_that_says_why(
     def fails(*tensors):
         raise error
 
-    monkeypatch.setattr(steps, "recurrence", fails)
+    monkeypatch.setattr(lstm, "recurrence", fails)
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     with pytest.warns(KernelWarning, match=f"lstm.*{re.escape(reason)}$"):
         assert _lstm_kernels(DEVICE) is None
@@ -224,7 +224,7 @@ def test_memory_that_is_missing_once_is_no_reason_to_do_without_kernels(error, m
     def fails(*tensors):
         raise error
 
-    monkeypatch.setattr(steps, "recurrence", fails)
+    monkeypatch.setattr(lstm, "recurrence", fails)
     with pytest.raises(RuntimeError, match=re.escape(str(error))):
         _lstm_kernels(DEVICE)
     assert load_kernels.cache_info().currsize == 0, "they are tried again"
