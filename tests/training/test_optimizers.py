@@ -16,7 +16,7 @@ from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training import checkpoint
 from anaphor.training import step as step_module
 from anaphor.training.build import build_experiment, build_step
-from anaphor.training.muon import Muon, orthogonalise
+from anaphor.training.muon import Muon, orthogonalize
 from anaphor.training.optimizers import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -171,7 +171,7 @@ def test_every_weight_is_learned_once():
     assert sorted(map(id, weights)) == sorted(map(id, learned))
 
 
-def orthogonalised_by_svd(matrix, steps):
+def orthogonalized_by_svd(matrix, steps):
     """The slow twin: what the matrix products do to each singular value, done to each singular value."""
     u, s, v = torch.linalg.svd(matrix, full_matrices=False)
     s = s / s.norm()
@@ -183,10 +183,10 @@ def orthogonalised_by_svd(matrix, steps):
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 1000))
-def test_orthogonalise_against_the_singular_values(rows, columns, seed):
+def test_orthogonalize_against_the_singular_values(rows, columns, seed):
     matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
     torch.testing.assert_close(
-        orthogonalise(matrix[None], COEFFICIENTS, 5, 1e-7)[0], orthogonalised_by_svd(matrix, 5), rtol=1e-6, atol=1e-6
+        orthogonalize(matrix[None], COEFFICIENTS, 5, 1e-7)[0], orthogonalized_by_svd(matrix, 5), rtol=1e-6, atol=1e-6
     )
 
 

@@ -37,7 +37,7 @@ class Muon(torch.optim.Muon):
         averages, momentum = [self.state[weight]["momentum_buffer"] for weight in weights], group["momentum"]
         torch._foreach_lerp_(averages, gradients, 1 - momentum)
         updates = torch._foreach_lerp(gradients, averages, momentum) if group["nesterov"] else averages
-        straight = orthogonalise(torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"])
+        straight = orthogonalize(torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"])
         lr = group["lr"]
         straight = straight.to(weights[0].dtype) * (lr * _scale(weights[0], group["adjust_lr_fn"]))
         if group["weight_decay"]:
@@ -45,7 +45,7 @@ class Muon(torch.optim.Muon):
         torch._foreach_sub_(weights, straight.unbind())
 
 
-def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, least: float) -> Tensor:
+def orthogonalize(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, least: float) -> Tensor:
     """Newton and Schulz: U S Vᵀ becomes nearly U Vᵀ by odd polynomials, that is, by matrix products alone. [N, R, C]"""
     a, b, c = coefficients
     # Where the tensor cores are, half of the digits suffice. Elsewhere they cost time instead of saving it.
