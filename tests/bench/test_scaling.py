@@ -110,14 +110,15 @@ def test_what_does_not_fit_ends_a_recipe_and_not_the_others(tiny, tmp_path, monk
     assert "| one | 8 (4 ×) | does not fit | –" in render_page(Scaling(list(costs.values()), None, {}), {}, "", None)
 
 
-def test_other_errors_are_shown_and_are_an_exit_code(tiny, monkeypatch, capsys):
+@pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])  # those of Triton are no RuntimeError, either
+def test_other_errors_are_shown_and_are_an_exit_code(kind, tiny, monkeypatch, capsys):
     def fail(spec, cost, device):
-        raise RuntimeError("shapes\ndiffer")
+        raise kind("shapes\ndiffer")
 
     monkeypatch.setattr(scaling, "time_steps", fail)
     assert main(["bench", "--parts", "scaling", "--recipes", "one", "--json"]) == 1
     (cost,) = json.loads(capsys.readouterr().out)["scaling"]["recipes"]
-    assert {point["reason"] for point in cost["points"]} == {"failed: RuntimeError: shapes differ"}
+    assert {point["reason"] for point in cost["points"]} == {f"failed: {kind.__name__}: shapes differ"}
 
 
 def test_slow_points_and_those_after_the_time_limit_are_skipped(tiny, tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ from anaphor.data.datasets import NamedDataset, find_dataset
 from anaphor.data.tokenizer import Byte
 from anaphor.errors import DataError
 from anaphor.flags import from_yaml
-from anaphor.mixers.kernels import is_out_of_memory
+from anaphor.mixers.kernels import describe_failure, is_out_of_memory
 from anaphor.registry import DATASETS, TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
@@ -250,11 +250,10 @@ def measure_point(spec: RunSpec, multiple: int, cost: RecipeCost, device: torch.
         rate, spread, warm_up = time_steps(spec, cost, device)
     except DataError as error:
         return point_at(reason=str(error)), 0.0
-    except RuntimeError as error:
+    except Exception as error:  # noqa: BLE001 (what the others measured is not lost with it)
         if is_out_of_memory(error):
             return point_at(reason="does not fit"), 0.0
-        line = " ".join(str(error).split())[:200]  # what the others measured is not lost with it
-        return point_at(reason=f"{FAILED}: {type(error).__name__}: {line}"), 0.0
+        return point_at(reason=f"{FAILED}: {describe_failure(error)[:200]}"), 0.0
     return point_at(rate, spread, read_peak_memory(device)), warm_up
 
 
