@@ -98,6 +98,14 @@ def test_python_trains_it_too(tmp_path):
         run.generate()
 
 
+def test_its_splits_are_drawn_independently(tmp_path):
+    run = anaphor.train("digit-sum", imports=[FILE], steps=1, out=tmp_path / "run", progress=False)
+    train, valid, test = (
+        set(map(tuple, run.experiment.split(name).digits.tolist())) for name in ("train", "valid", "test")
+    )
+    assert max(len(train & valid), len(train & test), len(valid & test)) < 5, "of a million sequences"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
