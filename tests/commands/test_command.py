@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from anaphor.cli.main import VERBS, main
 
@@ -178,3 +179,32 @@ def test_no_verb_shows_what_there_is(capsys):
     assert main([]) == 0
     output = capsys.readouterr().out
     assert all(verb in output for verb in VERBS)
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has"),
+            " (tried to allocate 2.50 GiB)",
+        ),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), ""),
+    ],
+)
+def test_a_gpu_without_memory_is_one_line(error, detail, monkeypatch, capsys):
+    def fail(words):
+        raise error
+
+    monkeypatch.setattr("anaphor.cli.main.dispatch", fail)
+    assert main(["train", "lm"]) == 1
+    line = f"anaphor: the GPU is out of memory{detail}: use a smaller batch or model, or --device cpu\n"
+    assert capsys.readouterr().err == line
+
+
+def test_another_error_of_the_program_is_shown_as_it_is(monkeypatch):
+    def fail(words):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr("anaphor.cli.main.dispatch", fail)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        main(["train", "lm"])

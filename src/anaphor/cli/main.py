@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -69,16 +70,35 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run_command(words: list[str]) -> int:
-    """Our errors as one line and an exit code."""
+    """Our errors, and a GPU without memory, as one line and an exit code."""
     try:
         refuse_broken(words)
         return dispatch(words)
     except AnaphorError as error:
         print_error(str(error))
         return error.exit_code
+    except RuntimeError as error:
+        if (line := describe_missing_memory(error)) is None:
+            raise
+        print_error(line)
+        return 1
     except KeyboardInterrupt as error:
         print_error(str(error) or "interrupted")
         return 130
+
+
+def describe_missing_memory(error: RuntimeError) -> str | None:
+    """What to say where a GPU has no memory left; None for other errors."""
+    if "torch" not in sys.modules:
+        return None
+
+    from anaphor.mixers.kernels import is_out_of_memory
+
+    if not is_out_of_memory(error):
+        return None
+    size = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+    detail = f" (tried to allocate {size[1]})" if size else ""
+    return f"the GPU is out of memory{detail}: use a smaller batch or model, or --device cpu"
 
 
 @contextlib.contextmanager
