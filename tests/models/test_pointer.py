@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from anaphor import evaluation
 from anaphor.errors import ConfigError
-from anaphor.generate import Sampler, beam_search, generate
+from anaphor.generate import Sampler, beam_search, generate, generate_rows
 from anaphor.mixers import detach, select_rows
 from anaphor.models import LanguageModelSpec
 from anaphor.models.head import IGNORE_INDEX, cross_entropy, token_losses
@@ -163,6 +164,21 @@ def test_generation_uses_the_mixture():
             expected.append(int(model(torch.tensor([expected]))[0][0, -1].argmax()))
     assert prompt + list(generate(model, prompt, 6, Sampler(temperature=0))) == expected
     assert prompt + list(beam_search(model, prompt, 6, 1)[0].tokens) == expected
+
+
+@pytest.mark.parametrize("pairs", [2**24, 1])
+def test_prompts_of_unequal_length_are_continued_as_each_alone(pairs, monkeypatch):
+    monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", pairs)
+    monkeypatch.setattr(evaluation, "MIN_CHUNK", 4)
+    model, (tokens, _) = build(), draw(4)
+    prompts = [row[:length].tolist() for row, length in zip(tokens, (12, 1, 5, 8), strict=True)]
+    together = zip(*generate_rows(model, prompts, 6, Sampler(), seed=3), strict=True)
+    alone = [tuple(generate(model, prompt, 6, Sampler(), seed=3 + row)) for row, prompt in enumerate(prompts)]
+    assert list(together) == alone
+    x, state = evaluation.prefill_padded(model, prompts)
+    for row, prompt in enumerate(prompts):
+        wanted, _ = model(torch.tensor([prompt]))
+        torch.testing.assert_close(model.predict_next(x, state)[row], wanted[0, -1])
 
 
 def test_a_model_without_a_pointer_has_the_same_other_weights():

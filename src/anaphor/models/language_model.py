@@ -145,7 +145,7 @@ class LanguageModel(TokenModel):
     def predict_next(self, x: Tensor, state: ModelState) -> Tensor:
         """The same after the last token only. [B, D] -> [B, V]"""
         logits: Tensor = self.head(x)
-        return logits if self.pointer is None else self.pointer.mix(logits[:, None], state.past)[:, -1]
+        return logits if self.pointer is None else self.pointer.mix_next(logits, state.past)
 
     def cross_entropy(self, x: Tensor, targets: Tensor, state: ModelState) -> Tensor:
         """Sum of the losses of the newest tokens, from their features and the state after them."""

@@ -99,12 +99,14 @@ class Pointer(nn.Module):
         return Past.of(weight.new_zeros(rows, self.memory, weight.shape[1]), tokens)
 
     def extend(self, past: Past, features: Tensor, tokens: Tensor, span: Span) -> Past:
-        """The past with new tokens [B, T] and features [B, T, D] at its end, and no entries older than `memory`."""
+        """The past with new tokens [B, T] and features [B, T, D] at its end, and no entries older than `memory`; with
+        padding one more, for rows without a new token, whose last one still sees as far."""
         if past.has_padding:
             past = _right_aligned(past)
         if span.has_padding:
             tokens = tokens.masked_fill(~span.valid, EMPTY)
-        older, read = past.features[:, -self.memory :].to(features.dtype), past.tokens[:, -self.memory :]
+        kept = self.memory + span.has_padding
+        older, read = past.features[:, -kept:].to(features.dtype), past.tokens[:, -kept:]
         return Past.of(torch.cat((older, features), 1), torch.cat((read, tokens), 1), has_padding=span.has_padding)
 
     def cross_entropy(self, features: Tensor, head: Head, targets: Tensor, past: Past) -> Tensor:
@@ -141,6 +143,10 @@ class Pointer(nn.Module):
         pointed = torch.zeros_like(logits, dtype=weights.dtype).scatter_add(-1, following, weights)
         kept = torch.log_softmax(widen(logits), -1) + (sentinel - total)[..., None]
         return torch.logaddexp(kept, pointed.clamp(min=torch.finfo(pointed.dtype).tiny).log())
+
+    def mix_next(self, logits: Tensor, past: Past) -> Tensor:
+        """The same behind the last token of each row only. [B, V] -> [B, V]"""
+        return self.mix(logits[:, None], _right_aligned(past) if past.has_padding else past)[:, 0]
 
     def _scores(self, past: Past, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of every entry but the last for each of the newest `count` [B, T, S - 1], of the sentinel [B, T], and the log
