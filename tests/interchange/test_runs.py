@@ -87,6 +87,7 @@ def test_what_was_converted_is_exported_byte_by_byte(gpt2, vit, tmp_path, capsys
         assert main(["export", str(folder / "run"), "--out", str(tmp_path / name)]) == 0
         before, after = (path / "model.safetensors" for path in (folder / "peer", tmp_path / name))
         assert before.read_bytes() == after.read_bytes()
+        assert after.stat().st_mode == (tmp_path / name / "config.json").stat().st_mode
         assert main(["convert", str(tmp_path / name), "--out", str(tmp_path / f"{name}-again")]) == 0
         first, again = anaphor.load_run(folder / "run").model, anaphor.load_run(tmp_path / f"{name}-again").model
         assert first.spec == again.spec

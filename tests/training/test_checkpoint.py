@@ -56,6 +56,12 @@ def tensors(draw):
     return tensor.T if tensor.ndim == 2 and draw(st.booleans()) else tensor
 
 
+def test_whoever_may_read_the_folder_may_read_its_weights(tmp_path):
+    path = checkpoint.write(tmp_path, 1, parts(1), {})
+    (tmp_path / "new").touch()
+    assert {file.stat().st_mode for file in path.iterdir()} == {(tmp_path / "new").stat().st_mode}
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.dictionaries(st.text("abc./@0", min_size=1, max_size=8), tensors(), max_size=5))
 def test_tensors_come_back_as_they_were(tmp_path_factory, given_tensors):

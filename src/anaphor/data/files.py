@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import re
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -91,6 +92,19 @@ def write_cache(path: Path, content: bytes | memoryview) -> bool:
             ) from None
         return False
     return True
+
+
+@contextlib.contextmanager
+def default_permissions(path: Path) -> Iterator[Path]:
+    """A file that a library writes in this block gets the permissions of every new file, as the umask gives them.
+
+    safetensors writes a temporary file and renames it; such a file can be read by its owner alone.
+    """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield path
+    if stat.S_IMODE(path.stat().st_mode) != mode:
+        path.chmod(mode)
 
 
 class File(Protocol):

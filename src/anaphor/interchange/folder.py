@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anaphor.config import create_folder, nearest, user_path, writing_to
+from anaphor.data.files import default_permissions
 from anaphor.errors import DataError
 
 CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
@@ -187,11 +188,9 @@ def write_folder(
     written = [folder / TENSORS, folder / CONFIG]
     with writing_to(folder):
         # Each with memory of its own: the format has no tied tensors.
-        save_file(
-            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()},
-            folder / TENSORS,
-            metadata={"format": "pt"},
-        )
+        copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        with default_permissions(folder / TENSORS) as file:
+            save_file(copies, file, metadata={"format": "pt"})
         for name, text in {CONFIG: json.dumps(dict(config), indent=2) + "\n", **files}.items():
             (folder / name).write_text(text, encoding="utf-8")
             if folder / name not in written:

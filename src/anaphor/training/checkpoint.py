@@ -22,6 +22,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from anaphor.config import FORMAT
+from anaphor.data.files import default_permissions
 from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.training.files import describe_space, sync, write_file
 from anaphor.training.schedule import Progress
@@ -230,8 +231,9 @@ def _fill(draft: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Non
     ties: dict[str, dict[str, str]] = {}
     for part, tensors in parts.items():
         copies, ties[part] = _copy_to_host(tensors)
-        save_file(copies, draft / f"{part}.safetensors")
-        sync(draft / f"{part}.safetensors")
+        with default_permissions(draft / f"{part}.safetensors") as file:
+            save_file(copies, file)
+        sync(file)
     content = _to_json({"step": step, "facts": facts, "ties": ties})
     assert len(content) <= LARGEST_FACTS, f"{len(content):,} bytes of facts could never be read again"
     write_file(draft / _FACTS, content)

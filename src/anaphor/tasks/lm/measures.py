@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors.numpy import save_file
 
-from anaphor.data.files import split_lines
+from anaphor.data.files import default_permissions, split_lines
 from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.metrics.result import LossResult, LossTotal, Tally, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
@@ -109,5 +109,6 @@ def save_losses(experiment: LanguageModelExperiment, folder: Path, split: str) -
     if not isinstance(experiment, StreamExperiment):
         return {}
     losses, _ = score_tokens(experiment, split)
-    save_file({"losses": losses, "lines": number_lines(experiment, split)}, folder / LOSSES)
+    with default_permissions(folder / LOSSES) as file:
+        save_file({"losses": losses, "lines": number_lines(experiment, split)}, file)
     return {"losses": LOSSES}
