@@ -42,6 +42,9 @@ SYNONYMS = {
 }
 """Names of options in other programs, without hyphens, and ours."""
 
+MEANT_WITHOUT_FLAG = ("prompt", "image")
+"""Options whose value is often written without the flag."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
@@ -246,11 +249,11 @@ def _name(kind: Any) -> str:
 
 
 def _explain_loose(named: dict[str, Flag], words: Sequence[str], loose: str) -> str:
-    """What to say of a word too many behind a flag that takes one value or none."""
+    """What to say of a word too many: the flag that it may belong to, or how many values the flag before it takes."""
     place = list(words).index(loose)
     before = [word.partition("=")[0] for word in words[:place] if word.startswith("--")]
     if not before or place < 2:
-        return ""
+        return next((f": did you mean --{name} {loose!r}?" for name in MEANT_WITHOUT_FLAG if name in named), "")
     flag = named.get(before[-1][2:].replace("_", "-"))
     return f": {before[-1]} takes {'one' if flag is not None and not flag.is_switch else 'no'} value"
 

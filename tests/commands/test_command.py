@@ -75,6 +75,7 @@ def test_help_comes_from_field_docstrings(capsys):
         (["evaluate", "--beam", "1", "3", "nowhere"], "unexpected argument 'nowhere': --beam takes one value"),
         (["evaluate", "nowhere", "--split", "valid", "test", "--beam", "1"], "--split takes one value"),
         (["evaluate", "nowhere", "3", "--beam", "1"], "unexpected argument '3'"),
+        (["generate", "nowhere", "a b"], "unexpected argument 'a b': did you mean --prompt 'a b'?"),
         (["evaluate", "nowhere", "--json", "3"], "unexpected argument '3': --json takes no value"),
         (["models", "--import"], "--import needs a value"),
         (["models", "--max-file-bytes", "much"], "max_file_bytes='much': it must be a number of bytes"),

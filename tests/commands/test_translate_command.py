@@ -288,7 +288,10 @@ def test_a_run_can_be_scored_by_another_search(runs, capsys):
     assert found[0]["loss"] == found[1]["loss"]
     assert ("beam:1|penalty:1" in found[0]["signature"], "beam:3|penalty:2" in found[1]["signature"]) == (True, True)
     assert main(["evaluate", str(runs["language"]), "--beam", "3", "--device", "cpu"]) == 2
-    assert "--beam is for runs of `train translate`" in capsys.readouterr().err
+    assert "--beam is for runs of `train translate`;" in capsys.readouterr().err
+    assert main(["evaluate", str(runs["copy"]), "--data", "reverse", "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert "--data is for runs of `train lm` or `train images` or `train classify`; " in error
 
 
 def test_pairs_that_were_left_out_were_not_learnt(little):

@@ -103,10 +103,10 @@ def test_the_direction_of_a_folder_is_never_guessed(tmp_path):
     write(tmp_path, train_fr="un chien\nun chat\n")
     for said in ({}, {"source": "fr"}):
         message = refusal(lambda said=said: open_pairs(str(tmp_path), **said), ConfigError)
-        assert "has de, en, fr: give both the source and the target" in message
+        assert "has de, en, fr: give both --source and --target" in message
     assert open_pairs(str(tmp_path), "fr", "en").rows("train").values[0] == ("un chien", "a dog")
     (tmp_path / "train.fr").unlink()
-    assert "has de, en: give the source" in refusal(lambda: open_pairs(str(tmp_path)), ConfigError)
+    assert "has de, en: give --source or --target" in refusal(lambda: open_pairs(str(tmp_path)), ConfigError)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,7 @@ def test_two_files_are_compared_whole_and_must_be_long_enough(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"x\n" * 96 + b"\n" + b"x\n" * 3)
     assert f"line 97 of {tmp_path}/b.txt is empty" in refusal(lambda: open_pairs(name).rows("test").values)
     assert len(open_pairs(name).rows("train").values) == 90
+    assert f"{tmp_path}/b.txt is one file: " in refusal(lambda: open_pairs(f"{tmp_path}/b.txt"))
     (tmp_path / "b.txt").unlink()
     assert f"means two files, but there is no file {tmp_path}/b.txt" in refusal(lambda: open_pairs(name))
 
@@ -200,10 +201,10 @@ def test_an_empty_line_is_refused_on_one_side_and_counted_on_both(tmp_path):
     assert message.startswith(f"line 2 of {tmp_path}/test.de is empty")
 
 
-@pytest.mark.parametrize("text", ["", "\n", " \n\n"])
-def test_files_without_sentences_are_refused(tmp_path, text):
+@pytest.mark.parametrize(("text", "message"), [("", "is empty"), *[(t, "hold no sentences") for t in ("\n", " \n\n")]])
+def test_files_without_sentences_are_refused(tmp_path, text, message):
     pairs = little(tmp_path, test_en=text, test_de=text)
-    assert "hold no sentences" in refusal(lambda: pairs.rows("test").values)
+    assert message in refusal(lambda: pairs.rows("test").values)
 
 
 @pytest.mark.parametrize(

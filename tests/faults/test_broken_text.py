@@ -161,7 +161,11 @@ def test_what_is_broken_in_valid_is_found_before_the_first_step(tmp_path, train)
 
 @pytest.mark.parametrize(
     ("texts", "words"),
-    [({"train": GOOD}, "has no valid split"), ({"train": GOOD, "valid": GOOD}, "has no test split")],
+    [
+        ({"train": GOOD}, "has no valid split"),
+        ({"train": GOOD, "valid": GOOD}, "has no test split"),
+        ({"train": GOOD, "valid": GOOD, "test": b""}, "test.txt is empty; use --no-test"),
+    ],
 )
 def test_a_missing_split_is_found_before_the_first_step(tmp_path, train, texts, words):
     assert words in train(folder(tmp_path, **texts))

@@ -120,7 +120,13 @@ def test_predictions_have_labels_and_probabilities(trained, capsys):
     assert [row["text"] for row in rows] == ["a red house", "a very very blue house"]
     assert all(sum(row["probabilities"].values()) == pytest.approx(1) for row in rows)
     assert main(["predict", str(out), "red", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.startswith("warm ")
+    captured = capsys.readouterr()
+    assert captured.out.startswith("warm ")
+    assert captured.err == ""
+    assert main(["predict", str(out), "red zebra", "a quagga", "zebra", "--device", "cpu", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)) == 3
+    assert captured.err == "anaphor: not in the vocabulary, replaced by <unk>: zebra, quagga\n"
     assert main(["predict", str(out), "red", " ", "--device", "cpu"]) == 2
     assert "text 2 is empty" in capsys.readouterr().err
 

@@ -72,7 +72,8 @@ def parse_task_options(
         flag = word[2:].partition("=")[0].removeprefix("no-")
         others = [other for other in TASKS if flag in _flag_names(_own_options(verb, TASKS[other]))]
         if word.startswith("--") and flag not in known and others:
-            raise ConfigError(f"--{flag} is for runs of `train {others[0]}`; {folder} is one of `train {task.name}`")
+            able = " or ".join(f"`train {other}`" for other in others)
+            raise ConfigError(f"--{flag} is for runs of {able}; {folder} is one of `train {task.name}`")
     return task, parse(kind, words, program=program)
 
 

@@ -15,6 +15,7 @@ from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, 
 from anaphor.cli.table import check_texts, for_terminal, read_lines
 from anaphor.config import create_folder
 from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.tasks import describe_unknown_words, list_some
 from anaphor.tasks.translate.verbs import align, plain_alignment, write_alignment
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from anaphor.generate import Beam, Hypothesis
     from anaphor.inspect.alignment import Alignment
     from anaphor.tasks.translate.experiment import TranslationExperiment
-
-LISTED = 5  # unknown words and sentences that a warning lists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,21 +191,9 @@ def _warn(
     texts: Sequence[str], ids: Sequence[list[int]], found: Sequence[list[Hypothesis]], tokenizer: Tokenizer
 ) -> None:
     """One line about all unknown words, and one about all translations that reached their maximum length."""
-    from anaphor.data.tokenizer import UNKNOWN
-
-    unknown = dict.fromkeys(
-        part
-        for text, tokens in zip(texts, ids, strict=True)
-        if tokenizer.unknown in tokens
-        for part in tokenizer.find_unknown(text)
-    )
-    if unknown:
-        warn(f"not in the vocabulary, replaced by {UNKNOWN}: {_list_some(list(unknown))}")
+    with_unknown = [text for text, tokens in zip(texts, ids, strict=True) if tokenizer.unknown in tokens]
+    for line in describe_unknown_words(with_unknown, tokenizer):
+        warn(line)
     cut = [str(number) for number, hypotheses in enumerate(found, 1) if hypotheses and not hypotheses[0].finished]
     if cut:
-        warn(f"cut at the maximum length: translation of sentence {_list_some(cut)}")
-
-
-def _list_some(words: Sequence[str]) -> str:
-    more = len(words) - LISTED
-    return ", ".join(words[:LISTED]) + (f" and {more:,} more" if more > 0 else "")
+        warn(f"cut at the maximum length: translation of sentence {list_some(cut)}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from anaphor.config import look_up
-from anaphor.data.files import ADVICE_FOR_TEXT, File, decode_text, split_lines
+from anaphor.data.files import ADVICE_FOR_TEXT, File, StoredFile, decode_text, split_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
@@ -147,6 +147,13 @@ class SplitFiles(Dataset):
         self.name, self.columns, self.languages = name, columns, languages
         self.files = {split: files if isinstance(files, tuple) else (files,) for split, files in files.items()}
         self.splits = tuple(split for split in SPLITS if split in files)
+
+    def check_split(self, split: str) -> str:
+        known = super().check_split(split)
+        for file in self.files[known]:  # by its size: test is not read before training has ended
+            if isinstance(file, StoredFile) and file.is_empty():
+                raise DataError(f"{file} is empty")
+        return known
 
     def read(self, split: str, column: str | None = None) -> bytes:
         return self._file(split, column).read()

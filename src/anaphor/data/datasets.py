@@ -283,6 +283,8 @@ def _open_pair_path(name: str, source: str | None, target: str | None, optional:
     if len(halves) == 1 and any(half.is_file() for half in halves[0]):
         missing = next(half for half in halves[0] if not half.is_file())
         raise DataError(f"{name!r} means two files, but there is no file {missing}")
+    if not optional and os.path.isfile(path):
+        raise DataError(f"{name} is one file: sentence pairs are two files A,B with aligned lines, or a folder")
     return None
 
 
@@ -306,7 +308,7 @@ def _direction(name: str, languages: tuple[str, ...], source: str | None, target
     if source is not None and target is not None:
         return source, target
     if len(languages) > 2:
-        raise ConfigError(f"{name} has {', '.join(languages)}: give both the source and the target language")
+        raise ConfigError(f"{name} has {', '.join(languages)}: give both --source and --target")
     first, second = languages
     return (second, first) if source == second or target == first else (first, second)
 
@@ -326,7 +328,7 @@ def _pair_folder(
     languages = tuple(sorted(by_language))
     is_given = source is not None or target is not None
     if not is_given and len(languages) == 2 and languages not in (PAIR_COLUMNS, ("src", "tgt"), ("src", "trg")):
-        raise ConfigError(f"{path} has {', '.join(languages)}: give the source or the target language")
+        raise ConfigError(f"{path} has {', '.join(languages)}: give --source or --target")
     direction = _direction(str(path), languages, source, target)
     columns = [by_language[language] for language in direction]
     files = {}

@@ -147,6 +147,10 @@ class StoredFile:
             write_cache(note, inner.encode())
         return inner
 
+    def is_empty(self) -> bool:
+        """Whether it has no bytes, which needs no reading. A file that is not there is not empty."""
+        return self.path.is_file() and self.path.stat().st_size == 0
+
     def __str__(self) -> str:
         return str(self.path)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anaphor.data.dataset import SPLITS, TRAIN, Dataset, Rows, encode_lines
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, count_noun
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -258,9 +258,10 @@ def hold_out(
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         if len(members) <= len(shares):
+            found = count_noun(len(members), unit.removesuffix("s"))
             raise DataError(
-                f"{where} has {len(members)} {unit} of class {classes[label]}, too few to be split into "
-                f"{', '.join(parts)}: give at least {len(shares) + 1}"
+                f"{where} has {found} of class {classes[label]}, too few to be split into {', '.join(parts)}: "
+                f"give at least {len(shares) + 1}"
             )
         # The raw stream of PCG64 is the same in every version of NumPy, that of `permutation` is not.
         order = members[np.argsort(np.random.PCG64([seed, int(label)]).random_raw(len(members)), kind="stable")]

@@ -310,7 +310,7 @@ class Byte(Tokenizer):
     @classmethod
     def train(cls, text: str, size: int | None = None) -> Self:
         if size not in (None, 256):
-            raise ConfigError(f"size={size}: a byte tokenizer has exactly 256 tokens")
+            raise ConfigError(f"vocabulary={size}: a byte tokenizer has exactly 256 tokens")
         return cls()
 
     @classmethod

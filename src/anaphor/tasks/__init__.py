@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import Metric, format_perplexity, format_values
+
+if TYPE_CHECKING:
+    from anaphor.data.tokenizer import Tokenizer
 
 LOSS = Metric("loss", "min", "loss", "nats per token", digits=4, minimum=0.0)
 PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss", minimum=1.0)
@@ -30,6 +33,7 @@ REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
 }
 """`RunSpec.replaced` of a stack of layers: what a flag says of all replaces what a file says of each."""
 WORST = 5  # classes that `describe_classes` names
+LISTED = 5  # unknown words and sentences that a warning lists
 
 
 def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
@@ -63,6 +67,20 @@ def describe_overlap(result: Mapping[str, Any]) -> list[str]:
     overlap = result["overlap"]
     count = count_noun(overlap["test"], overlap["unit"].removesuffix("s"))
     return [f"test/train overlap: {overlap['in_train']:,} of {count}"]
+
+
+def describe_unknown_words(texts: Sequence[str], tokenizer: Tokenizer) -> list[str]:
+    """A warning that names the words of texts that are not in the vocabulary, where there are any."""
+    words = list(dict.fromkeys(word for text in texts for word in tokenizer.find_unknown(text)))
+    if not words or tokenizer.unknown is None:
+        return []
+    return [f"not in the vocabulary, replaced by {tokenizer.tokens[tokenizer.unknown]}: {list_some(words)}"]
+
+
+def list_some(words: Sequence[str]) -> str:
+    """The first words of a list, and how many more there are."""
+    more = len(words) - LISTED
+    return ", ".join(words[:LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def describe_mostly_unknown(

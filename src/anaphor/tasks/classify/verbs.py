@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.tasks import format_size, join_layers
+from anaphor.tasks import describe_unknown_words, format_size, join_layers
 from anaphor.tasks.classify import BAG_OF_WORDS, describe
 from anaphor.training.spec import ModelRow
 
@@ -51,6 +51,8 @@ class PredictOptions:
         self, experiment: ClassifyExperiment, warn: Callable[[str], None]
     ) -> tuple[list[dict[str, Any]], list[str]]:
         rows = experiment.predict(self.texts)
+        for line in describe_unknown_words(self.texts, experiment.tokenizer):
+            warn(line)
         return rows, [f"{row['label']} {row['probabilities'][row['label']]:.4f}  {row['text']}" for row in rows]
 
 

@@ -49,7 +49,7 @@ class LanguageData(DataSection):
     tokenizer: str = "word"
     """Tokenizer: word, treebank, character, byte or bpe."""
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizers word, treebank and bpe."""
+    """Vocabulary size of the tokenizers word, treebank, character and bpe."""
     batching: str = "stream"
     """Batches: stream (one text in rows, segment after segment) or padded (examples separated by blank lines)."""
 

@@ -51,7 +51,7 @@ class TranslationData(DataSection):
     tokenizer: str = "word"
     """Tokenizer: word, treebank, character, byte or bpe."""
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizers word, treebank and bpe."""
+    """Vocabulary size of the tokenizers word, treebank, character and bpe."""
     joint: bool = False
     """Joint vocabulary: one tokenizer for both languages."""
     max_length: int | None = None
