@@ -226,7 +226,6 @@ def test_an_error_of_the_gpu_that_a_kernel_of_ours_only_reports_is_raised(monkey
 
 
 def test_missing_memory_is_no_failure_of_a_kernel(monkeypatch):
-    """Without kernels a model needs more memory, not less."""
     monkeypatch.setattr(layers, "_sum_rows", too_large)
     losses = fail_from(monkeypatch, 1)
     with pytest.raises(Exception, match="out of memory"):
