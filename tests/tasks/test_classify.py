@@ -14,7 +14,7 @@ from anaphor.cli.main import main
 from anaphor.data import InMemory
 from anaphor.data.dataset import LABELED_COLUMNS
 from anaphor.data.negation import Negation
-from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError, Diverged
 from anaphor.evaluation import progress_listener
 from anaphor.metrics.result import training_metric
 from anaphor.models.presets import build_text_encoder
@@ -91,6 +91,11 @@ def test_the_confusion_matrix_is_of_the_final_scores_without_another_pass(tmp_pa
     result, _ = execute(ClassifyRunSpec(**SMALL, steps=4, eval_every=2), tmp_path / "run", test=False)
     assert passes == [30, 4, 30, 4, 30]  # twice validation with its samples, and the best weights
     assert drawn == [result["valid"]["confusion"]["counts"]]
+
+
+def test_a_ruined_model_has_diverged_however_finite_its_loss_is(tmp_path):
+    with pytest.raises(Diverged, match="too large to be a loss"):
+        execute(ClassifyRunSpec(**SMALL, steps=4, lr=1e30), tmp_path / "run", test=False)
 
 
 def test_a_small_model_learns_and_its_result_has_all_scores(trained):

@@ -14,7 +14,7 @@ import forked
 from anaphor import load_run, register_dataset
 from anaphor.cli.main import main
 from anaphor.data import InMemoryImages
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, Diverged
 from anaphor.metrics.accuracy import calibration_error, score_classes
 from anaphor.studies.cell import data_digests
 from anaphor.tasks import ACCURACY
@@ -73,6 +73,11 @@ def trained(tmp_path_factory):
     registry.DATASETS._entries = entries
     assert code == 0
     return out, result
+
+
+def test_a_ruined_model_has_diverged_however_finite_its_loss_is(tmp_path):
+    with pytest.raises(Diverged, match="too large to be a loss"):
+        execute(ImageRunSpec(**SMALL, steps=4, lr=1e5), tmp_path / "run", test=False)
 
 
 def test_a_small_model_learns_and_its_result_has_all_scores(trained):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,6 +23,8 @@ from anaphor.metrics.result import Result
 from anaphor.mixers.base import use_threads
 from anaphor.training.spec import DEVICES, RunSpec
 
+LARGEST_CROSS_ENTROPY = math.log(sys.float_info.max)
+"""`largest_loss` of tasks that predict classes or tokens: the perplexity of a larger one is no number."""
 MAX_THREADS = 1024
 
 

@@ -28,7 +28,7 @@ from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
-from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.finetune import adopt_model, load_initial, prepare
 from anaphor.training.run_folder import RunFolder, resolve_data_path
 
@@ -78,6 +78,7 @@ class ClassifyExperiment(Experiment):
 
     spec: ClassifyRunSpec
     model: TextEncoder | BagOfWords
+    largest_loss = LARGEST_CROSS_ENTROPY
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from anaphor.models import ImageClassifier
 from anaphor.models.head import soft_cross_entropy
 from anaphor.tasks import TOP5, resolve_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
-from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
 
@@ -99,6 +99,7 @@ class ImageExperiment(Experiment):
 
     spec: ImageRunSpec
     model: ImageClassifier
+    largest_loss = LARGEST_CROSS_ENTROPY
 
     def __init__(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +36,7 @@ from anaphor.tasks.lm import (
     adopt_language_model,
 )
 from anaphor.tasks.lm.protocol import ActivationRegularization, Protocol, Split, resolve_carry
-from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
 
@@ -53,7 +51,7 @@ class LanguageModelExperiment(Experiment):
 
     spec: LanguageRunSpec
     model: LanguageModel
-    largest_loss = math.log(sys.float_info.max)  # the perplexity of a larger one is no number
+    largest_loss = LARGEST_CROSS_ENTROPY
 
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +34,7 @@ from anaphor.models.head import IGNORE_INDEX, Head, loss_by_kernels, smoothed_cr
 from anaphor.registry import DATASETS
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
-from anaphor.training.experiment import Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.run_folder import resolve_data_path
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class TranslationExperiment(Experiment):
 
     spec: TranslationRunSpec
     model: Seq2Seq
-    largest_loss = math.log(sys.float_info.max)  # the perplexity of a larger one is no number
+    largest_loss = LARGEST_CROSS_ENTROPY
     tokenize = "13a"
     """How BLEU splits text into words."""
 
