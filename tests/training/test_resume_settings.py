@@ -72,6 +72,11 @@ def test_another_name_of_the_same_dtype_is_no_difference(run, capsys):
     assert warnings_of(capsys, [*RESUME, "--dtype", "float32"]) == []
 
 
+def test_another_default_dtype_of_torch_is_refused(run, capsys):
+    torch.set_default_dtype(torch.float64)  # weights are made with it, and it decides what is computed
+    assert error_of(capsys, RESUME) == refused("dtype was float32 and is float64")
+
+
 def test_another_device_is_refused_and_accepted_by_force(run, capsys):
     """As if the run had been trained on a GPU so far."""
     saved = checkpoint.read(run.checkpoints / "step-2")

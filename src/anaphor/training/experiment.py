@@ -162,9 +162,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Precision of the computation: auto is float32 on a CPU, where bfloat16 is far slower."""
+    """Precision of the computation: auto is float32 on a CPU, where bfloat16 is far slower. A program that has set
+    another default dtype of torch has weights of that one in place of float32."""
     half = name == "bfloat16" or (name == "auto" and device.type == "cuda")
-    return torch.bfloat16 if half else torch.float32
+    return torch.bfloat16 if half else torch.get_default_dtype()
 
 
 def autocast_of(name: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
