@@ -179,6 +179,12 @@ def test_runs_that_cannot_be_compared_are_a_line_of_the_report(folder):
     assert not any(str(folder) in line for line in built.left_out)
 
 
+def test_what_a_run_cannot_show_is_named_once(folder):
+    built = build_report([folder / "lstm", folder / "images"], ask=partial(answer, cache=Cache()), text="the cat")
+    (line,) = [line for line in built.left_out if "inside" in line]
+    assert line.startswith("the inside of images: ")
+
+
 def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no run in"):
         build_report([tmp_path])

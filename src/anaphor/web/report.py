@@ -273,7 +273,7 @@ class _Models:
             found: dict[str, Any] = round_numbers(self.ask({"verb": verb, **body, **runs}))
         except AnaphorError as error:
             line = without_paths(str(error), {path: self.names[key] for key, path in paths.items()})
-            self.left_out.append(f"{what} of {', '.join(self.names[key] for key in paths)}: {line}")
+            self.left_out.append(f"{self._of_runs(what, body)}: {line}")
             return None
         return found
 
@@ -281,13 +281,16 @@ class _Models:
         """The answer, embedded if it fits."""
         found = self._ask(verb, body, what)
         if found is not None and not self.answers.add(post_key(f"/api/{verb}", body), found):
-            self.left_out.append(f"{what}: {TOO_LARGE}")
+            self.left_out.append(f"{self._of_runs(what, body)}: {TOO_LARGE}")
             return None
         return found
 
+    def _of_runs(self, what: str, body: Mapping[str, Any]) -> str:
+        return f"{what} of {', '.join(self.names[key] for key in body.get('runs', [body.get('run')]))}"
+
     def _look(self, key: str, source: Mapping[str, Any]) -> dict[str, Any] | None:
         """An input from inside, with the maps that fit."""
-        what = f"the inside of {self.names[key]}"
+        what = "the inside"
         found = self._post("look", {"run": key, **source}, what)
         if found is None:
             return None
