@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -199,6 +200,20 @@ def test_a_gpu_without_memory_is_one_line(error, detail, monkeypatch, capsys):
     monkeypatch.setattr("anaphor.cli.main.dispatch", fail)
     assert main(["train", "lm"]) == 1
     line = f"anaphor: the GPU is out of memory{detail}: use a smaller batch or model, or --device cpu\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(
+    ("fill", "size"),
+    [
+        (lambda: torch.empty(1 << 50, dtype=torch.uint8), "1125899906842624 bytes"),
+        (lambda: np.empty(1 << 50, np.uint8), "1.00 PiB"),
+    ],
+)
+def test_a_machine_without_memory_is_one_line(fill, size, monkeypatch, capsys):
+    monkeypatch.setattr("anaphor.cli.main.dispatch", lambda words: fill())
+    assert main(["train", "lm"]) == 1
+    line = f"anaphor: this machine is out of memory (tried to allocate {size}): use a smaller batch or model\n"
     assert capsys.readouterr().err == line
 
 

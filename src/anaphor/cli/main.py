@@ -70,14 +70,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run_command(words: list[str]) -> int:
-    """Our errors, and a GPU without memory, as one line and an exit code."""
+    """Our errors, and a GPU or a machine without memory, as one line and an exit code."""
     try:
         refuse_broken(words)
         return dispatch(words)
     except AnaphorError as error:
         print_error(str(error))
         return error.exit_code
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if (line := describe_missing_memory(error)) is None:
             raise
         print_error(line)
@@ -87,8 +87,12 @@ def run_command(words: list[str]) -> int:
         return 130
 
 
-def describe_missing_memory(error: RuntimeError) -> str | None:
-    """What to say where a GPU has no memory left; None for other errors."""
+def describe_missing_memory(error: RuntimeError | MemoryError) -> str | None:
+    """What to say where a GPU or this machine has no memory left; None for other errors."""
+    size = re.search(r"(?:[Tt]ried|Unable) to allocate ([\d.]+ \w+)", str(error))
+    detail = f" (tried to allocate {size[1]})" if size else ""
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error):
+        return f"this machine is out of memory{detail}: use a smaller batch or model"
     if "torch" not in sys.modules:
         return None
 
@@ -96,8 +100,6 @@ def describe_missing_memory(error: RuntimeError) -> str | None:
 
     if not is_out_of_memory(error):
         return None
-    size = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
-    detail = f" (tried to allocate {size[1]})" if size else ""
     return f"the GPU is out of memory{detail}: use a smaller batch or model, or --device cpu"
 
 
