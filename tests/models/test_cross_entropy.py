@@ -227,3 +227,15 @@ def test_autocast_stays_close_to_single_precision():
     torch.testing.assert_close(reduced, exact, rtol=2e-2, atol=0)
     reduced.backward()
     assert features.grad.isfinite().all()
+
+
+def test_a_narrow_head_is_scored_in_short_chunks_with_the_same_losses(monkeypatch):
+    torch.manual_seed(0)
+    head = Head(8, 20_000, bias=True, tied_to=None)
+    features, targets = torch.randn(2, 60, 8), torch.randint(0, 20_000, (2, 60))
+    tokens, forward = [], Head.forward
+    monkeypatch.setattr(Head, "forward", lambda self, x: tokens.append(len(x)) or forward(self, x))
+    losses = token_losses(features, head, targets)
+    whole = token_losses(features, head, targets, logits_per_chunk=8_000_000)
+    assert tokens == [50, 50, 20, 120]
+    torch.testing.assert_close(losses, whole)
