@@ -85,8 +85,8 @@ def test_words_that_the_model_does_not_know_are_counted(scored):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "the text is missing: give sentences behind the run, or a file with --file (- is standard input)"),
-        (["cat", "--file", "sentences.txt"], "give sentences behind the run, or a file with --file, but not both"),
+        ([], "the text is missing: give texts behind the run, or a file with --file (- is standard input)"),
+        (["cat", "--file", "sentences.txt"], "give texts behind the run, or a file with --file, but not both"),
         (["--file", "nowhere.txt"], "nowhere.txt"),
     ],
 )

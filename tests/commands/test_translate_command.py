@@ -187,8 +187,8 @@ def test_layers_can_be_chosen(runs, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{copy}"], "the text is missing: give sentences behind the run, or a file with --file (- is standard input)"),
-        (["{copy}", "a", "--file", "f"], "give sentences behind the run, or a file with --file, but not both"),
+        (["{copy}"], "the text is missing: give texts behind the run, or a file with --file (- is standard input)"),
+        (["{copy}", "a", "--file", "f"], "give texts behind the run, or a file with --file, but not both"),
         (
             ["{copy}", "--ensemble", "{other}", "a b"],
             "--ensemble takes all values behind it, so write the sentences before it, or name a file with",

@@ -136,6 +136,20 @@ def test_predictions_have_labels_and_probabilities(trained, capsys):
     assert "text 2 is empty" in capsys.readouterr().err
 
 
+def test_texts_of_a_file_are_predicted_line_by_line(trained, tmp_path, capsys):
+    out, _ = trained
+    file = tmp_path / "texts.txt"
+    file.write_text("a red house\na very very blue house\n")
+    command = ["predict", str(out), "--device", "cpu", "--json"]
+    assert main([*command, "a red house", "a very very blue house"]) == 0
+    given = capsys.readouterr().out
+    assert main([*command, "--file", str(file)]) == 0
+    assert capsys.readouterr().out == given
+    for wrong in ([], ["red", "--file", str(file)]):
+        assert main([*command, *wrong]) == 2
+        assert "--file" in capsys.readouterr().err
+
+
 def test_a_prediction_does_not_depend_on_the_other_texts(trained):
     run = load_run(trained[0], device="cpu")
     texts = ["a red house", "a " + "very " * 40 + "blue house", "gray"]

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import tyro
 
-from anaphor.cli.table import read_lines
 from anaphor.config import look_up
+from anaphor.data.files import read_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.flags import parse
 from anaphor.metrics.bleu import TOKENIZERS

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.cli.run_options import RunOptions, import_torch, load_experiment, parse_options, warn
-from anaphor.cli.table import for_terminal, read_lines
+from anaphor.cli.table import for_terminal
 from anaphor.config import check_at_least_one
+from anaphor.data.files import read_lines
 from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.lm import describe_unknown
 from anaphor.training.spec import check_seed

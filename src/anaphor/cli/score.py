@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
-from anaphor.cli.table import check_texts, print_line, read_lines
+from anaphor.cli.table import print_line
 from anaphor.config import finite
+from anaphor.data.files import read_lines
 from anaphor.errors import count_noun
-from anaphor.tasks import LOSS, PERPLEXITY, format_text_values
+from anaphor.tasks import LOSS, PERPLEXITY, check_texts, format_text_values
 from anaphor.tasks.lm import describe_unknown
 
 if TYPE_CHECKING:

@@ -1,15 +1,10 @@
-"""What commands print and read: tables and lines as wide as the terminal, and in a file or a pipe, which has no width,
-whole; and the lines that a command is given."""
+"""What commands print: tables and lines as wide as the terminal, and in a file or a pipe, which has no width, whole."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
-
-from anaphor.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -50,20 +45,3 @@ def for_terminal(text: str, stream: TextIO | None) -> str:
 
 def _ends_at_a_terminal() -> bool:
     return sys.stdout is None or sys.stdout.isatty()
-
-
-def check_texts(texts: Sequence[str], file: Path | None) -> None:
-    """Raise where a command is given no text, or sentences and a file."""
-    ways = "give sentences behind the run, or a file with --file"
-    if not texts and file is None:
-        raise ConfigError(f"the text is missing: {ways} (- is standard input)")
-    if texts and file is not None:
-        raise ConfigError(f"{ways}, but not both")
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines of a file, or of standard input where the file is called `-`."""
-    from anaphor.data.files import ADVICE_FOR_TEXT, StoredFile, decode_text, split_lines
-
-    raw = sys.stdin.buffer.read() if str(path) == "-" else StoredFile(path).read()
-    return split_lines(decode_text(raw, str(path), advice=ADVICE_FOR_TEXT))

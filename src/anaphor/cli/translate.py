@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
-from anaphor.cli.table import check_texts, for_terminal, read_lines
+from anaphor.cli.table import for_terminal
 from anaphor.config import create_folder
+from anaphor.data.files import read_lines
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.tasks import describe_unknown_words, list_some
+from anaphor.tasks import check_texts, describe_unknown_words, list_some
 from anaphor.tasks.translate.verbs import align, plain_alignment, write_alignment
 
 if TYPE_CHECKING:

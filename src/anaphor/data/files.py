@@ -9,6 +9,7 @@ import io
 import os
 import re
 import stat
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -209,6 +210,12 @@ def decode_text(raw: bytes, where: str, offset: int = 0, advice: str = ADVICE) -
 def split_lines(text: str) -> list[str]:
     """Lines of a text, the last one with or without its line end. Only a newline ends a line."""
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a file, or of standard input where the file is called `-`."""
+    raw = sys.stdin.buffer.read() if str(path) == "-" else StoredFile(path).read()
+    return split_lines(decode_text(raw, str(path), advice=ADVICE_FOR_TEXT))
 
 
 def split_chunks(text: str, size: int = CHUNK) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.errors import ConfigError, count_noun
@@ -135,3 +136,12 @@ def join_layers(mixers: Sequence[str]) -> str:
 
 def format_size(width: int, parameters: int) -> dict[str, str]:
     return {"width": f"{width:,}", "parameters": f"{parameters / 1e6:,.1f} M"}
+
+
+def check_texts(texts: Sequence[str], file: Path | None) -> None:
+    """Raise where a command is given no text, or texts and a file."""
+    ways = "give texts behind the run, or a file with --file"
+    if not texts and file is None:
+        raise ConfigError(f"the text is missing: {ways} (- is standard input)")
+    if texts and file is not None:
+        raise ConfigError(f"{ways}, but not both")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.tasks import describe_unknown_words, format_size, join_layers
+from anaphor.data.files import read_lines
+from anaphor.tasks import check_texts, describe_unknown_words, format_size, join_layers
 from anaphor.tasks.classify import BAG_OF_WORDS, describe
 from anaphor.training.spec import ModelRow
 
@@ -44,14 +45,20 @@ class EvaluateOptions:
 class PredictOptions:
     """Options for text classification."""
 
-    texts: Annotated[tuple[str, ...], tyro.conf.Positional]
+    texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Texts to classify."""
+    file: Path | None = None
+    """File with a text on each line; .gz is decompressed, - is standard input."""
+
+    def __post_init__(self) -> None:
+        check_texts(self.texts, self.file)
 
     def predict(
         self, experiment: ClassifyExperiment, warn: Callable[[str], None]
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        rows = experiment.predict(self.texts)
-        for line in describe_unknown_words(self.texts, experiment.tokenizer):
+        texts = self.texts if self.file is None else read_lines(self.file)
+        rows = experiment.predict(texts)
+        for line in describe_unknown_words(texts, experiment.tokenizer):
             warn(line)
         return rows, [f"{row['label']} {row['probabilities'][row['label']]:.4f}  {row['text']}" for row in rows]
 
