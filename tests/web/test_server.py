@@ -214,7 +214,7 @@ def test_a_page_that_is_closed_cancels_its_work(folder, ids, browser):
         with page.expect_response(lambda answer: "/api/job" in answer.url):
             pass
         (job,) = jobs.jobs.values()
-        page.close()
+        page.close(run_before_unload=True)  # as a user closes it: what a page does when it ends is done
         deadline = time.monotonic() + 30
         while not job.is_closed and time.monotonic() < deadline:
             served.ask("/api/runs")
