@@ -1,4 +1,5 @@
-"""What takes the place of a GPU's graphs and of its compiler's process, and of a machine that dies."""
+"""What takes the place of a GPU's graphs and of its compiler's process, and of a machine that dies; and what tests of
+sentence pairs share."""
 
 import hashlib
 import json
@@ -67,3 +68,24 @@ def compiled_kernels(script, cache):
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def assert_equal_batches(one, other):
+    """Of sentence pairs: the same pairs in the same order, with the same tokens."""
+    assert len(one) == len(other)
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine.indices == theirs.indices
+        for name in ("input_ids", "targets", "lengths", "source_ids", "source_lengths"):
+            assert torch.equal(getattr(mine, name), getattr(theirs, name))
+
+
+def decode_pairs(experiment, batches):
+    """Source and target of each pair, by its index."""
+    tokenizer, found = experiment.tokenizers.target, {}
+    for batch in batches:
+        rows = zip(batch.indices, *batch.source, batch.targets, batch.lengths, strict=True)
+        for index, source, size, target, length in rows:
+            assert target[length - 1] == tokenizer.boundary
+            sides = source[:size].tolist(), target[: length - 1].tolist()
+            found[index] = tuple(tokenizer.decode(ids) for ids in sides)
+    return found

@@ -14,7 +14,7 @@ from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment, resolve_settings
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
-from stand_ins import Interrupted, weights
+from stand_ins import Interrupted, assert_equal_batches, decode_pairs, weights
 
 WORDS = ["ein", "kleiner", "hund", "läuft", "über", "die", "grüne", "wiese"]
 PAIRS = 120
@@ -50,30 +50,10 @@ def spec_of(folder, bidirectional=2, **settings):
 BPE = {"tokenizer": "bpe", "vocabulary": 320, "bpe_dropout": 0.3}
 
 
-def assert_equal_batches(one, other):
-    assert len(one) == len(other)
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine.indices == theirs.indices
-        for name in ("input_ids", "targets", "lengths", "source_ids", "source_lengths"):
-            assert torch.equal(getattr(mine, name), getattr(theirs, name))
-
-
-def texts(experiment, batches):
-    """Source and target of each pair, by its index."""
-    tokenizer, found = experiment.tokenizers.target, {}
-    for batch in batches:
-        rows = zip(batch.indices, *batch.source, batch.targets, batch.lengths, strict=True)
-        for index, source, size, target, length in rows:
-            assert target[length - 1] == tokenizer.boundary
-            sides = source[:size].tolist(), target[: length - 1].tolist()
-            found[index] = tuple(tokenizer.decode(ids) for ids in sides)
-    return found
-
-
 def swapped(experiment, epoch):
     """The pairs of an epoch that are the other way round; all others must be as they are."""
     plain = dict(enumerate(experiment.split("train").texts))
-    found = texts(experiment, experiment.batches(epoch))
+    found = decode_pairs(experiment, experiment.batches(epoch))
     assert found.keys() == plain.keys()
     turned = {index for index, pair in found.items() if pair == plain[index][::-1]}
     assert all(found[index] == plain[index] for index in plain.keys() - turned)

@@ -15,7 +15,7 @@ from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment, resolve_settings
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
-from stand_ins import Interrupted, weights
+from stand_ins import Interrupted, assert_equal_batches, decode_pairs, weights
 
 TEXT = "ein kleiner Hund läuft über die grüne Wiese und bellt laut einen anderen Hunden hinterher"
 
@@ -46,28 +46,6 @@ def spec_of(folder, dropout=0.3, **settings):
     return TranslationRunSpec(data=str(folder), source="en", bpe_dropout=dropout, **usual | settings)
 
 
-def assert_equal_batches(one, other):
-    assert len(one) == len(other)
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine.indices == theirs.indices
-        for name in ("input_ids", "targets", "lengths", "source_ids", "source_lengths"):
-            assert torch.equal(getattr(mine, name), getattr(theirs, name))
-
-
-def texts(experiment, batches):
-    """Source and target of each pair, by its index."""
-    tokenizer, found = experiment.tokenizers.target, {}
-    for batch in batches:
-        rows = zip(batch.indices, *batch.source, batch.targets, batch.lengths, strict=True)
-        for index, source, size, target, length in rows:
-            assert target[length - 1] == tokenizer.boundary
-            found[index] = (
-                tokenizer.decode(source[:size].tolist()),
-                tokenizer.decode(target[: length - 1].tolist()),
-            )
-    return found
-
-
 # ---- batches
 
 
@@ -84,7 +62,7 @@ def test_every_pair_has_its_text_once_in_every_epoch(folder, size):
     for epoch in range(3):
         batches = experiment.batches(epoch)
         assert batches.examples == len(expected) == sum(len(batch.indices) for batch in batches)
-        assert texts(experiment, batches) == expected
+        assert decode_pairs(experiment, batches) == expected
 
 
 def test_with_a_batch_size_every_epoch_has_as_many_batches(folder):
@@ -104,7 +82,7 @@ def test_epochs_differ_and_each_is_a_function_of_the_seed(folder):
 
 def test_max_examples_limits_the_sampled_pairs_too(folder):
     experiment = build_experiment(spec_of(folder, max_examples=10))
-    assert sorted(texts(experiment, experiment.batches(1))) == list(range(10))
+    assert sorted(decode_pairs(experiment, experiment.batches(1))) == list(range(10))
 
 
 @pytest.mark.parametrize("bound", ["positions", "max_length"])
