@@ -97,3 +97,10 @@ def test_no_two_test_files_have_one_name():
     """The test runner knows them by their names alone."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_browser_tests_wait_for_elements_not_for_scripts():
+    """Our pages forbid evaluated strings. Playwright's first look is exempt, later ones fail: on a slow machine."""
+    waits = re.compile(r"\.wait_for_function\(")
+    files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    assert [name for name, text in files.items() if waits.search(text)] == []

@@ -105,7 +105,7 @@ def open_in(tab, path):
     address = path.as_uri()
     tab.goto(address)
     tab.wait_for_selector("html[data-ready=yes]", state="attached")
-    tab.wait_for_function("document.querySelector('#unit-map canvas, #matrix canvas').dataset.wide")
+    tab.wait_for_selector("#unit-map canvas[data-wide], #matrix canvas[data-wide]", state="attached")
     return address
 
 
@@ -233,6 +233,7 @@ def test_the_keyboard_reaches_tokens_and_cells(tab, tmp_path):
 
 
 def test_colours_follow_the_reader_from_light_to_dark(tab, tmp_path):
+    expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
     path, _ = written(tmp_path / "page.html", {"run": look_in("transformer")})
     address = open_in(tab, path)
 
@@ -241,19 +242,12 @@ def test_colours_follow_the_reader_from_light_to_dark(tab, tmp_path):
         return sum(map(int, re.findall(r"\d+", found)[:3]))
 
     tab.locator("#tokens .token").nth(1).click()
-    light = colour("backgroundColor", "#tokens .token[aria-selected=true]")
+    chosen = tab.locator("#tokens .token[aria-selected=true]")
+    light = chosen.evaluate("token => getComputedStyle(token).backgroundColor")
     tab.emulate_media(color_scheme="dark")
     assert colour("backgroundColor", "body") < 128 < 512 < colour("color", "body")
     # The style sheet answers at once, the script only when the browser has told it of the change.
-    tab.wait_for_function(
-        """light => {
-            const token = document.querySelector("#tokens .token[aria-selected=true]");
-            const found = getComputedStyle(token).backgroundColor;
-            return found.match(/[0-9]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) !== light;
-        }""",
-        arg=light,
-    )
-    assert colour("backgroundColor", "#tokens .token[aria-selected=true]") != light
+    expect(chosen).not_to_have_css("background-color", light)
     undisturbed(tab, address)
 
 

@@ -203,5 +203,5 @@ def test_gpt_nano_is_traced_and_opened_within_seconds(opened):
     assert time.perf_counter() - start < 5
     tab = opened(graph)
     assert tab.locator(".node").count() == len(graph)
-    tab.wait_for_function("document.querySelectorAll('.node image').length > 60")
+    tab.locator(".node image").nth(60).wait_for(state="attached")
     tab.keyboard.press("Tab")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from playwright.sync_api import expect
 
 import anaphor
 from anaphor.cli.main import main
@@ -16,6 +15,7 @@ from anaphor.web.catalog import make_id
 from web.planted import LINE, PLANTED, train_planted
 from web.serving import serving
 
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 PATIENCE = 30_000
 """Milliseconds for an answer of the worker, which loads torch first: on a busy machine that takes a while."""
 SENTENCE = "the cat saw <script>alert(1)</script> on the log"
