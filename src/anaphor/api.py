@@ -12,7 +12,7 @@ from anaphor.cli.progress import Bar, SecondBar
 from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
-from anaphor.registry import TASKS, import_file
+from anaphor.registry import TASKS, import_file, suggest_imports
 from anaphor.training.load import Run, checks_arguments, load_run
 from anaphor.training.run import SAVE_MINUTES, execute
 from anaphor.training.run_folder import RunFolder, check_handling
@@ -46,11 +46,12 @@ def train(
     """
     start = time.monotonic()
     files = [import_file(path) for path in imports]
-    definition: TaskDefinition = look_up(TASKS, task, "task")
-    check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
-    spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
-    folder = Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}" if out is None else Path(out)
     with ExitStack() as stack:
+        stack.enter_context(suggest_imports(config))
+        definition: TaskDefinition = look_up(TASKS, task, "task")
+        check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
+        spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
+        folder = Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}" if out is None else Path(out)
         if callback is None and progress:
             bar = stack.enter_context(Bar("training", definition))
             stack.enter_context(progress_listener(SecondBar(bar)))

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, UnknownName
 
 Spec = TypeVar("Spec")
 Value = TypeVar("Value")
@@ -56,7 +56,7 @@ def look_up(table: Mapping[str, Value], name: str, what: str) -> Value:
     """The entry of that name, or an error that lists the known names."""
     if isinstance(name, str) and name in table:
         return table[name]
-    raise ConfigError(f"unknown {what} {name!r}{nearest(name, table)} (known: {', '.join(sorted(table))})")
+    raise UnknownName(f"unknown {what} {name!r}{nearest(name, table)} (known: {', '.join(sorted(table))})", name)
 
 
 def check_fields(kind: type, given: Iterable[str], where: str | None = None) -> None:

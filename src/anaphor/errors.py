@@ -52,6 +52,14 @@ class ConfigError(AnaphorError):
     """A setting, a name or a shape that cannot work."""
 
 
+class UnknownName(ConfigError):
+    """A name that no part has: of a model, a data set, an optimizer, or the like."""
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class DataError(AnaphorError):
     """A data set or a file that is missing or broken."""
 

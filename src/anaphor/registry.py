@@ -22,8 +22,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import user_path
-from anaphor.errors import AnaphorError, ConfigError
+from anaphor.config import read_mapping, user_path
+from anaphor.errors import AnaphorError, ConfigError, UnknownName
 
 PLUGINS = "anaphor.plugins"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -202,11 +202,37 @@ def register_optimizer(name: str, optimizer: Any) -> None:
 
 def files_used_by(task: str, settings: Mapping[str, Any]) -> list[ImportedFile]:
     """The imported files whose parts a run uses: its task, or names among the values of its settings."""
-    values = [item for value in settings.values() for item in (value if isinstance(value, tuple) else (value,))]
-    names = {task, *(value for value in values if isinstance(value, str))}
+    names = {task, *_names(settings)}
     tables = (MIXERS, TASKS, DATASETS, OPTIMIZERS, *PRESETS.values())
     paths = {table.origin(name) for table in tables for name in names}
     return [IMPORTED[path] for path in IMPORTED if path in paths]
+
+
+def _names(settings: Mapping[str, Any]) -> set[str]:
+    """The names among the values of settings, also of those in lists."""
+    values = [item for value in settings.values() for item in (value if isinstance(value, list | tuple) else (value,))]
+    return {value for value in values if isinstance(value, str)}
+
+
+@contextmanager
+def suggest_imports(config: Path | str | None) -> Iterator[None]:
+    """Where a run's spec file is given as settings of another run and names an unknown part, the error inside the block
+    names the user's files that the run was trained with."""
+    try:
+        yield
+    except UnknownName as error:
+        document = {} if config is None else read_mapping(Path(config))
+        recorded = document.get("imports")
+        entries = [entry for entry in recorded if isinstance(entry, dict)] if isinstance(recorded, list) else []
+        imported = {path.name for path in IMPORTED}
+        missing = [path for entry in entries if (path := Path(str(entry.get("file")))).name not in imported]
+        sections = [document, *(value for value in document.values() if isinstance(value, dict))]
+        if not missing or not any(error.name in _names(section) for section in sections):
+            raise
+        files, flags = ", ".join(path.name for path in missing), " ".join(f"--import {path}" for path in missing)
+        raise ConfigError(
+            f"{config} names {error.name!r}, which is unknown: its run was trained with parts of {files}: pass {flags}"
+        ) from None
 
 
 def import_file(path: Path | str) -> ImportedFile:

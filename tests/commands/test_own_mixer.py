@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import anaphor
 from anaphor.cli.main import main
+from anaphor.errors import ConfigError
 
 FILE = str(Path(__file__).parents[2] / "examples" / "leaky_mixer.py")
 
@@ -49,3 +51,57 @@ def test_it_generates_and_is_evaluated_with_its_file_only(run, capsys):
     assert main(["generate", str(run), "--import", FILE, "--tokens", "3", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["tokens"]) == 3
     assert main(["evaluate", str(run), "--import", FILE, "--json"]) == 0
+
+
+PARTS = """
+import anaphor
+from anaphor.data.grammar import GrammarDataset
+from anaphor.mixers.recurrent import GRUSpec
+
+anaphor.register_mixer("my-gru", GRUSpec)
+anaphor.register_dataset("my-text", GrammarDataset)
+"""
+
+
+@pytest.fixture
+def spec_file(tmp_path):
+    """The spec file of a run with a model and data of the user's, as far as it matters."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "task: lm\ndata: {data: my-text}\nmodel: {model: my-gru, width: 4}\n"
+        f"imports: [{{file: {tmp_path / 'parts.py'}, sha256: '0'}}]\n"
+    )
+    return spec
+
+
+DRY = ["--device", "cpu", "--dry-run"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "unknown"),
+    [([], "my-text"), (["--data", "grammar"], "my-gru"), (["--model", "gru"], "my-text")],
+)
+def test_settings_of_its_run_say_which_file_to_import(flags, unknown, spec_file, capsys):
+    assert main(["train", "lm", "--config", str(spec_file), *flags, *DRY]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"anaphor: {spec_file} names '{unknown}', which is unknown")
+    assert line.endswith(f"parts.py: pass --import {spec_file.parent / 'parts.py'}")
+    assert main(["train", "lm", "--config", str(spec_file), *flags, *DRY, *line.split()[-2:]]) == 0
+
+
+def test_in_python_too(spec_file):
+    with pytest.raises(ConfigError, match=r"names 'my-text', which is unknown: .* pass --import .*parts\.py"):
+        anaphor.train("lm", config=spec_file, out=spec_file.parent / "run")
+
+
+def test_a_misspelled_flag_over_settings_of_its_run_is_the_users_own_error(spec_file, capsys):
+    words = ["train", "lm", "--config", str(spec_file), "--data", "grammar", "--model", "gur"]
+    assert main([*words, *DRY]) == 2
+    assert "unknown model 'gur'; did you mean 'gru'?" in capsys.readouterr().err
+
+
+def test_settings_of_a_run_of_ones_own_task_say_which_file_to_import(spec_file, capsys):
+    spec_file.write_text(spec_file.read_text().replace("task: lm", "task: my-task"))
+    assert main(["train", "my-task", "--config", str(spec_file), *DRY]) == 2
+    assert "names 'my-task', which is unknown" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from anaphor.cli.table import for_terminal
 from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import flags_of, parse, value_of
-from anaphor.registry import TASKS, ImportedFile, import_file
+from anaphor.registry import TASKS, ImportedFile, import_file, suggest_imports
 from anaphor.training.run_folder import RunFolder, check_handling
 from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 
@@ -74,6 +74,12 @@ def run(words: Sequence[str]) -> int:
     if words[0].startswith("-"):
         raise ConfigError("the task is missing: " + " or ".join(f"`anaphor train {task} {words[0]}`" for task in TASKS))
     imports = import_given(words[1:])
+    with suggest_imports(value_of("--config", words)):
+        return train(words, imports, start)
+
+
+def train(words: Sequence[str], imports: list[ImportedFile], start: float) -> int:
+    """Train as the words say, which begin with the task."""
     resumed = value_of("--out", words) if "--resume" in words else None
     if resumed is not None and RunFolder(Path(resumed)).exists:
         # Before its task is looked up: it may be one of the user's.

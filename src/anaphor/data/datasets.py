@@ -31,7 +31,7 @@ from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
 from anaphor.data.images import IMAGE_COLUMNS, ImageDataset
-from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError, UnknownName
 from anaphor.registry import DATASETS, resolve
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
@@ -204,7 +204,8 @@ def open_dataset(
         if is_path_like(name):
             raise ConfigError(f"no file or folder at {name}; known data sets: {', '.join(sorted(names))}")
         ways = paths.get(wanted or TEXT_COLUMNS, "")
-        raise ConfigError(f"unknown data set {name!r}{nearest(name, names)} (known: {', '.join(sorted(names))}{ways})")
+        known = f"{', '.join(sorted(names))}{ways}"
+        raise UnknownName(f"unknown data set {name!r}{nearest(name, names)} (known: {known})", name)
     return dataset
 
 
