@@ -527,6 +527,7 @@ def test_impossible_fine_tuning_is_refused(settings, message):
         (["--class-weights", "balance"], "did you mean 'balanced'"),
         (["--freeze", "-1"], "freeze=-1"),
         (["--lora", "0"], "lora=0"),
+        (["--model", "transformer", "--lora", "2"], "lora=2 adapts pretrained weights: give them with --init"),
         (["--pooling", "cls", "--model", "lstm"], "pooling='cls' needs a layer that sees later tokens"),
         (["--data", "colors", "--text-column", "words"], "--text-column and --label-column are for files"),
     ],

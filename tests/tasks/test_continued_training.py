@@ -53,6 +53,14 @@ def test_flags_for_what_comes_with_the_weights_are_refused(pretrained, capsys):
     assert "width=8 has no effect: it comes with init=" in capsys.readouterr().err
 
 
+def test_adapters_of_random_weights_are_refused(pretrained, capsys):
+    assert main(["train", "lm", "--data", "grammar", "--model", "transformer", "--lora", "2", "--dry-run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "lora=2 adapts pretrained weights: give them with --init, or leave out --lora" in line
+    words = ["train", "lm", "--data", "grammar", "--init", pretrained, "--lora", "2", "--device", "cpu", "--dry-run"]
+    assert main(words) == 0
+
+
 def test_a_classifier_is_no_language_model(tmp_path):
     rows = "".join(f"{text}\t{label}\n" for text in ("one", "two", "three", "four") for label in "ab")
     (tmp_path / "data.tsv").write_text("text\tlabel\n" + rows)

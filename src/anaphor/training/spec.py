@@ -131,7 +131,7 @@ class FineTuning:
     freeze: int | None = None
     """Freeze the embeddings and so many of the first layers."""
     lora: int | None = None
-    """LoRA: rank of adapters of all linear maps of the layers; all other weights but the head are frozen."""
+    """LoRA, with --init: rank of adapters of all linear maps of the layers; other weights but the head are frozen."""
 
     @property
     def is_fine_tuning(self) -> bool:
@@ -139,7 +139,9 @@ class FineTuning:
         return any(value is not None for value in (self.init, self.freeze, self.lora))
 
     def reject_adopted_flags(self: Any, flags: Collection[str], free: Collection[str]) -> None:
-        """Refuse flags of the command line for what comes with pretrained weights, except those in `free`."""
+        """Refuse flags for what comes with pretrained weights, except those in `free`, and adapters of random ones."""
+        if "lora" in flags and self.init is None and self.lora is not None:
+            raise ConfigError(f"lora={self.lora} adapts pretrained weights: give them with --init, or leave out --lora")
         for name in ("model", "tokenizer", "vocabulary", *self.model_options()):
             if self.init is not None and name in flags and name not in free:
                 raise ConfigError(f"{name}={getattr(self, name)!r} has no effect: it comes with init={self.init}")
