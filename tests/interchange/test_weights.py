@@ -215,7 +215,9 @@ def test_tensors_that_do_not_fit_are_named(folders, tmp_path, tensors, message):
     [
         ("bert", {"model_type": "t5"}, "model_type='t5'"),
         ("bert", {"hidden_act": "swish"}, "hidden_act='swish'"),
+        ("bert", {"hidden_act": ["gelu"]}, r"hidden_act=\['gelu'\]"),
         ("bert", {"hidden_size": "8"}, "hidden_size must be a whole number"),
+        ("bert", {"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
         ("bert", {"num_attention_heads": 3}, "heads=3 does not divide width=8"),
         ("bert", {"is_decoder": True}, "is_decoder=True"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
@@ -228,6 +230,27 @@ def test_tensors_that_do_not_fit_are_named(folders, tmp_path, tensors, message):
 def test_configurations_that_do_not_fit_are_named(folders, tmp_path, kind, config, message):
     with pytest.raises(DataError, match=message) as caught:
         read_pretrained(edited(folders, tmp_path, kind, **config))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rotary", "message"),
+    [
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type='linear'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "type='linear'"),  # as older files spell it
+        ({"rope_parameters": ["default"]}, r"rope_parameters=\['default'\]"),
+    ],
+)
+def test_other_rotary_positions_are_refused(tmp_path, rotary, message):
+    spec = preset("gpt2", vocabulary=9, width=8, layers=1, heads=2, position="rotary")
+    write_pretrained(Pretrained(spec.build()), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rotary_pct": 1.0, "rotary_emb_base": 10000}))
+    assert read_pretrained(tmp_path).kind == "gpt_neox"
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rotary_pct": 1.0} | rotary))
+    with pytest.raises(DataError, match=message) as caught:
+        read_pretrained(tmp_path)
     assert "\n" not in str(caught.value)
 
 

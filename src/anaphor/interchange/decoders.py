@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -139,9 +139,7 @@ class GPTNeoX(Decoder):
     def spec(self, config: Config, folder: PretrainedFolder) -> LanguageModelSpec:
         config.require("use_parallel_residual", False, default=True)
         config.require("attention_bias", True, default=True)
-        rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        values = Config({**config, **rotary}, config.file)
-        values.require("rope_type", "default", default="default")
+        values = Config({**config, **self._rotary(config)}, config.file)
         share = values.number("partial_rotary_factor", "rotary_pct", default=0.25)
         base = values.number("rope_theta", "rotary_emb_base", default=10000.0)
         if (share, base) != (1.0, 10000.0):
@@ -161,6 +159,16 @@ class GPTNeoX(Decoder):
             dropout=config.number("hidden_dropout", default=0.0),
             tied=config.get("tie_word_embeddings", False) is True,
         )
+
+    def _rotary(self, config: Config) -> Mapping[str, Any]:
+        """What a configuration says of rotary positions alone, if it has such a part. Scaled angles are refused."""
+        name = next((name for name in ("rope_parameters", "rope_scaling") if config.get(name)), None)
+        given = {} if name is None else config[name]
+        if not isinstance(given, Mapping):
+            raise DataError(f"{config.file}: {name}={given!r} must hold names and values")
+        for key in ("rope_type", "type"):  # older files have the second
+            Config(given, config.file).require(key, "default", default="default")
+        return given
 
     def links(self, spec: LanguageModelSpec, prefix: str) -> list[Link]:
         heads = block_shape(spec)[1]

@@ -60,7 +60,7 @@ class Config(dict[str, Any]):
     def translate(self, name: str, table: Mapping[str, str], default: str) -> str:
         """Our name of a value."""
         value = self.get(name, default)
-        if value not in table:
+        if not isinstance(value, str) or value not in table:
             raise DataError(f"{self.file}: {name}={value!r} cannot be converted; known: {', '.join(table)}")
         return table[value]
 

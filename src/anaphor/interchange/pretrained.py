@@ -71,6 +71,9 @@ def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -
             f"{config.file}: model_type={config.get('model_type')!r} cannot be converted (known: {', '.join(KINDS)})"
         )
     prefix = kind.prefix_in(source)
+    layers = config.integer("num_hidden_layers", "n_layer", "n_layers")
+    if layers > len(source.files):  # before a model of so many is built
+        raise DataError(f"{config.file}: {layers:,} layers do not fit the {len(source.files):,} tensors of the folder")
     try:
         spec = kind.spec(config, source)
         with torch.device("meta"), NoInitialization():
