@@ -1,4 +1,4 @@
-"""A kernel that cannot be compiled when training first needs it: training starts again without kernels."""
+"""A kernel that cannot be compiled when training first needs it: training goes on without kernels."""
 
 import weakref
 from contextlib import nullcontext
@@ -14,7 +14,7 @@ from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training import run as run_module
 from anaphor.training.load import load_run
-from anaphor.training.trainer import NullCallback
+from anaphor.training.trainer import NullCallback, Trainer
 
 triton = pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
 layers = pytest.importorskip("anaphor.mixers.kernels.layers")
@@ -185,12 +185,67 @@ def test_a_run_that_was_to_be_replaced_is_still_protected_when_the_second_try_is
     assert any(Path("run/previous/checkpoints").glob("step-*"))
 
 
-def test_what_was_trained_is_not_thrown_away(monkeypatch):
+def weights(folder):
+    return load_run(folder, device="cpu").model.state_dict()
+
+
+def test_a_new_run_goes_on_from_its_last_checkpoint_and_is_the_same(monkeypatch):
+    plain = train("plain", steps=6)
+    losses = fail_from(monkeypatch, 4)
+    reported = Recorded()
+    with pytest.warns(KernelWarning, match=WARNING):
+        run = train("run", steps=6, callback=reported)
+    assert len(losses) == 4 + 4  # from step 2 on
+    assert len(set(reported.counts)) == len(reported.counts) == 6
+    assert run.result["valid"] == plain.result["valid"]
+    for one, other in zip(run.metrics, plain.metrics, strict=True):
+        assert (one["step"], one["valid"]) == (other["step"], other["valid"])
+    one, other = weights("run"), weights("plain")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_the_time_of_the_first_try_counts_once(resume, monkeypatch):
+    if resume:
+        train("run", steps=2)
     fail_from(monkeypatch, 4)
-    with pytest.raises(Exception, match="no such kernel"):
-        train("run")
-    assert load_run("run", device="cpu").step == 2
-    assert not kernels.FAILURES
+    fit, starts = Trainer.fit, []
+
+    def fit_recorded(self):
+        starts.append(self.start)
+        fit(self)
+
+    monkeypatch.setattr(Trainer, "fit", fit_recorded)
+    with pytest.warns(KernelWarning, match=WARNING):
+        train("run", steps=8, resume=resume, force=resume)
+    assert len(starts) == 2
+    assert starts[0] == starts[1]
+
+
+def test_a_cell_of_a_study_whose_checkpoint_has_weights_alone_starts_again(monkeypatch):
+    spec = LanguageRunSpec(**SETTINGS, steps=4, data="text", device="cpu")
+    plain, _ = run_module.execute(spec, "plain", test=False, save_only_model=True)
+    losses = fail_from(monkeypatch, 4)
+    with pytest.warns(KernelWarning, match=WARNING):
+        result, _ = run_module.execute(spec, "run", test=False, save_only_model=True)
+    assert len(losses) == 4 + 4
+    assert result["valid"] == plain["valid"]
+
+
+def test_a_run_that_is_overwritten_is_never_taken_for_the_new_one(monkeypatch):
+    train("run", steps=2, seed=1)
+    build, built = run_module.build_experiment, []
+
+    def build_with_kernels(*inputs, **options):
+        built.append(1)
+        if len(built) == 1:
+            forward()
+        return build(*inputs, **options)
+
+    monkeypatch.setattr(run_module, "build_experiment", build_with_kernels)
+    with pytest.warns(KernelWarning, match=WARNING):
+        run = train("run", overwrite=True)
+    assert run.result["valid"] == train("plain").result["valid"]
 
 
 def fail_elsewhere():

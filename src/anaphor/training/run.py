@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -23,6 +24,7 @@ from anaphor.metrics.result import Result
 from anaphor.mixers.kernels import describe_failure, disable_kernels, is_kernel_failure
 from anaphor.registry import ImportedFile, files_used_by
 from anaphor.training.build import build_experiment, build_trainer, spec_document, task_of
+from anaphor.training.checkpoint import newest
 from anaphor.training.experiment import MAX_THREADS, Experiment, check_threads, thread_count
 from anaphor.training.run_folder import RunFolder, absolute_path, draw_curves, resolve_data_path
 from anaphor.training.spec import RunSpec
@@ -63,7 +65,7 @@ def execute(
     started, by `time.monotonic`; a budget in minutes counts from there. `save_only_model`: validations save the best
     weights alone, and what a resume needs is saved every `save_minutes`.
 
-    Where a kernel of ours cannot be compiled, it starts again without them.
+    Where a kernel of ours cannot be compiled, it goes on without them: from the last checkpoint, or from the start.
     """
     if tensorboard:
         from anaphor.training.tensorboard import require_tensorboard
@@ -80,23 +82,35 @@ def execute(
         thread_count(recorded_threads(folder) if threads is None and resume else threads),
         Interruption() as interruption,
     ):
-        reported = OnceCallback(callback)
+        reported, earlier = OnceCallback(callback), Attempts(start)
         attempt = partial(
-            _train_and_score, spec, folder, out, reported, interruption, resume=resume, force=force,
+            _train_and_score, spec, folder, out, reported, interruption, earlier, force=force,
             overwrite=overwrite, test=test, tensorboard=tensorboard, save_minutes=save_minutes,
-            save_only_model=save_only_model, start=start, imports=tuple(imports),
+            save_only_model=save_only_model, imports=tuple(imports),
             warn=cache(warn),  # each line once, also where there are two attempts
         )  # fmt: skip
         try:
-            return attempt(again=False)
+            return attempt(resume=resume)
         except Exception as error:
-            if not is_kernel_failure(error) or (not resume and any(folder.checkpoints.glob("step-*"))):
+            if not is_kernel_failure(error):
                 raise
             reason = describe_failure(error)
         gc.collect()  # the model of this attempt; the handler would have kept it
         disable_kernels(reason)
         reported.restart()
-        return attempt(again=True)
+        # Before the run is in its folder, checkpoints there are those of a run that is to be overwritten.
+        is_saved = earlier.has_run and newest(folder.checkpoints, ())[0] is not None
+        return attempt(resume=resume or is_saved)
+
+
+@dataclass
+class Attempts:
+    """What an attempt to train a run has to know of an earlier one, which ended with the failure of a kernel."""
+
+    start: float
+    """When the command started; earlier by the time of those that it resumes."""
+    has_run: bool = False
+    """Whether the run is in its folder: it was created or resumed by this command."""
 
 
 def _train_and_score(
@@ -105,8 +119,8 @@ def _train_and_score(
     out: Path | str,
     callback: Callback,
     interruption: Interruption,
+    earlier: Attempts,
     *,
-    again: bool,
     resume: bool,
     force: bool,
     overwrite: bool,
@@ -114,16 +128,15 @@ def _train_and_score(
     tensorboard: bool,
     save_minutes: float,
     save_only_model: bool,
-    start: float,
     imports: Iterable[ImportedFile],
     warn: Callable[[str], None],
 ) -> tuple[dict[str, Any], int]:
-    """What `execute` does, in a folder that is locked. `again`: the run that is there has just failed."""
+    """What `execute` does, in a folder that is locked."""
     if resume:
         folder.require()
         _refuse_converted(folder)
         folder.check_imports(force=force, warn=warn)
-    elif not (overwrite or again):
+    elif not (overwrite or earlier.has_run):
         folder.refuse_existing()
     data_path = kept_data_path(folder, spec) if resume else None
     experiment = build_experiment(spec, data_path=data_path)
@@ -137,9 +150,11 @@ def _train_and_score(
         save_only_model=save_only_model,
         imports=files.values(),
     )
-    trainer.start = start
+    trainer.start = earlier.start
     earlier_test = read_test_result(folder) if resume else None
     changes = _resume(folder, trainer, force=force, warn=warn) if resume else None
+    if earlier.has_run:
+        trainer.start = earlier.start  # a checkpoint of this command has counted some of its time already
     if changes is not None:
         test = test and trainer.facts["test"]  # a test split that was to stay unread stays unread
     first_step = trainer.progress.step
@@ -153,9 +168,10 @@ def _train_and_score(
             trainer.save()  # so that the newest checkpoint has the settings of the spec file
         folder.write_spec(document)
     else:
-        if overwrite and folder.exists and not again:
+        if overwrite and folder.exists and not earlier.has_run:
             warn(f"overwriting {folder.folder}: deleting {folder.describe_contents()}")
         folder.create(document)
+    earlier.start, earlier.has_run = trainer.start, True
     if tensorboard:
         from anaphor.training.tensorboard import TensorBoard
 
