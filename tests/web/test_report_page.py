@@ -151,6 +151,19 @@ def test_every_task_is_looked_at(folder, ids, name):
     assert sum(key.startswith("POST /api/head") for key in data["answers"]) > 1
 
 
+@pytest.mark.parametrize("names", [["labels", "lstm", "translation"], ["lstm", "images", "labels"]])
+def test_runs_of_several_tasks_are_each_shown_an_input_of_their_own(folder, ids, names):
+    ask = partial(answer, cache=Cache())
+    together = build_report([folder / name for name in names], ask=ask)
+    assert together.left_out == ()
+    asked = [key for key in embedded(together.page)["answers"] if key.startswith("POST")]
+    for name in names:
+        alone = embedded(build_report([folder / name], ask=ask).page)["answers"]
+        assert {key for key in asked if ids[name] in key} == {
+            key for key in alone if ids[name] in key and "POST" in key
+        }
+
+
 @pytest.mark.parametrize("name", ["diverged", "training"])
 def test_a_run_without_a_result_has_a_report(folder, name):
     built = build_report([folder / name], ask=partial(answer, cache=Cache()))

@@ -28,7 +28,7 @@ class Options:
     out: Path
     """HTML file to write."""
     text: str | None = None
-    """Text to score and to look at (a passage of validation where the first two runs differ most if not given)."""
+    """Text to score and to look at (for each task an example of validation if not given)."""
     no_model: bool = False
     """Load no model: only what the files of the runs say."""
     device: str = "auto"

@@ -1,7 +1,7 @@
 """A report: the live page of some runs as one file, with the answers that its server would give inside.
 
 The page has the same scripts as the live one. What a reader can ask for without a model is there; of what needs one,
-an example: two runs token by token, the passages where they differ most, and the maps of one text.
+an example: two runs token by token, the passages where they differ most, and the maps of one input.
 """
 
 from __future__ import annotations
@@ -226,28 +226,39 @@ class _Models:
         first = passages["passages"][0]["start"] if passages and passages["passages"] else 0
         looked = self._offering("look")[:LOOKS] if self._has("look") else []
         scored = two or (self._offering("tokens")[:1] if self._has("tokens") else [])
-        source, has_maps = self._find_source((looked or scored)[:1], text, first), False
-        for key in looked if source else ():
-            found = self._look(key, source)
+        sources = self._find_sources([*two, *looked, *scored], text, first)
+        has_maps = False
+        for key in looked:
+            source = sources[self._row(key)["task"]]
+            found = self._look(key, source) if source else None
             if found is not None and ("look" not in start or (found["layers"] and not has_maps)):
                 has_maps = bool(found["layers"])  # a run with attention is shown first
                 start["look"] = {"run": key, **{name: str(value) for name, value in source.items()}}
-        if scored and "text" in source and "tokens" in self._row(scored[0])["offers"]:
-            self._post("tokens", {"runs": scored, "text": source["text"]}, "losses of tokens")
+        if scored and "tokens" in self._row(scored[0])["offers"]:
+            source = sources[self._row(scored[0])["task"]]
+            if "text" in source:
+                self._post("tokens", {"runs": scored, "text": source["text"]}, "losses of tokens")
         # Two runs have been scored for their passages; of one alone this is all that is said of the split.
         grouped = two or (self._offering("passages")[:1] if self._has("report") else [])
         groups = {key: self._ask("groups", {"run": key, "split": "valid"}, "losses by group") for key in grouped}
         return start, {key: found for key, found in groups.items() if found is not None}
 
-    def _find_source(self, runs: Sequence[str], text: str | None, first: int) -> dict[str, Any]:
-        """What models are shown: a text if they read one, which all get alike, else an example of validation."""
-        if text is not None or not runs:
-            return {} if text is None else {"text": text}
-        example = {"example": first, "length": LENGTH}
-        found = self._ask("look", {"run": runs[0], **example}, "an example of validation")
+    def _find_sources(self, runs: Sequence[str], text: str | None, first: int) -> dict[str, dict[str, Any]]:
+        """What models are shown, by task: the given text, else an example of validation, which all runs of a task get
+        alike. `first` is the number of the example for the first run."""
+        sources: dict[str, dict[str, Any]] = {}
+        for number, key in enumerate(runs):
+            task = self._row(key)["task"]
+            if task not in sources:
+                sources[task] = {"text": text} if text is not None else self._find_example(key, 0 if number else first)
+        return sources
+
+    def _find_example(self, run: str, number: int) -> dict[str, Any]:
+        """An example of validation, as a text where the task reads running text; empty where there is none."""
+        found = self._ask("look", {"run": run, "example": number, "length": LENGTH}, "an example of validation")
         if found is None:
             return {}
-        return {"text": found["text"]} if found["kind"] == "text" else {"example": first}
+        return {"text": found["text"]} if found["kind"] == "text" else {"example": number}
 
     def _has(self, view: str) -> bool:
         return self.views is None or view in self.views
