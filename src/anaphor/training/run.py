@@ -65,7 +65,7 @@ def execute(
     started, by `time.monotonic`; a budget in minutes counts from there. `save_only_model`: validations save the best
     weights alone, and what a resume needs is saved every `save_minutes`.
 
-    Where a kernel of ours cannot be compiled, it goes on without them: from the last checkpoint, or from the start.
+    Where a kernel of ours cannot be compiled, it continues without them: from the last checkpoint, or from the start.
     """
     if tensorboard:
         from anaphor.training.tensorboard import require_tensorboard
