@@ -19,7 +19,7 @@ from anaphor.evaluation import progress_listener
 from anaphor.metrics.result import training_metric
 from anaphor.models.presets import build_text_encoder
 from anaphor.tasks.classify import ClassifyRunSpec
-from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
+from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment, class_names
 from anaphor.training import checkpoint
 from anaphor.training.build import build_step
 from anaphor.training.finetune import check_vocabulary, initialize_from, load_initial, merged_weights
@@ -272,6 +272,27 @@ def test_one_validation_is_drawn_at_its_epoch_and_step(tmp_path, monkeypatch):
         assert [label.get_text() for label in axes.get_xticklabels()] == ["1"]
         (top,) = axes.child_axes
         assert [label.get_text() for label in top.get_xticklabels()] == ["60"]
+
+
+def test_a_validation_before_a_countable_part_of_an_epoch_is_drawn_by_steps(tmp_path, monkeypatch):
+    """One step of a hundred thousand is epoch 0.0, as metrics round it."""
+    from anaphor.tasks.classify import figures
+
+    drawn = []
+    monkeypatch.setattr(figures, "save_all", lambda figure, paths, remark: drawn.append(figure))
+    row = {"step": 1, "epoch": 0.0, "train_loss": 0.7, "valid": {"loss": 0.6, "accuracy": 0.5}}
+    figures.draw_learning([row], tmp_path / "learning")
+    for axes in drawn[0].axes:
+        assert axes.get_xlabel() == "step"
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["1"]
+        assert not axes.child_axes
+
+
+def test_labels_of_equal_numbers_have_one_order_in_every_process():
+    labels = ["0" * zeros + "1" for zeros in range(8)] + ["-3", "10", "2"]
+    data = InMemory("numbers", {"train": [("a text", one) for one in labels]}, LABELED_COLUMNS)
+    expected = ("-3", *sorted(labels[:8]), "2", "10")
+    assert class_names(data.rows("train")) == expected
 
 
 class Crash(NullCallback):

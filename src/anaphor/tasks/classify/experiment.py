@@ -60,7 +60,8 @@ def class_names(rows: Rows) -> tuple[str, ...]:
     """The labels of a split in order: as numbers where all are whole numbers."""
     names = {label for _, label in rows.values}
     are_numbers = all(name.removeprefix("-").isdecimal() for name in names)
-    return tuple(sorted(names, key=int) if are_numbers else sorted(names))
+    # 1 and 01 are two labels: by their text, too, or their order would be another one in every process.
+    return tuple(sorted(names, key=lambda name: (int(name), name)) if are_numbers else sorted(names))
 
 
 def encode_labels(rows: Rows, classes: Sequence[str]) -> list[int]:

@@ -17,8 +17,10 @@ def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
     lines = [line for line in lines if isinstance(line.get("valid"), Mapping)]
     if not lines:
         return []
-    x = [float(line["epoch"]) for line in lines]
-    per_epoch = lines[-1]["step"] / x[-1]
+    steps, x = [line["step"] for line in lines], [float(line["epoch"]) for line in lines]
+    has_epochs = x[-1] > 0  # else the run ended so early in its first one that the fraction was rounded to zero
+    x = x if has_epochs else steps
+    per_epoch = steps[-1] / x[-1]
     figure = new_figure(9.5, 3.8)
     panels = {
         "loss": ([training_metric(line, "loss") for line in lines], "loss (nats per text)"),
@@ -32,14 +34,17 @@ def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
             y = [math.nan if value is None else float(value) for value in values]
             color = COLORS[0 if series == "training" else 1]
             axes.plot(x, y, style, color=color, marker="o", markersize=3.5, label=series)
-        axes.set_xlabel("epoch")
+        axes.set_xlabel("epoch" if has_epochs else "step")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
-        top = axes.secondary_xaxis("top", functions=(lambda epoch: epoch * per_epoch, lambda step: step / per_epoch))
-        top.set_xlabel("step")
         if len(x) == 1:  # one point has no range, and fractions of an epoch around it would say nothing
             set_ticks(axes.xaxis, x)
-            set_ticks(top.xaxis, [lines[0]["step"]])
+        if not has_epochs:
+            continue
+        top = axes.secondary_xaxis("top", functions=(lambda epoch: epoch * per_epoch, lambda step: step / per_epoch))
+        top.set_xlabel("step")
+        if len(x) == 1:
+            set_ticks(top.xaxis, steps)
     axes.legend()
     paths = [stem.with_suffix(ending) for ending in ENDINGS]
     save_all(figure, paths, "")
