@@ -1,6 +1,7 @@
 """Converted runs: every verb takes them, and what they export is what they were converted from."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -80,6 +81,36 @@ def test_a_converted_run_is_evaluated_on_given_data(gpt2, tmp_path, capsys):
     assert main(["evaluate", str(gpt2 / "run"), "--data", str(tmp_path), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert "vocab:400" in row["signature"]
+
+
+def test_a_report_of_a_converted_run_asks_for_no_option_that_it_lacks(gpt2, tmp_path, capsys):
+    words = ["report", str(gpt2 / "run"), "--out", str(tmp_path / "page.html"), "--device", "cpu", "--json"]
+    capsys.readouterr()
+    assert main(words) == 0
+    (line,) = json.loads(capsys.readouterr().out)["left_out"]
+    assert line == "the inside of run: the run was converted and has no data of its own: give a text, if it reads text"
+    assert main([*words, "--text", "The statement"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == []
+
+
+def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, capsys):
+    save(tmp_path / "peer", "gpt2", "gpt2", n_positions=512)
+    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "converted")]) == 0
+    words = "lm --data grammar --model lstm --width 8 --layers 1 --steps 1 --device cpu --no-test --json"
+    assert main(["train", *words.split(), "--out", str(tmp_path / "trained")]) == 0
+    capsys.readouterr()
+    out = tmp_path / "page.html"
+    folders = [str(tmp_path / name) for name in ("converted", "trained")]
+    assert main(["report", *folders, "--out", str(out), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == []
+    shown = re.findall(r'POST /api/look {[^}]*"text\\":\\"(.*?)\\"', out.read_text(encoding="utf-8"))
+    assert len(shown) == 2
+    assert shown[0] == shown[1]
+
+
+def test_a_converted_vit_is_looked_at_on_given_images(vit, tmp_path, capsys):
+    assert main(["look", str(vit / "run"), "--out", str(tmp_path)]) == 2
+    assert "was converted and has no data of its own: give images with --image" in capsys.readouterr().err
 
 
 def test_what_was_converted_is_exported_byte_by_byte(gpt2, vit, tmp_path, capsys):

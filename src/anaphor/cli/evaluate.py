@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.config import finite, look_up
 from anaphor.data.dataset import SPLITS
+from anaphor.errors import ConfigError
+from anaphor.training.run_folder import NO_DATA
 
 if TYPE_CHECKING:
     from anaphor.training.experiment import Experiment
@@ -37,8 +39,11 @@ def run(words: Sequence[str]) -> int:
         validate(options.split)
 
     experiment = load_experiment(options)
-    for split in experiment.changed_splits() if getattr(options, "data", None) is None else ():
-        warn(f"{split} has changed since {options.run} was trained")
+    if getattr(options, "data", None) is None:
+        if experiment.spec.data == NO_DATA:
+            raise ConfigError(f"{options.run} was converted and has no data of its own: give --data")
+        for split in experiment.changed_splits():
+            warn(f"{split} has changed since {options.run} was trained")
     rows = []
     for row, lines in _shown_progress(_results(task, options, experiment)):
         if row is not None:

@@ -317,7 +317,7 @@ def absolute_path(data: str) -> str | None:
 def resolve_data_path(data: str, path: str | None) -> str:
     """The data of an existing run: as its spec calls them, else where they were when it was trained."""
     if data == NO_DATA:
-        raise DataError("the run was converted and has no data of its own: give --data")
+        raise DataError("the run was converted and has no data of its own")
     if data in DATASETS or _paths(data):
         return data
     if path is not None and _paths(path):

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from anaphor.config import finite, user_path
 from anaphor.draw.html import embed
 from anaphor.errors import AnaphorError, ConfigError
-from anaphor.training.run_folder import STUDY, RunFolder
+from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
 from anaphor.web.catalog import Catalog
 from anaphor.web.history import read_curves, read_samples
 from anaphor.web.study_view import read_study
@@ -36,6 +36,7 @@ LOOKS = 3
 LENGTH, PASSAGES = 64, 40
 LAYERED = ("attention", "gradient-weighted")  # views of an image that have a map for each head
 TOO_LARGE = "the page would be too large"
+WITHOUT_DATA = "the run was converted and has no data of its own: give a text, if it reads text"
 UNENCODED = "!*'()~"  # by encodeURIComponent
 _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">\n')
 _SCRIPT = re.compile(r'<script src="/static/([\w.-]+)"></script>\n')
@@ -230,6 +231,9 @@ class _Models:
         has_maps = False
         for key in looked:
             source = sources[self._row(key)["task"]]
+            if self._lacks_data(key) and "text" not in source:
+                self.left_out.append(f"the inside of {self.names[key]}: {WITHOUT_DATA}")
+                continue
             found = self._look(key, source) if source else None
             if found is not None and ("look" not in start or (found["layers"] and not has_maps)):
                 has_maps = bool(found["layers"])  # a run with attention is shown first
@@ -248,9 +252,9 @@ class _Models:
         alike. `first` is the number of the example for the first run."""
         sources: dict[str, dict[str, Any]] = {}
         for number, key in enumerate(runs):
-            task = self._row(key)["task"]
-            if task not in sources:
-                sources[task] = {"text": text} if text is not None else self._find_example(key, 0 if number else first)
+            source = sources.setdefault(self._row(key)["task"], {} if text is None else {"text": text})
+            if not source and not self._lacks_data(key):
+                source.update(self._find_example(key, 0 if number else first))
         return sources
 
     def _find_example(self, run: str, number: int) -> dict[str, Any]:
@@ -259,6 +263,9 @@ class _Models:
         if found is None:
             return {}
         return {"text": found["text"]} if found["kind"] == "text" else {"example": number}
+
+    def _lacks_data(self, key: str) -> bool:
+        return bool(self._row(key)["settings"].get("data") == NO_DATA)
 
     def _has(self, view: str) -> bool:
         return self.views is None or view in self.views

@@ -16,7 +16,7 @@ from anaphor.config import LARGEST_FILE, NOT_SETTINGS, check_format, flatten_sec
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS
-from anaphor.training.run_folder import LARGEST_RESULT
+from anaphor.training.run_folder import LARGEST_RESULT, NO_DATA
 from anaphor.training.spec import TaskDefinition
 from anaphor.web.history import (
     AXES,
@@ -207,7 +207,9 @@ class RunReader:
                 for one in metrics.values()
             ],
             "curves": list_curves(definition, flat),
-            "offers": list_offers(definition, files, has_checkpoint=checkpoint is not None),
+            "offers": list_offers(
+                definition, files, has_checkpoint=checkpoint is not None, has_data=settings.get("data") != NO_DATA
+            ),
             "scores": {"valid": valid, "test": test},
         }
 
@@ -322,10 +324,13 @@ def list_curves(definition: TaskDefinition | None, names: Iterable[str]) -> list
     ]
 
 
-def list_offers(definition: TaskDefinition | None, files: Stats, *, has_checkpoint: bool) -> list[str]:
-    """Views that a page has of a run, beside its curves. Those that need a model need a checkpoint."""
+def list_offers(definition: TaskDefinition | None, files: Stats, *, has_checkpoint: bool, has_data: bool) -> list[str]:
+    """Views that a page has of a run, beside its curves. Those that need a model need a checkpoint, passages need the
+    data of the run."""
     offers = ["samples"] if SAMPLES in files else []
-    return [*offers, *definition.page] if definition is not None and has_checkpoint else offers
+    if definition is None or not has_checkpoint:
+        return offers
+    return [*offers, *(verb for verb in definition.page if has_data or verb != "passages")]
 
 
 def find_checkpoint(run: Path) -> Path | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from anaphor.config import writing_to
 from anaphor.errors import ConfigError, count_noun
 from anaphor.tasks import align_columns, join_layers
+from anaphor.training.run_folder import NO_DATA
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +69,8 @@ def look_at(
     if paths:
         images = experiment.read_images(paths, *([] if warn is None else [warn]))
         names, labels, boxes = [str(path) for path in paths], None, None
+    elif experiment.spec.data == NO_DATA:
+        raise ConfigError("the run was converted and has no data of its own: give images with --image")
     else:
         split = experiment.split("valid").first(EXAMPLES if examples is None else examples)
         images, labels, boxes = split.images, split.labels.tolist(), split.boxes
