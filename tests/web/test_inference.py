@@ -101,6 +101,14 @@ def test_next_tokens_are_those_that_the_losses_come_from(runs, cache):
     assert hits >= 2
 
 
+def test_a_passage_of_validation_fits_the_positions_of_the_model(tmp_path, cache):
+    words = "lm --data grammar --model gpt2 --width 8 --layers 1 --heads 2 --max-positions 24 --bptt 16 --steps 1"
+    run = str(tmp_path / "run")
+    assert main(["train", *words.split(), "--out", run, "--device", "cpu", "--no-test", "--json"]) == 0
+    found = answer({"verb": "look", "run": run, "example": 3}, cache)
+    assert len(found["tokens"]) == 24
+
+
 def test_a_continuation_is_that_of_generate(runs, cache):
     run = anaphor.load_run(runs["lstm"], device="cpu")
     request = {"verb": "continue", "run": runs["lstm"], "text": TEXT, "tokens": 6, "temperature": 0.7, "seed": 3}
