@@ -2,13 +2,14 @@
 
 import math
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 
 from anaphor.cli.main import main
 from anaphor.cli.progress import Bar, Pace, duration
-from anaphor.metrics.result import LossTotal, loss_result
+from anaphor.metrics.result import LossTotal, Metric, loss_result
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.run import execute
@@ -160,6 +161,20 @@ def test_a_single_validation_is_drawn_with_room_round_it(axes_of, losses, epoch)
     assert axes.get_xlim() == pytest.approx((0, 2 * place))
     if epoch:
         assert ticks_of(axes.xaxis) == ["0", "1", "2"]
+
+
+def test_the_axis_of_a_single_curve_names_its_split(tmp_path, monkeypatch):
+    labels = []
+    monkeypatch.setattr("anaphor.draw.curves", lambda drawn, path, *, x_label, y_label: labels.append(y_label) or path)
+    run = RunFolder(tmp_path)
+    run.create("")
+    run.log(1, epoch=1, images=10, train_loss=2.0, valid={"accuracy": 0.5, "loss": 2.1})
+    draw_curves(run, TASKS["images"])
+    assert labels[::2] == ["validation accuracy", "loss (nats per image)"]
+    digits = replace(TASKS["images"], metrics=(Metric("mse", "min", "mean squared error"),))
+    labels.clear()
+    draw_curves(run, digits)
+    assert labels[::2] == ["training loss"]
 
 
 def test_axes_have_no_offset(axes_of):

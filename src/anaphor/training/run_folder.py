@@ -370,14 +370,15 @@ def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
             valid = [_number(line["valid"].get(metric.name)) for line in lines]
             series = {"training": train_loss} if metric.name == "loss" else {}
             figures[metric.name] = (metric.axis, {**series, "validation": valid})
-    figures.setdefault("loss", ("training loss", {"training": train_loss}))
+    figures.setdefault("loss", ("loss", {"training": train_loss}))
     paths: list[Path] = []
     try:
         for name, (axis, series) in figures.items():
             drawn = {label: (x, y) for label, y in series.items() if not all(map(math.isnan, y))}
+            y_label = axis if len(drawn) > 1 else " ".join((*drawn, axis))  # a single curve has no legend
             for path in folder.curves if drawn else ():
                 named = path if name == task.metrics[0].name else path.with_stem(f"{path.stem}-{name}")
-                paths.append(curves(drawn, named, x_label=x_label, y_label=axis))
+                paths.append(curves(drawn, named, x_label=x_label, y_label=y_label))
     except OSError as error:
         raise DataError(f"cannot write the curves to {folder.folder}: {error.strerror or error}") from None
     return paths
