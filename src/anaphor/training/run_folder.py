@@ -359,8 +359,7 @@ def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
     """
     from anaphor.draw import curves  # brings NumPy, and a bad folder is refused before
 
-    lines = [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]
-    if not lines:
+    if not (lines := [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]):
         return []
     x, x_label = progress_axis(lines, task.counted)
     train_loss = [_number(line.get("train_loss")) for line in lines]
