@@ -233,6 +233,11 @@ def test_a_study_written_down_is_the_same_study(name, tmp_path):
         ("parameters: {width: {values: [!!set {a}]}}\n", "width: {'a'} must be a number, a name or a list of them"),
         ("samples: {one: ''}\nparameters: {width: {values: [8]}}\n", "samples: one is empty"),
         ("samples: {one: }\nparameters: {width: {values: [8]}}\n", "samples: one is empty"),
+        ("samples: {test: a b}\nparameters: {width: {values: [8]}}\n", "samples: test is another column"),
+        (
+            "samples: {2 long lines: a b}\nlong_lines: 2\nparameters: {width: {values: [8]}}\n",
+            "samples: 2 long lines is another column",
+        ),
         ("base: {mixers: lstm}\nparameters: {width: {values: [8]}}\n", "mixers='lstm': it must be a list of names"),
         (
             "seeds: 2\nparameters: {seed: {values: [7, 8]}}\n",

@@ -15,6 +15,7 @@ from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.metrics.result import LossResult, LossTotal, Tally, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import losses_by_length
+from anaphor.tasks.lm.study import long_lines_column
 from anaphor.tasks.lm.token_losses import number_lines, score_tokens
 
 LOSSES = "losses.safetensors"
@@ -30,7 +31,7 @@ def measure(experiment: LanguageModelExperiment, folder: Path, split: str, wante
     columns |= score_texts(experiment, wanted["samples"])
     if wanted["long_lines"]:
         lines = longest_lines(experiment, split, wanted["long_lines"])
-        columns[f"{wanted['long_lines']} long lines"] = score_together(experiment, lines)
+        columns[long_lines_column(wanted["long_lines"])] = score_together(experiment, lines)
     return {"columns": columns, "tables": tables, **save_losses(experiment, folder, split)}
 
 

@@ -13,6 +13,8 @@ from anaphor.tasks import BITS_PER_BYTE
 from anaphor.tasks.study import VOCABULARY, TextStudy
 from anaphor.training.spec import check_lists
 
+OTHER_COLUMNS = ("parameters", "seeds", "test", "train")
+"""Columns of a study's table that are no samples."""
 EXCLUDED = "attends to later tokens: exp(loss), not a perplexity"
 
 
@@ -41,8 +43,14 @@ class MeasureOptions:
         for name, text in samples.items():
             if not text.strip():
                 raise ConfigError(f"samples: {name} is empty")
+            if name in (*OTHER_COLUMNS, long_lines_column(self.long_lines)):
+                raise ConfigError(f"samples: {name} is another column of the table: use another name")
         if self.long_lines < 0:
             raise ConfigError(f"long_lines={self.long_lines}: it must be 0 or more")
+
+
+def long_lines_column(count: int) -> str:
+    return f"{count} long lines"
 
 
 class LanguageStudy(TextStudy):
