@@ -137,6 +137,11 @@ def test_any_matrix_grows_at_its_spectral_radius():
     assert unroll.run(specs.UnrollSpec(matrix="gaussian", radii=(0.5, 1.2), steps=200)).holds
 
 
+def test_terms_of_a_state_that_cancel_leave_rounding_alone():
+    """With one number as state and radius 1 every term is 1 or -1, and their sum nearly zero."""
+    assert unroll.run(specs.UnrollSpec(hidden=1, radii=(1.0,))).holds
+
+
 def test_truncated_backpropagation_is_seen_to_be_off():
     outcome = bptt.run(specs.BpttSpec(reach=1))
     assert [check.kept for check in outcome.checks] == [True, False, False, False, False]

@@ -118,7 +118,8 @@ def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radi
     for _ in range(steps - 1):
         powers.append(W_h @ powers[-1])
     drive = x @ W_x.T  # [T, H]
-    last = torch.stack([powers[steps - 1 - t] @ drive[t] for t in range(steps)]).sum(0)
+    terms = torch.stack([powers[steps - 1 - t] @ drive[t] for t in range(steps)])
+    last = terms.sum(0)
     first = x[:1].clone().requires_grad_()
     h = states(layer, torch.cat((first, x[1:])))[-1]
     y = torch.tanh(W_y @ h)
@@ -132,8 +133,9 @@ def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radi
     exact = radius ** (steps - 1) / math.fsum(radius**power for power in range(steps))
     return {
         "errors": {
-            "states": max(_relative(h, last), _relative(y, torch.tanh(W_y @ last))),
-            "jacobian": _relative(jacobian, powers[-1] @ W_x),
+            # Terms may cancel each other: rounding is relative to the largest of them, not to what is left.
+            "states": max(_error(h, last, terms), _error(y, torch.tanh(W_y @ last), torch.ones(1))),
+            "jacobian": _error(jacobian, powers[-1] @ W_x, powers[-1] @ W_x),
             "rate": abs((sizes[-1] / sizes[half - 1]) ** (1 / (steps - half)) - radius),
             "share": abs(shares[-1] / exact - 1),
             "clipped": clipped["after"] / spec.clip,
@@ -199,8 +201,9 @@ def _training_checks(training: dict[str, dict[str, Any]]) -> list[Check]:
     ]
 
 
-def _relative(value: Tensor, expected: Tensor) -> float:
-    return float((value - expected).detach().abs().max() / expected.detach().abs().max())
+def _error(value: Tensor, expected: Tensor, scale: Tensor) -> float:
+    """Largest error, divided by the largest number of a scale."""
+    return float((value - expected).detach().abs().max() / scale.detach().abs().max())
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
