@@ -343,6 +343,12 @@ def test_a_learning_rate_that_leads_nowhere_is_told_in_one_line():
     assert experiment.evaluate_with("valid", protocol).total == plain.total
 
 
+def test_a_flatness_that_overflows_is_told_in_one_line():
+    experiment, protocol = experiment_of(tokens_of(), model_of().float()), Protocol(1, 4, carry=True)
+    with pytest.raises(Diverged, match=r"cache\(4,0\.1,1e\+300\) led to a loss that is not a finite number"):
+        score_with_caches(experiment, "valid", protocol, [Cache(4), Cache(4, 0.1, 1e300)])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -490,6 +496,22 @@ def test_both_together_have_a_row_after_each_dynamic_evaluation(run, capsys):
     assert [row["adaptation"] for row in rows] == names
     assert rows[3]["signature"] == rows[2]["signature"] + "+cache(4,0.1,0.3)"
     assert rows[3]["loss"] not in (rows[1]["loss"], rows[2]["loss"])
+
+
+def test_gradients_of_training_are_those_of_the_text_of_training_whatever_is_scored(run, tmp_path, capsys, monkeypatch):
+    seen = []
+
+    def keep(model, batches, carry):
+        seen.append(torch.cat([batch.input_ids.flatten() for batch in batches]))
+        return gradient_scales(model, batches, carry)
+
+    monkeypatch.setattr("anaphor.tasks.lm.adaptation.gradient_scales", keep)
+    (tmp_path / "other.txt").write_text("f a f b\nf c f d\n" * 20, encoding="utf-8")
+    flags = ["--device", "cpu", "--dynamic", "0.1", "--dynamic-rule", "rms"]
+    folder = run()
+    for other in ([], ["--data", str(tmp_path / "other.txt")]):
+        assert main(["evaluate", folder, *flags, *other]) == 0
+    assert torch.equal(*seen)
 
 
 def test_evaluate_gives_a_row_for_each_memory_of_the_pointer_and_for_the_model_without_it(run, capsys):

@@ -72,7 +72,11 @@ def score_with_caches(
     model, batches = experiment.model, experiment.eval_batches(split, protocol)
     names = [str(cache) for cache in caches]
     losses = cached_losses(model, batches, protocol.carry, caches, cuda_graph=cuda_graph)
-    return _results(experiment, split, protocol, names, losses)
+    results = _results(experiment, split, protocol, names, losses)
+    for cache, result in zip(caches, results, strict=True):
+        if not math.isfinite(result.total.total):
+            raise Diverged(f"{cache} led to a loss that is not a finite number: use a smaller flatness")
+    return results
 
 
 def _results(

@@ -14,6 +14,7 @@ from anaphor.tasks import align_columns, describe_overlap
 from anaphor.tasks.lm import PROTOCOLS, describe, describe_source_loss
 
 if TYPE_CHECKING:
+    from anaphor.data.batches import Batch
     from anaphor.metrics.result import LossResult
     from anaphor.tasks.lm.adaptation import Cache, Dynamic
     from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
@@ -106,8 +107,6 @@ class EvaluateOptions:
         from anaphor.tasks.lm.adaptation import Cache, Dynamic
         from anaphor.tasks.lm.experiment import StreamExperiment
 
-        if self.data is not None:
-            experiment.use_data(self.data)
         caches = [
             Cache(window, weight, flatness)
             for window, flatness, weight in product(
@@ -117,12 +116,17 @@ class EvaluateOptions:
         dynamics = [
             Dynamic(lr, decay, self.dynamic_rule) for lr, decay in product(self.dynamic, self.dynamic_decay or (0.0,))
         ]
+        trained_on: Sequence[Batch] = ()
+        if dynamics and self.dynamic_rule == "rms" and isinstance(experiment, StreamExperiment):
+            trained_on = experiment.batches(0)  # of the run's own text, whatever is scored
+        if self.data is not None:
+            experiment.use_data(self.data)
         shared = {"overlap": experiment.overlap()} if split == "test" else {}
         source = experiment.source_loss(split)
         if (self.pointer_eval_memory or self.pointer_eval_bias) and experiment.model.pointer is None:
             raise ConfigError(f"{run} has no pointer: it was trained without --pointer-memory")
         if isinstance(experiment, StreamExperiment):
-            rows = self._stream_rows(experiment, split, caches, dynamics)
+            rows = self._stream_rows(experiment, split, caches, dynamics, trained_on)
         else:
             rows = self._padded_rows(experiment, run, split)
         scores, has_bound = [], False
@@ -142,7 +146,12 @@ class EvaluateOptions:
         yield None, [*lines, *(f"figure: {path}" for path in self._draw(scores, experiment))]
 
     def _stream_rows(
-        self, experiment: StreamExperiment, split: str, caches: Sequence[Cache], dynamics: Sequence[Dynamic]
+        self,
+        experiment: StreamExperiment,
+        split: str,
+        caches: Sequence[Cache],
+        dynamics: Sequence[Dynamic],
+        trained_on: Sequence[Batch],
     ) -> Iterator[tuple[dict[str, Any], LengthScore | None]]:
         """The plain scores of all lengths, then those with adaptation."""
         from anaphor.tasks.lm.length import refusal_reason, score_at_length
@@ -162,7 +171,7 @@ class EvaluateOptions:
                     if not self.by_position:
                         del row["positions"]
                     yield row, score
-                for length, result in self._adapted(experiment, split, scored, caches, dynamics):
+                for length, result in self._adapted(experiment, split, scored, caches, dynamics, trained_on):
                     yield {**_row(length, result), "pointer": experiment.describe_pointer()}, None
 
     def _adapted(
@@ -172,14 +181,15 @@ class EvaluateOptions:
         protocols: Sequence[Protocol],
         caches: Sequence[Cache],
         dynamics: Sequence[Dynamic],
+        trained_on: Sequence[Batch],
     ) -> Iterator[tuple[int, LossResult]]:
-        """Results with adaptation, each with its segment length."""
+        """Results with adaptation, each with its segment length. The rule rms needs the batches of training."""
         from anaphor.tasks.lm.adaptation import gradient_scales, score_dynamically, score_with_caches
 
         captured = experiment.spec.cuda_graph if self.cuda_graph is None else self.cuda_graph
         scales = None
-        if dynamics and self.dynamic_rule == "rms":  # of the training text, read as in training
-            scales = gradient_scales(experiment.model, experiment.batches(0), experiment.carry)
+        if dynamics and self.dynamic_rule == "rms":
+            scales = gradient_scales(experiment.model, trained_on, experiment.carry)
         together = caches if self.both else ()
         for protocol in protocols:
             if caches:
