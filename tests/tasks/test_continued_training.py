@@ -1,5 +1,9 @@
 """`train lm --init`: a language model goes on from the weights of another, with its tokenizer."""
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,6 +12,7 @@ from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import build_experiment
+from anaphor.training import checkpoint
 from anaphor.training.run import execute
 
 SMALL = {"data": "grammar", "device": "cpu", "dtype": "float32"}
@@ -59,6 +64,38 @@ def test_adapters_of_random_weights_are_refused(pretrained, capsys):
     assert "lora=2 adapts pretrained weights: give them with --init, or leave out --lora" in line
     words = ["train", "lm", "--data", "grammar", "--init", pretrained, "--lora", "2", "--device", "cpu", "--dry-run"]
     assert main(words) == 0
+
+
+@pytest.mark.parametrize("settings", [{"lora": 2}, {"freeze": 1, "dropout": 0.3, "average": "ema"}])
+def test_a_run_is_resumed_to_the_same_bits_where_its_initial_weights_are_gone(settings, text, pretrained, monkeypatch):
+    shutil.copytree(pretrained, "first")
+    budget = {"steps": 4, "eval_every": 2, "lr": 0.01, "batch_size": 2, "bptt": 8, "device": "cpu", "dtype": "float32"}
+    spec = LanguageRunSpec(data="text", init="first", **budget, **settings)
+    for out in ("whole", "run"):
+        execute(spec, out, test=False)
+    shutil.rmtree("run/checkpoints/step-4")
+    shutil.rmtree("first")
+    os.mkdir("elsewhere")
+    monkeypatch.chdir("elsewhere")
+    words = ["train", "lm", "--resume", "--out", "../run"]
+    assert main([*words, "--dry-run"]) == 0
+    assert main([*words, "--threads", str(torch.get_num_threads())]) == 0
+    assert load_run("../run", device="cpu").spec.init == "first"
+    one, other = (checkpoint.newest(Path("..", name, "checkpoints"))[0] for name in ("whole", "run"))
+    assert one.step == other.step == 4
+    for part in one.parts.keys() - {"random"}:
+        assert one.parts[part].keys() == other.parts[part].keys()
+        assert all(torch.equal(tensor, other.parts[part][name]) for name, tensor in one.parts[part].items())
+
+
+def test_a_run_without_a_checkpoint_needs_its_initial_weights(text, pretrained, capsys):
+    spec = LanguageRunSpec(data="text", device="cpu", init=pretrained, steps=1, batch_size=2, bptt=8)
+    execute(spec, "run", test=False)
+    shutil.rmtree("run/checkpoints")
+    Path("run/result.json").unlink()
+    Path("run/spec.yaml").write_text(Path("run/spec.yaml").read_text().replace(pretrained, "first"))
+    assert main(["train", "lm", "--resume", "--out", "run"]) == 2
+    assert "init=first: there is no such folder" in capsys.readouterr().err
 
 
 def test_a_classifier_is_no_language_model(tmp_path):

@@ -182,11 +182,14 @@ def import_torch() -> None:
 
 
 def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
-    from anaphor.training.build import build_experiment, build_step, check_settings
+    from anaphor.training.build import build_experiment, build_step, check_settings, rebuild_experiment
     from anaphor.training.run import kept_data_path
 
     check_settings(spec)
-    experiment = build_experiment(spec, data_path=kept_data_path(RunFolder(out), spec) if options.resume else None)
+    if options.resume:
+        experiment = rebuild_experiment(spec, RunFolder(out), kept_data_path(RunFolder(out), spec))
+    else:
+        experiment = build_experiment(spec)
     build_step(experiment)  # it refuses what does not fit the model
     notes = experiment.notes()
     for line in notes:

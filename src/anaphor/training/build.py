@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from anaphor.config import FORMAT, dump_yaml, in_sections, look_up, plain_value
+from anaphor.config import FORMAT, dump_yaml, in_sections, look_up, plain_value, user_path
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import find_metric
 from anaphor.registry import TASKS, ImportedFile, resolve
 from anaphor.training.averaging import build_average
+from anaphor.training.checkpoint import newest_first
 from anaphor.training.experiment import Experiment, autocast_of, describe_environment
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import ScheduleSpec, build_schedule, make_budget
-from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition
+from anaphor.training.spec import BUDGETS, FineTuning, RunSpec, TaskDefinition
 from anaphor.training.step import CUDAGraphStep, Step
 from anaphor.training.trainer import Callback, LoopSettings, Trainer
 
@@ -32,6 +34,19 @@ def build_experiment(spec: RunSpec, known: dict[str, Any] | None = None, data_pa
     if not isinstance(made, Experiment):
         raise ConfigError(f"task {spec.task!r}: its build gives a {type(made).__name__}, not an Experiment")
     return made
+
+
+def rebuild_experiment(spec: RunSpec, folder: RunFolder, data_path: str | None) -> Experiment:
+    """The experiment of a run that is resumed. Where the pretrained weights that it started from are gone, its own take
+    their place until the checkpoint is loaded: the model and the tokenizer that came with them are those of the run."""
+    given: Any = spec
+    is_gone = isinstance(spec, FineTuning) and spec.init is not None and not user_path(spec.init).is_dir()
+    if not is_gone or next(newest_first(folder.checkpoints), None) is None:
+        return build_experiment(spec, data_path=data_path)
+    experiment = build_experiment(replace(given, init=str(folder.folder)), data_path=data_path)
+    built: Any = experiment.spec
+    experiment.spec = replace(built, init=given.init)
+    return experiment
 
 
 def check_settings(spec: RunSpec) -> None:

@@ -23,7 +23,7 @@ from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
 from anaphor.mixers.kernels import describe_failure, disable_kernels, is_kernel_failure
 from anaphor.registry import ImportedFile, files_used_by
-from anaphor.training.build import build_experiment, build_trainer, spec_document, task_of
+from anaphor.training.build import build_experiment, build_trainer, rebuild_experiment, spec_document, task_of
 from anaphor.training.checkpoint import newest
 from anaphor.training.experiment import MAX_THREADS, Experiment, check_threads, thread_count
 from anaphor.training.run_folder import RunFolder, absolute_path, draw_curves, resolve_data_path
@@ -139,7 +139,7 @@ def _train_and_score(
     elif not (overwrite or earlier.has_run):
         folder.refuse_existing()
     data_path = kept_data_path(folder, spec) if resume else None
-    experiment = build_experiment(spec, data_path=data_path)
+    experiment = rebuild_experiment(spec, folder, data_path) if resume else build_experiment(spec)
     files = {file.path: file for file in (*imports, *files_used_by(spec.task, vars(spec)))}
     trainer = build_trainer(
         experiment,
