@@ -199,6 +199,9 @@ def test_a_label_that_training_did_not_have_is_named_with_its_row(tmp_path):
     experiment = build_experiment(ClassifyRunSpec(**{**SMALL, "data": str(tmp_path)}))
     with pytest.raises(DataError, match=r"row 10 of .*valid.tsv has the label '2', which is not in train \(0, 1\)"):
         experiment.validate(test=True)
+    experiment.use_data("negation", None, None)
+    with pytest.raises(DataError, match=r"^row 1 of the valid split of negation has the label"):
+        experiment.score("valid")
 
 
 def test_long_texts_are_truncated_and_counted(tmp_path):
@@ -272,6 +275,19 @@ def test_one_validation_is_drawn_at_its_epoch_and_step(tmp_path, monkeypatch):
         assert [label.get_text() for label in axes.get_xticklabels()] == ["1"]
         (top,) = axes.child_axes
         assert [label.get_text() for label in top.get_xticklabels()] == ["60"]
+
+
+def test_ticks_of_few_steps_are_whole_numbers(tmp_path, monkeypatch):
+    from anaphor.tasks.classify import figures
+
+    drawn = []
+    monkeypatch.setattr(figures, "save_all", lambda figure, paths, remark: drawn.append(figure))
+    valid = {"loss": 0.6, "accuracy": 0.5}
+    rows = [{"step": step, "epoch": step / 10, "train_loss": 0.7, "valid": valid} for step in (3, 6, 12, 20)]
+    figures.draw_learning(rows, tmp_path / "learning")
+    for axes in drawn[0].axes:
+        (top,) = axes.child_axes
+        assert all(tick == round(tick) for tick in top.get_xticks())
 
 
 def test_a_validation_before_a_countable_part_of_an_epoch_is_drawn_by_steps(tmp_path, monkeypatch):

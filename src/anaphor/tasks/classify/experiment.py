@@ -70,7 +70,8 @@ def encode_labels(rows: Rows, classes: Sequence[str]) -> list[int]:
     for (_, label), row in zip(rows.values, rows.lines, strict=True):
         if label not in index:
             known = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
-            raise DataError(f"row {row} of {rows.where[1]} has the label {label!r}, which is not in train ({known})")
+            place = rows.where[1].removeprefix("the label of ")
+            raise DataError(f"row {row} of {place} has the label {label!r}, which is not in train ({known})")
     return [index[label] for _, label in rows.values]
 
 

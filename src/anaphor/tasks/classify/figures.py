@@ -43,6 +43,7 @@ def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
             continue
         top = axes.secondary_xaxis("top", functions=(lambda epoch: epoch * per_epoch, lambda step: step / per_epoch))
         top.set_xlabel("step")
+        top.xaxis.get_major_locator().set_params(integer=True)
         if len(x) == 1:
             set_ticks(top.xaxis, steps)
     axes.legend()
