@@ -116,11 +116,15 @@ def undisturbed(tab, address):
 
 def cell_at(tab, row, column, host="#matrix"):
     """Move the pointer over a cell; gives what the page says of it."""
+    from playwright.sync_api import expect  # there is a browser
+
     tab.wait_for_selector(f"{host} canvas[data-wide]")
     place = tab.locator(f"{host} canvas").evaluate("canvas => ({...canvas.dataset})")
     x, y = (float(place[edge]) + (at + 0.5) * float(place[size]) for edge, at, size in
             (("left", column, "wide"), ("top", row, "high")))  # fmt: skip
     tab.locator(f"{host} canvas").hover(position={"x": x, "y": y})
+    said = rf"\({row}\) attends to .*\({column}\)" if host == "#matrix" else rf"unit \d+ at .*\({column}\)"
+    expect(tab.locator(f"{host} .tip")).to_have_text(re.compile(said))
     return tab.locator(f"{host} .tip").inner_text()
 
 

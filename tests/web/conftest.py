@@ -24,6 +24,9 @@ from studies.here import Here, Silent
 from web.serving import begin_run, serving
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 120_000
+"""Milliseconds that a browser waits for anything. The worker, which yields to all others, loads torch before its first
+answer: on a busy machine that takes a while."""
 HOSTILE = "<script>alert(1)</script>"
 TEXT = f"the cat sat on the mat\nthe dog sat on the log\na bird saw {HOSTILE} on the log\n"
 LANGUAGE = "lm --data data/text.txt --width 16 --batch-size 4 --bptt 8 --steps 24 --eval-every 8"
@@ -136,6 +139,7 @@ def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium to open the page with: apt-get install chromium")
+    playwright.expect.set_options(timeout=PATIENCE)
     with playwright.sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running

@@ -14,7 +14,7 @@ import pytest
 
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
-from web.conftest import HOSTILE
+from web.conftest import HOSTILE, PATIENCE
 from web.pretended_runs import write_run
 from web.serving import begin_run, serving
 
@@ -36,7 +36,7 @@ def open_tab(browser):
         context = browser.new_context(viewport=viewport or WIDE, **options)
         contexts.append(context)
         tab = context.new_page()
-        tab.set_default_timeout(30_000)
+        tab.set_default_timeout(PATIENCE)
         tab.wrong, tab.asked = [], []
         tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
         tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
@@ -55,6 +55,16 @@ def show(tab, served, address):
     """Go to a view by its address."""
     tab.goto(f"{served.url}/#{address}")
     tab.wait_for_selector(f"html[data-ready={address.partition('?')[0]}]", state="attached")
+
+
+def until_drawn(tab):
+    """Charts are drawn in the next frame."""
+    tab.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def address_of(tab):
+    """As the page has it: playwright hears of it later."""
+    return tab.evaluate("location.href")
 
 
 def overflow(tab):
@@ -202,25 +212,34 @@ def drag(tab, box, start, end):
     tab.mouse.up()
 
 
-def test_a_new_point_appears_in_an_open_chart_within_three_seconds_and_the_zoom_is_kept(open_tab, growing):
+PAUSES = """window.pauses = [];
+const wait = setTimeout;
+window.setTimeout = (work, pause = 0, ...rest) => { pauses.push(pause); return wait(work, pause, ...rest); };"""
+
+
+def test_a_new_point_appears_in_an_open_chart_after_two_seconds_at_most_and_the_zoom_is_kept(open_tab, growing):
+    """The pauses of the page are looked at, not a clock: how long an answer takes depends on what else is at work."""
     served, run, rest = growing
     both = f"{make_id('training')},{make_id('lstm-1')}"
-    tab = open_tab(served, f"curves?runs={both}&charts=valid.loss")
+    tab = open_tab(served)
+    tab.add_init_script(PAUSES)
+    tab.goto("about:blank")  # else only the part behind # would change
+    show(tab, served, f"curves?runs={both}&charts=valid.loss")
     whole = chart(tab, lines=2)
     points, everything = int(whole.get_attribute("data-points")), whole.get_attribute("data-x")
     drag(tab, whole.bounding_box(), (150, 60), (400, 70))
-    domain, address = chart(tab, zoomed="yes").get_attribute("data-x"), tab.url
+    domain, address = chart(tab, zoomed="yes").get_attribute("data-x"), address_of(tab)
     assert domain != everything
-    tab.set_default_timeout(3_000)
     write_row(run, rest[0])
     assert chart(tab, points=points + 1).get_attribute("data-x") == domain
     later = json.dumps({**json.loads(rest[0]), "step": 1000}).encode()
     write_row(run, later[:40])  # a line that is not complete is no point, and no error
     write_row(run, later[40:] + b"\n")
     assert chart(tab, points=points + 2).get_attribute("data-x") == domain
-    assert tab.url == address
+    assert address_of(tab) == address
     tab.dblclick(".chart .overlay")
     assert chart(tab, zoomed="no").get_attribute("data-x").endswith(",1000")
+    assert 1000 <= max(tab.evaluate("pauses")) <= 2000
     assert tab.wrong == []
 
 
@@ -236,7 +255,7 @@ def test_a_zoom_into_a_thinned_curve_shows_every_point_and_a_spike_is_always_see
     assert float(whole.get_attribute("data-y").split(",")[1]) > 50
     show(tab, served, f"curves?runs={make_id('training')}&charts=train_loss&zoom=2000,2100")
     # 101 points inside, and one or two on either side to which the lines lead
-    expect(tab.locator(".chart")).to_have_attribute("data-drawn", re.compile(r"10[2-5]"), timeout=30_000)
+    expect(tab.locator(".chart")).to_have_attribute("data-drawn", re.compile(r"10[2-5]"))
     with tab.expect_download() as saved:
         tab.get_by_role("button", name="Download train_loss as CSV").click()
     lines = saved.value.path().read_text().splitlines()
@@ -274,7 +293,7 @@ def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, t
         assert "no memory left" in tab.inner_text(f".cells tr[data-row='{second.name}']")
         assert tab.locator("table.heat tbody td").count() == 2, "one for each width"
         (first / "result.json").write_bytes(result)
-        expect(tab.locator(".study-facts")).to_contain_text("3 of 4 cells · 1 failed", timeout=30_000)
+        expect(tab.locator(".study-facts")).to_contain_text("3 of 4 cells · 1 failed")
         tab.click(f".cells tr[data-row='{first.name}'] a")
         chart(tab, "valid.loss", lines=1)
         assert tab.wrong == []
@@ -292,21 +311,22 @@ def test_the_state_of_a_view_is_in_its_address_and_back_works(open_tab, served, 
     tab.get_by_label("x axis").select_option("count")
     tab.get_by_label("Smoothing").fill("0.6")
     tab.get_by_role("button", name="Logarithmic y axis").first.click()
-    shown, address = chart(tab, lines=1).get_attribute("data-y"), tab.url
+    until_drawn(tab)
+    shown, address = chart(tab, lines=1).get_attribute("data-y"), address_of(tab)
     tab.reload()
-    assert chart(tab, lines=1).get_attribute("data-y") == shown
-    assert tab.url == address
+    expect(tab.locator(".chart[data-metric='valid.loss']")).to_have_attribute("data-y", shown)
+    assert address_of(tab) == address
     assert tab.get_by_label("x axis").input_value() == "count"
     assert tab.get_by_label("Smoothing").input_value() == "0.6"
     tab.click("#tabs a[data-view=samples]")
     tab.wait_for_selector(".samples-box[data-steps]")
-    assert f"runs={ids['lstm']},{ids['lstm-1']}" in tab.url, "the selection goes from view to view"
+    assert f"runs={ids['lstm']},{ids['lstm-1']}" in address_of(tab), "the selection goes from view to view"
     tab.go_back()
     chart(tab, lines=1)
-    assert tab.url == address
+    assert address_of(tab) == address
     tab.go_back()
     tab.wait_for_selector(".curves button[aria-pressed=false] >> nth=1")
-    assert "ylog" not in tab.url
+    assert "ylog" not in address_of(tab)
     assert tab.wrong == []
 
 
@@ -319,27 +339,56 @@ def test_runs_are_filtered_selected_hidden_and_named_by_the_keyboard(open_tab, s
     tab.keyboard.press("Backspace")
     tab.wait_for_selector(".runs table[data-rows='4']")
     tab.keyboard.press("Enter")
-    box = tab.locator("tbody input.choose").first
-    assert box.evaluate("box => box === document.activeElement")
-    was = box.is_checked()
+    # A row may be replaced at any moment, since it says how old its run is: what is asked of it is asked again.
+    boxes = tab.locator("tbody input.choose")
+    expect(boxes.first).to_be_focused()
+    was = boxes.first.is_checked()
     tab.keyboard.press("Space")
-    assert tab.locator("tbody input.choose").first.is_checked() != was
+    expect(boxes.first).to_be_checked(checked=not was)
     tab.keyboard.press("ArrowDown")
-    assert tab.locator("tbody input.choose").nth(1).evaluate("box => box === document.activeElement")
+    expect(boxes.nth(1)).to_be_focused()
     row = tab.locator(f"tr[data-run='{ids['lstm']}']")
     row.locator(".rename-run").click(force=True)
     tab.keyboard.type("<b>mine")
     tab.keyboard.press("Enter")
     tab.reload()
-    assert row.locator("button.name").inner_text() == "<b>mine"
+    expect(row.locator("button.name")).to_have_text("<b>mine")
     row.locator(".hide-run").click(force=True)
     tab.wait_for_selector(".runs table[data-rows='3']")
     tab.locator("body").press("?")
-    assert tab.locator("dialog[open] dt").count() > 4
+    expect(tab.locator("dialog[open] dt").nth(4)).to_be_visible()
     tab.keyboard.press("Escape")
     tab.locator("body").press("2")
     tab.wait_for_selector("html[data-ready=curves]", state="attached")
     assert tab.wrong == []
+
+
+HURRY = """let now = 0;
+Date.now = () => (now += 3600000); // whenever the table is drawn its ages have changed
+const wait = setTimeout;
+window.setTimeout = (work, pause = 0, ...rest) => wait(work, pause / 100, ...rest);
+window.requestAnimationFrame = () => 0; // no frame is ever drawn"""
+
+
+@pytest.mark.slow
+def test_no_key_is_lost_while_the_table_of_runs_is_drawn_again(open_tab, served):
+    tab = open_tab(served)
+    tab.add_init_script(HURRY)
+    tab.goto("about:blank")
+    show(tab, served, "runs")
+    box = tab.locator("tbody input.choose").first
+    was = box.is_checked()
+    box.focus()
+    tab.keyboard.down("Space")
+    for _ in range(20):  # the table is drawn about as often as the server is asked
+        with tab.expect_response("**/api/runs*"):
+            pass
+    tab.keyboard.up("Space")
+    expect(box).to_be_checked(checked=not was)
+    tab.locator(".rename-run").first.click(force=True)
+    tab.keyboard.type("mine")
+    tab.keyboard.press("Enter")
+    expect(tab.locator("button.name", has_text="mine")).to_have_count(1)
 
 
 @pytest.mark.slow
@@ -349,9 +398,9 @@ def test_a_chart_is_read_by_the_keyboard_and_saved(open_tab, served, ids, tmp_pa
     answer = served.ask(f"/api/curves?runs={ids['lstm']}:&points=500")["runs"][ids["lstm"]]["columns"]
     tab.focus(".chart")
     tab.keyboard.press("Home")
-    assert f"step {answer['step'][0]}: lstm {answer['valid.loss'][0]:#.4g}" == tab.inner_text("#said")
+    expect(tab.locator("#said")).to_have_text(f"step {answer['step'][0]}: lstm {answer['valid.loss'][0]:#.4g}")
     tab.keyboard.press("ArrowRight")
-    assert f"step {answer['step'][1]}: lstm {answer['valid.loss'][1]:#.4g}" == tab.inner_text("#said")
+    expect(tab.locator("#said")).to_have_text(f"step {answer['step'][1]}: lstm {answer['valid.loss'][1]:#.4g}")
     kinds = {"SVG": b"<svg ", "PNG": b"\x89PNG", "CSV": b"run,step,valid.loss\n"}
     for kind, start in kinds.items():
         with tab.expect_download() as saved:
@@ -388,8 +437,9 @@ def test_markup_in_names_settings_samples_and_errors_is_shown_and_never_executed
         assert hybrid.name in tab.inner_text(".runs")
         show(tab, served, f"curves?runs={make_id(hybrid.name)}&charts=valid.loss")
         assert hybrid.name in tab.inner_text(".legend-box")
+        chart(tab, lines=1)
         tab.hover(".chart .overlay")
-        assert hybrid.name in tab.inner_text(".chart .tip")
+        expect(tab.locator(".chart .tip")).to_contain_text(hybrid.name)
         show(tab, served, f"samples?runs={make_id(hybrid.name)}")
         tab.wait_for_selector(".samples-box[data-steps]")
         assert tab.inner_text("td.sample") == HOSTILE

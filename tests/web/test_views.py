@@ -12,12 +12,11 @@ from PIL import Image
 import anaphor
 from anaphor.cli.main import main
 from anaphor.web.catalog import make_id
+from web.conftest import PATIENCE
 from web.planted import LINE, PLANTED, train_planted
 from web.serving import serving
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-PATIENCE = 30_000
-"""Milliseconds for an answer of the worker, which loads torch first: on a busy machine that takes a while."""
 SENTENCE = "the cat saw <script>alert(1)</script> on the log"
 
 
@@ -45,7 +44,7 @@ def tab(browser):
     """A new tab, and lists of what goes wrong and of what is asked for in it."""
     context = browser.new_context(color_scheme="light", viewport={"width": 1300, "height": 900})
     tab = context.new_page()
-    tab.set_default_timeout(20_000)
+    tab.set_default_timeout(PATIENCE)
     tab.wrong, tab.asked = [], []
     tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
     tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
@@ -62,6 +61,11 @@ def open_view(tab, served, view, **state):
     tab.goto("about:blank")  # else only the part behind # would change
     tab.goto(f"{served.url}/#{view}?{urlencode(state)}")
     tab.wait_for_selector(f"html[data-ready={view}]", state="attached")
+
+
+def address_of(tab):
+    """As the page has it: playwright hears of it later."""
+    return tab.evaluate("location.href")
 
 
 def posted(tab, path):
@@ -118,11 +122,11 @@ def test_the_validation_split_has_the_numbers_of_the_result(tab, served, ids, fo
     tab.get_by_role("button", name="Compare on the validation split").click()
     totals = tab.locator(".split-part .totals")
     results = [anaphor.load_run(folder / name).result["valid"] for name in ("lstm", "lstm-1")]
-    expect(totals).to_be_visible(timeout=PATIENCE)
+    expect(totals).to_be_visible()
     for row, result in zip(rows_of(totals), results, strict=True):
         numbers = [f"{result['loss']:.4f}", f"{result['perplexity']:.2f}", f"{result['bits_per_byte']:.4f}"]
         assert row[-4:] == [*numbers, f"{result['tokens']:,}"]
-    assert "on=valid" in tab.url
+    assert "on=valid" in address_of(tab)
     assert posted(tab, "/api/passages") == [
         {"runs": [ids["lstm"], ids["lstm-1"]], "split": "valid", "length": 64, "count": 40}
     ]
@@ -155,26 +159,26 @@ def test_a_link_opens_its_passage_again(tab, planted):
     expect(cards.nth(1)).to_be_focused()
     tab.keyboard.press("Enter")
     start = cards.nth(1).get_attribute("data-start")
-    assert f"at={start}" in tab.url
+    assert f"at={start}" in address_of(tab)
     link = tab.locator("article.open a.share").get_attribute("href")
     losses = rows_of(tab.locator("article.open table"))
     tab.goto("about:blank")
     tab.goto(f"{planted.url}/{link}")
     again = tab.locator("article.open")
-    expect(again).to_be_focused(timeout=PATIENCE)
+    expect(again).to_be_focused()
     assert again.get_attribute("data-start") == start
     assert rows_of(again.locator("table")) == losses
     tab.keyboard.press("ArrowRight")
-    assert "B − A" in tab.locator("#said").inner_text()
+    expect(tab.locator("#said")).to_contain_text("B − A")
     tab.keyboard.press("Enter")
     expect(tab.locator("article.open")).to_have_count(0)
-    assert "at=" not in tab.url
+    assert "at=" not in address_of(tab)
 
 
 @pytest.mark.slow
 def test_a_link_to_any_other_place_opens_it_as_well(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, on="valid", length=16, at=3)
-    expect(tab.locator("article.open")).to_have_attribute("data-start", "3", timeout=PATIENCE)
+    expect(tab.locator("article.open")).to_have_attribute("data-start", "3")
     assert [body.get("at") for body in posted(tab, "/api/passages")] == [None, 3]
 
 
@@ -187,7 +191,7 @@ def test_a_passage_leads_to_a_look_at_the_same_tokens(tab, planted):
     tokens = [row[1] for row in rows_of(card.locator("table"))]
     tab.get_by_role("link", name="Look inside kitchen").click()
     tab.wait_for_selector(".view.look[data-shown]")
-    assert f"run={planted.pair['b']}" in tab.url
+    assert f"run={planted.pair['b']}" in address_of(tab)
     found = tab.locator(".look-text .token").all_inner_texts()[1:]
     assert [token.strip() for token in found] == ["⏎" if token == "<eos>" else token for token in tokens]
 
@@ -197,8 +201,8 @@ def test_a_row_of_a_table_highlights_its_tokens(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, on="valid", length=16)
     label = tab.locator(".group", has_text="Class of the token").locator("tbody button", has_text="word")
     label.click()
-    assert label.get_attribute("aria-pressed") == "true"
-    assert "mark=by_class" in tab.url
+    expect(label).to_have_attribute("aria-pressed", "true")
+    assert "mark=by_class" in address_of(tab)
     marked, away = tab.locator(".token.marked"), tab.locator(".token.away")
     expect(marked.first).to_be_visible()
     assert all(token.isalpha() for token in marked.all_inner_texts())
@@ -235,7 +239,7 @@ def test_a_failed_job_shows_its_line(tab, served, ids):
     tab.get_by_role("button", name="Compare on the validation split").click()
     expect(tab.locator(".split-part .work.failed p")).to_have_text(line)
     open_view(tab, served, "look", run=ids["lstm"], example=10**6)
-    expect(tab.locator(".work.failed")).to_contain_text("example=1000000", timeout=PATIENCE)
+    expect(tab.locator(".work.failed")).to_contain_text("example=1000000")
 
 
 # ---- look
@@ -248,6 +252,7 @@ def cell_at(tab, row, column):
     x, y = (float(place[edge]) + (at + 0.5) * float(place[size]) for edge, at, size in
             (("left", column, "wide"), ("top", row, "high")))  # fmt: skip
     tab.locator(".matrix canvas").hover(position={"x": x, "y": y})
+    expect(tab.locator(".matrix .tip")).to_have_text(re.compile(rf"\({row}\) attends to .*\({column}\)"))
     return tab.locator(".matrix .tip").inner_text()
 
 
@@ -272,7 +277,7 @@ def test_a_click_on_a_head_loads_exactly_that_head(tab, served, ids, look):
     tab.wait_for_selector(f".look-attention[data-shown='{tap}/{head}']")
     asked = [body for body in posted(tab, "/api/head") if "tap" in body][1:]
     assert [(body["tap"], body["head"]) for body in asked] == [(tap, head)]
-    assert f"head={head}" in tab.url
+    assert f"head={head}" in address_of(tab)
     (expected,) = [one for one in look.heads if (one.name, one.head) == (tap, head)]
     assert statistics[1] == f"{expected.entropy:.2f}"
     assert look.summary in tab.locator(".inside > .facts").inner_text()
@@ -289,7 +294,7 @@ def test_cells_and_losses_are_those_of_look(tab, served, ids, look):
     tokens = tab.locator(".look-text .token")
     assert tokens.all_inner_texts() == list(look.tokens)
     tokens.nth(3).hover()
-    assert f"loss {look.scored.losses[2]:.3f}" in tab.locator(".look-text .facts").inner_text()
+    expect(tab.locator(".look-text .facts")).to_contain_text(f"loss {look.scored.losses[2]:.3f}")
 
 
 @pytest.mark.slow
@@ -306,7 +311,7 @@ def test_states_next_tokens_and_a_continuation_of_a_text(tab, served, ids, folde
     tab.get_by_label("Tokens", exact=True).fill("5")
     tab.get_by_role("button", name="Continue after cat (2)").click()
     written = tab.locator(".written")
-    expect(written).to_be_visible(timeout=PATIENCE)
+    expect(written).to_be_visible()
     expected = run.generate("the cat", tokens=5, temperature=0.8, seed=0)
     assert written.inner_text().split() == ["the", "cat", *expected.removeprefix("the cat").split()]
 
@@ -330,6 +335,7 @@ def test_a_classified_text_has_the_contribution_of_each_token(tab, served, ids, 
     tab.wait_for_selector(".look-attention[data-shown]")
     look = anaphor.load_run(folder / "labels").look("a red house")
     tab.locator(".look-text .token", has_text="red").hover()
+    expect(tab.locator(".look-text .facts")).to_contain_text(" red: ")
     told = tab.locator(".look-text .facts").inner_text()
     value = look.contributions[look.tokens.index("red")]
     assert float(re.search(r"input ([+−][\d.]+)", told)[1].replace("−", "-")) == pytest.approx(value, abs=6e-4)
@@ -347,9 +353,9 @@ def test_an_image_is_shown_by_layer_and_head_and_can_be_chosen(tab, served, ids,
     (body,) = posted(tab, "/api/head")
     assert (body["head"], body["of"], body["example"]) == ("mean", "attention", 1)
     tab.locator(".overlay").hover()
-    assert tab.locator(".look-image .facts").inner_text().startswith("Patch in row")
+    expect(tab.locator(".look-image .facts")).to_have_text(re.compile("^Patch in row"))
     tab.locator("input[type=file]").set_input_files(tmp_path / "own.png")
-    expect(tab.locator(".inside .notes")).to_contain_text("not in the address", timeout=PATIENCE)
+    expect(tab.locator(".inside .notes")).to_contain_text("not in the address")
     assert "image" in posted(tab, "/api/look")[-1]
 
 

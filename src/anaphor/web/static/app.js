@@ -200,12 +200,14 @@ function repeat(work, pause) {
   };
 }
 
-// What is under a pressed pointer must not be replaced: the click would be lost.
+// What is under a pressed pointer, or has the focus while the space bar is pressed, must not be replaced: the click would be lost.
 let pressed = false;
 const waiting = [];
 addEventListener("pointerdown", () => { pressed = true; }, true);
-for (const name of ["pointerup", "pointercancel"])
-  addEventListener(name, () => {
+addEventListener("keydown", (event) => { pressed ||= event.key === " "; }, true);
+for (const name of ["pointerup", "pointercancel", "keyup", "blur"])
+  addEventListener(name, (event) => {
+    if (name === "blur" && event.target !== window) return; // only when the whole page loses the keyboard
     pressed = false;
     setTimeout(() => { for (const resolve of waiting.splice(0)) resolve(); }); // after the click
   }, true);
@@ -278,6 +280,7 @@ async function openView() {
     shownView.close?.();
   }
   state.close();
+  delete document.documentElement.dataset.ready; // it is set again when this view is open
   state = new State(name, values);
   shownView = view;
   document.title = `${view.title} · ${listing.folder || "Anaphor"}`;

@@ -49,7 +49,6 @@
       if (event.key === "Enter" || event.key === "Escape") finish(event.key === "Enter");
     });
     field.addEventListener("blur", () => finish(true));
-    requestAnimationFrame(() => field.select());
     return field;
   }
 
@@ -65,6 +64,7 @@
     rename.addEventListener("click", () => {
       renaming = row.id;
       showRuns();
+      table.body.querySelector(".rename")?.select(); // at once: the next key belongs to the name
     });
     hide.addEventListener("click", () => {
       hide_run(row.id, !is_hidden(row.id));
@@ -303,7 +303,10 @@
       });
       section.append(make("p", "There are no runs here yet. A run appears as soon as anaphor train has written its folder.", "empty nothing"));
       host.append(section);
-      own.repeat(() => views.runs.refresh(), 10000); // for the ages
+      own.repeat(async () => {
+        await untilReleased();
+        if (!opening.closed) views.runs.refresh();
+      }, 10000); // for the ages
     },
     refresh() {
       if (!renaming) showRuns();
