@@ -179,6 +179,11 @@ def test_a_text_is_compared_by_common_pieces_where_tokens_differ(planted, tmp_pa
     assert found["losses"]["characters"][1] == pytest.approx(sum(characters[3:7]), rel=1e-5)
     assert found["totals"] == {name: single[name]["totals"][name] for name in runs}
     assert "different tokenizers" in found["notes"][0]
+    # White space at the end is of no word: it is compared with nothing, even where it is unknown to the other run.
+    found = answer({"verb": "tokens", "runs": runs, "text": "the old \u3000"}, Cache())
+    assert found["tokens"] == ["the", " old"]
+    assert found["unknown"] == [False, False]
+    assert found["notes"][-1] == "Not compared: white space at the end of the text."
 
 
 @pytest.mark.parametrize("settings", [{"batching": "padded"}, {"protocol": "example"}, {"carry": False}], ids=str)

@@ -107,7 +107,11 @@ def score_pieces(
             # `encode` ends the last line, a sentence has no end.
             losses, unknown = np.array(found.losses, np.float32), np.array(found.unknown)
             tokens.append(ScoredTokens(losses, ends[: len(losses)], unknown, {}, ()))
-    first, second = align_pieces(text.encode("utf-8", "surrogateescape"), *tokens)
+    if not len(np.intersect1d(tokens[0].ends, tokens[1].ends)):
+        compare_losses(one, two)  # raises, as above
+    raw = text.encode("utf-8", "surrogateescape")
+    first, second = align_pieces(raw, *tokens)
+    has_rest = first.ends[-1] < len(raw)  # a tokenizer of words has no token for it
     own, other = first.losses.tolist(), second.losses.tolist()
     unknown = first.groups["class"].codes == first.groups["class"].labels.index("unknown")
     return {
@@ -116,7 +120,7 @@ def score_pieces(
         "unknown": unknown.tolist(),
         "losses": dict(zip(scored, (own, other), strict=True)),
         "difference": [b - a for a, b in zip(own, other, strict=True)],
-        "notes": list(first.notes),
+        "notes": [*first.notes, *(["Not compared: white space at the end of the text."] if has_rest else ())],
     }
 
 

@@ -77,8 +77,8 @@ class ScoredTokens:
 
 
 def align_pieces(text: bytes, *runs: ScoredTokens) -> list[PieceLosses]:
-    """The losses of each run, summed over common pieces. The loss of an unknown token says nothing of what it stands
-    for, so that pieces with one count as equal: their loss is 0 for all."""
+    """The losses of each run, summed over common pieces, of which there must be one. The loss of an unknown token says
+    nothing of what it stands for, so that pieces with one count as equal: their loss is 0 for all."""
     common = runs[0].ends
     for run in runs[1:]:
         common = np.intersect1d(common, run.ends)
@@ -86,7 +86,8 @@ def align_pieces(text: bytes, *runs: ScoredTokens) -> list[PieceLosses]:
     lines = np.searchsorted(newlines, np.concatenate(([0], common[:-1]))).astype(np.int32)
     is_unknown = np.zeros(len(common), np.bool_)
     for run in runs:
-        is_unknown[np.searchsorted(common, run.ends[run.is_unknown])] = True
+        ends = run.ends[run.is_unknown]
+        is_unknown[np.searchsorted(common, ends[ends <= common[-1]])] = True  # after the last piece nothing is compared
     groups = {"class": group_pieces(text, common, is_unknown)}
     if len(newlines) > 1:
         groups["position"] = Groups.by_count("Position in the line", place_in_line(lines) + 1, POSITIONS)
