@@ -240,6 +240,14 @@ def test_strange_values_are_made_plain(tmp_path):
     assert len(row["settings"]["note"]) == 1000
 
 
+def test_a_budget_beyond_all_numbers_has_no_steps(tmp_path):
+    write_run(tmp_path / "run", result=None, epochs=1e308)
+    run = write_run(tmp_path / "other", result=None, epochs=2.0)
+    for folder in (run.folder, tmp_path / "run"):
+        (folder / "metrics.jsonl").write_bytes(b'{"step": 10, "epoch": 0.5, "valid": {"loss": 2.0}}\n')
+    assert {name: row["steps"] for name, row in scan(tmp_path).items()} == {"run": None, "other": 40}
+
+
 def test_damaged_and_torn_lines_of_metrics_cost_only_themselves(tmp_path):
     run = write_run(tmp_path / "run", result=None)
     with run.metrics.open("ab") as file:

@@ -107,6 +107,11 @@ def test_damaged_lines_are_counted_and_the_others_read(run):
     assert (found["columns"]["valid.loss"], found["damaged"]) == ([3.0, 2.0], 7)
 
 
+def test_a_step_that_no_run_can_have_is_a_damaged_line(run):
+    run.metrics.write_bytes(b'{"step": 1%s, "valid": {"loss": 1}}\n' % (b"0" * 400))
+    assert (read_curves(run.folder)["columns"], read_curves(run.folder)["damaged"]) == ({}, 1)
+
+
 def test_values_that_are_not_finite_are_gaps(run):
     log(run, 3.0, math.nan, 2.0)
     run.metrics.write_bytes(run.metrics.read_bytes() + b'{"step": 4, "valid": {"loss": NaN, "n": 1e999, "b": true}}\n')

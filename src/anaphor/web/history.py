@@ -127,7 +127,10 @@ def parse_lines(data: bytes, key: str = "step", kind: type = int) -> tuple[list[
             row, end = _scan(line, 0)
         except (ValueError, RecursionError, StopIteration):
             continue
-        if isinstance(row, dict) and type(row.get(key)) is kind and not line[end:].strip():
+        if not isinstance(row, dict) or line[end:].strip():
+            continue
+        value = row.get(key)
+        if type(value) is kind and not (kind is int and value.bit_length() > 63):
             rows.append(row)
     return rows, len(lines) - len(rows)
 
