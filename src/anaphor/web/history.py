@@ -130,7 +130,8 @@ def parse_lines(data: bytes, key: str = "step", kind: type = int) -> tuple[list[
         if not isinstance(row, dict) or line[end:].strip():
             continue
         value = row.get(key)
-        if type(value) is kind and not (kind is int and value.bit_length() > 63):
+        is_large = isinstance(value, int) and value.bit_length() > 63
+        if type(value) is kind and not is_large:
             rows.append(row)
     return rows, len(lines) - len(rows)
 
