@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -51,6 +52,24 @@ def test_an_interrupted_run_names_the_command_that_resumes_it(capsys, monkeypatc
     monkeypatch.setattr(Interruption, "is_requested", lambda self: True)
     train("--steps", "9", "--out", "run")
     assert "interrupted at step 1; resume with: anaphor train lm --resume --out run" in capsys.readouterr().out
+
+
+def test_the_command_that_resumes_can_be_pasted(tmp_path, capsys, monkeypatch):
+    (tmp_path / "own parts.py").write_text(
+        "import anaphor\nfrom anaphor.mixers.recurrent import GRUSpec\nanaphor.register_mixer('my-gru', GRUSpec)\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Interruption, "is_requested", lambda self: True)
+        train("--steps", "2", "--out", "my run", "--import", "own parts.py", "--model", "my-gru")
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "resume with: " in line)
+    program, *words = shlex.split(line.partition("resume with: ")[2])
+    assert program == "anaphor"
+    assert main(words) == 0
+    assert "run: my run" in capsys.readouterr().out
+
+
+def test_epochs_that_cannot_be_counted_are_refused(capsys):
+    refused(capsys, ["train", "lm", "--data", "text", *TINY, "--epochs", "1e308"], "epochs=1e+308: ")
 
 
 def test_resuming_with_other_settings_changes_the_spec_too(tmp_path, capsys):

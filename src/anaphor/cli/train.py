@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -217,7 +218,8 @@ def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
     if options.json:
         print(json.dumps(finite(result)))
         return
-    resume = f"anaphor train {task.name} --resume --out {result['run']}"
+    imports = [word for path in options.imports for word in ("--import", str(path))]
+    resume = shlex.join(["anaphor", "train", task.name, "--resume", "--out", result["run"], *imports])
     if result["status"] == "stopped":
         print(f"stopped; resume with: {resume}")
         return

@@ -196,7 +196,10 @@ def make_budget(*, epochs: float | None, steps: int | None, minutes: float | Non
     if minutes is not None:
         return Budget(None, 60 * minutes)
     if steps is None:
-        steps = max(1, round((DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch))
+        count = (DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch
+        if not math.isfinite(count):
+            raise ConfigError(f"epochs={epochs}: {steps_per_epoch:,} steps each are too many to be counted")
+        steps = max(1, round(count))
     return Budget(steps, None)
 
 
