@@ -266,6 +266,19 @@ def test_figures_show_what_was_scored_and_leave_out_what_was_not(tmp_path):
     assert one == "loss-by-position-restarted"
 
 
+def test_figures_name_the_split(tmp_path, monkeypatch):
+    labels = {}
+    monkeypatch.setattr(
+        "anaphor.tasks.lm.length.curves", lambda series, path, **rest: labels.setdefault(path.stem, rest["y_label"])
+    )
+    experiment = experiment_of(torch.zeros(120, dtype=torch.long), ByPlace(FALLING))
+    draw_lengths([scored(experiment, length, False) for length in (2, 4)], tmp_path, trained=4, split="test")
+    assert labels == {
+        "perplexity-by-length": "test perplexity",
+        "loss-by-position-restarted": "test loss (nats per token)",
+    }
+
+
 @pytest.mark.parametrize(("longest", "far"), [(8, False), (64, True)])
 def test_lengths_far_apart_stand_on_a_logarithmic_scale(longest, far, tmp_path, monkeypatch):
     scales = {}

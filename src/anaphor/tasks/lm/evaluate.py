@@ -143,7 +143,7 @@ class EvaluateOptions:
         if self.by_position:
             lines += _position_table(scores)
         lines += describe_overlap(shared)
-        yield None, [*lines, *(f"figure: {path}" for path in self._draw(scores, experiment))]
+        yield None, [*lines, *(f"figure: {path}" for path in self._draw(scores, experiment, split))]
 
     def _stream_rows(
         self,
@@ -243,13 +243,13 @@ class EvaluateOptions:
             line += f"\n  segments have {count}, because no row of the text is longer"
         return line
 
-    def _draw(self, scores: Sequence[LengthScore], experiment: LanguageModelExperiment) -> list[Path]:
+    def _draw(self, scores: Sequence[LengthScore], experiment: LanguageModelExperiment, split: str) -> list[Path]:
         if self.out is None:
             return []
         from anaphor.tasks.lm.length import draw_lengths
 
         with writing_to(self.out):
-            return draw_lengths(scores, self.out, experiment.spec.bptt)
+            return draw_lengths(scores, self.out, experiment.spec.bptt, split)
 
 
 def _row(length: int | None, result: LossResult) -> dict[str, Any]:
