@@ -37,9 +37,6 @@ RULES = {"sgd": "plain gradient steps", "rms": "steps scaled by the size of the 
 FLOOR = 0.3
 
 
-# ---- Neural cache
-
-
 @dataclass(frozen=True)
 class Cache:
     """The continuous cache of Grave et al. (2016). It keeps the features of past tokens, each with the token that
@@ -181,9 +178,6 @@ def _mix_chunk(before: Memory, x: Tensor, targets: Tensor, losses: Tensor, cache
         model_part, cache_part = math.log1p(-cache.weight), math.log(cache.weight) if cache.weight else -math.inf
         mixed.append(-torch.logaddexp(model_part - losses, cache_part + log_shares[key]))
     return torch.stack(mixed).masked_fill(targets == IGNORE_INDEX, 0.0)
-
-
-# ---- Dynamic evaluation
 
 
 @dataclass(frozen=True)
