@@ -1,5 +1,7 @@
 """A study's file: what it may say, what each place of it becomes, and errors that name the file and the mistake."""
 
+import json
+
 import pytest
 import yaml
 
@@ -79,6 +81,15 @@ def test_a_named_variant_may_set_several_things(tmp_path):
     )
     assert places(spec) == [{"kind": "small"}, {"kind": "big"}]
     assert [setting.run.width for setting in spec.settings()] == [8, 32]
+
+
+def test_a_name_that_yaml_reads_as_a_date_is_a_name(tmp_path):
+    (tmp_path / "study.yaml").write_text(
+        "parameters: {kind: {settings: {2024-01-01: {width: 8}, 3: {width: 12}}}}\nseeds: 1\n"
+    )
+    spec = read_study(tmp_path / "study.yaml")
+    assert [dict(setting.parameters) for setting in spec.settings()] == [{"kind": "2024-01-01"}, {"kind": 3}]
+    assert json.dumps(spec.to_plain())
 
 
 def test_the_base_lies_over_a_recipe_and_a_place_over_the_base(tmp_path):

@@ -87,7 +87,9 @@ def read_axis(name: str, given: Any, path: Path) -> Axis | Range:
         for label, settings in given["settings"].items():
             if not isinstance(settings, dict):
                 raise ConfigError(f"{path}: {name}, {label}: {settings!r} must be a mapping of settings")
-        return Axis(name, tuple(given["settings"]), tuple(given["settings"].values()))
+        # YAML reads some names as dates, which neither JSON nor a table has.
+        labels = (label if isinstance(label, str | int | float | None) else str(label) for label in given["settings"])
+        return Axis(name, tuple(labels), tuple(given["settings"].values()))
     if {"min", "max"} <= keys <= {"min", "max", "distribution"}:
         ends = [given["min"], given["max"]]
         if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends):
