@@ -145,6 +145,16 @@ def test_a_search_may_go_on_with_a_wider_range(tmp_path):
     assert len(explored(OptunaProposals(read_study(path), tmp_path))) == 25
 
 
+def test_an_interrupted_setting_outside_a_narrower_range_is_not_given_again(tmp_path):
+    """The range may have been corrected because of it."""
+    searched(tmp_path).next()
+    path = tmp_path / "study.yaml"
+    path.write_text((STUDY % "bayes").replace("max: 1.0,", "max: 5.0e-5,"))
+    found = explored(OptunaProposals(read_study(path), tmp_path))
+    assert len(found) == 25
+    assert all(setting.run.lr <= 5e-5 for setting in found)
+
+
 def test_a_failed_setting_is_told_and_the_search_goes_on(tmp_path):
     search = searched(tmp_path)
     search.report(search.next(), None)

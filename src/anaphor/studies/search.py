@@ -82,8 +82,9 @@ class OptunaProposals:
         sampler = {"random": optuna.samplers.RandomSampler, "bayes": optuna.samplers.TPESampler}[spec.method]
         self.study.sampler = sampler(seed=sampler_seed(spec.seeds[0], len(trials)))
         for trial in self.study.get_trials(states=(states.RUNNING,)):
-            if WITHOUT_VALUE not in trial.user_attrs:
-                self._interrupted.append(trial.params)  # the process was killed: the same setting again
+            # The process was killed: the same setting again, unless a range was narrowed because of it.
+            if WITHOUT_VALUE not in trial.user_attrs and self._is_in_ranges(trial.params):
+                self._interrupted.append(trial.params)
             self.study.tell(trial.number, state=states.FAIL)
         done = [trial for trial in self.study.get_trials() if self._is_done(trial)]
         self._left = spec.trials - len(done)
@@ -115,6 +116,10 @@ class OptunaProposals:
                 self.study.tell(trial, value, state=state.FAIL if value is None else state.COMPLETE)
                 del self._pending[index]
                 return
+
+    def _is_in_ranges(self, drawn: Mapping[str, Any]) -> bool:
+        ranges = (axis for axis in self.spec.parameters if isinstance(axis, Range) and axis.name in drawn)
+        return all(axis.low <= drawn[axis.name] <= axis.high for axis in ranges)
 
     def _is_done(self, trial: Any) -> bool:
         return trial.state == self._optuna.trial.TrialState.COMPLETE or WITHOUT_VALUE in trial.user_attrs
