@@ -12,13 +12,19 @@ import torch
 
 from anaphor.cli.main import VERBS, main
 
+PEER = "import argparse, ast, inspect\nsource = inspect.getsource(argparse)\nfor _ in range(4): ast.parse(source)"
+PEER_SECONDS = 0.1
+"""What the peer takes where nothing else runs. On a slow or busy machine it takes longer, and so may the help."""
+
 
 def timed(*words: str) -> tuple[float, str]:
+    return timed_python("-m", "anaphor.cli.main", *words)
+
+
+def timed_python(*words: str) -> tuple[float, str]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     before = children_seconds()
-    done = subprocess.run(
-        [sys.executable, "-m", "anaphor.cli.main", *words], capture_output=True, text=True, check=True, env=environment
-    )
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, env=environment)
     return children_seconds() - before, done.stdout
 
 
@@ -34,9 +40,10 @@ def children_seconds() -> float:
 def test_help_answers_in_under_half_a_second(words):
     for _ in range(5):  # the first call may have to write the bytecode
         seconds, output = timed(*words)
-        if seconds < 0.5:
+        allowed = 0.5 if seconds < 0.5 else 0.5 * max(1.0, timed_python("-c", PEER)[0] / PEER_SECONDS)
+        if seconds < allowed:
             break
-    assert seconds < 0.5
+    assert seconds < allowed
     assert "usage: anaphor" in output
 
 

@@ -187,9 +187,9 @@ def test_the_second_call_on_wikitext_is_ten_times_faster(real_data):
     tokenizer = build_tokenizer(source, "word")
 
     def seconds():
-        start = time.perf_counter()
+        start = time.process_time()
         encode_split(source, "train", tokenizer)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     first = seconds()
     assert min(seconds() for _ in range(3)) < first / 10

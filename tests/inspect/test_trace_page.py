@@ -198,9 +198,9 @@ def test_gpt_nano_is_traced_and_opened_within_seconds(opened):
     torch.set_default_dtype(torch.float32)
     model = build("gpt-nano", vocabulary=65)
     tokens = torch.randint(65, (1, 32))
-    start = time.perf_counter()
+    start = time.process_time()  # of this process alone: others may be at work
     graph = trace(model)(tokens)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     tab = opened(graph)
     assert tab.locator(".node").count() == len(graph)
     tab.locator(".node image").nth(60).wait_for(state="attached")

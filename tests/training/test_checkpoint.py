@@ -404,10 +404,10 @@ HOSTILE = {
 def test_hostile_files_are_refused_in_one_line(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     path = forged(tmp_path, **HOSTILE[name]())
-    begun = time.monotonic()
+    begun = time.process_time()  # of this process alone: others may be at work
     with pytest.raises(CheckpointError) as caught:
         checkpoint.read(path)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
     assert not (tmp_path / "executed").exists()

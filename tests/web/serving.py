@@ -74,7 +74,7 @@ def serving(folder, **options):
         )
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
     assert not thread.is_alive()
 
 
