@@ -180,6 +180,20 @@ def test_lines_that_are_not_the_same_are_not_compared_token_by_token(data):
     assert not [line for line in result["findings"] if "same tokens" in line]
 
 
+@pytest.mark.parametrize("content", [b"damaged", b"", "another tensor"])
+def test_losses_that_cannot_be_read_are_not_compared(data, content):
+    compared = "parameters: {width: {values: [8, 9]}}"
+    assert said(studied(data, compared), "On the same tokens ")
+    for path in (data / "out" / "cells").glob(f"*/{LOSSES}"):
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            save_file({"other": np.ones(3, np.float32)}, path)
+    result = studied(data, compared)
+    assert result["best"]["parameters"] == {"width": 8}
+    assert not [line for line in result["findings"] if "same tokens" in line]
+
+
 def test_runs_say_themselves_what_their_tokens_are(data):
     """The signature of a real run is read as it is written; by length there are only numbers by token."""
     base = "parameters: {vocabulary: {values: [5, 50]}}\nlengths: [2, 4]\nseeds: [0]\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from anaphor.config import finite
@@ -192,9 +193,13 @@ def compare_losses(
 
 
 def read_losses(cell: Cell) -> dict[str, Any]:
-    """Losses of single items and the numbers of their lines; empty where the task saves none."""
+    """Losses of single items and the numbers of their lines; empty where the task saves none, or they are damaged."""
     name = cell.read(MEASURES).get("losses")
-    return load_file(cell.folder / name) if name and (cell.folder / name).is_file() else {}
+    try:
+        found = load_file(cell.folder / name) if name and (cell.folder / name).is_file() else {}
+    except (SafetensorError, OSError):
+        return {}
+    return found if {"losses", "lines"} <= set(found) else {}
 
 
 def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[Interval | int | None]]:
