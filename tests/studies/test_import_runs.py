@@ -73,3 +73,11 @@ def test_a_study_without_a_result_that_can_be_read_is_one_line(tmp_path, content
     (tmp_path / "result.json").write_text(json.dumps({"best": None, "cells": []}))
     with pytest.raises(DataError, match="selected nothing"):
         find_runs(tmp_path)
+
+
+def test_the_runs_of_a_study_that_was_moved_are_found(tmp_path):
+    """The result has the paths that the study had when it was written, as the command named them."""
+    cells = [{"run": f"runs/old/cells/{name}", "parameters": {"width": width}} for name, width in (("a", 8), ("b", 9))]
+    (tmp_path / "seal.json").write_text("{}")
+    (tmp_path / "result.json").write_text(json.dumps({"best": {"parameters": {"width": 9}}, "cells": cells}))
+    assert find_runs(tmp_path) == [tmp_path / "cells" / "b"]

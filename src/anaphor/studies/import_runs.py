@@ -27,7 +27,9 @@ def find_runs(folder: Path) -> list[Path]:
         raise ConfigError(f"{folder} has neither a run nor a study that has selected a setting")
     result = read_json(folder / "result.json")
     try:
-        best, cells = result["best"], [(Path(cell["run"]), cell["parameters"]) for cell in result["cells"]]
+        # By their names: the study may have been moved, or its path is from another current folder.
+        cells = [(folder / "cells" / Path(cell["run"]).name, cell["parameters"]) for cell in result["cells"]]
+        best = result["best"]
         chosen = None if best is None else best["parameters"]
     except (LookupError, TypeError):
         raise DataError(
