@@ -319,7 +319,8 @@ def _member(flag: Flag, hint: Any, field: dataclasses.Field[Any], default: Any) 
     shown = "" if is_open else f"(default: {_shown(value)})"
     argument: dict[str, Any] = {
         "help": flag.help or None,
-        "help_behavior_hint": shown if value is not MISSING else None,
+        # tyro says so itself, but not of a list, which may be empty for it.
+        "help_behavior_hint": shown if value is not MISSING else "(required)" if flag.several else None,
     }
     if not flag.is_switch:
         argument["metavar"] = f"[{flag.metavar} ...]" if flag.several and not flag.repeated else flag.metavar

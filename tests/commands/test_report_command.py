@@ -44,6 +44,14 @@ def test_a_report_of_files_alone_loads_no_torch(run, tmp_path):
     assert done.returncode == 0
 
 
+def test_help_says_that_runs_are_required(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["report", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Folders of runs or studies. (required)" in shown
+    assert "(default: )" not in shown
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
