@@ -105,12 +105,12 @@ class TrainingSection:
         look_up(DTYPES, self.dtype, "dtype")
         look_up(AVERAGES, self.average, "average")
         at_least_one(self, "batch_size", "accumulate", "steps")
-        for name in ("epochs", "minutes"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given < float("inf"):
+        budgets = {name: given for name in ("epochs", "steps", "minutes") if (given := getattr(self, name)) is not None}
+        for name, given in budgets.items():
+            if not 0 < given < float("inf"):
                 raise ConfigError(f"{name}={given}: it must be above 0")
-        if sum(given is not None for given in (self.epochs, self.steps, self.minutes)) > 1:
-            raise ConfigError(f"epochs={self.epochs}, steps={self.steps}, minutes={self.minutes}: give one budget")
+        if len(budgets) > 1:
+            raise ConfigError(f"{', '.join(f'{name}={given}' for name, given in budgets.items())}: give one of them")
         if not 0 <= self.clip < float("inf"):
             raise ConfigError(f"clip={self.clip}: it must be 0 or more, and finite")
         check_seed(self.seed)
