@@ -11,6 +11,7 @@ from anaphor.errors import ConfigError
 from anaphor.web import report
 from anaphor.web.inference import Cache, answer
 from anaphor.web.report import build_report, get_key, post_key
+from web.conftest import PATIENCE
 
 HYBRID = "hybrid <script>alert(1)<⁄script>"
 
@@ -39,6 +40,7 @@ def opened(built, browser, tmp_path_factory):
     path.write_text(built.page, encoding="utf-8")
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     requests, said = [], []
     page.on("request", lambda request: requests.append(request.url))
     page.on("console", lambda message: said.append(message.text))
@@ -105,8 +107,11 @@ def test_losses_by_position_are_those_of_the_split(built, folder, ids, opened):
     assert f"Validation loss: {groups['tables'][0]['title']}" in page.locator("#view").inner_text()
 
 
-def test_paper_has_all_views_one_after_the_other_and_no_controls(opened):
+@pytest.mark.parametrize("shown", ["look", "report"])
+def test_paper_has_all_views_one_after_the_other_and_no_controls(opened, shown):
     page, *_ = opened
+    page.evaluate(f"location.hash = '#{shown}'")
+    page.wait_for_selector(f"html[data-ready={shown}]", state="attached")
     titles = [title for title in page.locator("#tabs a").all_inner_texts() if title != "Runs"]  # Report has that table
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

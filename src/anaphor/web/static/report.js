@@ -138,9 +138,17 @@
     document.documentElement.dataset.printable = "";
   }
 
-  addEventListener("beforeprint", () => {
+  const copyShown = () => {
     const shownNow = byId("view").firstElementChild;
     if (shownNow) copies[state.name] = copyOf(state.name, shownNow);
+  };
+
+  // Before the frame hears of it: the view that was read while the others were copied is left now.
+  addEventListener("popstate", () => {
+    if (!copies[state.name] && document.documentElement.dataset.ready === state.name) copyShown();
+  });
+  addEventListener("beforeprint", () => {
+    copyShown();
     paper.replaceChildren(...Object.keys(views).filter((name) => copies[name] && name !== "runs").map((name) => copies[name]));
   });
 
