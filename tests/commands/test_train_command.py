@@ -236,6 +236,8 @@ def test_padded_examples_have_no_segments(capsys, words):
         (["--seed", "99999999999999999999999"], "seed=99999999999999999999999"),
         (["--beam", "2", "--top-k", "1"], "top_k=1 has no effect with --beam"),
         (["--beam", "2", "--seed", "7"], "seed=7 has no effect with --beam"),
+        (["--temperature", "0", "--top-k", "1"], "top_k=1 has no effect with --temperature 0"),
+        (["--temperature", "0", "--top-p", "0.5"], "top_p=0.5 has no effect with --temperature 0"),
         (["--tokens", "20"], "the model has 16 positions: after a prompt of 1 token it can generate 16 more, not 20"),
     ],
 )
@@ -243,6 +245,12 @@ def test_writing_is_refused_before_the_first_token(capsys, words, message):
     train("--model", "gpt-nano", "--heads", "2", "--max-positions", "16", "--steps", "1", "--out", "run")
     capsys.readouterr()
     refused(capsys, ["generate", "run", "--device", "cpu", *words], message)
+
+
+def test_rows_of_an_evaluation_are_refused_by_the_name_of_their_flag(capsys):
+    train("--steps", "1", "--out", "run")
+    capsys.readouterr()
+    refused(capsys, ["evaluate", "run", "--batch-size", "0"], "batch_size=0: it must be at least 1")
 
 
 def test_as_many_tokens_as_there_are_positions_can_be_written(capsys):

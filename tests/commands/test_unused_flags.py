@@ -66,6 +66,7 @@ def test_an_unused_flag_is_refused(capsys, words, message):
         ("--model luong --activation relu", "activation"),
         ("--model luong --dropout-kind locked", "dropout_kind"),
         ("--model transformer-translation --max-positions 7", "max_positions"),
+        ("--batch-size 8 --batch-tokens 100", "batch_size"),
     ],
 )
 def test_an_unused_flag_of_translation_is_refused(capsys, words, name):
@@ -101,6 +102,8 @@ def test_a_flag_that_is_used_is_accepted(capsys, words):
     "words",
     [
         "--model luong --dropout 0.1 --dropout-kind locked",
+        "--batch-size 8",
+        "--batch-tokens 100",
         "--model mixed --heads 2 --position learned --max-positions 50 --activation relu",
     ],
 )

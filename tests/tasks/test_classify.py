@@ -563,6 +563,7 @@ def test_impossible_fine_tuning_is_refused(settings, message):
     [
         (["--class-weights", "balance"], "did you mean 'balanced'"),
         (["--freeze", "-1"], "freeze=-1"),
+        (["--split-seed", "-1"], "split_seed=-1: it must be from 0"),
         (["--lora", "0"], "lora=0"),
         (["--model", "transformer", "--lora", "2"], "lora=2 adapts pretrained weights: give them with --init"),
         (["--pooling", "cls", "--model", "lstm"], "pooling='cls' needs a layer that sees later tokens"),

@@ -21,10 +21,10 @@ LARGEST_SEED = 2**63 - 1
 AVERAGES = {"none": "no average", "ema": "an average that forgets", "tail": "the mean of the last part"}
 
 
-def check_seed(seed: int) -> None:
+def check_seed(seed: int, name: str = "seed") -> None:
     """Refuse a seed that the random generators cannot take."""
     if not 0 <= seed <= LARGEST_SEED:
-        raise ConfigError(f"seed={seed}: it must be from 0 to {LARGEST_SEED}")
+        raise ConfigError(f"{name}={seed}: it must be from 0 to {LARGEST_SEED}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,7 +109,7 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
         RunSpec.__post_init__(self)
         self.check_fine_tuning()
         at_least_one(self, "max_length", "pad_to")
-        check_seed(self.split_seed)
+        check_seed(self.split_seed, "split_seed")
         find_metric(METRICS, self.select)
         look_up(CLASS_WEIGHTS, self.class_weights, "class weights")
         if not 0 <= self.label_smoothing < 1:

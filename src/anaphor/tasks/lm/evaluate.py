@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anaphor.config import create_folder, look_up, writing_to
+from anaphor.config import check_at_least_one, create_folder, look_up, writing_to
 from anaphor.errors import ConfigError, count_noun
 from anaphor.tasks import align_columns, describe_overlap
 from anaphor.tasks.lm import PROTOCOLS, describe, describe_source_loss
@@ -72,6 +72,7 @@ class EvaluateOptions:
 
     def validate(self, split: str) -> None:
         """Refuse settings that do not fit together, before the run is loaded."""
+        check_at_least_one(batch_size=1 if self.batch_size is None else self.batch_size)
         if any(length < 1 for length in self.bptt):
             raise ConfigError(f"bptt={self.bptt}: a segment has at least 1 token")
         for name in self.state:

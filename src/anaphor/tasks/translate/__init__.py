@@ -133,6 +133,8 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:
+        if "batch_size" in flags and self.batch_tokens is not None:
+            raise ConfigError(f"batch_size={self.batch_size} has no effect with batch_tokens={self.batch_tokens}")
         reject_unused_by_model(self, flags, lambda: self.model_spec(source_vocabulary=2, vocabulary=2))
 
     def model_spec(self, source_vocabulary: int, vocabulary: int) -> Seq2SeqSpec:
