@@ -1,6 +1,7 @@
 """A user's own mixer is a mixer like any other: it trains, and it is seen by `models`, `look` and studies."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def test_it_generates_and_is_evaluated_with_its_file_only(run, capsys):
     assert main(["generate", str(run), "--import", FILE, "--tokens", "3", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["tokens"]) == 3
     assert main(["evaluate", str(run), "--import", FILE, "--json"]) == 0
+
+
+def test_a_report_takes_an_edited_file_by_force_as_other_verbs_do(run, tmp_path, capsys):
+    spec = run / "spec.yaml"
+    spec.write_text(re.sub(r"sha256: \w+", f"sha256: {'0' * 64}", spec.read_text()))
+    words = ["report", str(run), "--import", FILE, "--out", str(tmp_path / "a.html"), "--device", "cpu", "--json"]
+    assert main(words) == 0
+    left_out = json.loads(capsys.readouterr().out)["left_out"]
+    assert [line.split(":")[0] for line in left_out] == ["an example of validation of run", "losses by group of run"]
+    assert all("--force" in line for line in left_out)
+    assert main([*words, "--force"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == []
 
 
 PARTS = """

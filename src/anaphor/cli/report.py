@@ -37,6 +37,8 @@ class Options:
     """CPU threads (all cores if not given)."""
     imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
     """Python file that registers mixers, tasks or data sets of your own; may be given several times."""
+    force: bool = False
+    """Accept imported files that were edited since the runs were trained."""
     json: bool = False
     """Print one JSON value."""
 
@@ -86,4 +88,4 @@ def _load_models(options: Options, stack: ExitStack) -> Any:
     choose_device(options.device)  # refuse an unknown one now
     bar = stack.enter_context(Bar("report"))
     stack.enter_context(progress_listener(SecondBar(bar, alone=True)))
-    return partial(answer, cache=Cache(device=options.device))
+    return partial(answer, cache=Cache(device=options.device, force=options.force))

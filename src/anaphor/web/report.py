@@ -251,7 +251,7 @@ class _Models:
         """What models are shown, by task: the given text, else an example of validation, which all runs of a task get
         alike. `first` is the number of the example for the first run."""
         sources: dict[str, dict[str, Any]] = {}
-        for number, key in enumerate(runs):
+        for number, key in enumerate(dict.fromkeys(runs)):
             source = sources.setdefault(self._row(key)["task"], {} if text is None else {"text": text})
             if not source and not self._lacks_data(key):
                 source.update(self._find_example(key, 0 if number else first))
