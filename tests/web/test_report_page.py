@@ -6,7 +6,9 @@ from functools import partial
 
 import pytest
 import torch
+from planted import write_text
 
+import anaphor
 from anaphor.errors import ConfigError
 from anaphor.web import report
 from anaphor.web.inference import Cache, answer
@@ -190,6 +192,20 @@ def test_what_does_not_fit_is_left_out_and_named(folder, monkeypatch, built):
     assert len(smaller.page) < len(built.page)
     assert any("the page would be too large" in line for line in smaller.left_out)
     assert embedded(smaller.page)["notes"] == list(smaller.left_out)
+
+
+def test_the_passage_that_is_shown_first_is_looked_at_whatever_the_tokens(tmp_path):
+    data = write_text(tmp_path / "data", "stars", 0)
+    for kind in ("character", "word"):
+        anaphor.train("lm", data=str(data), tokenizer=kind, out=tmp_path / kind, model="lstm", width=8, layers=1, steps=1,
+                      device="cpu", no_test=True, progress=False)  # fmt: skip
+    content = embedded(
+        build_report([tmp_path / "character", tmp_path / "word"], ask=partial(answer, cache=Cache())).page
+    )
+    (passages,) = [found for key, found in content["answers"].items() if key.startswith("POST /api/passages")]
+    text = content["start"]["look"]["text"]
+    assert passages["passages"][0]["start"] > 0
+    assert "".join(passages["passages"][0]["tokens"]).startswith(text)
 
 
 def test_runs_that_cannot_be_compared_are_a_line_of_the_report(folder):

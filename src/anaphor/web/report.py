@@ -224,7 +224,7 @@ class _Models:
         two = self._comparable() if self._has("tokens") else []
         body = {"runs": two, "split": "valid", "length": LENGTH, "count": PASSAGES}
         passages = self._post("passages", body, "passages") if two else None
-        first = passages["passages"][0]["start"] if passages and passages["passages"] else 0
+        first = passages["passages"][0]["places"][two[0]][0] if passages and passages["passages"] else 0
         looked = self._offering("look")[:LOOKS] if self._has("look") else []
         scored = two or (self._offering("tokens")[:1] if self._has("tokens") else [])
         sources = self._find_sources([*two, *looked, *scored], text, first)
