@@ -196,9 +196,9 @@ def test_what_does_not_fit_is_left_out_and_named(folder, monkeypatch, built):
 
 def test_the_passage_that_is_shown_first_is_looked_at_whatever_the_tokens(tmp_path):
     data = write_text(tmp_path / "data", "stars", 0)
+    tiny = {"model": "lstm", "width": 8, "layers": 1, "steps": 1, "device": "cpu", "no_test": True, "progress": False}
     for kind in ("character", "word"):
-        anaphor.train("lm", data=str(data), tokenizer=kind, out=tmp_path / kind, model="lstm", width=8, layers=1, steps=1,
-                      device="cpu", no_test=True, progress=False)  # fmt: skip
+        anaphor.train("lm", data=str(data), tokenizer=kind, out=tmp_path / kind, **tiny)
     content = embedded(
         build_report([tmp_path / "character", tmp_path / "word"], ask=partial(answer, cache=Cache())).page
     )
