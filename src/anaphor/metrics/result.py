@@ -138,41 +138,6 @@ def format_perplexity(perplexity: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class Score:
-    """A total with the facts that produced it."""
-
-    total: LossTotal
-    facts: Mapping[str, Any]
-    others: Mapping[str, float] = field(default_factory=dict)
-    """What else was measured, by name, such as BLEU."""
-    by: str = "loss"
-    """Which of all is the one that models are chosen by; of the others more is better."""
-
-    @property
-    def cost(self) -> float:
-        """The number that models are chosen by, less being better."""
-        return self.total.loss if self.by == "loss" else -self.others[self.by]
-
-    @property
-    def signature(self) -> str:
-        """To be pasted into a table: `bptt:35|state:carried|…`, in the order the facts were told."""
-        return "|".join(f"{key}:{value}" for key, value in self.facts.items())
-
-    def __str__(self) -> str:
-        return f"{format_perplexity(self.total.perplexity)} ({self.signature})"
-
-    def to_plain(self) -> dict[str, Any]:
-        return {
-            "loss": self.total.loss,
-            "perplexity": self.total.perplexity,
-            "bits_per_byte": self.total.bits_per_byte,
-            "tokens": self.total.tokens,
-            **self.others,
-            "signature": self.signature,
-        }
-
-
-@dataclass(frozen=True)
 class LossResult(Result):
     """Loss, perplexity and bits per byte of a text, and the total they are computed from."""
 

@@ -181,9 +181,7 @@ def _describe(looks: Mapping[str, TextLook], written: Sequence[Path], left_out: 
     lines = []
     for name, look in looks.items():
         lines += [f"{name}: {look.model}", f"  {look.summary}, {count_noun(look.scored.total.tokens, 'token')}"]
-        lines += (
-            _head_table(look.heads) if look.heads else ["  no layer has attention; the page shows states and gates"]
-        )
+        lines += _head_table(look.heads)
         lines += look.notes
     if len(looks) == 2:
         (first, one), (second, other) = looks.items()
