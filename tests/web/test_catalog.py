@@ -20,7 +20,7 @@ from anaphor.web import locks, summary
 from anaphor.web.catalog import Catalog, make_id
 from anaphor.web.history import read_curves
 from anaphor.web.locks import HeldLocks, Holder
-from anaphor.web.summary import count_parameters, find_checkpoint
+from anaphor.web.summary import count_parameters, find_checkpoint, plan_steps
 from web.pretended_runs import add_cell, log, write_run, write_study
 
 
@@ -439,3 +439,9 @@ def test_a_very_deep_tree_ends(tmp_path):
     write_run(deep)
     assert Catalog(tmp_path).scan().runs == []
     assert RunFolder(deep).exists
+
+
+def test_a_run_with_a_shorter_second_epoch_has_no_more_steps_than_all():
+    """Epochs of another number of batches each: the budget is that of the first."""
+    assert plan_steps({"epochs": 2}, {"step": 26, "epoch": 2.0833}) == 26
+    assert plan_steps({"epochs": 4}, {"step": 13, "epoch": 1}) == 52

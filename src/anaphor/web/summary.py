@@ -375,8 +375,10 @@ def plan_steps(settings: Mapping[str, Any], flat: Mapping[str, Any]) -> int | No
     if steps is not None:
         return int(steps)
     epoch, step = to_number(flat.get("epoch")), to_number(flat.get("step"))
-    planned = to_number(step / epoch * epochs) if epochs and epoch and step else None  # the quotient may be infinite
-    return None if planned is None else round(planned)
+    if not (epochs and epoch and step):
+        return None
+    planned = to_number(step / epoch * epochs)  # it may be infinite
+    return None if planned is None else round(max(planned, step))  # epochs may have unequal numbers of batches
 
 
 def make_group(task: Any, settings: Mapping[str, Any]) -> str:
