@@ -514,6 +514,21 @@ def test_gradients_of_training_are_those_of_the_text_of_training_whatever_is_sco
     assert torch.equal(*seen)
 
 
+def test_the_overlap_of_other_data_is_that_with_the_text_of_training(run, tmp_path, capsys):
+    folder, other = run(), tmp_path / "other"
+    other.mkdir()
+    for split in ("train", "valid"):
+        (other / f"{split}.txt").write_text("f f f\n" * 20, encoding="utf-8")
+    (other / "test.txt").write_text("a b c d e f\nf f f\nf a f a\n", encoding="utf-8")
+    flags = ["evaluate", folder, "--split", "test", "--data", str(other), "--device", "cpu", "--json"]
+    assert main(flags) == 0
+    assert json.loads(capsys.readouterr().out)[0]["overlap"] == {"unit": "lines", "test": 3, "in_train": 1}
+    (tmp_path / "text.txt").unlink()
+    assert main(flags) == 0
+    assert "overlap" not in json.loads(capsys.readouterr().out)[0]
+    assert main(["evaluate", folder, "--split", "test", "--device", "cpu"]) == 2
+
+
 def test_evaluate_gives_a_row_for_each_memory_of_the_pointer_and_for_the_model_without_it(run, capsys):
     folder = run("--pointer-memory", "4", "--pointer-eval-memory", "6", "--pointer-eval-bias", "0.5")
     place = ["--device", "cpu", "--batch-size", "1"]

@@ -192,6 +192,23 @@ def test_other_data_are_scored_by_columns_of_any_name(trained, capsys, tmp_path)
     assert "too few to be split" in error or "has the label 'neutral'" in error
 
 
+def test_the_overlap_of_other_data_is_that_with_the_texts_of_training(tmp_path):
+    rows = {"train": ["good\t1", "bad\t0"], "valid": ["good\t1", "bad\t0"], "test": ["good\t1", "fine\t1"]}
+    for name, seen in (("own", "good"), ("other", "fine")):
+        (tmp_path / name).mkdir()
+        for split, lines in rows.items():
+            text = "".join(f"{line}\n" for line in lines)
+            text = text if split == "test" else text.replace("good", seen) * 4
+            (tmp_path / name / f"{split}.tsv").write_text(
+                f"text\tlabel\n{text}{'bad' if split == 'test' else 'poor'}\t0\n"
+            )
+    experiment = build_experiment(ClassifyRunSpec(**{**SMALL, "data": str(tmp_path / "own")}))
+    own = experiment.score("test").details["overlap"]
+    assert own == {"unit": "texts", "test": 3, "in_train": 2}
+    experiment.use_data(str(tmp_path / "other"), None, None)
+    assert experiment.score("test").details["overlap"] == own
+
+
 def test_a_label_that_training_did_not_have_is_named_with_its_row(tmp_path):
     for split in ("train", "valid", "test"):
         rows = ["good\t1", "bad\t0"] * 4 + (["odd\t2"] if split == "valid" else [])

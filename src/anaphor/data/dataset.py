@@ -326,13 +326,14 @@ class Overlap:
 LINE_SEPARATOR, EXAMPLE_SEPARATOR = rb"\n", rb"\n\s*\n"
 
 
-def count_overlap(dataset: Dataset, separator: bytes = LINE_SEPARATOR) -> Overlap:
-    """Lines (or examples, by the separator) of test that are also in train. It reads the test split.
+def count_overlap(dataset: Dataset, separator: bytes = LINE_SEPARATOR, *, trained_on: Dataset | None = None) -> Overlap:
+    """Lines (or examples, by the separator) of test that are also in train, of the same data set or of another one. It
+    reads the test split.
 
     Bytes are compared, so it also works where they are not UTF-8.
     """
     test = Counter(_parts(dataset.read(TEST), separator))
-    shared = {part for part in _parts(dataset.read(TRAIN), separator) if part in test}
+    shared = {part for part in _parts((trained_on or dataset).read(TRAIN), separator) if part in test}
     return Overlap(test.total(), sum(test[part] for part in shared))
 
 

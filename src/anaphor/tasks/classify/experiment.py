@@ -18,7 +18,7 @@ from anaphor.data.dataset import TEST, TRAIN, VALID, Dataset, Rows, count_row_ov
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
 from anaphor.data.labeled_text import load_labeled
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
-from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
 from anaphor.evaluation import eval_mode, report_progress
 from anaphor.metrics.accuracy import ClassScores, score_classes
 from anaphor.metrics.result import Result
@@ -96,7 +96,7 @@ class ClassifyExperiment(Experiment):
         """`open_texts` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.tokenizer, self.classes = spec, model, tokenizer, tuple(classes)
         self.device, self.known = torch.device(device), known or {}
-        self._open_texts = open_texts
+        self._open_texts = self._open_training_texts = open_texts
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
         self.class_weights = cache(self._class_weights)
@@ -184,10 +184,18 @@ class ClassifyExperiment(Experiment):
         details: dict[str, Any] = {"texts": len(self.split(split))}
         scores = self.measure(split)
         details |= scores.details(self.classes)
-        if split == TEST and TRAIN in self.source.splits:
-            found = count_row_overlap(self.source, self.source.rows(TRAIN).values)
-            details["overlap"] = {"unit": "texts", "test": found.total, "in_train": found.in_train}
+        if split == TEST:
+            details |= self.overlap()
         return Result(scores.values, self.signature_facts(split), details, outputs=scores)
+
+    def overlap(self) -> dict[str, Any]:
+        """How many texts of test were trained on, as a detail of a result. Empty where those of training are gone."""
+        try:
+            trained_on = self._open_training_texts().rows(TRAIN).values[: self.spec.max_examples]
+        except AnaphorError:
+            return {}
+        found = count_row_overlap(self.source, trained_on)
+        return {"overlap": {"unit": "texts", "test": found.total, "in_train": found.in_train}}
 
     def use_data(self, data: str, text_column: str | None, label_column: str | None) -> None:
         """Score other data than those of training."""

@@ -122,7 +122,7 @@ class EvaluateOptions:
             trained_on = experiment.batches(0)  # of the run's own text, whatever is scored
         if self.data is not None:
             experiment.use_data(self.data)
-        shared = {"overlap": experiment.overlap()} if split == "test" else {}
+        shared = experiment.overlap() if split == "test" else {}
         source = experiment.source_loss(split)
         if (self.pointer_eval_memory or self.pointer_eval_bias) and experiment.model.pointer is None:
             raise ConfigError(f"{run} has no pointer: it was trained without --pointer-memory")

@@ -20,7 +20,7 @@ from anaphor.data.datasets import open_dataset
 from anaphor.data.files import split_examples
 from anaphor.data.grammar import GrammarDataset
 from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossResult, Tally, loss_result
@@ -67,7 +67,7 @@ class LanguageModelExperiment(Experiment):
         self.spec, self.model, self.tokenizer = spec, model, tokenizer
         self.device, self.known = torch.device(device), known or {}
         self.regularization = ActivationRegularization(spec.activation_reg, spec.temporal_activation_reg)
-        self._open_text = open_text
+        self._open_text = self._open_training_text = open_text
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
         self.setup()
@@ -100,10 +100,9 @@ class LanguageModelExperiment(Experiment):
     def score(self, split: str) -> LossResult:
         """Also the loss of the grammar itself, where the text was drawn from one, and the overlap of test and train."""
         result, loss = self.evaluate(split), self.source_loss(split)
-        details: dict[str, Any] = {} if loss is None else {"source_loss": loss}
-        if split == "test":
-            details["overlap"] = self.overlap()
-        return replace(result, details={**result.details, **details})
+        source: dict[str, Any] = {} if loss is None else {"source_loss": loss}
+        overlap = self.overlap() if split == "test" else {}
+        return replace(result, details={**result.details, **source, **overlap})
 
     def source_loss(self, split: str) -> float | None:
         """Loss of the grammar that the text was drawn from, in nats per token of this tokenizer. None: the text is not
@@ -115,9 +114,14 @@ class LanguageModelExperiment(Experiment):
         return None if unknowns else total / tokens
 
     def overlap(self) -> dict[str, Any]:
-        """How much of test is in train too. It reads the test split."""
-        found = count_overlap(self.source, self.overlap_separator)
-        return {"unit": self.overlap_unit, "test": found.total, "in_train": found.in_train}
+        """How much of test is in train, as a detail of a result; empty for other data where train is gone."""
+        try:
+            found = count_overlap(self.source, self.overlap_separator, trained_on=self._open_training_text())
+        except AnaphorError:
+            if self._open_training_text is self._open_text:
+                raise
+            return {}
+        return {"overlap": {"unit": self.overlap_unit, "test": found.total, "in_train": found.in_train}}
 
     def fingerprint(self) -> dict[str, Any]:
         return {
