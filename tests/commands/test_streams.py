@@ -1,6 +1,7 @@
 """What a command writes to: narrow encodings, full disks, readers that leave, files in place of a terminal."""
 
 import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -45,6 +46,28 @@ def test_a_reader_that_leaves_is_no_mistake(words, capsys, monkeypatch):
 def test_no_output_at_all_is_fine(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["--version"]) == 0
+
+
+SMALL = ["--model", "lstm", "--width", "4", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]
+TRAIN = ["train", "lm", "--data", "text", "--no-test", *SMALL]
+
+
+def test_training_needs_no_stderr(text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main([*TRAIN, "--steps", "2", "--json", "--out", "run"]) == 0
+    assert sys.stderr is None
+    assert json.loads(capsys.readouterr().out)["steps"] == 2, "nothing but the result is printed"
+    assert main(["train", "nothing"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+def test_a_log_on_a_full_disk_ends_no_training(text, capsys, monkeypatch):
+    with Path("/dev/full").open("w", encoding="utf-8", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert main([*TRAIN, "--steps", "2", "--eval-every", "1", "--json", "--out", "run"]) == 0
+        monkeypatch.undo()
+    assert json.loads(capsys.readouterr().out)["steps"] == 2
 
 
 def test_a_name_that_is_no_text_here_is_refused_before_anything_is_written(tmp_path, capsys, monkeypatch):

@@ -10,9 +10,10 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import FrameType
+from typing import Any, TextIO, TypeVar
 
 from anaphor import __version__
 from anaphor.cli.table import for_terminal
@@ -43,6 +44,7 @@ VERBS = {
     "bench": "measure speed against the corresponding modules of torch",
 }
 
+Value = TypeVar("Value")
 SIZE_FLAG, SIZE_VARIABLE = "--max-file-bytes", "ANAPHOR_MAX_FILE_BYTES"
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -52,21 +54,65 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an encoding without × still has room for the rest of a table
-    try:
-        with interruptible_imports():
-            code = run_command(words)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # here, where it can still be told that it failed
-        return code
-    except BrokenPipeError:  # the reader has gone: `anaphor models | head`
-        discard_output()
-        return 141
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
-        discard_output()
-        print_error(f"{error.filename or 'the output'} cannot be written to: {error.strerror}")
-        return DataError.exit_code
+    with forgiving_stderr():
+        try:
+            with interruptible_imports():
+                code = run_command(words)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where it can still be told that it failed
+            return code
+        except BrokenPipeError:  # the reader has gone: `anaphor models | head`
+            discard_output(sys.stdout)
+            return 141
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            discard_output(sys.stdout)
+            print_error(f"{error.filename or 'the output'} cannot be written to: {error.strerror}")
+            return DataError.exit_code
+
+
+class ForgivingStream:
+    """A stream where what cannot be written is lost and ends nothing: a log on a full disk ends no training."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.has_failed = False
+
+    def write(self, text: str) -> int:
+        return self._attempt(lambda: self._stream.write(text), len(text))
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush, None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _attempt(self, call: Callable[[], Value], otherwise: Value) -> Value:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            self.has_failed = True
+            return otherwise
+
+
+@contextlib.contextmanager
+def forgiving_stderr() -> Iterator[None]:
+    """Inside the block everything can be written to stderr, also where it is closed (`2>&-`), full or a log that is."""
+    before = sys.stderr
+    with contextlib.ExitStack() as opened:
+        # A closed one is None, and `print` would take stdout for it.
+        stream = opened.enter_context(open(os.devnull, "w", encoding="utf-8")) if before is None else before
+        stderr: Any = ForgivingStream(stream)
+        sys.stderr = stderr
+        try:
+            yield
+        finally:
+            sys.stderr = before
+            if stderr.has_failed:
+                discard_output(before)
 
 
 def run_command(words: list[str]) -> int:
@@ -135,10 +181,10 @@ def print_error(line: str) -> None:
     print(for_terminal(f"anaphor: {line}", sys.stderr), file=sys.stderr)
 
 
-def discard_output() -> None:
-    """What is left to be written goes nowhere: Python would complain once more while it closes stdout."""
-    with contextlib.suppress(OSError, AttributeError), open(os.devnull, "wb") as nowhere:  # stdout may be no file
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+def discard_output(stream: TextIO | None) -> None:
+    """What is left to be written goes nowhere: Python would complain once more while it closes the stream."""
+    with contextlib.suppress(OSError, AttributeError), open(os.devnull, "wb") as nowhere:  # it may be no file, or None
+        os.dup2(nowhere.fileno(), stream.fileno())  # type: ignore[union-attr]
 
 
 def refuse_broken(words: Sequence[str]) -> None:
