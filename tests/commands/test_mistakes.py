@@ -101,6 +101,9 @@ def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
         (["train", "classify", "--data", "tezt.csv"], "no file or folder at tezt.csv; known data sets: negation, sst2"),
         (["study", "gatez.yaml"], "no file at gatez.yaml; `anaphor study list` lists the presets"),
         (["generate", "run/spec.yaml"], "no run at run/spec.yaml: it is a file, not a folder"),
+        (["predict", "nowhere", "a text"], "no run at nowhere: "),
+        (["look", "nowhere", "a text"], "no run at nowhere: "),
+        (["evaluate", "--split", "test", "nowhere"], "no run at nowhere: "),
     ],
 )
 def test_a_file_that_is_not_there_is_called_so(tmp_path, monkeypatch, capsys, words, message):

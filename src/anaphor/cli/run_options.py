@@ -13,7 +13,7 @@ import tyro
 
 from anaphor.cli.train import import_given, import_torch, warn
 from anaphor.errors import ConfigError
-from anaphor.flags import flags_of, parse
+from anaphor.flags import flags_of, parse, read_words
 from anaphor.registry import TASKS, resolve
 from anaphor.training.run_folder import RunFolder
 
@@ -59,7 +59,10 @@ def parse_task_options(
     folder = next((word for word in words if os.path.isfile(os.path.join(word, "spec.yaml"))), None)
     if folder is None:
         every = _combine(common, *(_own_options(verb, TASKS[name]) for name in TASKS))
-        folder = str(parse(every, words, program=program).run)
+        asks_for_help = bool({"-h", "--help"} & set(words))
+        # Which other words are needed depends on the task: that there is no run is said first.
+        found = {} if asks_for_help else read_words(flags_of(every), words, program=program, has_default=True)
+        folder = str(found["run"] if "run" in found else parse(every, words, program=program).run)
     RunFolder(Path(folder)).check_imports(force="--force" in words, warn=lambda line: None)  # they may hold the task
     task = RunFolder(Path(folder)).read_task()
     own = _own_options(verb, task)
