@@ -88,7 +88,7 @@ def test_a_report_of_a_converted_run_asks_for_no_option_that_it_lacks(gpt2, tmp_
     capsys.readouterr()
     assert main(words) == 0
     (line,) = json.loads(capsys.readouterr().out)["left_out"]
-    assert line == "the inside of run: the run was converted and has no data of its own: give a text, if it reads text"
+    assert line == "the inside of run: the run was converted and has no data of its own; a model of text takes --text"
     assert main([*words, "--text", "The statement"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == []
 
@@ -106,6 +106,12 @@ def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, capsys):
     shown = re.findall(r'POST /api/look {[^}]*"text\\":\\"(.*?)\\"', out.read_text(encoding="utf-8"))
     assert len(shown) == 2
     assert shown[0] == shown[1]
+
+
+def test_a_study_of_a_converted_run_is_refused_by_what_it_lacks(gpt2, tmp_path, capsys):
+    assert main(["study", "length", "--of", str(gpt2 / "run"), "--out", str(tmp_path / "study")]) == 2
+    error = capsys.readouterr().err
+    assert "was converted and has no data of its own: --of is for runs that were trained" in error
 
 
 def test_a_converted_vit_is_looked_at_on_given_images(vit, tmp_path, capsys):

@@ -13,7 +13,7 @@ from anaphor.flags import from_yaml
 from anaphor.studies.axes import Axis
 from anaphor.studies.cell import JOB, MEASURES, STATUS, TEST, Cell, make_cell, read_json
 from anaphor.studies.spec import StudySpec, list_presets, read_study
-from anaphor.training.run_folder import RunFolder
+from anaphor.training.run_folder import NO_DATA, RunFolder
 from anaphor.training.spec import RunSpec
 
 STUDY_FILES = (JOB, MEASURES, TEST, STATUS)  # files of a cell that belong to its study
@@ -22,6 +22,8 @@ STUDY_FILES = (JOB, MEASURES, TEST, STATUS)  # files of a cell that belong to it
 def find_runs(folder: Path) -> list[Path]:
     """The run in a folder, or all seeds of the setting that the study in the folder selected."""
     if RunFolder(folder).exists:
+        if RunFolder(folder).read_settings().get("data") == NO_DATA:
+            raise ConfigError(f"{folder} was converted and has no data of its own: --of is for runs that were trained")
         return [folder]
     if not (folder / "seal.json").is_file():
         raise ConfigError(f"{folder} has neither a run nor a study that has selected a setting")

@@ -36,7 +36,7 @@ LOOKS = 3
 LENGTH, PASSAGES = 64, 40
 LAYERED = ("attention", "gradient-weighted")  # views of an image that have a map for each head
 TOO_LARGE = "the page would be too large"
-WITHOUT_DATA = "the run was converted and has no data of its own: give a text, if it reads text"
+WITHOUT_DATA = "the run was converted and has no data of its own; a model of text takes --text"
 UNENCODED = "!*'()~"  # by encodeURIComponent
 _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">\n')
 _SCRIPT = re.compile(r'<script src="/static/([\w.-]+)"></script>\n')
