@@ -207,6 +207,12 @@ def test_settings_without_a_pointer_are_refused():
         LanguageModelSpec(vocabulary=WORDS, mixers=("bidirectional-lstm",), causal=False, pointer_memory=5)
 
 
+@pytest.mark.parametrize("bias", [math.nan, math.inf, -math.inf])
+def test_a_bias_that_is_not_finite_is_refused(bias):
+    with pytest.raises(ConfigError, match=f"pointer_eval_bias={bias}: it must be finite"):
+        LanguageModelSpec(vocabulary=WORDS, mixers=("lstm",), pointer_memory=5, pointer_eval_bias=bias)
+
+
 def test_a_carried_past_comes_back_from_a_checkpoint():
     model, (tokens, targets) = build(), draw()
     _, state = losses(model, tokens[:, :7], targets[:, :7])

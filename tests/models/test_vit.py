@@ -120,6 +120,11 @@ def test_a_class_token_that_sees_nothing_is_refused():
         build(mixers=("lstm",), layers=2, pooling="class")
 
 
+def test_a_layer_scale_that_is_not_finite_is_refused():
+    with pytest.raises(ConfigError, match="layer_scale=nan: it must be finite"):
+        build(layer_scale=float("nan"))
+
+
 def test_drop_path_grows_with_depth_and_keeps_the_mean():
     spec = image_preset("vit-nano", **{**SMALL, "layers": 3}, drop_path=0.4)
     assert [block.drop_path for block in spec.blocks()] == pytest.approx([0.0, 0.2, 0.4])

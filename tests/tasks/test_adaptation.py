@@ -576,6 +576,7 @@ def test_a_model_without_its_pointer_is_scored_as_one_that_has_none():
         (["--no-cuda-graph"], "cuda_graph=False has no effect without --cache or --dynamic"),
         (["--pointer-eval-memory", "5"], "has no pointer: it was trained without --pointer-memory"),
         (["--pointer-eval-memory", "-5"], "pointer_eval_memory=(-5,): it must be at least 0"),
+        (["--pointer-eval-bias", "1", "nan"], "pointer_eval_bias=(1.0, nan): it must be finite"),
         (["--split", "test", "--pointer-eval-memory", "0", "5", "6"], "pointer_eval_memory=(5, 6) on test"),
         (["--by-position", "--pointer-eval-memory", "0", "6"], "--by-position and --out show one model"),
     ],

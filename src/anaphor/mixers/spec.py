@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -213,6 +214,13 @@ def check_at_least(least: int, **options: int | None) -> None:
     for name, value in options.items():
         if value is not None and value < least:
             raise ConfigError(f"{name}={value}: it must be at least {least}")
+
+
+def check_finite(**options: float | None) -> None:
+    """Refuse numbers that are not finite. None passes."""
+    for name, value in options.items():
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{name}={value}: it must be finite")
 
 
 def check_heads(heads: int, width: int) -> None:

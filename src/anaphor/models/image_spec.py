@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.spec import check_at_least, check_probability
+from anaphor.mixers.spec import check_at_least, check_finite, check_probability
 from anaphor.models.spec import BackboneSpec
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class ImageModelSpec(BackboneSpec):
         check_at_least(1, patch_size=self.patch_size)
         check_at_least(0, registers=self.registers)
         check_probability(drop_path=self.drop_path)
+        check_finite(layer_scale=self.layer_scale)
         check_divides(self.patch, self.image_size)
         if self.position == "sinusoidal-unpaired":
             raise ConfigError(f"position={self.position!r} has no form in two dimensions: use sinusoidal")

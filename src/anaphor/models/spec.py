@@ -15,6 +15,7 @@ from anaphor.mixers.spec import (
     MixerSpec,
     PositionOptions,
     check_at_least,
+    check_finite,
     check_probability,
     mixer_spec,
     options_of,
@@ -280,6 +281,7 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
     def _check_input(self) -> None:
         check_at_least(1, vocabulary=self.vocabulary, embedding=self.embedding)
         check_at_least(1, pointer_memory=self.pointer_memory, pointer_eval_memory=self.pointer_eval_memory)
+        check_finite(pointer_eval_bias=self.pointer_eval_bias)
         if self.pointer_memory is None and (self.pointer_eval_memory or self.pointer_eval_bias):
             raise ConfigError("pointer_eval_memory and pointer_eval_bias need a pointer: set pointer_memory")
         if self.pointer_memory is not None and not self.causal:

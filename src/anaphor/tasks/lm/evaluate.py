@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -95,6 +96,8 @@ class EvaluateOptions:
             raise ConfigError(f"cuda_graph={self.cuda_graph} has no effect without --cache or --dynamic")
         if any(memory < 0 for memory in self.pointer_eval_memory):
             raise ConfigError(f"pointer_eval_memory={self.pointer_eval_memory}: it must be at least 0")
+        if not all(map(math.isfinite, self.pointer_eval_bias)):
+            raise ConfigError(f"pointer_eval_bias={self.pointer_eval_bias}: it must be finite")
         for name in TUNED:
             # Without a pointer is no choice between values: it is the plain model.
             values = tuple(value for value in getattr(self, name) if value or name != "pointer_eval_memory")
