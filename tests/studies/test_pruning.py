@@ -63,6 +63,16 @@ def place_of(cell):
 GOOD = [losses(3.0, 2.0)] * 3
 
 
+def test_damaged_metrics_of_a_cell_do_not_end_the_study(begin):
+    """A cell without a curve is compared with none, and the others as before."""
+    study = begin("width", {4: GOOD, 8: GOOD, 16: [losses(5.0, 5.0)] * 3})
+    for width in (4, 16):
+        (cell,) = [cell for cell in study.cells if place_of(cell) == (width, 0)]
+        (cell.folder / "metrics.jsonl").write_bytes(b"damaged\n")
+    assert ended(study, (16, 1), (16, 2)) == [(16, 1), (16, 2)]
+    assert find_pruned([cell], study.cells, study.spec) == []
+
+
 def test_the_numbers_are_those_that_the_study_chooses_by(begin):
     """More tokens, each told more easily: fewer nats a token, and more bits a byte."""
     told = {4: [[{"loss": 3.0, "bits_per_byte": 1.0}]] * 3, 8: [[{"loss": 2.0, "bits_per_byte": 2.0}]] * 3}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import user_path
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, DataError
 from anaphor.registry import IMPORTED, TASKS, files_used_by
 from anaphor.studies.spec import Setting, StudySpec, find_support
 from anaphor.training.files import replace_file
@@ -80,6 +80,14 @@ class Cell:
 
     def read(self, name: str) -> dict[str, Any]:
         return read_json(self.folder / name)
+
+    def read_validations(self) -> list[dict[str, Any]]:
+        """The lines of its metrics with a validation; none where the file is damaged, which costs no result."""
+        try:
+            lines = RunFolder(self.folder).read_metrics()
+        except DataError:
+            return []
+        return [line for line in lines if isinstance(line.get("valid"), dict)]
 
     def write_status(self, status: str, reason: str) -> None:
         """Record why there is no result."""

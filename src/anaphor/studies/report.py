@@ -26,7 +26,6 @@ from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
 from anaphor.studies.study import Study
 from anaphor.training.files import replace_file
-from anaphor.training.run_folder import RunFolder
 
 Axes = dict[str, list[Any]]
 MAX_CURVES = 6  # settings whose learning curves fit side by side
@@ -230,19 +229,8 @@ def training_value(study: Study, cell: Cell) -> float | None:
     """Value of the metric on the training batches of the best checkpoint's epoch, as they were seen; None where the
     task does not measure it."""
     best, name = cell.result.get("best_step"), study.spec.target.name
-    values = [training_metric(line, name) for line in read_history(cell) if line.get("step") == best]
+    values = [training_metric(line, name) for line in cell.read_validations() if line.get("step") == best]
     return None if not values or values[0] is None else float(values[0])
-
-
-def read_history(cell: Cell) -> list[dict[str, Any]]:
-    """The validations of a cell; none where its file is damaged."""
-    try:
-        lines = RunFolder(cell.folder).read_metrics()
-    except DataError:
-        return []
-    return [
-        line for line in lines if isinstance(line.get("valid"), dict) and isinstance(line.get("epoch"), int | float)
-    ]
 
 
 def draw_learning(study: Study, settings: Sequence[Setting]) -> list[Path]:
@@ -258,7 +246,7 @@ def draw_learning(study: Study, settings: Sequence[Setting]) -> list[Path]:
         names = list(setting.parameters.values())
         title = format_value(names[0]) if len(names) == 1 else format_setting(setting.parameters)
         for cell in finished_cells(study, setting):
-            history = read_history(cell)
+            history = [line for line in cell.read_validations() if isinstance(line.get("epoch"), int | float)]
             of_training = {line["epoch"]: training_metric(line, metric.name) for line in history}
             of_validation = {line["epoch"]: line["valid"].get(metric.name) for line in history}
             for name, values in (("training", of_training), ("validation", of_validation)):

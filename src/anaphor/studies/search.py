@@ -17,7 +17,6 @@ from anaphor.errors import ConfigError
 from anaphor.studies.axes import Axis, Range
 from anaphor.studies.cell import Cell, data_digests
 from anaphor.studies.spec import GOALS, Setting, StudySpec
-from anaphor.training.run_folder import RunFolder
 
 WITHOUT_VALUE = "without value"  # attribute of a trial whose setting has no value, as opposed to an interrupted one
 MIN_CELLS = 3  # of other settings at the same step before one is pruned
@@ -197,7 +196,7 @@ class Curve:
 def read_curve(cell: Cell, spec: StudySpec) -> Curve:
     """Empty where the validations during training do not measure the study's metric."""
     sign = 1 if spec.goal == GOALS["min"] else -1
-    lines = [line for line in RunFolder(cell.folder).read_metrics() if line.get("valid")]
+    lines = cell.read_validations()
     values = {line["step"]: spec.support.value(line["valid"], spec.target) for line in lines}
     costs = {step: sign * value for step, value in values.items() if value is not None}
     if not costs:
