@@ -236,8 +236,6 @@ def test_padded_examples_have_no_segments(capsys, words):
         (["--seed", "99999999999999999999999"], "seed=99999999999999999999999"),
         (["--beam", "2", "--top-k", "1"], "top_k=1 has no effect with --beam"),
         (["--beam", "2", "--seed", "7"], "seed=7 has no effect with --beam"),
-        (["--temperature", "0", "--top-k", "1"], "top_k=1 has no effect with --temperature 0"),
-        (["--temperature", "0", "--top-p", "0.5"], "top_p=0.5 has no effect with --temperature 0"),
         (["--tokens", "20"], "the model has 16 positions: after a prompt of 1 token it can generate 16 more, not 20"),
     ],
 )

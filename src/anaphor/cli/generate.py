@@ -66,9 +66,6 @@ class Options(RunOptions):
             given = getattr(self, name)
             if self.beam is not None and given != getattr(Options, name):
                 raise ConfigError(f"{name}={given} has no effect with --beam, which does not sample")
-        for name in ("top_k", "top_p"):
-            if self.temperature == 0 and getattr(self, name) is not None:
-                raise ConfigError(f"{name}={getattr(self, name)} has no effect with --temperature 0, which is greedy")
 
 
 def run(words: Sequence[str]) -> int:
