@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -221,7 +221,9 @@ def suggest_imports(config: Path | str | None) -> Iterator[None]:
     try:
         yield
     except UnknownName as error:
-        document = {} if config is None else read_mapping(Path(config))
+        document: dict[str, Any] = {}
+        with suppress(ConfigError):  # where it cannot be read, the name is what is wrong first
+            document = {} if config is None else read_mapping(Path(config))
         recorded = document.get("imports")
         entries = [entry for entry in recorded if isinstance(entry, dict)] if isinstance(recorded, list) else []
         imported = {path.name for path in IMPORTED}

@@ -114,6 +114,14 @@ def test_a_misspelled_flag_over_settings_of_its_run_is_the_users_own_error(spec_
     assert "unknown model 'gur'; did you mean 'gru'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [None, "[1", "imports: 3", "task: my-task\nimports: [3, {file: 4}, {}]"])
+def test_an_unknown_name_beside_a_file_that_says_nothing_of_it_is_an_unknown_name(content, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "spec.yaml").write_text(content)
+    assert main(["train", "nothing", "--config", str(tmp_path / "spec.yaml")]) == 2
+    assert capsys.readouterr().err.startswith("anaphor: unknown task 'nothing' (known: ")
+
+
 def test_settings_of_a_run_of_ones_own_task_say_which_file_to_import(spec_file, capsys):
     spec_file.write_text(spec_file.read_text().replace("task: lm", "task: my-task"))
     assert main(["train", "my-task", "--config", str(spec_file), *DRY]) == 2
