@@ -137,6 +137,15 @@ def test_any_matrix_grows_at_its_spectral_radius():
     assert unroll.run(specs.UnrollSpec(matrix="gaussian", radii=(0.5, 1.2), steps=200)).holds
 
 
+def test_a_lab_does_not_change_the_random_numbers_of_its_caller():
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    first = torch.rand(1)
+    assert LABS["bptt"].run(specs.BpttSpec(seed=5)).holds
+    assert torch.equal(torch.cat((first, torch.rand(1))), expected)
+
+
 def test_terms_of_a_state_that_cancel_leave_rounding_alone():
     """With one number as state and radius 1 every term is 1 or -1, and their sum nearly zero."""
     assert unroll.run(specs.UnrollSpec(hidden=1, radii=(1.0,))).holds

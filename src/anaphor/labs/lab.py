@@ -102,8 +102,11 @@ class Lab:
         return self.spec.claim
 
     def run(self, spec: LabSpec | None = None) -> Outcome:
-        """Run the lab with the given inputs, or with its defaults."""
-        return cast(Outcome, self._import().run(self.spec() if spec is None else spec))
+        """Run the lab with the given inputs, or with its defaults. The caller's random numbers are not changed."""
+        from torch.random import fork_rng
+
+        with fork_rng(devices=[]):  # labs run on the CPU
+            return cast(Outcome, self._import().run(self.spec() if spec is None else spec))
 
     def draw(self, outcome: Outcome, folder: Path) -> list[Path]:
         """Draw the figures of an outcome into a folder and return their paths."""
