@@ -116,6 +116,16 @@ def test_the_losses_of_a_text_are_those_of_score(tab, served, ids, folder, capsy
         assert part in tip
 
 
+def test_a_run_without_data_is_compared_on_a_text_alone(tab, copied):
+    """A converted run has no validation split."""
+    spec = copied / "lstm-1" / "spec.yaml"
+    spec.write_text(re.sub(r"^  data: .*$", "  data: none", spec.read_text(), flags=re.MULTILINE))
+    with serving(copied) as served:
+        open_view(tab, served, "tokens", a=make_id("lstm"), b=make_id("lstm-1"))
+        expect(tab.locator(".own-text")).to_be_visible()
+        expect(tab.locator(".split-part")).to_be_hidden()
+
+
 def test_the_validation_split_has_the_numbers_of_the_result(tab, served, ids, folder):
     open_view(tab, served, "tokens", a=ids["lstm"], b=ids["lstm-1"])
     assert posted(tab, "/api/passages") == [], "a split is scored when somebody asks for it"

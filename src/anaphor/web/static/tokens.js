@@ -134,7 +134,8 @@
     }
 
     offers(verb) {
-      return live ? Boolean(find_run(this.ids.A)?.offers?.includes(verb)) : embeddedBodies(`/api/${verb}`).length > 0;
+      if (!live) return embeddedBodies(`/api/${verb}`).length > 0;
+      return BOTH.map((letter) => find_run(this.ids[letter])).every((run, place) => run ? run.offers?.includes(verb) : place > 0);
     }
 
     layOut() {
