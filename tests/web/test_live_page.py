@@ -243,6 +243,22 @@ def test_a_new_point_appears_in_an_open_chart_after_two_seconds_at_most_and_the_
     assert tab.wrong == []
 
 
+def test_a_click_on_the_legend_is_not_lost_to_a_new_point(open_tab, growing):
+    served, run, rest = growing
+    tab = open_tab(served, f"curves?runs={make_id('training')},{make_id('lstm-1')}&charts=valid.loss")
+    chart(tab, lines=2)
+    tab.locator(".legend-box .drop").first.hover()
+    tab.mouse.down()
+    step = json.loads(rest[0])["step"]
+    with tab.expect_response(lambda answer: "/api/curves" in answer.url and f"{step}" in answer.text()):
+        write_row(run, rest[0])
+    until_drawn(tab)
+    tab.mouse.up()
+    chart(tab, lines=1)
+    expect(tab.locator(".legend-box .drop")).to_have_count(1)
+    assert tab.wrong == []
+
+
 @pytest.mark.slow
 def test_a_zoom_into_a_thinned_curve_shows_every_point_and_a_spike_is_always_seen(open_tab, growing):
     served, run, rest = growing

@@ -270,7 +270,8 @@
 
   async function poll() {
     const asked = own;
-    await fetchTracks(selected(), (changed) => {
+    await fetchTracks(selected(), async (changed) => {
+      await untilReleased();
       if (asked.closed) return;
       if (!cards.length && charted().length) rebuild();
       else show();

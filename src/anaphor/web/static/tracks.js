@@ -130,7 +130,7 @@ async function fetchTracks(ids, arrived) {
     if (!has(keyOf("GET", "/api/curves", params))) continue;
     const answer = await ask("/api/curves", params);
     const changed = Object.entries(answer.runs).filter(([id, one]) => tracks.get(id)?.take(one)).map(([id]) => id);
-    if (changed.length) arrived(changed);
+    if (changed.length) await arrived(changed);
   }
 }
 
