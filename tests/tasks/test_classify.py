@@ -280,42 +280,42 @@ def test_on_a_gpu_recurrent_layers_have_gradient_times_input(name):
     torch.testing.assert_close(gradient_times_input(model.cuda(), batch.cuda(), 1), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_one_validation_is_drawn_at_its_epoch_and_step(tmp_path, monkeypatch):
-    """A single point has no range: its axes have that epoch and that step, no fractions of them around it."""
+@pytest.fixture
+def draw_axes(tmp_path, monkeypatch):
+    """Draws the learning curves of rows of metrics; gives the axes of the figure."""
     from anaphor.tasks.classify import figures
 
     drawn = []
     monkeypatch.setattr(figures, "save_all", lambda figure, paths, remark: drawn.append(figure))
+
+    def draw(*rows):
+        figures.draw_learning(rows, tmp_path / "learning")
+        return drawn[-1].axes
+
+    return draw
+
+
+def test_one_validation_is_drawn_at_its_epoch_and_step(draw_axes):
+    """A single point has no range: its axes have that epoch and that step, no fractions of them around it."""
     row = {"step": 60, "epoch": 1.0, "train_loss": 0.7, "valid": {"loss": 0.6, "accuracy": 0.5}}
-    figures.draw_learning([row], tmp_path / "learning")
-    for axes in drawn[0].axes:
+    for axes in draw_axes(row):
         assert [label.get_text() for label in axes.get_xticklabels()] == ["1"]
         (top,) = axes.child_axes
         assert [label.get_text() for label in top.get_xticklabels()] == ["60"]
 
 
-def test_ticks_of_few_steps_are_whole_numbers(tmp_path, monkeypatch):
-    from anaphor.tasks.classify import figures
-
-    drawn = []
-    monkeypatch.setattr(figures, "save_all", lambda figure, paths, remark: drawn.append(figure))
+def test_ticks_of_few_steps_are_whole_numbers(draw_axes):
     valid = {"loss": 0.6, "accuracy": 0.5}
     rows = [{"step": step, "epoch": step / 10, "train_loss": 0.7, "valid": valid} for step in (3, 6, 12, 20)]
-    figures.draw_learning(rows, tmp_path / "learning")
-    for axes in drawn[0].axes:
+    for axes in draw_axes(*rows):
         (top,) = axes.child_axes
         assert all(tick == round(tick) for tick in top.get_xticks())
 
 
-def test_a_validation_before_a_countable_part_of_an_epoch_is_drawn_by_steps(tmp_path, monkeypatch):
+def test_a_validation_before_a_countable_part_of_an_epoch_is_drawn_by_steps(draw_axes):
     """One step of a hundred thousand is epoch 0.0, as metrics round it."""
-    from anaphor.tasks.classify import figures
-
-    drawn = []
-    monkeypatch.setattr(figures, "save_all", lambda figure, paths, remark: drawn.append(figure))
     row = {"step": 1, "epoch": 0.0, "train_loss": 0.7, "valid": {"loss": 0.6, "accuracy": 0.5}}
-    figures.draw_learning([row], tmp_path / "learning")
-    for axes in drawn[0].axes:
+    for axes in draw_axes(row):
         assert axes.get_xlabel() == "step"
         assert [label.get_text() for label in axes.get_xticklabels()] == ["1"]
         assert not axes.child_axes

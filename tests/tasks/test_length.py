@@ -258,11 +258,11 @@ def test_figures_show_what_was_scored_and_leave_out_what_was_not(tmp_path):
     experiment = experiment_of(tokens_of(), model_of("transformer", heads=2, position="learned", max_positions=8))
     found = [scored(experiment, length, carry) for carry in (True, False) for length in (4, 2, 8, 16)]
     names = ["perplexity-by-length", "loss-by-position-restarted"]
-    drawn = draw_lengths(found, tmp_path, trained=4)
+    drawn = draw_lengths(found, tmp_path, trained=4, split="valid")
     assert drawn == [tmp_path / f"{name}{ending}" for name in names for ending in (".png", ".svg")]
     assert all(path.stat().st_size > 1000 for path in drawn)
-    assert draw_lengths(found[:4], tmp_path / "nothing", trained=4) == []
-    (one,) = {path.stem for path in draw_lengths(found[4:5], tmp_path / "one", trained=4)}
+    assert draw_lengths(found[:4], tmp_path / "nothing", trained=4, split="valid") == []
+    (one,) = {path.stem for path in draw_lengths(found[4:5], tmp_path / "one", trained=4, split="valid")}
     assert one == "loss-by-position-restarted"
 
 
@@ -286,7 +286,7 @@ def test_lengths_far_apart_stand_on_a_logarithmic_scale(longest, far, tmp_path, 
         "anaphor.tasks.lm.length.curves", lambda series, path, **rest: scales.setdefault(path.stem, rest["log_x"])
     )
     experiment = experiment_of(torch.zeros(700, dtype=torch.long), ByPlace(FALLING))
-    draw_lengths([scored(experiment, length, False) for length in (4, longest)], tmp_path, trained=4)
+    draw_lengths([scored(experiment, length, False) for length in (4, longest)], tmp_path, trained=4, split="valid")
     assert scales["perplexity-by-length"] is far
 
 
@@ -303,7 +303,7 @@ def test_no_tick_stands_between_two_positions(longest, tmp_path, monkeypatch):
 
     monkeypatch.setattr("anaphor.draw._save", save)
     experiment = experiment_of(torch.zeros(700, dtype=torch.long), ByPlace(FALLING))
-    draw_lengths([scored(experiment, longest, False)], tmp_path, trained=4)
+    draw_lengths([scored(experiment, longest, False)], tmp_path, trained=4, split="valid")
     assert len(set(ticks)) > 2
     assert all(tick.isdecimal() for tick in ticks)
 
@@ -314,7 +314,7 @@ def test_lines_that_would_look_alike_are_not_drawn(tmp_path, monkeypatch):
         "anaphor.tasks.lm.length.curves", lambda series, path, **rest: drawn.setdefault(path.stem, series)
     )
     experiment = experiment_of(torch.zeros(120, dtype=torch.long), ByPlace(FALLING))
-    draw_lengths([scored(experiment, length, False) for length in range(1, 21)], tmp_path, trained=4)
+    draw_lengths([scored(experiment, length, False) for length in range(1, 21)], tmp_path, trained=4, split="valid")
     assert list(drawn["loss-by-position-restarted"]) == [f"length {n}" for n in (1, 4, 7, 11, 14, 17, 20)]
     lengths, perplexities = drawn["perplexity-by-length"]["state restarted"]
     assert lengths == list(range(1, 21))

@@ -130,10 +130,9 @@ def bin_positions(positions: Sequence[LossTotal]) -> list[Bin]:
     return bins
 
 
-def draw_lengths(scores: Sequence[LengthScore], folder: Path, trained: int, split: str = "") -> list[Path]:
-    """Perplexity by length, where there are several, and loss by position for each choice of carrying. The axes name
-    the split where it is given."""
-    of_split = f"{FIGURE_NAMES.get(split, split)} ".lstrip()
+def draw_lengths(scores: Sequence[LengthScore], folder: Path, trained: int, split: str) -> list[Path]:
+    """Perplexity of a split by length, where there are several, and loss by position for each choice of carrying."""
+    name = FIGURE_NAMES.get(split, split)
     scored = sorted((one for one in scores if one.score is not None), key=lambda one: one.length)
     by_state = {
         state: [one for one in scored if one.state == state] for state in dict.fromkeys(one.state for one in scored)
@@ -151,7 +150,7 @@ def draw_lengths(scores: Sequence[LengthScore], folder: Path, trained: int, spli
             lines,
             folder / "perplexity-by-length",
             x_label="segment length (tokens)",
-            y_label=f"{of_split}perplexity" if causal else f"{of_split}loss (nats per token), later tokens visible",
+            y_label=f"{name} perplexity" if causal else f"{name} loss (nats per token), later tokens visible",
             title=f"trained on segments of {trained}" if len(by_state) > 1 else titles[scored[0].state],
         )
     for state, group in by_state.items():
@@ -159,7 +158,7 @@ def draw_lengths(scores: Sequence[LengthScore], folder: Path, trained: int, spli
             {f"length {one.length}": _curve(one) for one in _choose(group)},
             folder / f"loss-by-position-{state}",
             x_label="position within the segment",
-            y_label=f"{of_split}loss (nats per token)",
+            y_label=f"{name} loss (nats per token)",
             title=titles[state],
             integer_x=True,  # points are in the middle of their bins, and so between positions
         )
