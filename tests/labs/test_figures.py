@@ -79,3 +79,17 @@ def test_lines_of_the_same_color_have_other_styles_and_markers():
     styles = [line_style(number) for number in range(40)]
     for key in ("linestyle", "marker"):
         assert len({(style["color"], style[key]) for style in styles}) == len(styles)
+
+
+@pytest.mark.parametrize(("lines", "is_outside"), [(2, False), (9, True)])
+def test_a_long_legend_stands_beside_the_lines(monkeypatch, tmp_path, lines, is_outside):
+    found = []
+    monkeypatch.setattr(draw, "_save", lambda figure, path: found.append(figure) or path)
+    points = ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])
+    draw.curves({f"run {number}": points for number in range(lines)}, tmp_path / "a.png", x_label="x", y_label="y")
+    (figure,) = found
+    figure.draw_without_rendering()
+    (legend,) = figure.legends if is_outside else [figure.axes[0].get_legend()]
+    assert len(legend.get_texts()) == lines
+    assert bool(legend.get_window_extent().x0 >= figure.axes[0].get_window_extent().x1) is is_outside
+    assert len({(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}) == lines

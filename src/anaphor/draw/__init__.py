@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Palette of Okabe and Ito, darkest first; each color has its own line style and marker.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MAX_TICKS = 12  # points that fit next to each other
+MAX_INSIDE = 6  # names in a legend that leave room for the lines
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 160
 LEAST_RANGE = 0.1  # of values without intervals, relative to their size: smaller differences may be noise
@@ -48,7 +49,7 @@ def curves(
     figure, axes = _canvas()
     for index, (name, (x, y)) in enumerate(series.items()):
         # Few points are marked; a single one would not be visible otherwise.
-        style = line_style(index) | {"marker": "o" if len(x) <= MAX_TICKS else None}
+        style = line_style(index) | ({} if len(x) <= MAX_TICKS else {"marker": None})
         axes.plot(x, y, label=name, markersize=4, **style)
     axes.set(xlabel=x_label, ylabel=y_label, title=title)
     axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
@@ -66,7 +67,10 @@ def curves(
             margin = max(high / 10 - (high - low), 0) / 2
             axes.set(xlim=(0, 2 * values[0]), ylim=(low - margin, high + margin))
     axes.grid(alpha=0.3)
-    if len(series) > 1:
+    if len(series) > MAX_INSIDE:
+        figure.set_figwidth(figure.get_figwidth() * 1.4)
+        figure.legend(loc="outside right upper", frameon=False)
+    elif len(series) > 1:
         axes.legend(frameon=False)
     return _save(figure, path)
 
