@@ -231,7 +231,7 @@ def test_autocast_stays_close_to_single_precision():
 
 def test_a_narrow_head_is_scored_in_short_chunks_with_the_same_losses(monkeypatch):
     torch.manual_seed(0)
-    head = Head(8, 20_000, bias=True, tied_to=None)
+    head = head_of(8, 20_000, True)
     features, targets = torch.randn(2, 60, 8), torch.randint(0, 20_000, (2, 60))
     tokens, forward = [], Head.forward
     monkeypatch.setattr(Head, "forward", lambda self, x: tokens.append(len(x)) or forward(self, x))
