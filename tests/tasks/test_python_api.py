@@ -71,6 +71,20 @@ def test_what_cannot_be_generated_is_refused_as_by_the_command(run):
             read(5)
 
 
+def test_sampling_options_are_refused_with_a_beam_as_by_the_command(run, capsys):
+    for name, value in {"temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 7}.items():
+        message = f"{name}={value} has no effect with --beam, which does not sample"
+        with pytest.raises(ConfigError) as refused:
+            run.generate("the", tokens=2, beam=2, **{name: value})
+        assert str(refused.value) == message
+        flag = f"--{name.replace('_', '-')}"
+        assert main(["generate", "run", "--tokens", "2", "--beam", "2", flag, str(value)]) == 2
+        assert message in capsys.readouterr().err
+    assert run.generate("the", tokens=2, beam=2, temperature=np.float64(1), seed=0) == run.generate(
+        "the", tokens=2, beam=2
+    )
+
+
 def test_it_looks_inside_and_writes_the_page_on_request(run, tmp_path):
     look = run.look("the cat sat")
     assert look.tokens[1:] == ("the", "cat", "sat")

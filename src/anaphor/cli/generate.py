@@ -14,6 +14,7 @@ from anaphor.cli.table import for_terminal
 from anaphor.config import check_at_least_one
 from anaphor.data.files import read_lines
 from anaphor.errors import ConfigError, DataError
+from anaphor.tasks import WITHOUT_SAMPLING, check_beam_options
 from anaphor.tasks.lm import describe_unknown
 from anaphor.training.spec import check_seed
 
@@ -62,10 +63,7 @@ class Options(RunOptions):
         check_seed(self.seed)
         if self.prompt and self.file is not None:
             raise ConfigError(f"prompt={self.prompt!r} and file={self.file}: give one of them")
-        for name in ("temperature", "top_k", "top_p", "seed", "samples", "cuda_graph"):
-            given = getattr(self, name)
-            if self.beam is not None and given != getattr(Options, name):
-                raise ConfigError(f"{name}={given} has no effect with --beam, which does not sample")
+        check_beam_options(self.beam, **{name: getattr(self, name) for name in WITHOUT_SAMPLING})
 
 
 def run(words: Sequence[str]) -> int:

@@ -35,6 +35,8 @@ REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
 """`RunSpec.replaced` of a stack of layers: what a flag says of all replaces what a file says of each."""
 WORST = 5  # classes that `describe_classes` names
 LISTED = 5  # unknown words and sentences that a warning lists
+WITHOUT_SAMPLING = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 0, "samples": 1, "cuda_graph": False}
+"""Defaults of the options that beam search does not use."""
 
 
 def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
@@ -145,3 +147,10 @@ def check_texts(texts: Sequence[str], file: Path | None) -> None:
         raise ConfigError(f"the text is missing: {ways} (- is standard input)")
     if texts and file is not None:
         raise ConfigError(f"{ways}, but not both")
+
+
+def check_beam_options(beam: int | None, **sampling: Any) -> None:
+    """Raise for options of sampling beside a beam."""
+    for name, value in sampling.items():
+        if beam is not None and value != WITHOUT_SAMPLING[name]:
+            raise ConfigError(f"{name}={value} has no effect with --beam, which does not sample")

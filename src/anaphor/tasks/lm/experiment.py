@@ -27,7 +27,7 @@ from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.registry import resolve
-from anaphor.tasks import describe_mostly_unknown, resolve_options
+from anaphor.tasks import check_beam_options, describe_mostly_unknown, resolve_options
 from anaphor.tasks.lm import (
     STREAM_CHOICES,
     STREAM_ONLY,
@@ -154,6 +154,7 @@ class LanguageModelExperiment(Experiment):
         seed: int = 0,
     ) -> str:
         """Text that continues a prompt, as `anaphor generate` gives it."""
+        check_beam_options(beam, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         ids = self.tokenizer.encode_prompt(prompt)
         if beam is not None:
             return self.tokenizer.decode(beam_search(self.model, ids, tokens, beam)[0].tokens)
@@ -170,8 +171,7 @@ class LanguageModelExperiment(Experiment):
         return hidden_states(self.model, self.encode(text))
 
     def look(self, text: str, *, layers: Sequence[int] = (), out: Path | str | None = None) -> TextLook:
-        """Attention maps, states and losses of a text, of all layers or of those given; `out` is a folder for page and
-        figures."""
+        """Attention maps, states and losses of a text, of all or some layers; `out`: a folder for page and figures."""
         from anaphor.tasks.lm.look import LookOptions
 
         options = LookOptions(text=text, layers=tuple(layers))
