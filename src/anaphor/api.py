@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.cli.progress import Bar, SecondBar
+from anaphor.cli.train import check_handling
 from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
 from anaphor.registry import TASKS, import_file, suggest_imports
 from anaphor.training.load import Run, checks_arguments, load_run
 from anaphor.training.run import SAVE_MINUTES, execute
-from anaphor.training.run_folder import RunFolder, check_handling
+from anaphor.training.run_folder import RunFolder, locate_data
 from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 from anaphor.training.trainer import Callback, NullCallback
 
@@ -51,6 +52,8 @@ def train(
         definition: TaskDefinition = look_up(TASKS, task, "task")
         check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
         spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
+        if config is not None and not resume and "data" not in settings:
+            spec = locate_data(spec, Path(config))
         folder = Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}" if out is None else Path(out)
         if callback is None and progress:
             bar = stack.enter_context(Bar("training", definition))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import anaphor
 from anaphor.cli.main import main
 from anaphor.config import dump_yaml
 from anaphor.training.run_folder import RunFolder, absolute_path, resolve_data_path
@@ -102,6 +103,30 @@ def test_a_dry_run_of_a_resume_works_from_another_folder(project, elsewhere, cap
     assert main([*LANGUAGE, "--out", "run"]) == 0
     elsewhere()
     assert call(capsys, "train", "lm", "--resume", "--dry-run", "--out", project / "run")[0] == 0
+
+
+def test_the_spec_of_a_run_trains_another_one_from_another_folder(project, elsewhere, capsys):
+    assert main([*LANGUAGE, "--out", "run"]) == 0
+    first = json.loads((project / "run" / "result.json").read_text())
+    elsewhere()
+    config = project / "run" / "spec.yaml"
+    for words in (["--out", "same"], ["--out", "other", "--seed", "1"], ["--dry-run"]):
+        assert call(capsys, "train", "lm", "--config", config, "--no-test", *words)[0] == 0
+    again = anaphor.train("lm", config=config, out="again", no_test=True, progress=False)
+    assert again.result["valid"] == first["valid"]
+    assert again.spec.data == str(project / "d")
+    assert anaphor.train("lm", config=config, resume=True, out=project / "run", progress=False).spec.data == "d"
+
+
+def test_the_spec_of_a_run_whose_data_are_gone_says_so_to_another_one(project, elsewhere, capsys):
+    assert main([*LANGUAGE, "--out", "run"]) == 0
+    (project / "d").rename(project / "e")
+    elsewhere()
+    words = ["train", "lm", "--config", project / "run" / "spec.yaml", "--no-test", "--dry-run"]
+    code, line, _ = call(capsys, *words)
+    assert (code, line) == (2, f"the data of the run are missing: there is no d in this folder, and no {project / 'd'}")
+    assert call(capsys, *words, "--data", project / "e")[0] == 0
+    assert "unknown data set 'dd'" in call(capsys, *words, "--data", "dd")[1]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,20 @@ from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import flags_of, parse, value_of
 from anaphor.registry import TASKS, ImportedFile, import_file, suggest_imports
-from anaphor.training.run_folder import RunFolder, check_handling
+from anaphor.training.run_folder import RunFolder, locate_data
 from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
+
+
+def check_handling(*, out: Path | str | None, resume: bool, force: bool, overwrite: bool) -> None:
+    """Raise for a combination of what is to be done with a run that is there already."""
+    if force and overwrite:
+        raise ConfigError("--force and --overwrite: one resumes the run, the other deletes it; give one of them")
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
+    if force and not resume:
+        raise ConfigError("--force belongs to --resume; use --overwrite to replace the run in --out")
+    if resume and out is None:
+        raise ConfigError("--resume needs --out: the folder of the run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +100,8 @@ def train(words: Sequence[str], imports: list[ImportedFile], start: float) -> in
     task: TaskDefinition = look_up(TASKS, words[0], "task")
     options = read(task, words[1:])
     spec = task.spec(**{field.name: getattr(options, field.name) for field in dataclasses.fields(task.spec)})
+    if options.config is not None and not options.resume and "data" not in given_flags(words):
+        spec = locate_data(spec, options.config)
     out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
     if not options.dry_run:
         # Before torch is imported: a folder that is in use or cannot be written is refused at once.

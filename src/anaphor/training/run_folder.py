@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections,
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.registry import DATASETS, IMPORTED, TASKS
 from anaphor.training.files import append_file, locked, replace_file
-from anaphor.training.spec import TaskDefinition
+from anaphor.training.spec import RunSpec, TaskDefinition
 
 STUDY = "study.yaml"  # a file of a study's folder
 LARGEST_RESULT = 10_000_000  # bytes; results have a few hundred
@@ -103,8 +104,7 @@ class RunFolder:
 
     def read_data_path(self) -> str | None:
         """Where the data were when the run was last trained; None where their name is enough."""
-        path = self.read_environment().get("data_path")
-        return path if isinstance(path, str) and path else None
+        return _data_path(self.read_environment())
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -327,6 +327,18 @@ def resolve_data_path(data: str, path: str | None) -> str:
     raise DataError(f"the data of the run are missing: there is no {data}{here}{before}")
 
 
+def locate_data(spec: RunSpec, file: Path) -> RunSpec:
+    """Settings of a file, for a new run. Where it is the spec of a run whose data are not found from here: with data
+    where they were then."""
+    path = _data_path(read_mapping(file).get("environment"))
+    return spec if path is None else replace(spec, data=resolve_data_path(spec.data, path))
+
+
+def _data_path(environment: Any) -> str | None:
+    path = environment.get("data_path") if isinstance(environment, dict) else None
+    return path if isinstance(path, str) and path else None
+
+
 def _paths(data: str) -> list[Path]:
     """A folder or a file, or two files with a comma between them; empty where there are none."""
     # Not Path.exists, which raises an OSError for names that no file can have.
@@ -338,18 +350,6 @@ def _paths(data: str) -> list[Path]:
         if all(map(os.path.isfile, both)):
             return both
     return []
-
-
-def check_handling(*, out: Path | str | None, resume: bool, force: bool, overwrite: bool) -> None:
-    """Raise for a combination of what is to be done with a run that is there already."""
-    if force and overwrite:
-        raise ConfigError("--force and --overwrite: one resumes the run, the other deletes it; give one of them")
-    if resume and overwrite:
-        raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
-    if force and not resume:
-        raise ConfigError("--force belongs to --resume; use --overwrite to replace the run in --out")
-    if resume and out is None:
-        raise ConfigError("--resume needs --out: the folder of the run")
 
 
 def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
