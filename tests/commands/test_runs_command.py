@@ -95,6 +95,20 @@ def test_order_and_selection(capsys, words, expected):
     assert names(capsys, *words.split()) == [f"runs/{name}" for name in expected.split()]
 
 
+def test_what_the_table_shows_of_a_run_selects_it(folder, capsys):
+    """Also with own mixers: `model` is then the preset that the rest of the layers comes from."""
+    write_run(folder / "mixed" / "plain", mixers=["lstm"], clip=None)
+    write_run(folder / "mixed" / "own", mixers=["lstm", "gru"], clip=0.5)
+    write_run(folder / "mixed" / "gru", mixers=["gru"], model="gru")
+    assert main(["runs", "mixed"]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    shown = {line.split()[0]: [word.rstrip(",") for word in line.split() if "=" in word] for line in lines}
+    assert shown["mixed/own"] == ["model=lstm", "mixers=[lstm,gru]"]
+    for run, settings in shown.items():
+        assert names(capsys, "mixed", "--where", *settings) == [run]
+    assert names(capsys, "mixed", "--where", "model=lstm") == ["mixed/own", "mixed/plain"]
+
+
 def test_a_metric_that_is_maximized_is_sorted_with_the_largest_first(folder, capsys):
     for name, accuracy in (("low", 0.1), ("high", 0.9)):
         run = write_run(folder / "images" / name, task="images", losses=(), result=None)
