@@ -262,44 +262,13 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelSpec(TokenOptions, BackboneSpec):
-    """A language model: embeddings, a stack of layers and a head."""
-
-    tied: bool = True
-    """Tie the weights of the head to the embeddings."""
-    pointer_memory: int | None = None
-    """Number of past tokens that a pointer beside the head can copy from; None means no pointer."""
-    pointer_eval_memory: int | None = None
-    """The same in evaluation; None means as in training."""
-    pointer_eval_bias: float = 0.0
-    """Added to the scores of past tokens in evaluation, but not to that of the vocabulary."""
-    ngram_embedding: bool = False
-    """Add embeddings of character n-grams to those of the words, in a tied head, too."""
-    words: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
-    """The words of the vocabulary, which ngram_embedding needs."""
+class TokenModelSpec(TokenOptions, BackboneSpec):
+    """A model of tokens: embeddings and a stack of layers. Subclasses say what reads the features."""
 
     def _check_input(self) -> None:
         check_at_least(1, vocabulary=self.vocabulary, embedding=self.embedding)
-        check_at_least(1, pointer_memory=self.pointer_memory, pointer_eval_memory=self.pointer_eval_memory)
-        check_finite(pointer_eval_bias=self.pointer_eval_bias)
-        if self.pointer_memory is None and (self.pointer_eval_memory or self.pointer_eval_bias):
-            raise ConfigError("pointer_eval_memory and pointer_eval_bias need a pointer: set pointer_memory")
-        if self.pointer_memory is not None and not self.causal:
-            raise ConfigError("a pointer copies from the past: pointer_memory needs causal=True")
-        if self.words is not None and len(self.words) != self.vocabulary:
-            raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")
         for name in ("input_dropout", "output_dropout", "word_dropout"):
             check_probability(**{name: getattr(self, name)})
-
-    @property
-    def position_offset(self) -> int:
-        """Row of the table of learned positions that the first token has."""
-        return 0
-
-    @property
-    def embedder_position(self) -> str:
-        """Position encoding that is added to the embeddings."""
-        return self.position if self.adds_position else "none"
 
     @property
     def width_in(self) -> int:
@@ -316,11 +285,54 @@ class LanguageModelSpec(TokenOptions, BackboneSpec):
 
     def _derived(self) -> dict[str, Any]:
         own: dict[str, Any] = {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
+        return super()._derived() | own | ({"width": None} if self.layer_widths else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSpec(TokenModelSpec):
+    """A language model: embeddings, a stack of layers and a head."""
+
+    tied: bool = True
+    """Tie the weights of the head to the embeddings."""
+    pointer_memory: int | None = None
+    """Number of past tokens that a pointer beside the head can copy from; None means no pointer."""
+    pointer_eval_memory: int | None = None
+    """The same in evaluation; None means as in training."""
+    pointer_eval_bias: float = 0.0
+    """Added to the scores of past tokens in evaluation, but not to that of the vocabulary."""
+    ngram_embedding: bool = False
+    """Add embeddings of character n-grams to those of the words, in a tied head, too."""
+    words: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
+    """The words of the vocabulary, which ngram_embedding needs."""
+
+    def _check_input(self) -> None:
+        super()._check_input()
+        check_at_least(1, pointer_memory=self.pointer_memory, pointer_eval_memory=self.pointer_eval_memory)
+        check_finite(pointer_eval_bias=self.pointer_eval_bias)
+        if self.pointer_memory is None and (self.pointer_eval_memory or self.pointer_eval_bias):
+            raise ConfigError("pointer_eval_memory and pointer_eval_bias need a pointer: set pointer_memory")
+        if self.pointer_memory is not None and not self.causal:
+            raise ConfigError("a pointer copies from the past: pointer_memory needs causal=True")
+        if self.words is not None and len(self.words) != self.vocabulary:
+            raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")
+
+    @property
+    def position_offset(self) -> int:
+        """Row of the table of learned positions that the first token has."""
+        return 0
+
+    @property
+    def embedder_position(self) -> str:
+        """Position encoding that is added to the embeddings."""
+        return self.position if self.adds_position else "none"
+
+    def _derived(self) -> dict[str, Any]:
+        own: dict[str, Any] = {}
         if self.pointer_memory is None:
             own |= {"pointer_eval_bias": None}
         if not self.ngram_embedding:
             own |= {"ngram_embedding": None, "words": None}
-        return super()._derived() | own | ({"width": None} if self.layer_widths else {})
+        return super()._derived() | own
 
     def build(self) -> LanguageModel:  # type: ignore[override]
         from anaphor.models.initialize import build_checked

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.spec import check_at_least, check_probability
-from anaphor.models.spec import BackboneSpec, TokenOptions
+from anaphor.mixers.spec import check_at_least
+from anaphor.models.spec import TokenModelSpec
 
 if TYPE_CHECKING:
     from anaphor.models.text_encoder import TextEncoder
@@ -19,7 +19,7 @@ POOLERS = {"none": "no layer", "tanh": "as BERT", "relu": "as DistilBERT"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextEncoderSpec(TokenOptions, BackboneSpec):
+class TextEncoderSpec(TokenModelSpec):
     """A text encoder: embeddings, a stack of layers, pooling, and a head where there are classes."""
 
     classes: int | None = None
@@ -42,10 +42,9 @@ class TextEncoderSpec(TokenOptions, BackboneSpec):
     """Refuse layers that see later tokens."""
 
     def _check_input(self) -> None:
-        check_at_least(1, vocabulary=self.vocabulary, embedding=self.embedding, classes=self.classes)
+        super()._check_input()
+        check_at_least(1, classes=self.classes)
         check_at_least(0, token_types=self.token_types, position_offset=self.position_offset)
-        for name in ("input_dropout", "output_dropout", "word_dropout"):
-            check_probability(**{name: getattr(self, name)})
         look_up(POOLINGS, self.pooling, "pooling")
         look_up(POOLERS, self.pooler, "pooler")
         if self.absolute_positions and self.adds_position:
@@ -69,19 +68,6 @@ class TextEncoderSpec(TokenOptions, BackboneSpec):
         """Whether the first token sees the others in at least one layer."""
         return any(block.mixer.noncausal_reason is not None for block in self.blocks())
 
-    @property
-    def width_in(self) -> int:
-        """Dimension of the embeddings."""
-        return self.widths_by_layer[0] if self.embedding is None else self.embedding
-
-    @property
-    def embedding_dropout(self) -> float:
-        """Dropout probability of the embeddings."""
-        return self.dropout if self.input_dropout is None else self.input_dropout
-
-    def _dropouts(self) -> Sequence[float]:
-        return (self.embedding_dropout, self.output_dropout, *super()._dropouts())
-
     def unused_options(self, names: Iterable[str]) -> dict[str, str]:
         names = list(names)
         unused = super().unused_options(names)
@@ -92,10 +78,6 @@ class TextEncoderSpec(TokenOptions, BackboneSpec):
         if self.classes is None and "head_bias" in names:
             unused["head_bias"] = "applies to the head only, and the model has none: set classes"
         return unused
-
-    def _derived(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
-        return super()._derived() | own | ({"width": None} if self.layer_widths else {})
 
     def build(self) -> TextEncoder:  # type: ignore[override]
         from anaphor.models.initialize import build_checked
