@@ -6,8 +6,10 @@ import pytest
 
 from anaphor.cli.main import main
 
+PRINTED = ["data list", "models", "models luong", "lab list", "lab unroll --steps 5", "lab backprop"]
 
-@pytest.mark.parametrize("words", [["data", "list"], ["models"], ["models", "luong"], ["lab", "list"]], ids=" ".join)
+
+@pytest.mark.parametrize("words", [words.split() for words in PRINTED], ids=" ".join)
 def test_a_table_has_a_line_for_each_row_and_no_blanks_behind_it(words, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(words) == 0

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from anaphor.cli.table import print_table
+from anaphor.cli.table import print_line, print_table
 from anaphor.config import create_folder, look_up
 from anaphor.flags import parse
 from anaphor.labs.lab import CURVES, LABS, Check, Outcome
@@ -116,9 +116,10 @@ def print_outcome(outcome: Outcome, written: Sequence[Path]) -> None:
     """The claim, the numbers, the checks, the verdict, the figures."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False)
-    console.print(f"{outcome.lab}: {outcome.claim}\n", markup=False)
+    print_line(console, Text(f"{outcome.lab}: {outcome.claim}\n"))
     single: dict[str, str] = {}
     for name, value in outcome.numbers.items():
         if name == CURVES:
@@ -137,7 +138,7 @@ def print_outcome(outcome: Outcome, written: Sequence[Path]) -> None:
         table.add_column(overflow="fold")
         for name, text in single.items():
             table.add_row(name, text)
-        console.print(table, markup=False)
+        print_table(console, table, markup=False)
         console.print()
     checks = Table(box=None, pad_edge=False)
     checks.add_column("check")
