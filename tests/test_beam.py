@@ -60,6 +60,32 @@ def test_a_beam_as_wide_as_all_texts_equals_exhaustive_search(seed, longest, pen
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
+@given(seed=st.integers(0, 10**6), longest=st.integers(1, 3), penalty=st.sampled_from([0.0, 0.6, 1.0]))
+def test_a_text_of_maximum_length_is_ranked_with_its_end(seed, longest, penalty):
+    """A beam that holds all texts of maximum length finds the best of them, whatever ended before."""
+    beam = Beam(width=2**longest, max_length=longest, end=END, length_penalty=penalty)
+    first, state = start(3)
+    for row, found in enumerate(search_rows(chain(seed), first, state, beam)):
+        truth = every_text(chain(seed), int(first[row]), longest)
+        scores = [beam.score(value, len(text) + 1) for text, value in truth.items() if len(text) == longest]
+        assert found[0].score >= max(scores) - 1e-9
+        assert len(found) <= beam.width
+
+
+def test_the_best_texts_of_a_beam_are_kept_in_whichever_order_they_end():
+    odds = torch.tensor(
+        [[[0.15, 0.5, 0.35]] * 3, [[0.0, 0.6, 0.4], [0.0, 0.6, 0.4], [0.0, 1.0, 0.0]], [[0.9, 0.1, 0.0]] * 3]
+    ).log()  # of END, 1 and 2, by length and last token
+
+    def step(tokens, state):
+        (count,) = state
+        return odds[count.clamp(max=2), tokens], (count + 1,)
+
+    first, state = start(1)
+    (found,) = search_rows(step, first, state, Beam(width=3, max_length=4, end=END))
+    assert [one.tokens for one in found] == [[2, 1], [1, 1], [1, 2]], "all of them are better than the empty text"
+
+
 @given(seed=st.integers(0, 10**6), longest=st.lists(st.integers(1, 6), min_size=1, max_size=5), width=st.integers(1, 3))
 def test_each_row_has_a_bound_of_its_own_and_does_not_depend_on_its_neighbours(seed, longest, width):
     step, (first, state) = chain(seed), start(len(longest))

@@ -334,19 +334,16 @@ def _finish(
     """Keep the hypotheses that ended among the best of their row."""
     ended = (ends[:, : beam.width] & ~torch.isneginf(best[:, : beam.width])).nonzero().tolist()
     for row, rank in ended:
-        if len(finished[row]) < beam.width:
-            tokens, score = sequences[row, int(parents[row, rank])].tolist(), float(best[row, rank])
-            finished[row].append(Hypothesis(tokens, score, beam.score(score, len(tokens) + 1), finished=True))
+        tokens, score = sequences[row, int(parents[row, rank])].tolist(), float(best[row, rank])
+        finished[row].append(Hypothesis(tokens, score, beam.score(score, len(tokens) + 1), finished=True))
 
 
 def _cut(
     finished: list[list[Hypothesis]], sequences: Tensor, scores: Tensor, ended: Tensor, likely: Tensor, beam: Beam
 ) -> None:
-    """Keep hypotheses of maximum length. Where there is an end token it is added, with its probability; the hypothesis
-    counts as finished if it was the most likely token."""
+    """Keep hypotheses of maximum length, all of them: which are best is known only with their end. Where there is an
+    end token it is added, with its probability; the hypothesis counts as finished if it was the most likely token."""
     for row, rank in (~torch.isneginf(scores)).nonzero().tolist():
-        if len(finished[row]) >= beam.width:
-            continue
         tokens, has_end = sequences[row, rank].tolist(), not bool(torch.isneginf(ended[row, rank]))
         score = float(ended[row, rank] if has_end else scores[row, rank])
         is_finished = has_end and bool(likely[row, rank])
