@@ -83,7 +83,7 @@ for split in ("train", "valid", "test"):
 sys.settrace(trace)
 threading.settrace(trace)
 from anaphor.cli.main import main
-code = main(["train", "lm", "--data", "grammar", "--steps", "2", "--out", sys.argv[2], "--json"])
+code = main(["train", "lm", "--data", "grammar", "--width", "16", "--steps", "2", "--out", sys.argv[2], "--json"])
 sys.settrace(None)
 imported = [name for name in sys.modules if name.split(".")[0] == "anaphor"]
 compiler = "torch._dynamo" in sys.modules
