@@ -304,3 +304,65 @@ def test_such_a_run_that_is_stopped_while_validating_can_be_resumed_twice(tmp_pa
     assert "optimizer" in saved_parts(tmp_path / "parts")["step-8"]
     train(tmp_path / "parts", resume=True)
     assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
+
+
+LONG = replace(CELL, dropout=0.0, average="none", steps=4, lr=0.01)
+
+
+def resumed(out, first, second):
+    """The results of a run, and of the same run resumed with other settings."""
+    options = {"test": False, "warn": lambda line: None}
+    return execute(first, out, **options)[0], execute(second, out, resume=True, force=True, **options)[0]
+
+
+def values_of(folder, name="loss"):
+    return {step: valid[name] for step, _, _, valid in metrics_of(folder)}
+
+
+def test_the_best_weights_stay_an_average_where_the_run_is_resumed_without(tmp_path):
+    averaged = replace(LONG, average="ema")
+    before, after = resumed(tmp_path / "run", averaged, replace(averaged, average="none", steps=6, lr=50.0))
+    assert after["best_step"] == before["best_step"], "the larger learning rate spoils the weights"
+    assert after["valid"] == before["valid"]
+    assert load_run(tmp_path / "run", device="cpu").evaluate()["loss"] == before["valid"]["loss"]
+
+
+def test_a_tail_average_that_a_larger_budget_begins_later_is_not_validated_before(tmp_path):
+    tail = replace(LONG, average="tail")
+    resumed(tmp_path / "run", tail, replace(tail, steps=16))
+    values = values_of(tmp_path / "run")
+    resumed(tmp_path / "plain", tail, replace(tail, average="none", steps=16))
+    plain = values_of(tmp_path / "plain")
+    assert [values[step] == plain[step] for step in (4, 6, 8, 10, 16)] == [True, True, True, False, False]
+
+
+def test_a_tail_average_that_is_the_best_survives_a_larger_budget(tmp_path):
+    tail = replace(LONG, average="tail")
+    before, after = resumed(tmp_path / "run", tail, replace(tail, steps=10, lr=50.0))
+    assert (after["best_step"], after["valid"]) == (before["best_step"], before["valid"])
+    assert load_run(tmp_path / "run", device="cpu").evaluate()["loss"] == before["valid"]["loss"]
+
+
+def test_another_metric_selects_among_its_own_values(tmp_path):
+    """A perplexity is larger than the best loss, however good it is."""
+    before, after = resumed(tmp_path / "run", LONG, replace(LONG, steps=8, select="perplexity", patience=2))
+    perplexities = values_of(tmp_path / "run", "perplexity")
+    assert after["best_step"] == min(perplexities, key=perplexities.get) > before["best_step"]
+
+
+def test_a_plateau_compares_values_of_one_metric(tmp_path):
+    plateau = replace(LONG, schedule="plateau")
+    resumed(tmp_path / "run", plateau, replace(plateau, steps=8, select="perplexity"))
+    saved = checkpoint.newest(tmp_path / "run" / "checkpoints")[0]
+    assert saved.facts["schedule"] == {"best": min(values_of(tmp_path / "run", "perplexity").values()), "cuts": 0}
+
+
+@pytest.mark.parametrize("change", ["valid", "bptt", "nothing"])
+def test_values_that_were_measured_in_another_way_are_not_compared(tmp_path, change):
+    execute(LONG, tmp_path / "run", test=False)
+    if change == "valid":
+        (tmp_path / "text" / "valid.txt").write_text("a mat sat on the log\nthe dog sat on the cat\n" * 20)
+    spoiled = replace(LONG, steps=6, lr=50.0, bptt=4 if change == "bptt" else LONG.bptt)
+    after, _ = execute(spoiled, tmp_path / "run", test=False, resume=True, force=True, warn=lambda line: None)
+    assert values_of(tmp_path / "run")[6] > values_of(tmp_path / "run")[4]
+    assert after["best_step"] == (4 if change == "nothing" else 6)

@@ -108,6 +108,13 @@ class Average:
             mean.copy_(tensors[f"weights/{name}"])
 
 
+def copy_average(tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Give a model the average of a checkpoint as its weights, whatever average it was."""
+    average = Average(model, tail(None))
+    average.load_state_dict(tensors)
+    average.copy_to_model()
+
+
 def build_average(name: str, model: nn.Module, *, decay: float | None = None) -> Average:
     """A running average by name: ema, which forgets (`decay`; None means 0.999), or tail, which does not."""
     return Average(model, look_up(AVERAGES, name, "average")(decay))

@@ -21,7 +21,7 @@ from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError
 from anaphor.flags import from_yaml
 from anaphor.registry import RUN_FRAME, resolve
 from anaphor.training import checkpoint
-from anaphor.training.averaging import build_average
+from anaphor.training.averaging import copy_average
 from anaphor.training.build import build_experiment, task_of
 from anaphor.training.experiment import Experiment, set_threads
 from anaphor.training.resume import setting_differences
@@ -250,10 +250,8 @@ def load_run(
         except DataError as error:  # no data are read, but the description of the preprocessing is
             raise CheckpointError(f"{saved.facts_file}: {error}") from None
     saved.load_into(experiment.model)
-    if spec.average != "none":
-        average = build_average(spec.average, experiment.model)
-        average.load_state_dict(saved.parts.get("average"))
-        average.copy_to_model()
+    if "average" in saved.parts:  # whatever the spec says now: a run may be resumed by --force without an average
+        copy_average(saved.parts["average"], experiment.model)
     experiment.prepare_for_inference()
     return Run(Path(folder), experiment, saved.step)
 

@@ -53,6 +53,8 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
             f"give a larger budget as well, or train another run"
         )
     trainer.facts["test"] = saved.facts.get("test", True)
+    if changed and not trainer.is_over():
+        _compare_measurements(trainer, saved.facts)
     if trainer.progress.best_step != saved.step:
         trainer.best_checkpoint(warn)
     folder.truncate_after(saved.step)
@@ -61,6 +63,17 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
     if changed:
         warn(f"resuming {folder.folder} with changes: {'; '.join(changed)}")
     return changed
+
+
+def _compare_measurements(trainer: Trainer, before: dict[str, Any]) -> None:
+    """Forget a best value that is of another metric or of other data, now, or by another protocol, as soon as the next
+    validation shows it."""
+    if before["spec"].get("select") != trainer.facts["spec"]["select"] or (
+        before["data"].get("valid") != trainer.facts["data"].get("valid")
+    ):
+        trainer.forget_best()
+    lines = [line for line in trainer.folder.read_metrics() if line["step"] == trainer.progress.best_step]
+    trainer.best_signature = lines[-1]["valid"].get("signature") if lines else None
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from anaphor.config import writing_to
@@ -23,6 +23,7 @@ from anaphor.evaluation import Cancelled, ProgressListener, progress_listener
 from anaphor.metrics.result import Result
 from anaphor.mixers.kernels import describe_failure, disable_kernels, is_kernel_failure
 from anaphor.registry import ImportedFile, files_used_by
+from anaphor.training.averaging import copy_average
 from anaphor.training.build import build_experiment, build_trainer, rebuild_experiment, spec_document, task_of
 from anaphor.training.checkpoint import newest
 from anaphor.training.experiment import MAX_THREADS, Experiment, check_threads, thread_count
@@ -315,8 +316,9 @@ def _score(
     saved = None if is_loaded else trainer.best_checkpoint(warn)
     if saved is not None:
         saved.load_into(experiment.model)
-        if trainer.average is not None:
-            trainer.average.load_state_dict(saved.parts.get("average"))
+        if "average" in saved.parts:
+            copy_average(saved.parts["average"], experiment.model)
+        trainer.average = None  # a run may have been resumed by --force with another one, or without
     with trainer.averaged_weights():
         valid = experiment.score("valid")
         figures: list[Path] = []
@@ -381,9 +383,7 @@ class Interruption:
                 self._handlers[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 

@@ -103,6 +103,9 @@ class Schedule:
         """Take note of a validation loss; True if the learning rate was lowered for it."""
         return False
 
+    def forget_best(self) -> None:
+        """The next validation loss is the best."""
+
     def state_dict(self) -> dict[str, Any]:
         """The state as plain JSON."""
         return {}
@@ -130,6 +133,9 @@ class Plateau(Schedule):
             return False
         self.cuts += 1
         return True
+
+    def forget_best(self) -> None:
+        self.best = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "cuts": self.cuts}

@@ -134,6 +134,10 @@ class Trainer:
     """Steps of the last checkpoint that can be resumed, and of the best one at that time."""
     start: float = field(default_factory=time.monotonic)
     """When the command started; earlier by the time of those that it resumes."""
+    best_signature: str | None = None
+    """How the best value was measured, where settings have changed since."""
+    loaded_average: Mapping[str, torch.Tensor] | None = None
+    """Of the checkpoint that was loaded, until it is saved again: its weights may be the best by this average."""
     reserve: Callable[[float], float] = lambda validating: 0.0
     """From the seconds of a validation to those of all that comes after the last step."""
 
@@ -235,8 +239,17 @@ class Trainer:
         self.progress.step += 1
         self.progress.count += count
         self.pending.append(PendingStep(self.progress.step, lr, count, report))
-        if self.average is not None and self._spent() >= self.settings.average_from:
+        if self.average is not None and self.is_averaging():
             self.average.update()
+
+    def is_averaging(self) -> bool:
+        """Whether weights are averaged by now; a larger budget may begin a tail average later than it was begun."""
+        return self._spent() >= self.settings.average_from
+
+    def forget_best(self) -> None:
+        """The next validation is the best: earlier values cannot be compared with it."""
+        self.progress.forget_best()
+        self.schedule.forget_best()
 
     def _flush(self, keep: int = 0) -> None:
         """Read the reports of all steps but the newest `keep`. A loss that is not finite ends the run."""
@@ -289,6 +302,9 @@ class Trainer:
             result = self.experiment.evaluate("valid")
             value = self._select(result)
             sample = self.experiment.sample(self.settings.sample_seed)
+        if self.best_signature not in (None, result.signature):
+            self.forget_best()
+        self.best_signature = None
         is_best = metric.is_better(value, progress.best_value)
         if is_best:
             progress.best_value, progress.best_step = value, progress.step
@@ -321,6 +337,9 @@ class Trainer:
         parts = {"model": self.experiment.model.state_dict()}
         if self.average is not None:
             parts["average"] = self.average.state_dict()
+        if self.loaded_average is not None and self.progress.step == self.resumable[0]:
+            parts["average"] = dict(self.loaded_average)
+        self.loaded_average = None
         if not only_model:
             parts["optimizer"] = self.step.optimizer.state_dict()
             parts["random"] = {"cpu": torch.get_rng_state()}
@@ -354,8 +373,9 @@ class Trainer:
         self.schedule.load_state_dict(saved.facts["schedule"])
         # As the last step had it: a validation that is missing logs it.
         self.step.optimizer.set_lr(self.settings.lr * self.schedule.factor(self._spent()))
+        self.loaded_average = saved.parts.get("average")
         if self.average is not None:
-            self.average.load_state_dict(saved.parts.get("average"))
+            self.average.load_state_dict(self.loaded_average if self.is_averaging() else None)
         if "carry" in saved.parts:
             self.carry = unflatten(self.experiment.initial_carry(), saved.parts["carry"])
         try:
