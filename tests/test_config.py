@@ -1,6 +1,10 @@
 """Specs to files and back, and what is refused on the way."""
 
+import dataclasses
+from typing import Annotated, get_type_hints
+
 import pytest
+import tyro
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +13,7 @@ from anaphor.cli.main import main
 from anaphor.cli.train import options_of, read
 from anaphor.config import dump_yaml, from_text, look_up, read_mapping, to_yaml
 from anaphor.errors import ConfigError
-from anaphor.flags import from_yaml, parse
+from anaphor.flags import flags_of, from_yaml, parse
 from anaphor.models import PRESETS, LanguageModelSpec, preset
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
@@ -210,22 +214,24 @@ def test_look_up_says_what_there_is():
     ],
 )  # fmt: skip
 def test_words_are_read_as_tyro_reads_them(words):
-    import dataclasses
-
-    import tyro
-
-    from anaphor import flags
-    from anaphor.cli.train import options_of
-    from anaphor.registry import TASKS
-
     kind = options_of(TASKS["lm"])
-    view = flags._view(kind, flags.flags_of(kind), None)
-    read = vars(tyro.cli(view, args=words.split(), config=(tyro.conf.OmitArgPrefixes,)))
-    nested = [vars(value) if name.startswith("section_") else {name: value} for name, value in read.items()]
-    expected = {name: value for values in nested for name, value in values.items()}
-    expected["out"] = expected["out"] and expected["out"].expanduser()
-    found = flags.parse(kind, words.split(), program="anaphor train lm")
+    read = tyro.cli(declared_for_tyro(kind), args=words.split())
+    expected = {**vars(read), "out": read.out and read.out.expanduser()}
+    found = parse(kind, words.split(), program="anaphor train lm")
     assert {field.name: getattr(found, field.name) for field in dataclasses.fields(found)} == expected
+
+
+def declared_for_tyro(kind):
+    """The same options for tyro's own parser, which is told what only metadata of ours say."""
+    hints, members = get_type_hints(kind), []
+    for field in dataclasses.fields(kind):
+        flag = flags_of(kind)[field.name]
+        extras = [tyro.conf.arg(name=flag.name)]
+        extras += [tyro.conf.UseAppendAction] if flag.repeated else []
+        extras += [tyro.conf.DisallowNone] if flag.is_switch and flag.optional else []
+        annotated = Annotated[(hints[field.name], *extras)]
+        members.append((field.name, annotated, dataclasses.field(default=field.default)))
+    return dataclasses.make_dataclass(kind.__name__, members, kw_only=True)
 
 
 def outcome(text, **options):

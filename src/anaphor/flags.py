@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from anaphor.config import field_docs, nearest, read_settings, sections_of, user_path
 from anaphor.errors import ConfigError
@@ -313,8 +313,6 @@ def _member(flag: Flag, hint: Any, field: dataclasses.Field[Any], default: Any) 
             extras.append(tyro.conf.DisallowNone)
         if flag.name.startswith("no-"):
             extras.append(tyro.conf.FlagCreatePairsOff)  # nobody would type `--no-no-name`
-    if flag.repeated:
-        extras.append(tyro.conf.UseAppendAction)
     is_open = value is False or value is MISSING or value is None or value in ((), "")
     shown = "" if is_open else f"(default: {_shown(value)})"
     argument: dict[str, Any] = {
@@ -326,10 +324,16 @@ def _member(flag: Flag, hint: Any, field: dataclasses.Field[Any], default: Any) 
         argument["metavar"] = f"[{flag.metavar} ...]" if flag.several and not flag.repeated else flag.metavar
     if flag.name != flag.field.replace("_", "-"):
         argument["name"] = flag.name
-    inner, given = _strip(hint)
-    kept = [extra for extra in given if not hasattr(extra, "metavar")]
-    annotated = Annotated[(inner, *kept, *extras, tyro.conf.arg(**argument))]  # type: ignore[valid-type]
-    return field.name, annotated, dataclasses.field() if value is MISSING else dataclasses.field(default=value)
+    # The metavar says what a value may be. With other types tyro checks defaults with typeguard, whose import takes a
+    # tenth of a second.
+    inner: Any = str
+    if flag.is_switch:
+        inner = Union[bool, None] if flag.optional else bool  # noqa: UP007 (tyro knows `bool | None` by typeguard only)
+    kept = [extra for extra in _strip(hint)[1] if not hasattr(extra, "metavar")]
+    annotated = Annotated[(inner, *kept, *extras, tyro.conf.arg(**argument))]
+    if value is MISSING:
+        return field.name, annotated, dataclasses.field()
+    return field.name, annotated, dataclasses.field(default=value if flag.is_switch else str(value))
 
 
 def _shown(value: Any) -> str:
