@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from peers import load, tokenizer_of
+from safetensors.torch import load_file, save_file
 from test_runs import save
 
 from anaphor import load_run
@@ -44,6 +45,32 @@ def folders(tmp_path_factory):
         save(folder / name, kind, "bert", **({"num_labels": 3} if kind == "bert" else {}))
         assert main(["convert", str(folder / name), "--out", str(folder / f"{name}-run")]) == 0
     return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'"),
+        ({"problem_type": "regression"}, "problem_type='regression'"),
+        ({"id2label": {"0": "score"}, "label2id": {"score": 0}}, "one output"),
+    ],
+)
+def test_a_head_that_does_not_choose_among_classes_is_refused(folders, tmp_path, capsys, change, reason):
+    """Its outputs would become probabilities of classes that exclude each other; `--init` needs no head."""
+    shutil.copytree(folders / "bert", tmp_path / "peer")
+    config = json.loads((tmp_path / "peer" / "config.json").read_text())
+    (tmp_path / "peer" / "config.json").write_text(json.dumps({**config, **change}))
+    if "id2label" in change:
+        tensors = load_file(tmp_path / "peer" / "model.safetensors")
+        head = {name: tensors[name][:1].clone() for name in ("classifier.weight", "classifier.bias")}
+        save_file({**tensors, **head}, tmp_path / "peer" / "model.safetensors")
+    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err
+    assert reason in message
+    assert message.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+    spec = ClassifyRunSpec(data="data.csv", init=str(tmp_path / "peer"), device="cpu")
+    assert build_experiment(spec).classes == ("bad", "good")
 
 
 def test_a_converted_classifier_predicts_as_transformers_does(folders, capsys):

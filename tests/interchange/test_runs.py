@@ -269,6 +269,33 @@ def test_python_converts_and_exports(vit, tmp_path):
         anaphor.convert(tmp_path / "run", tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("options", "pixels"),
+    [
+        ({}, lambda x: (x / 255 - 0.4) / 0.2),
+        ({"do_normalize": False}, lambda x: x / 255),
+        ({"rescale_factor": 1 / 127.5}, lambda x: (x / 127.5 - 0.4) / 0.2),
+        ({"do_rescale": False}, lambda x: (x - 0.4) / 0.2),
+        ({"do_rescale": False, "do_normalize": False}, lambda x: x),
+    ],
+)
+def test_images_are_prepared_as_the_folder_says(vit, tmp_path, options, pixels):
+    shutil.copytree(vit / "peer", tmp_path / "peer")
+    given = {"image_mean": [0.4] * 3, "image_std": [0.2] * 3, **options}
+    (tmp_path / "peer" / "preprocessor_config.json").write_text(json.dumps(given))
+    experiment = anaphor.convert(tmp_path / "peer", tmp_path / "run").experiment
+    images = torch.randint(256, (2, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(experiment.augment.normalize(images), pixels(images.float()), rtol=1e-5, atol=1e-5)
+
+
+def test_a_scale_of_pixels_that_is_no_number_is_refused(vit, tmp_path):
+    shutil.copytree(vit / "peer", tmp_path / "peer")
+    for factor in (0, "1/255", True):
+        (tmp_path / "peer" / "preprocessor_config.json").write_text(json.dumps({"rescale_factor": factor}))
+        with pytest.raises(DataError, match=r"rescale_factor must be a number above 0"):
+            anaphor.convert(tmp_path / "peer", tmp_path / "run")
+
+
 def test_recurrent_layers_cannot_be_exported(tmp_path, capsys):
     words = ["train", "lm", "--data", "grammar", "--model", "lstm", "--width", "8", "--steps", "1", "--no-test"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0

@@ -4,6 +4,7 @@ to one."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,8 @@ class Pretrained:
     std: tuple[float, ...] = ()
     kind: str = ""
     """`model_type` of the folder it was read from."""
+    problem_type: str | None = None
+    """What its head was trained for, where the folder says so."""
     warnings: tuple[str, ...] = field(default=())
     """What should be known about the folder, one line each."""
 
@@ -105,6 +108,7 @@ def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -
         mean=mean,
         std=std,
         kind=kind.model_type,
+        problem_type=config.get("problem_type"),
         warnings=tuple(warnings),
     )
 
@@ -140,7 +144,8 @@ def _warn_about_unused(source: PretrainedFolder, unused: Sequence[str]) -> list[
 
 
 def _normalization(source: PretrainedFolder, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation that images are normalized by; one half each where the folder does not say."""
+    """Mean and standard deviation that pixels from 0 to 1 are normalized by; one half each where the folder does not
+    say. Another scale of pixels is part of them."""
     extra = source.extra(PREPROCESSOR)
     found = []
     for name in ("image_mean", "image_std"):
@@ -152,6 +157,13 @@ def _normalization(source: PretrainedFolder, channels: int) -> tuple[tuple[float
         ):
             raise DataError(f"{source.folder / PREPROCESSOR}: {name} must be {channels} numbers, but it is {values!r}")
         found.append(tuple(float(one) for one in values))
+    if extra.get("do_normalize", True) is False:
+        found = [(0.0,) * channels, (1.0,) * channels]
+    factor = extra.get("rescale_factor", 1 / 255) if extra.get("do_rescale", True) is not False else 1.0
+    if type(factor) not in (int, float) or not 0 < factor < math.inf:
+        raise DataError(f"{source.folder / PREPROCESSOR}: rescale_factor must be a number above 0, not {factor!r}")
+    if not math.isclose(scale := 255 * factor, 1):
+        found = [tuple(one / scale for one in values) for values in found]
     return found[0], found[1]
 
 

@@ -81,6 +81,7 @@ def convert(
 
 
 def _settings(pretrained: Pretrained, folder: Path | str) -> tuple[RunSpec, Mapping[str, Any]]:
+    _check_head(pretrained, folder)
     for name in TASKS:
         reference = TASKS[name].interchange
         made = None if reference is None else resolve(reference).settings(pretrained)
@@ -88,6 +89,19 @@ def _settings(pretrained: Pretrained, folder: Path | str) -> tuple[RunSpec, Mapp
             found: tuple[RunSpec, Mapping[str, Any]] = made
             return found
     raise DataError(f"{folder}: no task has a model of the kind {pretrained.kind!r}")
+
+
+def _check_head(pretrained: Pretrained, folder: Path | str) -> None:
+    """Refuse a head whose outputs are not the classes of a softmax: its predictions would be wrong."""
+    if pretrained.classes is None:
+        return
+    is_other = pretrained.problem_type in ("regression", "multi_label_classification")
+    reason = f"problem_type={pretrained.problem_type!r}" if is_other else "one output"
+    if is_other or len(pretrained.classes) == 1:
+        raise DataError(
+            f"{folder}: its head has {reason}, so that it does not choose one of several classes; only such heads can "
+            f"be converted (`train classify --init` starts from its other weights)"
+        )
 
 
 @checks_arguments
