@@ -14,7 +14,7 @@ import inspect
 import math
 import os
 import re
-import textwrap
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -95,19 +95,6 @@ def check_at_least_one(**settings: int) -> None:
             raise ConfigError(f"{name}={value}: it must be at least 1")
 
 
-MAX_NAME = 60  # characters
-_NAME = re.compile(rf"\w[\w .,+=@()-]{{0,{MAX_NAME - 1}}}")
-
-
-def check_name(name: str, what: str) -> None:
-    """Raise for a name that cannot be the name of one file or folder on every system."""
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{what}={name[:80]!r}: a name begins with a letter or a digit and has at most {MAX_NAME} letters, digits "
-            f"and characters of ' .,+=@()_-'"
-        )
-
-
 def section_of(kind: type, name: str) -> str:
     """The section that a field belongs to; empty for none. The class that declares it last decides."""
     return _section_by_field(kind).get(name, "")
@@ -154,17 +141,30 @@ def _own_field_docs(owner: Any) -> dict[str, str]:
     if not inspect.get_annotations(owner):
         return docs  # it declares no field
     try:
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-    except (OSError, TypeError, SyntaxError):  # made at run time, or in a notebook
+        written = _written_docs(inspect.getsource(sys.modules[owner.__module__]))
+    except (OSError, TypeError, SyntaxError, KeyError):  # made at run time, or in a notebook
         return docs
-    assert isinstance(body, ast.ClassDef)
-    for statement, following in zip(body.body, body.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            text = following.value
-            if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                assert isinstance(statement.target, ast.Name)
-                docs[statement.target.id] = " ".join(text.value.split())
-    return docs
+    return docs | written.get(owner.__qualname__, {})
+
+
+@cache
+def _written_docs(source: str) -> dict[str, dict[str, str]]:
+    """The docstrings behind the fields of all classes of a module: it is parsed once, and not for each of them."""
+    found: dict[str, dict[str, str]] = {}
+    waiting: list[tuple[str, ast.AST]] = [("", ast.parse(source))]
+    while waiting:
+        prefix, node = waiting.pop()
+        if isinstance(node, ast.ClassDef):
+            own = found[f"{prefix}{node.name}"] = {}
+            for statement, following in zip(node.body, node.body[1:], strict=False):
+                match statement, following:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        own[name] = " ".join(text.split())
+            prefix += f"{node.name}."
+        elif isinstance(node, ast.FunctionDef):
+            prefix += f"{node.name}.<locals>."
+        waiting += [(prefix, child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+    return found
 
 
 def optional_section(kind: type, name: str, section: str, exclude: Iterable[str] = ()) -> Any:

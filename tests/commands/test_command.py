@@ -1,5 +1,7 @@
 """The command: quick help, one-line errors, one JSON value."""
 
+import ast
+import dataclasses
 import json
 import os
 import resource
@@ -10,7 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from anaphor import config
 from anaphor.cli.main import VERBS, main
+from anaphor.cli.train import options_of
+from anaphor.registry import TASKS
 
 PEER = "import argparse, ast, inspect\nsource = inspect.getsource(argparse)\nfor _ in range(4): ast.parse(source)"
 PEER_SECONDS = 0.1
@@ -62,6 +67,23 @@ def test_a_command_parses_no_source_for_the_help_that_it_does_not_print(monkeypa
     monkeypatch.setattr("anaphor.flags.field_docs", lambda kind: pytest.fail("parsed"))
     words = f"train lm --data grammar --model lstm --width 4 --steps 1 --dry-run --device cpu --out {tmp_path / 'run'}"
     assert main(words.split()) == 0
+
+
+def test_help_parses_each_module_once(monkeypatch):
+    parsed, parse = [], ast.parse
+
+    def spy(source, *arguments, **options):
+        parsed.append(source)
+        return parse(source, *arguments, **options)
+
+    monkeypatch.setattr(ast, "parse", spy)
+    config.field_docs.cache_clear()
+    config._own_field_docs.cache_clear()
+    config._written_docs.cache_clear()
+    docs = config.field_docs(options_of(TASKS["lm"]))
+    assert docs["bptt"] == "Segment length in tokens (truncated backpropagation through time)."
+    assert all(docs[field.name] for field in dataclasses.fields(TASKS["lm"].spec))
+    assert 2 <= len(parsed) == len(set(parsed))
 
 
 def test_help_comes_from_field_docstrings(capsys):

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from anaphor.config import MAX_NAME, check_name, from_text, look_up, read_mapping
+from anaphor.config import from_text, look_up, read_mapping
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import parse
 from anaphor.registry import import_file
 from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
+from anaphor.training.files import MAX_NAME, check_name
 
 if TYPE_CHECKING:
     from anaphor.studies.engines import Engine

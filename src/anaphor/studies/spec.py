@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, check_name, check_types, look_up, nearest, read_mapping, user_path
+from anaphor.config import check_fields, check_types, look_up, nearest, read_mapping, user_path
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS, import_file, resolve
 from anaphor.studies.axes import Axis, Range, format_setting, read_axis, to_label
+from anaphor.training.files import check_name
 from anaphor.training.spec import BUDGETS, RunSpec, StudySupport, TaskDefinition, merge_settings, recipe_file
 
 METHODS = {

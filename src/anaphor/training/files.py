@@ -1,4 +1,5 @@
-"""Files that survive a kill: a reader finds the old content or the new, whole. And a lock: one process at a time."""
+"""Files that survive a kill: a reader finds the old content or the new, whole. A lock: one process at a time. And names
+that a file may have."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -14,6 +16,18 @@ from datetime import datetime
 from pathlib import Path
 
 from anaphor.errors import ConfigError
+
+MAX_NAME = 60  # characters
+_NAME = re.compile(rf"\w[\w .,+=@()-]{{0,{MAX_NAME - 1}}}")
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise for a name that cannot be the name of one file or folder on every system."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what}={name[:80]!r}: a name begins with a letter or a digit and has at most {MAX_NAME} letters, digits "
+            f"and characters of ' .,+=@()_-'"
+        )
 
 
 def sync(path: Path) -> None:
