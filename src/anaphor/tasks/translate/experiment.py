@@ -180,10 +180,10 @@ class TranslationExperiment(Experiment):
         """Loss of the given targets; also BLEU and chrF of greedy translations where one of them selects."""
         total = self.total(split)
         if self.spec.select not in TRANSLATED:
-            return loss_result(total, self.signature_facts(total))
+            return loss_result(total, self.signature_facts(total, split))
         hypotheses = self.translate_split(split, GREEDY)
         values = {"bleu": self.bleu(hypotheses, split).bleu, "chrf": self.chrf(hypotheses, split).chrf}
-        return loss_result(total, {**self.signature_facts(total), "search": "greedy"}, values)
+        return loss_result(total, {**self.signature_facts(total, split), "search": "greedy"}, values)
 
     def score(self, split: str) -> Result:
         """Loss of the given targets; BLEU and chrF of translations by beam search; overlap of test and train."""
@@ -198,7 +198,7 @@ class TranslationExperiment(Experiment):
         total, beam = self.total(split), self.beam
         hypotheses = self.translate_split(split, beam)
         bleu, characters = self.bleu(hypotheses, split), self.chrf(hypotheses, split)
-        facts = {**self.signature_facts(total), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
+        facts = {**self.signature_facts(total, split), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
         if cut := sum(not hypothesis.finished for hypothesis in hypotheses):
             facts["cut"] = cut
         return loss_result(
@@ -228,13 +228,14 @@ class TranslationExperiment(Experiment):
                 report_progress("scoring", number, len(ordered))
         return total
 
-    def signature_facts(self, total: LossTotal) -> dict[str, Any]:
+    def signature_facts(self, total: LossTotal, split: str) -> dict[str, Any]:
         source, target = self.tokenizers.source, self.tokenizers.target
         vocabulary = str(len(target)) if self.tokenizers.is_joint else f"{len(source)}+{len(target)}"
         # Opening a named data set costs nothing; any other data are not opened for this.
         facts = self.source.facts if self.spec.data in DATASETS else {}
         limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
-        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **facts, **limit}
+        unknown = {"unk": "kept"} if self.split(split).pairs.target.count_tokens()[1] else {}
+        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **unknown, **facts, **limit}
 
     def bleu(self, hypotheses: Sequence[Hypothesis], split: str) -> BleuScore:
         """Corpus BLEU of translations of a whole split."""

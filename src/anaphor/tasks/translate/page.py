@@ -128,7 +128,7 @@ def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLo
     return SentenceLosses(
         losses,
         np.arange(len(pairs), dtype=np.int32),
-        loss_result(total, experiment.signature_facts(total)).to_plain(),
+        loss_result(total, experiment.signature_facts(total, split)).to_plain(),
         groups,
         ("The loss of a sentence is the mean of its target's tokens.",),
         pairs,
