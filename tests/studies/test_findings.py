@@ -139,6 +139,19 @@ def test_failed_cells_are_counted_and_half_a_setting_is_not_the_best():
     assert sentences[-1] == "4 of 9 cells have no result: width 1 (3 of 3 seeds); width 3 (1 of 3 seeds)."
 
 
+def test_a_setting_that_lost_a_seed_is_not_second_best():
+    """It may look better than the best one only because its bad seed failed."""
+    axes = {"width": [1, 2, 3]}
+    groups = study(axes, lambda width: {1: 20, 2: 10, 3: 30}[width], seeds=4, without={((2,), 3)})
+    sentences = describe_findings(groups, axes, PPL)
+    assert sentences[0].startswith("Best of 3 settings: width 1: ")
+    assert said(sentences, "Second best: ").startswith("Second best: width 3, a difference of ")
+    assert "selection" not in said(sentences, "Second best: ")
+    groups = study(axes, lambda width: 10 * width, without={((2,), 0), ((3,), 0)})
+    sentences = describe_findings(groups, axes, PPL)
+    assert not [sentence for sentence in sentences if "econd best" in sentence]
+
+
 def test_where_all_failed_that_is_all_there_is_to_say():
     sentences = describe_findings([Group({"width": 1}, (), (), failed=3)], {"width": [1]}, PPL)
     assert sentences == [

@@ -83,9 +83,10 @@ def _describe_best(groups: Sequence[Group], ranked: Sequence[Group], objective: 
 
 
 def _compare_with_best(ranked: Sequence[Group], objective: Objective) -> Iterator[str]:
-    """The best against the second best, and against all others."""
+    """The best against the second best, and against all others with a result for all their seeds, among which it was
+    selected."""
     best = find_best(ranked, objective)
-    others = [group for group in ranked if group is not best]
+    others = [group for group in ranked if group is not best and not group.failed]
     if best is None or not others:
         return
     equal = [group for group in others if are_equal(best, group)]
