@@ -52,8 +52,6 @@ def test_what_is_compared_has_the_same_size_and_shape(make):
 
 def test_a_peer_elsewhere_has_a_process_and_settings_of_its_own(monkeypatch):
     monkeypatch.setenv(SPINS, "500")
-    with elsewhere(partial, os.getenv, SPINS) as peer:
-        assert peer() == peer() == PEER_SPINS
+    with elsewhere(partial, eval, f"__import__('os').environ['{SPINS}'], given") as peer:
+        assert [peer({"given": letter}) for letter in "ab"] == [(PEER_SPINS, "a"), (PEER_SPINS, "b")]
     assert os.environ[SPINS] == "500"
-    with elsewhere(partial, os.path.join) as peer:
-        assert peer("a", "b") == os.path.join("a", "b")

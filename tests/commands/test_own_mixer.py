@@ -14,8 +14,9 @@ FILE = str(Path(__file__).parents[2] / "examples" / "leaky_mixer.py")
 
 
 @pytest.fixture
-def run(tmp_path, capsys):
-    words = ["--data", "grammar", "--width", "8", "--steps", "3", "--no-test", "--device", "cpu", "--json"]
+def run(text, tmp_path, capsys):
+    words = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--steps", "3", "--no-test"]
+    words += ["--device", "cpu", "--json"]
     assert main(["train", "lm", "--import", FILE, "--model", "leaky", *words, "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     return tmp_path / "run"
@@ -29,7 +30,7 @@ def test_models_lists_it(capsys):
 
 
 def test_look_shows_its_losses_and_says_that_it_has_no_taps(run, tmp_path, capsys):
-    words = ["look", str(run), "the cat sees a dog", "--import", FILE, "--out", str(tmp_path / "look"), "--json"]
+    words = ["look", str(run), "a dog on the mat", "--import", FILE, "--out", str(tmp_path / "look"), "--json"]
     assert main(words) == 0
     (shown,) = json.loads(capsys.readouterr().out)["runs"]
     assert "2 × leaky" in shown["model"]

@@ -1,6 +1,7 @@
 """WikiText-2 and Shakespeare, where they are on disk."""
 
 import time
+from functools import cache
 
 import numpy as np
 import pytest
@@ -69,9 +70,14 @@ def test_shakespeare_has_its_known_size(real_data):
     assert all(encode_split(source, split, tokenizer).unknowns == 0 for split in source.splits)
 
 
+@cache
+def words_of_shakespeare():
+    """Found once for all tests; `real_data` says where the text is."""
+    return build_tokenizer(open_dataset("tinyshakespeare"), "treebank")
+
+
 def test_shakespeare_s_dialogues_pad_little(real_data):
-    source = open_dataset("tinyshakespeare")
-    tokenizer = build_tokenizer(source, "treebank")
+    source, tokenizer = open_dataset("tinyshakespeare"), words_of_shakespeare()
     examples = [tokenizer.encode_example(dialogue) for dialogue in split_examples(source.text("train"))]
     padded = batch_examples(examples, pad=tokenizer.pad, rows=32)
     assert padded.padding_share < 0.1
@@ -80,7 +86,5 @@ def test_shakespeare_s_dialogues_pad_little(real_data):
 
 
 def test_full_stops_in_shakespeare_stand_alone(real_data):
-    source = open_dataset("tinyshakespeare")
-    tokenizer = build_tokenizer(source, "treebank")
-    glued = [token for token in tokenizer.tokens if token.endswith(".") and token.strip(".")]
+    glued = [token for token in words_of_shakespeare().tokens if token.endswith(".") and token.strip(".")]
     assert len(glued) < 20, "what is left is initials, and stops before a dash or a quotation mark"

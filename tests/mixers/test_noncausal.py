@@ -117,7 +117,7 @@ def activation_bytes(module, function):
 
 def test_an_encoder_in_inference_allocates_at_most_twice_its_activations():
     """1,024 tokens of width 32: one mask of all pairs, or a copy of all keys, would be seen in the sum."""
-    sizes = {"source_vocabulary": 50, "vocabulary": 50, "width": 32, "layers": 6, "heads": 4}
+    sizes = {"source_vocabulary": 50, "vocabulary": 50, "width": 32, "layers": 2, "heads": 4}
     model = build_seq2seq("transformer-translation", **sizes).eval()
     tokens = torch.randint(0, 50, (2, 1024))
     activations = activation_bytes(model.encoder, lambda: model.encoder(tokens))
