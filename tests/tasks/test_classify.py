@@ -280,6 +280,22 @@ def test_on_a_gpu_recurrent_layers_have_gradient_times_input(name):
     torch.testing.assert_close(gradient_times_input(model.cuda(), batch.cuda(), 1), expected, rtol=1e-3, atol=1e-4)
 
 
+def test_classes_that_no_training_text_has_are_named(tmp_path):
+    """The first texts of a folder of classes are all of one class."""
+    for name in ("bad", "fair", "good"):
+        (tmp_path / "texts" / name).mkdir(parents=True)
+        for number in range(10):
+            (tmp_path / "texts" / name / f"{number}.txt").write_text(f"{name} {number}")
+    notes = {
+        limit: build_experiment(ClassifyRunSpec(data="texts", max_examples=limit, device="cpu")).notes()
+        for limit in (None, 8, 17)
+    }
+    assert notes[None] == notes[17] == []
+    assert notes[8] == [
+        "max_examples=8: the first 8 texts of train have no example of fair, good: use more, or shuffle the data"
+    ]
+
+
 @pytest.fixture
 def draw_axes(tmp_path, monkeypatch):
     """Draws the learning curves of rows of metrics; gives the axes of the figure."""

@@ -26,7 +26,7 @@ from anaphor.models.bag_of_words import BagOfWords, bigram_keys
 from anaphor.models.head import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
-from anaphor.tasks import describe_mostly_unknown, resolve_options
+from anaphor.tasks import describe_mostly_unknown, list_some, resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
 from anaphor.training.finetune import adopt_model, load_initial, prepare
@@ -281,12 +281,18 @@ class ClassifyExperiment(Experiment):
         loaded = {split: self.split(split) for split in (TRAIN, VALID) if split in self.source.splits}
         batches, unknown = {split: found.batches for split, found in loaded.items()}, self.tokenizer.unknown
         counts = {split: (found.tokens, found.count_token(unknown)) for split, found in batches.items()}
-        return [
+        notes = [
             f"truncated to {count_noun(self.max_length, 'token')}: "
             f"{found.truncated:,} of {count_noun(len(found), 'text')} of {split}"
             for split, found in loaded.items()
             if found.truncated
-        ] + describe_mostly_unknown(counts, self.spec.vocabulary, self.spec.init)
+        ]
+        if (limit := self.spec.max_examples) is not None:
+            present = set(loaded[TRAIN].labels.tolist())
+            if absent := [name for number, name in enumerate(self.classes) if number not in present]:
+                first = f"max_examples={limit}: the first {count_noun(limit, 'text')} of train"
+                notes.append(f"{first} have no example of {list_some(absent)}: use more, or shuffle the data")
+        return notes + describe_mostly_unknown(counts, self.spec.vocabulary, self.spec.init)
 
     def resolved_settings(self) -> dict[str, Any]:
         is_bag = isinstance(self.model, BagOfWords)
