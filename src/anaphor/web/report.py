@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -98,13 +98,15 @@ def build_report(
     listing = catalog.scan().to_plain()
     if not listing["runs"]:
         raise ConfigError(f"no run in {', '.join(map(str, paths))}: name folders of runs or studies")
+    studies = {row["id"]: read_study(catalog.path(row["id"]), catalog) for row in listing["studies"]}
+    listing["runs"] = sort_cells(listing["runs"], studies.values())
     markup, styles, scripts = read_parts()
     answers = Answers(LIMIT - len(markup) - sum(map(len, (*styles, *scripts))))
     left_out: list[str] = []
     if not answers.add(get_key("/api/runs"), listing, 0.5):
         raise ConfigError(f"{len(listing['runs']):,} runs are too many for one page: name fewer")
     for row in listing["studies"]:
-        if not answers.add(get_key("/api/study", id=row["id"]), read_study(catalog.path(row["id"]), catalog), 0.6):
+        if not answers.add(get_key("/api/study", id=row["id"]), studies[row["id"]], 0.6):
             left_out.append(f"the table of the study {row['study']}: it is too large")
     _add_curves(answers, catalog, listing["runs"], left_out)
     _add_samples(answers, catalog, listing["runs"], left_out)
@@ -117,6 +119,15 @@ def build_report(
     }  # fmt: skip
     names = tuple(row["run"] for row in listing["runs"])
     return Report(embed(markup, styles, scripts, content), names, tuple(left_out))
+
+
+def sort_cells(rows: Sequence[dict[str, Any]], studies: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the runs of each study in its own order: the names of their folders are digests."""
+    places = {cell["run"]: place for study in studies for place, cell in enumerate(study["cells"])}
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        first.setdefault(row["study"] or row["id"], number)
+    return sorted(rows, key=lambda row: (first[row["study"] or row["id"]], places.get(row["id"], -1)))
 
 
 def open_catalog(paths: Sequence[Path]) -> Catalog:
@@ -277,11 +288,17 @@ class _Models:
         return [row["id"] for row in self.rows if view in row["offers"]]
 
     def _comparable(self) -> list[str]:
-        """The first two runs of one task whose passages can be compared; empty where there are none."""
+        """The first two runs of one task whose passages can be compared; empty where there are none. Of a study they
+        are runs of two settings, where it has two: its first runs differ in their seed only."""
         by_task: dict[str, list[str]] = {}
         for key in self._offering("passages"):
             by_task.setdefault(self._row(key)["task"], []).append(key)
-        return next((keys[:2] for keys in by_task.values() if len(keys) > 1), [])
+        for one, *others in by_task.values():
+            if others:
+                row = self._row(one)
+                other = (key for key in others if not row["study"] or self._row(key)["group"] != row["group"])
+                return [one, next(other, others[0])]
+        return []
 
     def _ask(self, verb: str, body: Mapping[str, Any], what: str) -> dict[str, Any] | None:
         """The answer; None where there is none, and a line says why."""
