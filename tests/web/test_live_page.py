@@ -315,6 +315,29 @@ def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, t
         assert tab.wrong == []
 
 
+@pytest.mark.slow
+def test_where_room_is_short_the_settings_of_a_cell_are_shown_and_its_study_is_cut(open_tab, trained, tmp_path):
+    folder = tmp_path / "runs"
+    shutil.copytree(trained / "study", folder / "study-with-a-name-that-is-longer-than-any-column-of-the-page")
+    with serving(folder) as served:
+        tab = open_tab(served, "curves?charts=valid.loss")
+        chart(tab, lines=4)
+        names = [tab.locator(".legend-box .run-name")]
+        tab.locator(".chart .overlay").hover()
+        names.append(tab.locator(".chart .tip .run-name"))
+        assert [name.count() for name in names] == [4, 4]
+        fits = "all => all.map((part) => part.scrollWidth <= part.clientWidth)"
+        for name in names:
+            assert name.locator(".of-study").evaluate_all(fits) == [False] * 4
+            assert name.locator(":scope > :last-child").evaluate_all(fits) == [True] * 4
+        show(tab, served, "runs")
+        parts = tab.locator(".runs .name > :last-child")
+        settings = [f"width {width}, seed {seed}" for width in (4, 8) for seed in (0, 1)]
+        assert sorted(parts.all_text_contents()) == settings
+        assert parts.evaluate_all(fits) == [True] * 4
+        assert tab.wrong == []
+
+
 # ---- what the address and the keys do
 
 

@@ -190,8 +190,8 @@ def test_the_cells_of_a_study_are_in_its_order_and_two_of_its_settings_are_compa
     content = embedded(build_report([folder / "study"], ask=partial(answer, cache=Cache())).page)
     runs = content["answers"][get_key("/api/runs")]["runs"]
     assert [(row["settings"]["width"], row["seed"]) for row in runs] == [(4, 0), (4, 1), (8, 0), (8, 1)]
-    (compared,) = [json.loads(key.split(" ", 2)[2]) for key in content["answers"] if key.startswith("POST /api/passages")]
-    assert compared["runs"] == [runs[0]["id"], runs[2]["id"]]
+    (asked,) = [key for key in content["answers"] if key.startswith("POST /api/passages")]
+    assert json.loads(asked.split(" ", 2)[2])["runs"] == [runs[0]["id"], runs[2]["id"]]
 
 
 def test_what_does_not_fit_is_left_out_and_named(folder, monkeypatch, built):

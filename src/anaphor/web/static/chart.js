@@ -278,9 +278,10 @@ class Chart {
     const away = ({ y }) => Math.abs(this.scale.toY.to(y) - (this.height ?? 0));
     const near = [...found].sort((one, other) => away(one) - away(other)).slice(0, TIP_ROWS), table = make("table");
     for (const { one, x, y } of [...near].sort((first, second) => second.y - first.y)) {
-      const row = make("tr", "", one === near[0].one && this.height !== null ? "near" : ""), mark = make("td");
+      const row = make("tr", "", one === near[0].one && this.height !== null ? "near" : ""), mark = make("td"), name = make("td", "", "name");
       mark.append(make_swatch(one.color, one.dash));
-      row.append(mark, make("td", one.name, "name"), make("td", score(y), "number"));
+      name.append(fill_name(make("div"), one.name));
+      row.append(mark, name, make("td", score(y), "number"));
       if (x !== near[0].x) row.append(make("td", `at ${this.options.time ? this.xText(x) : digits(x, 6)}`, "other"));
       table.append(row);
     }

@@ -181,9 +181,9 @@
   }
 
   function legendItem(line, one, goal) {
-    const item = make("li"), name = make("span", "", "line-name"), about = make("span", line.name);
+    const item = make("li"), name = make("span", "", "line-name"), about = fill_name(make("span"), line.name);
     name.append(about);
-    about.title = line.ids.map((id) => find_run(id).run).join("\n");
+    about.title = [...new Set([line.name, ...line.ids.map((id) => find_run(id).run)])].join("\n");
     const drop = action("×", `Take ${line.name} out of the charts`, () => {
       select_runs(selected().filter((id) => !line.ids.includes(id)));
       rebuild();

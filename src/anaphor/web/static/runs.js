@@ -21,9 +21,9 @@
   function nameCell(row) {
     const { id } = row.run, all = row.runs.every((run) => chosen.has(run.id));
     if (renaming === row.id) return [renameField(row)];
-    const swatch = all ? make_swatch(run_color(id), run_dash(id)) : make_swatch("transparent"), name = make("button", row.name, "name");
+    const swatch = all ? make_swatch(run_color(id), run_dash(id)) : make_swatch("transparent"), name = fill_name(make("button", "", "name"), row.name);
     name.type = "button";
-    name.title = row.runs.map((run) => run.run).join("\n");
+    name.title = [...new Set([row.name, ...row.runs.map((run) => run.run)])].join("\n");
     name.setAttribute("aria-expanded", String(opened === row.id));
     name.addEventListener("click", () => {
       opened = opened === row.id ? "" : row.id;

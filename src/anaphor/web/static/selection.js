@@ -62,6 +62,15 @@ function nameCells(runs) {
   return new Map(runs.map((run) => [run.id, `${run.run.replace(/\/cells\/[^/]+$/, "")}: ${title(run)}${seeds ? `, seed ${run.seed}` : ""}`]));
 }
 
+// Writes a name where room may be short. Of a cell the study is cut first, because its settings tell it from the others.
+function fill_name(element, name) {
+  const cut = name.indexOf(": ") + 1;
+  element.classList.add("run-name");
+  if (cut) element.append(make("span", name.slice(0, cut + 1), "of-study"));
+  element.append(make("span", cut ? name.slice(cut + 1) : name));
+  return element;
+}
+
 const FIRST = 10; // runs, or groups of seeds, that are selected when the address names none
 
 // Ids of the selected runs that exist: those of the address, or the newest ones, cells of studies last.
