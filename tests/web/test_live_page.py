@@ -32,9 +32,10 @@ def open_tab(browser):
     """Opens a tab, with lists of what goes wrong and of what is asked for in it."""
     contexts = []
 
-    def open_tab(served, view="runs", viewport=None, **options):
+    def open_tab(served, view="runs", viewport=None, script="", **options):
         context = browser.new_context(viewport=viewport or WIDE, **options)
         contexts.append(context)
+        context.add_init_script(script)
         tab = context.new_page()
         tab.set_default_timeout(PATIENCE)
         tab.wrong, tab.asked = [], []
@@ -212,19 +213,16 @@ def drag(tab, box, start, end):
     tab.mouse.up()
 
 
-PAUSES = """window.pauses = [];
+SHORT_PAUSES = """window.pauses = [];  // as the page wants them; it does not wait as long
 const wait = setTimeout;
-window.setTimeout = (work, pause = 0, ...rest) => { pauses.push(pause); return wait(work, pause, ...rest); };"""
+window.setTimeout = (work, pause = 0, ...rest) => { pauses.push(pause); return wait(work, pause / 10, ...rest); };"""
 
 
 def test_a_new_point_appears_in_an_open_chart_after_two_seconds_at_most_and_the_zoom_is_kept(open_tab, growing):
     """The pauses of the page are looked at, not a clock: how long an answer takes depends on what else is at work."""
     served, run, rest = growing
     both = f"{make_id('training')},{make_id('lstm-1')}"
-    tab = open_tab(served)
-    tab.add_init_script(PAUSES)
-    tab.goto("about:blank")  # else only the part behind # would change
-    show(tab, served, f"curves?runs={both}&charts=valid.loss")
+    tab = open_tab(served, f"curves?runs={both}&charts=valid.loss", script=SHORT_PAUSES)
     whole = chart(tab, lines=2)
     points, everything = int(whole.get_attribute("data-points")), whole.get_attribute("data-x")
     drag(tab, whole.bounding_box(), (150, 60), (400, 70))
@@ -245,7 +243,8 @@ def test_a_new_point_appears_in_an_open_chart_after_two_seconds_at_most_and_the_
 
 def test_a_click_on_the_legend_is_not_lost_to_a_new_point(open_tab, growing):
     served, run, rest = growing
-    tab = open_tab(served, f"curves?runs={make_id('training')},{make_id('lstm-1')}&charts=valid.loss")
+    both = f"{make_id('training')},{make_id('lstm-1')}"
+    tab = open_tab(served, f"curves?runs={both}&charts=valid.loss", script=SHORT_PAUSES)
     chart(tab, lines=2)
     tab.locator(".legend-box .drop").first.hover()
     tab.mouse.down()
@@ -281,7 +280,8 @@ def test_a_zoom_into_a_thinned_curve_shows_every_point_and_a_spike_is_always_see
 
 def test_a_run_that_is_deleted_and_a_server_that_is_gone_are_told_and_the_page_goes_on(open_tab, growing):
     served, run, _ = growing
-    tab = open_tab(served, f"curves?runs={make_id('training')},{make_id('lstm-1')}&charts=valid.loss")
+    both = f"{make_id('training')},{make_id('lstm-1')}"
+    tab = open_tab(served, f"curves?runs={both}&charts=valid.loss", script=SHORT_PAUSES)
     chart(tab, lines=2)
     shutil.rmtree(run.parent / "lstm-1")
     tab.wait_for_selector("#status.error:text('gone')")
@@ -411,10 +411,7 @@ window.requestAnimationFrame = () => 0; // no frame is ever drawn"""
 
 @pytest.mark.slow
 def test_no_key_is_lost_while_the_table_of_runs_is_drawn_again(open_tab, served):
-    tab = open_tab(served)
-    tab.add_init_script(HURRY)
-    tab.goto("about:blank")
-    show(tab, served, "runs")
+    tab = open_tab(served, script=HURRY)
     box = tab.locator("tbody input.choose").first
     was = box.is_checked()
     box.focus()
