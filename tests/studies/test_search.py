@@ -137,6 +137,23 @@ def test_a_search_that_was_changed_between_two_starts_is_one_line(tmp_path, befo
     assert [again.next(), again.next()] == [first, second], "the search as it was goes on"
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_search_does_not_go_on_by_another_metric(tmp_path, is_recorded):
+    """It would mix the values of both, and might go where they are worst."""
+    path = tmp_path / "study.yaml"
+    text = (STUDY % "random").replace("model: {values: [lstm, gru]}", "width: {values: [8, 16]}")
+    path.write_text(f"task: classify\nmetric: accuracy\n{text}")
+    search = OptunaProposals(read_study(path), tmp_path)
+    search.report(search.next(), 0.5)
+    if not is_recorded:  # by an earlier version
+        search.study.set_user_attr("metric", None)
+    path.write_text(f"task: classify\nmetric: loss\n{text}")
+    with pytest.raises(ConfigError, match=r"was by valid\.accuracy and is by|was to maximize and is to minimize"):
+        OptunaProposals(read_study(path), tmp_path)
+    path.write_text(f"task: classify\nmetric: accuracy\n{text}")
+    assert OptunaProposals(read_study(path), tmp_path).left == 25
+
+
 def test_a_search_may_go_on_with_a_wider_range(tmp_path):
     search = searched(tmp_path, "random")
     search.report(first := search.next(), badness(first))

@@ -77,6 +77,7 @@ class OptunaProposals:
         self._interrupted: deque[Any] = deque()
         states = optuna.trial.TrialState
         trials = self.study.get_trials()
+        self._check_metric(trials, folder)
         self._check_axes(trials, folder)
         sampler = {"random": optuna.samplers.RandomSampler, "bayes": optuna.samplers.TPESampler}[spec.method]
         self.study.sampler = sampler(seed=sampler_seed(spec.seeds[0], len(trials)))
@@ -129,6 +130,18 @@ class OptunaProposals:
         if axis.is_integer:
             return trial.suggest_int(axis.name, int(axis.low), int(axis.high), log=axis.is_log)
         return trial.suggest_float(axis.name, axis.low, axis.high, log=axis.is_log)
+
+    def _check_metric(self, trials: Sequence[Any], folder: Path) -> None:
+        """Raise if earlier trials have values of another metric, or of another goal."""
+        before, goal = self.study.user_attrs.get("metric"), self.study.direction.name.lower()
+        changed = ""
+        if before not in (None, self.spec.metric):
+            changed = f"by {before} and is by {self.spec.metric}"
+        elif goal != self.spec.goal:
+            changed = f"to {goal} and is to {self.spec.goal}"
+        if changed and (trials or goal != self.spec.goal):  # Optuna keeps the goal, also of a search without trials
+            raise ConfigError(f"the search in {folder} was {changed}: use another --out")
+        self.study.set_user_attr("metric", self.spec.metric)
 
     def _check_axes(self, trials: Sequence[Any], folder: Path) -> None:
         """Raise if the axes have changed: earlier trials would not fit. A range may get other ends."""
