@@ -138,6 +138,14 @@ def test_the_table_has_a_line_for_each_run_and_study(capsys):
     assert lines[-1] == "runs/diverged: training diverged at step 1: loss nan"
 
 
+def test_the_table_of_studies_counts_cells_that_diverged(folder, capsys):
+    add_cell(folder / "studies" / "widths", {"width": 8}, 0, event="diverged", reason="loss nan")
+    assert main(["runs", "studies"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["study", "status", "cells", "finished", "failed", "diverged", "age"] in lines
+    assert ["studies/widths", "stopped", "4", "1", "1", "1"] in [line[:6] for line in lines]
+
+
 def test_cells_are_listed_where_they_are_asked_for(capsys):
     main(["runs", "--cells"])
     text = capsys.readouterr().out

@@ -81,6 +81,7 @@ def test_cells_without_a_result_say_why(tmp_path):
         ("deleted", "its folder is gone"),
     ]
     assert (found["failed"], row["failed"], found["best"]) == (1, 1, None)
+    assert (found["diverged"], row["diverged"]) == (1, 1)
     assert found["cells"][0]["run"] is None  # it failed before there was a run
     assert [group["mean"] for group in found["groups"]] == [None, None]
 

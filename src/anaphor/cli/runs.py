@@ -50,6 +50,7 @@ LARGEST_FIRST = ("step", "parameters", "throughput")
 FACTS = (
     "run", "kind", "study", "task", "status", "error", "step", "steps", "epoch", "metric", "goal", "best", "last",
     "parameters", "throughput", "counted", "age", "started", "seed", "cells", "finished", "failed",
+    "diverged",
 )  # fmt: skip
 """Keys of an entry of `--json`, and columns of `--csv`."""
 KEYS = ("settings", "scores")

@@ -106,11 +106,11 @@ def build_studies(studies: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("study", "status"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("cells", "finished", "failed", "age"):
+    for heading in ("cells", "finished", "failed", "diverged", "age"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in studies:
         status = Text(row["status"], style=STYLES.get(row["status"], ""))
-        counts = [str(row[name]) for name in ("cells", "finished", "failed")]
+        counts = [str(row[name]) for name in ("cells", "finished", "failed", "diverged")]
         table.add_row(Text(show_text(row["run"])), status, *counts, format_age(row["age"]))
     return table
 

@@ -43,6 +43,7 @@ LOG, CELLS, TABLE, FINDINGS, MEASURES, JOB = (
 )  # fmt: skip
 LARGEST_LOG = 100_000_000
 WAITING = "waiting"
+COUNTED = ("finished", "failed", "diverged")  # statuses of cells
 
 
 @dataclass(frozen=True)
@@ -133,12 +134,12 @@ class StudyReader:
         files = stat_files(self.folder, (STUDY, RESULT, LOG, LOCK))
         if STUDY not in files:
             raise FileNotFoundError(self.folder / STUDY)
-        row: dict[str, Any] = {"status": "unreadable", "error": None, "cells": 0, "finished": 0, "failed": 0}
+        row: dict[str, Any] = {"status": "unreadable", "error": None, "cells": 0, **dict.fromkeys(COUNTED, 0)}
         try:
             status, _, cells = self.read_cells(files, locks)
             counts = [cell.status for cell in cells]
             row |= {"status": status, "cells": len(cells)}
-            row |= {name: counts.count(name) for name in ("finished", "failed")}
+            row |= {name: counts.count(name) for name in COUNTED}
         except DataError as error:
             row["error"] = make_plain(str(error))
         return {**row, "written": newest(files)}
@@ -299,6 +300,7 @@ def read_study(path: Path, catalog: Catalog) -> dict[str, Any]:
         "findings": read_findings(path / FINDINGS) if is_complete else [],
         "running": sum(cell.status == "training" for cell in cells),
         "failed": sum(cell.status == "failed" for cell in cells),
+        "diverged": sum(cell.status == "diverged" for cell in cells),
     }
 
 

@@ -15,7 +15,7 @@
       const item = make("li"), link = make("a", one.study);
       link.href = linkTo("studies", { study: one.id });
       if (one.id === chosen) link.setAttribute("aria-current", "true");
-      const facts = [`${one.finished} of ${one.cells} cells`, one.failed ? `${one.failed} failed` : "", `${ago(age_of(one))} ago`].filter(Boolean).join(" · ");
+      const facts = [`${one.finished} of ${one.cells} cells`, one.failed ? `${one.failed} failed` : "", one.diverged ? `${one.diverged} diverged` : "", `${ago(age_of(one))} ago`].filter(Boolean).join(" · ");
       item.append(link, make("span", one.status, `badge ${one.status}`), make("span", facts, "quiet"));
       return item;
     }));
@@ -127,6 +127,7 @@
     const line = host.querySelector(".study-facts"), facts = [`${study.cells.filter((cell) => cell.status === "finished").length} of ${study.cells.length} cells`];
     if (study.running) facts.push(`${study.running} running`);
     if (study.failed) facts.push(`${study.failed} failed`);
+    if (study.diverged) facts.push(`${study.diverged} diverged`);
     host.querySelector(".study-title").textContent = study.study;
     line.replaceChildren(make("span", study.status, `badge ${study.status}`), ` · ${facts.join(" · ")} · selected by ${study.metric} (${isMax(study.goal) ? "highest" : "lowest"})`);
     const runs = study.cells.map((cell) => cell.run).filter((id) => id && find_run(id));
