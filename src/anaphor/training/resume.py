@@ -72,8 +72,9 @@ def _compare_measurements(trainer: Trainer, before: dict[str, Any]) -> None:
         before["data"].get("valid") != trainer.facts["data"].get("valid")
     ):
         trainer.forget_best()
-    lines = [line for line in trainer.folder.read_metrics() if line["step"] == trainer.progress.best_step]
-    trainer.best_signature = lines[-1]["valid"].get("signature") if lines else None
+    for line in trainer.folder.read_metrics():
+        if line["step"] == trainer.progress.best_step and isinstance(line.get("valid"), dict):
+            trainer.best_signature = line["valid"].get("signature")
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
