@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.cli.progress import Bar, SecondBar
-from anaphor.cli.train import check_handling
+from anaphor.cli.train import check_handling, unused_folder
 from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
@@ -54,7 +54,7 @@ def train(
         spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
         if config is not None and not resume and "data" not in settings:
             spec = locate_data(spec, Path(config))
-        folder = Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}" if out is None else Path(out)
+        folder = unused_folder(spec.model) if out is None else Path(out)
         if callback is None and progress:
             bar = stack.enter_context(Bar("training", definition))
             stack.enter_context(progress_listener(SecondBar(bar)))

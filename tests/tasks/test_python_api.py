@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,17 @@ def test_a_run_has_its_model_tokenizer_history_and_result(run):
     assert run.spec.model == "lstm"
     assert run.spec.width == 16
     assert run.step in (2, 4)
+
+
+def test_runs_without_a_folder_that_start_in_the_same_second_get_one_each(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda pattern: "20300101-120000")
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
+    for _ in range(2):
+        assert main(["train", "lm", "--data", "text", "--no-test", "--device", "cpu", *words]) == 0
+    third = anaphor.train("lm", data="text", no_test=True, device="cpu", progress=False, **TINY)
+    names = ["lstm-20300101-120000", "lstm-20300101-120000-2", "lstm-20300101-120000-3"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == names
+    assert third.folder.name == names[-1]
 
 
 def test_it_generates_as_the_command_does(run, capsys):

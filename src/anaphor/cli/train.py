@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import os
 import shlex
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +104,7 @@ def train(words: Sequence[str], imports: list[ImportedFile], start: float) -> in
     spec = task.spec(**{field.name: getattr(options, field.name) for field in dataclasses.fields(task.spec)})
     if options.config is not None and not options.resume and "data" not in given_flags(words):
         spec = locate_data(spec, options.config)
-    out = options.out or Path("runs") / f"{spec.model}-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = options.out or unused_folder(spec.model)
     if not options.dry_run:
         # Before torch is imported: a folder that is in use or cannot be written is refused at once.
         with RunFolder(out).lock():
@@ -116,6 +118,7 @@ def train(words: Sequence[str], imports: list[ImportedFile], start: float) -> in
     from anaphor.evaluation import progress_listener
     from anaphor.training.run import execute
 
+    out = options.out or unused_folder(spec.model)  # again: others may have started while torch was imported
     with Bar("training", task) as bar, progress_listener(SecondBar(bar)):
         result, code = execute(
             spec, out, bar, resume=options.resume, force=options.force, overwrite=options.overwrite,
@@ -124,6 +127,14 @@ def train(words: Sequence[str], imports: list[ImportedFile], start: float) -> in
         )  # fmt: skip
     show(result, task, options)
     return code
+
+
+def unused_folder(model: str) -> Path:
+    """A folder for a new run, named by the model and the time, and by a number where there is one of that name."""
+    first = Path("runs") / f"{model}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2)))
+    # Not Path.exists, which raises an OSError for names that no file can have.
+    return next(path for path in names if not os.path.exists(path))
 
 
 def read(task: TaskDefinition, words: Sequence[str]) -> Any:
