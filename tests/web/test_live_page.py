@@ -338,6 +338,23 @@ def test_where_room_is_short_the_settings_of_a_cell_are_shown_and_its_study_is_c
         assert tab.wrong == []
 
 
+@pytest.mark.slow
+def test_two_runs_on_the_same_data_are_compared_first(open_tab, trained, tmp_path):
+    for name in ("lstm", "lstm-1"):
+        shutil.copytree(trained / name, tmp_path / "runs" / name)
+    shutil.copytree(trained / "lstm", tmp_path / "runs" / "newest")
+    spec = tmp_path / "runs" / "newest" / "spec.yaml"
+    text = spec.read_text()
+    assert "data/text.txt" in text
+    spec.write_text(text.replace("data/text.txt", "python-reference"))
+    with serving(tmp_path / "runs") as served:
+        tab = open_tab(served, "tokens")
+        chosen = {tab.locator(f"select[name={letter}]").input_value() for letter in "ab"}
+        assert chosen == {make_id("lstm"), make_id("lstm-1")}
+        tab.locator("select[name=a]").select_option(make_id("newest"))
+        assert tab.locator("select[name=b]").input_value() in chosen, "the only ones of its task"
+
+
 # ---- what the address and the keys do
 
 

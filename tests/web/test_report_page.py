@@ -11,6 +11,7 @@ from planted import write_text
 import anaphor
 from anaphor.errors import ConfigError
 from anaphor.web import report
+from anaphor.web.catalog import make_id
 from anaphor.web.inference import Cache, answer
 from anaphor.web.report import build_report, get_key, post_key
 from web.conftest import PATIENCE
@@ -219,6 +220,17 @@ def test_the_passage_that_is_shown_first_is_looked_at_whatever_the_tokens(tmp_pa
 def test_runs_that_cannot_be_compared_are_a_line_of_the_report(folder):
     built = build_report([folder / "lstm", folder / "study"], ask=partial(answer, cache=Cache()))
     assert not any(str(folder) in line for line in built.left_out)
+
+
+def test_of_several_runs_two_on_the_same_data_are_compared(tmp_path):
+    tiny = {"model": "lstm", "width": 8, "layers": 1, "steps": 1, "device": "cpu", "no_test": True, "progress": False}
+    for name, word in (("a", "star"), ("b", "moon"), ("c", "moon")):
+        (tmp_path / word).write_text(f"a {word} in the sky\n" * 60)
+        anaphor.train("lm", data=str(tmp_path / word), out=tmp_path / "runs" / name, **tiny)
+    built = build_report([tmp_path / "runs"], ask=partial(answer, cache=Cache()))
+    (asked,) = [key for key in embedded(built.page)["answers"] if key.startswith("POST /api/passages")]
+    assert json.loads(asked.split(" ", 2)[2])["runs"] == [make_id("b"), make_id("c")]
+    assert built.left_out == ()
 
 
 def test_what_a_run_cannot_show_is_named_once(folder):

@@ -288,12 +288,16 @@ class _Models:
         return [row["id"] for row in self.rows if view in row["offers"]]
 
     def _comparable(self) -> list[str]:
-        """The first two runs of one task whose passages can be compared; empty where there are none. Of a study they
-        are runs of two settings, where it has two: its first runs differ in their seed only."""
-        by_task: dict[str, list[str]] = {}
+        """The first two runs of one task whose passages can be compared, on the same data where there are such; empty
+        where there are none. Of a study they are runs of two settings, where it has two: its first runs differ in
+        their seed only."""
+        by_data: dict[tuple[str, ...], list[str]] = {}
+        by_task: dict[tuple[str, ...], list[str]] = {}
         for key in self._offering("passages"):
-            by_task.setdefault(self._row(key)["task"], []).append(key)
-        for one, *others in by_task.values():
+            row = self._row(key)
+            by_data.setdefault((row["task"], str(row["settings"].get("data"))), []).append(key)
+            by_task.setdefault((row["task"],), []).append(key)
+        for one, *others in (*by_data.values(), *by_task.values()):
             if others:
                 row = self._row(one)
                 other = (key for key in others if not row["study"] or self._row(key)["group"] != row["group"])

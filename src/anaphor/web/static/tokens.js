@@ -35,6 +35,13 @@
     return swap(answer);
   }
 
+  // The first run to compare one with: of its task, and on the same data where there is such a run.
+  const isOnSameData = (run, other) => other.task === run.task && other.settings?.data === run.settings?.data;
+  function partnerOf(run, runs) {
+    const others = runs.filter((other) => other !== run && other.task === run?.task);
+    return others.find((other) => isOnSameData(run, other)) ?? others[0];
+  }
+
   class Comparison {
     constructor(element, state) {
       this.state = state;
@@ -58,9 +65,9 @@
       const picked = selected().map(find_run).filter((run) => offering.includes(run));
       const order = [...new Set([...picked, ...offering])];
       const first = find_run(this.state.get("a")) ?? (this.embeddedRuns && find_run(this.embeddedRuns[0]))
-        ?? order.find((run) => order.some((other) => other !== run && other.task === run.task)) ?? order[0];
-      const second = find_run(this.state.get("b")) ?? (this.embeddedRuns && find_run(this.embeddedRuns[1]))
-        ?? order.find((run) => run !== first && run.task === first?.task);
+        ?? order.find((run) => order.some((other) => other !== run && isOnSameData(run, other)))
+        ?? order.find((run) => partnerOf(run, order)) ?? order[0];
+      const second = find_run(this.state.get("b")) ?? (this.embeddedRuns && find_run(this.embeddedRuns[1])) ?? partnerOf(first, order);
       this.ids = { A: first?.id ?? "", B: this.state.get("b") === "none" ? "" : second?.id ?? "" };
     }
 
@@ -78,7 +85,7 @@
     async setRuns(ids) {
       if (find_run(ids.A)?.task !== find_run(ids.B)?.task || ids.A === ids.B) ids = { ...ids, B: "" };
       if (!ids.B && ids.A !== this.ids.A) {
-        const other = listing.runs.find((run) => run.id !== ids.A && run.task === find_run(ids.A)?.task && run.offers?.includes("passages"));
+        const other = partnerOf(find_run(ids.A), listing.runs.filter((run) => run.offers?.includes("passages")));
         ids = { ...ids, B: other?.id ?? "" };
       }
       this.ids = ids;
