@@ -51,6 +51,7 @@ def train(
         stack.enter_context(suggest_imports(config))
         definition: TaskDefinition = look_up(TASKS, task, "task")
         check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
+        _check_callback(callback)
         spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
         if config is not None and not resume and "data" not in settings:
             spec = locate_data(spec, Path(config))
@@ -67,6 +68,12 @@ def train(
     if result["status"] == "stopped":
         raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")
     return load_run(folder, device=spec.device)
+
+
+def _check_callback(callback: Callback | None) -> None:
+    is_one = all(callable(getattr(callback, name, None)) for name in ("on_step", "on_evaluation"))
+    if callback is not None and (isinstance(callback, type) or not is_one):
+        raise ConfigError(f"callback={repr(callback)[:80]}: it must be an object with on_step and on_evaluation")
 
 
 def make_spec(task: TaskDefinition, file: Path | None, settings: dict[str, Any]) -> RunSpec:

@@ -16,6 +16,7 @@ from anaphor.config import to_yaml
 from anaphor.errors import ConfigError
 from anaphor.registry import TASKS
 from anaphor.training.load import Run, check_arguments
+from anaphor.training.trainer import NullCallback
 
 TINY = {"model": "lstm", "width": 16, "layers": 1, "steps": 4, "eval_every": 2, "bptt": 8, "batch_size": 2}
 
@@ -81,6 +82,21 @@ def test_what_cannot_be_generated_is_refused_as_by_the_command(run):
     for read in (run.encode, run.hidden_states):
         with pytest.raises(ConfigError, match=r"^text=5: it must be a string$"):
             read(5)
+
+
+def test_a_seed_that_no_generator_takes_is_refused_as_by_the_command(run, capsys):
+    for seed in (-1, 2**70):
+        with pytest.raises(ConfigError) as refused:
+            run.generate("the", tokens=2, seed=seed)
+        assert main(["generate", "run", "--tokens", "2", "--seed", str(seed)]) == 2
+        assert capsys.readouterr().err == f"anaphor: {refused.value}\n"
+
+
+def test_a_callback_without_its_methods_is_refused_before_the_run_is_created(text, tmp_path):
+    for callback in (print, 5, NullCallback):
+        with pytest.raises(ConfigError, match=r"callback=.*: it must be an object with on_step and on_evaluation"):
+            anaphor.train("lm", data="text", out="run", device="cpu", callback=callback, **TINY)
+    assert not (tmp_path / "run").exists()
 
 
 def test_sampling_options_are_refused_with_a_beam_as_by_the_command(run, capsys):

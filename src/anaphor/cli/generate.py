@@ -14,9 +14,8 @@ from anaphor.cli.table import for_terminal
 from anaphor.config import check_at_least_one
 from anaphor.data.files import read_lines
 from anaphor.errors import ConfigError, DataError
-from anaphor.tasks import WITHOUT_SAMPLING, check_beam_options
+from anaphor.tasks import WITHOUT_SAMPLING, check_sampling
 from anaphor.tasks.lm import describe_unknown
-from anaphor.training.spec import check_seed
 
 if TYPE_CHECKING:
     from anaphor.data.tokenizer import Tokenizer
@@ -60,10 +59,9 @@ class Options(RunOptions):
         if self.tokens < 1:
             raise ConfigError(f"tokens={self.tokens}: it must be at least 1")
         check_at_least_one(samples=self.samples, batch_size=self.batch_size)
-        check_seed(self.seed)
         if self.prompt and self.file is not None:
             raise ConfigError(f"prompt={self.prompt!r} and file={self.file}: give one of them")
-        check_beam_options(self.beam, **{name: getattr(self, name) for name in WITHOUT_SAMPLING})
+        check_sampling(self.beam, **{name: getattr(self, name) for name in WITHOUT_SAMPLING})
 
 
 def run(words: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import Metric, format_perplexity, format_values
+from anaphor.training.spec import check_seed
 
 if TYPE_CHECKING:
     from anaphor.data.tokenizer import Tokenizer
@@ -149,8 +150,9 @@ def check_texts(texts: Sequence[str], file: Path | None) -> None:
         raise ConfigError(f"{ways}, but not both")
 
 
-def check_beam_options(beam: int | None, **sampling: Any) -> None:
-    """Raise for options of sampling beside a beam."""
+def check_sampling(beam: int | None, **sampling: Any) -> None:
+    """Raise for a seed that no generator takes, and for options of sampling beside a beam."""
+    check_seed(sampling["seed"])
     for name, value in sampling.items():
         if beam is not None and value != WITHOUT_SAMPLING[name]:
             raise ConfigError(f"{name}={value} has no effect with --beam, which does not sample")

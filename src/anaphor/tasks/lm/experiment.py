@@ -27,7 +27,7 @@ from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.registry import resolve
-from anaphor.tasks import check_beam_options, describe_mostly_unknown, resolve_options
+from anaphor.tasks import check_sampling, describe_mostly_unknown, resolve_options
 from anaphor.tasks.lm import (
     STREAM_CHOICES,
     STREAM_ONLY,
@@ -154,7 +154,7 @@ class LanguageModelExperiment(Experiment):
         seed: int = 0,
     ) -> str:
         """Text that continues a prompt, as `anaphor generate` gives it."""
-        check_beam_options(beam, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        check_sampling(beam, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         ids = self.tokenizer.encode_prompt(prompt)
         if beam is not None:
             return self.tokenizer.decode(beam_search(self.model, ids, tokens, beam)[0].tokens)
