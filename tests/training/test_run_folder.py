@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError, DataError
 from anaphor.training import checkpoint, files
-from anaphor.training.run_folder import RunFolder
+from anaphor.training.run_folder import STUDY, RunFolder
 
 
 @pytest.fixture
@@ -30,10 +30,19 @@ def test_opening_a_folder_writes_nothing(tmp_path):
     assert not run.exists
     assert run.read_metrics() == []
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match=r"no run at .*none: it has no spec.yaml"):
+    with pytest.raises(ConfigError, match=r"no run at .*none: there is no such folder$"):
         run.require()
     with pytest.raises(ConfigError, match="no run at"):
         run.read_result()
+
+
+def test_a_folder_without_a_run_says_what_it_is(tmp_path):
+    (tmp_path / "study").mkdir()
+    with pytest.raises(ConfigError, match=r"no run at .*study: it has no spec.yaml$"):
+        RunFolder(tmp_path / "study").require()
+    (tmp_path / "study" / STUDY).write_text("name: a\n")
+    with pytest.raises(ConfigError, match=r"no run at .*study: it is a study, and its runs are in .*study/cells$"):
+        RunFolder(tmp_path / "study").require()
 
 
 def test_an_existing_run_is_not_overwritten_by_accident(run):

@@ -27,9 +27,7 @@ from anaphor.training.spec import RunSpec, TaskDefinition
 
 STUDY = "study.yaml"  # a file of a study's folder
 LARGEST_RESULT = 10_000_000  # bytes; results have a few hundred
-
-NO_DATA = "none"
-"""Data of a run that was converted, and not trained here."""
+NO_DATA = "none"  # data of a run that was converted, and not trained here
 
 _SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
 
@@ -56,8 +54,12 @@ class RunFolder:
     def require(self) -> None:
         """Raise for a folder without a run."""
         if not self.exists:
-            reason = "is a file, not a folder" if self.folder.is_file() else f"has no {self.spec.name}"
-            raise ConfigError(f"no run at {self.folder}: it {reason}")
+            reason = f"it has no {self.spec.name}" if self.folder.is_dir() else "there is no such folder"
+            if self.folder.is_file():
+                reason = "it is a file, not a folder"
+            elif (self.folder / STUDY).is_file():
+                reason = f"it is a study, and its runs are in {self.folder / 'cells'}"
+            raise ConfigError(f"no run at {self.folder}: {reason}")
 
     def read_document(self) -> dict[str, Any]:
         """`spec.yaml` as it is: format, task, sections, environment, imports. Another format number is refused."""
@@ -182,8 +184,7 @@ class RunFolder:
 
     def delete_previous(self) -> None:
         """Delete the run that was overwritten, now that the new one has a checkpoint."""
-        if self.previous.exists():
-            _delete(self.previous)
+        _delete(self.previous)
 
     def truncate_after(self, step: int) -> None:
         """Remove everything that was logged after a step, and an incomplete line: it will be logged again."""
@@ -247,8 +248,7 @@ class RunFolder:
             with _writing(self.folder):
                 append_file(aside, b"".join(damaged))
                 replace_file(self.metrics, b"".join([*readable, incomplete]))
-            count = f"{len(damaged)} damaged line{'s' if len(damaged) > 1 else ''}"
-            warn(f"{self.metrics} has {count}: moved to {aside}")
+            warn(f"{self.metrics} has {count_noun(len(damaged), 'damaged line')}: moved to {aside}")
 
     def _parse_line(self, line: bytes, number: int) -> dict[str, Any]:
         try:
