@@ -3,8 +3,8 @@
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.config import check_name
 from anaphor.errors import ConfigError
+from anaphor.training.files import check_name
 
 STUDY = """
 name: {name}
