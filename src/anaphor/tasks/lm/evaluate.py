@@ -41,7 +41,7 @@ class EvaluateOptions:
     carry: bool | None = None
     """Carry the state from one segment to the next (as in training if not given)."""
     state: tuple[str, ...] = ()
-    """State between segments: carried, restarted or both."""
+    """States between segments, carried and restarted; one row each (as in training if not given)."""
     by_position: bool = False
     """Also the loss by position within the segment."""
     out: Path | None = None
