@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import torch
 
 from anaphor.studies.cell import JOB, MEASURES
 from anaphor.studies.engines import JobResult
@@ -10,7 +11,7 @@ from anaphor.studies.report import report
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
 from anaphor.tasks.lm.study import EXCLUDED
-from studies.here import Silent
+from studies.here import Here, Silent
 from studies.pretended import Pretending, finish
 
 STUDY = """
@@ -58,3 +59,26 @@ def test_by_length_nobody_is_best_who_is_not_so_in_the_study(tmp_path):
     rows = [line for line in result["table_by_length"].splitlines() if "wide" in line]
     assert len(rows) == 4
     assert all("1 of 3" in row for row in rows)
+
+
+def test_lengths_that_are_added_later_are_measured_on_test_too(tmp_path, monkeypatch):
+    """They were missing from the table, because the test scores of before were used."""
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    torch.set_default_dtype(torch.float32)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 400)
+    (tmp_path / "out").mkdir()
+    actions, scores = [], []
+    for lengths in ([2], [2], [2, 3]):
+        file = tmp_path / "study.yaml"
+        base = f"base: {{data: {tmp_path / 'text.txt'}, model: lstm, width: 4, layers: 1, steps: 1, device: cpu}}\n"
+        file.write_text(f"{base}parameters: {{lr: {{values: [0.1]}}}}\nlengths: {lengths}\nseeds: 1\ntest: all\n")
+        study = Study(read_study(file), tmp_path / "out", engine := Here(), Silent())
+        study.run()
+        result = report(study)
+        actions.append([action for action, _ in engine.jobs])
+        scores.append(result["cells"][0]["test"])
+        rows = [line.split("|") for line in result["table_by_length"].splitlines()[2:]]
+        assert {int(row[3]) for row in rows} == set(lengths)
+    assert actions == [["train", "test"], [], ["train", "test"]]
+    assert scores[0] == scores[1] == scores[2]

@@ -74,6 +74,11 @@ class Cell:
             return None
         return study.support.value(self.result["valid"], study.target)
 
+    def is_tested(self, study: StudySpec) -> bool:
+        """Whether it has test scores, with all that the study measures."""
+        found = self.read(TEST)
+        return bool(found) and found.get("wanted", study.measures) == study.measures
+
     @property
     def result(self) -> dict[str, Any]:
         return read_json(RunFolder(self.folder).result)

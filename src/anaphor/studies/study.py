@@ -23,7 +23,7 @@ import yaml
 
 from anaphor.config import finite, read_mapping
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.studies.cell import JOB, STATUS, STOP, TEST, Cell, make_cell, read_json
+from anaphor.studies.cell import STATUS, STOP, TEST, Cell, make_cell, read_json
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
@@ -228,10 +228,10 @@ class Study:
         self.log("sealed", **choice)
 
     def test(self, cells: list[Cell]) -> dict[str, str]:
-        """Evaluate cells on test, each once, after the seal. Returns the reasons of failures by key."""
+        """Evaluate cells on test after the seal: once, and again where more is measured. Gives failures by key."""
         if not (self.folder / SEAL).is_file():
             raise ConfigError(f"{self.folder}: test is evaluated after the selection is sealed, not before")
-        waiting = deque({cell.key: cell for cell in cells if not cell.read(TEST)}.values())
+        waiting = deque({cell.key: cell for cell in cells if not cell.is_tested(self.spec)}.values())
         untested: dict[str, str] = {}
 
         def finish(cell: Cell, result: JobResult) -> None:
@@ -248,8 +248,7 @@ class Study:
         return untested
 
     def _submit_test(self, cell: Cell, following: int) -> Future[JobResult]:
-        if not (cell.folder / JOB).is_file():
-            cell.write_job(self.spec, self.threads)
+        cell.write_job(self.spec, self.threads)
         (cell.folder / STOP).unlink(missing_ok=True)  # stopped when it had just finished
         self.log("test", cell)
         return self.engine.submit(Job("test", cell.folder, self.threads, following))

@@ -106,7 +106,8 @@ def test(folder: Path, job: dict[str, Any]) -> int:
     torch.set_num_threads(job["threads"])
     experiment = load_run(folder, device=job["spec"]["device"]).experiment
     result = experiment.score("test").to_plain()
-    write(folder / TEST, {**result, "measures": measure(experiment, folder, "test", job)})
+    measures = measure(experiment, folder, "test", job)
+    write(folder / TEST, {**result, "wanted": job["measures"], "measures": measures})
     return 0
 
 
