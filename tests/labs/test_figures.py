@@ -1,5 +1,6 @@
 """Figures: several panels fit on a page, and values without intervals are not enlarged."""
 
+import itertools
 import math
 
 import matplotlib.image
@@ -24,6 +25,22 @@ def test_four_heat_maps_stand_in_two_lines(tmp_path):
     wide, high = size_of(tmp_path / "grid.png")
     assert wide <= 10 * draw.DPI
     assert high > 4 * draw.DPI
+
+
+@pytest.mark.parametrize("name", ["cat", "automobile", "Golden Retriever", "a class with a name of many words, number"])
+def test_names_of_classes_do_not_overlap_and_stay_distinct(tmp_path, monkeypatch, name):
+    kept = []
+    monkeypatch.setattr(cells, "save_all", lambda figure, paths, remark: kept.append(figure))
+    cells.draw_confusion(np.eye(14, dtype=int), [f"{name} {number}" for number in range(14)], tmp_path / "confusion")
+    (figure,) = kept
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+        assert len({label.get_text() for label in labels}) == 14
+        boxes = [label.get_window_extent() for label in labels]
+        assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+    cell = axes.get_window_extent()
+    assert min(cell.width, cell.height) / 14 > 0.3 * figure.dpi, "there is room for a number"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from anaphor.draw import COLORS, Panel, heat_maps, line_style, new_figure, save_all, set_log_ticks, set_ticks
 
 PAGE_WIDTH = 9  # inches; more panels go below each other, so that their numbers stay readable
+CHARACTER_WIDTH = 0.09  # inches, on average, at the size of tick labels
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ def annotated_heat_maps(
     if across < len(panels):
         across = -(-len(panels) // -(-len(panels) // across))  # lines of equal length
     lines = -(-len(panels) // across)
-    figure = new_figure(across * (panel_width + 0.3) + 1.9, lines * (high + 0.4) + 0.9)
+    longest = CHARACTER_WIDTH * max(map(len, columns))
+    is_upright = longest > wide / len(columns)  # side by side, the labels of the columns would overlap
+    below_panels = max(0.9, 0.6 + longest) if is_upright else 0.9
+    figure = new_figure(across * (panel_width + 0.3) + 1.9, lines * (high + 0.4) + below_panels)
     axes = figure.subplots(lines, across, squeeze=False)
     for place, one in enumerate(axes.flat):
         if place >= len(panels):
@@ -58,7 +62,7 @@ def annotated_heat_maps(
         one.set_facecolor("0.88")
         one.set_title(panels[place].title, fontsize=10)
         below, left = place + across >= len(panels), place % across == 0
-        one.set_xticks(range(len(columns)), labels=columns if below else [])
+        one.set_xticks(range(len(columns)), labels=columns if below else [], rotation=90 if is_upright else 0)
         one.set_yticks(range(len(rows)), labels=rows if left else [])
         one.set(xlabel=x_label if below else "", ylabel=y_label if left else "")
         _write_cells(one, image, panels[place])
@@ -115,7 +119,8 @@ def draw_confusion(numbers: NDArray[Any], classes: Sequence[str], stem: Path) ->
 
 
 def shorten(name: str, most: int = 14) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    """Without its middle, because names of many classes begin or end alike."""
+    return name if len(name) <= most else f"{name[: most - 6]}…{name[-5:]}"
 
 
 def curve_panels(
