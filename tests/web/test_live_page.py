@@ -222,7 +222,10 @@ def test_a_new_point_appears_in_an_open_chart_after_two_seconds_at_most_and_the_
     """The pauses of the page are looked at, not a clock: how long an answer takes depends on what else is at work."""
     served, run, rest = growing
     both = f"{make_id('training')},{make_id('lstm-1')}"
-    tab = open_tab(served, f"curves?runs={both}&charts=valid.loss", script=SHORT_PAUSES)
+    tab = open_tab(served)
+    tab.add_init_script(SHORT_PAUSES)
+    tab.goto("about:blank")  # else only the part behind # would change
+    show(tab, served, f"curves?runs={both}&charts=valid.loss")
     whole = chart(tab, lines=2)
     points, everything = int(whole.get_attribute("data-points")), whole.get_attribute("data-x")
     drag(tab, whole.bounding_box(), (150, 60), (400, 70))
