@@ -3,9 +3,12 @@
 import json
 
 import numpy as np
+import pytest
 import torch
 
-from anaphor.studies.cell import JOB, MEASURES
+from anaphor.data.datasets import open_dataset
+from anaphor.registry import TASKS
+from anaphor.studies.cell import DIGESTS, JOB, MEASURES, digest_of_test
 from anaphor.studies.engines import JobResult
 from anaphor.studies.report import report
 from anaphor.studies.spec import read_study
@@ -82,3 +85,35 @@ def test_lengths_that_are_added_later_are_measured_on_test_too(tmp_path, monkeyp
         assert {int(row[3]) for row in rows} == set(lengths)
     assert actions == [["train", "test"], [], ["train", "test"]]
     assert scores[0] == scores[1] == scores[2]
+
+
+def test_scores_of_a_test_split_that_has_changed_are_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    torch.set_default_dtype(torch.float32)
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("the cat sat on the mat\n" * 20)
+    file = tmp_path / "study.yaml"
+    base = f"base: {{data: {tmp_path}, model: lstm, width: 4, layers: 1, steps: 1, device: cpu}}\n"
+    file.write_text(f"{base}parameters: {{lr: {{values: [0.1]}}}}\nseeds: 1\n")
+    (tmp_path / "out").mkdir()
+    jobs, scores = [], []
+    for text in ("the cat sat on the mat\n", "the cat sat on the mat\n", "the mat sat on the cat on the mat\n", None):
+        if text is None:
+            (tmp_path / "test.txt").unlink()  # the scores stay
+        else:
+            (tmp_path / "test.txt").write_text(text * 20)
+        DIGESTS.clear()  # as in another process
+        study = Study(read_study(file), tmp_path / "out", engine := Here(), Silent())
+        study.run()
+        scores.append(report(study)["cells"][0]["test"]["signature"].split("|")[4])
+        jobs.append([action for action, _ in engine.jobs])
+    assert scores == ["tokens:140", "tokens:140", "tokens:200", "tokens:200"]
+    assert jobs == [["train", "test"], [], ["test"], []]
+
+
+@pytest.mark.parametrize("task", ["lm", "translate", "classify", "images"])
+def test_every_task_knows_its_test_split(task):
+    data = {"lm": "grammar", "translate": "reverse", "classify": "negation", "images": "shapes"}[task]
+    found = digest_of_test(task, TASKS[task].spec(data=data))
+    assert found == open_dataset(data).digest("test")

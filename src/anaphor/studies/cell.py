@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import user_path
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.registry import IMPORTED, TASKS, files_used_by
 from anaphor.studies.spec import Setting, StudySpec, find_support
 from anaphor.training.files import replace_file
@@ -75,9 +75,14 @@ class Cell:
         return study.support.value(self.result["valid"], study.target)
 
     def is_tested(self, study: StudySpec) -> bool:
-        """Whether it has test scores, with all that the study measures."""
+        """Whether it has test scores, with all that the study measures, of the test split as it is now."""
         found = self.read(TEST)
-        return bool(found) and found.get("wanted", study.measures) == study.measures
+        if not found or found.get("wanted", study.measures) != study.measures:
+            return False
+        try:
+            return found.get("digest") in (None, digest_of_test(study.task, self.spec))
+        except AnaphorError:  # the split is gone, and the scores stay
+            return True
 
     @property
     def result(self) -> dict[str, Any]:
@@ -139,13 +144,24 @@ def data_digests(task: str, spec: RunSpec) -> Mapping[str, str]:
     support = find_support(TASKS[task])
     key = (task, support.data_key(spec))
     if key not in DIGESTS:
-        found = support.digests(spec)
-        if found is None:
+        data = support.open_data(spec)
+        if data is None:
             from anaphor.training.build import build_experiment
 
-            found = build_experiment(spec).fingerprint()["data"]
-        DIGESTS[key] = found
+            DIGESTS[key] = build_experiment(spec).fingerprint()["data"]
+        else:
+            DIGESTS[key] = {split: data.digest(split) for split in ("train", "valid")}
     return DIGESTS[key]
+
+
+def digest_of_test(task: str, spec: RunSpec) -> str | None:
+    """SHA-256 of the test split, for scores that were made after the selection was sealed; None: it is not known."""
+    support = find_support(TASKS[task])
+    key = (task, support.data_key(spec), "test")
+    if key not in DIGESTS:
+        data = support.open_data(spec)
+        DIGESTS[key] = {} if data is None else {"test": data.digest("test")}
+    return DIGESTS[key].get("test")
 
 
 @cache

@@ -146,7 +146,7 @@ def plain_cell(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
         "seconds": result.get("seconds"),
     }
     if tested := cell.read(TEST):
-        found["test"] = {key: value for key, value in tested.items() if key not in ("measures", "wanted")}
+        found["test"] = {key: value for key, value in tested.items() if key not in ("digest", "measures", "wanted")}
     if reason := study.reason(cell, status):
         found["reason"] = reason
     if untested:

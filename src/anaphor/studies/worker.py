@@ -20,7 +20,7 @@ from typing import Any
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.registry import TASKS, import_file, resolve
-from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, read_json
+from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, read_json
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
 
@@ -107,7 +107,8 @@ def test(folder: Path, job: dict[str, Any]) -> int:
     experiment = load_run(folder, device=job["spec"]["device"]).experiment
     result = experiment.score("test").to_plain()
     measures = measure(experiment, folder, "test", job)
-    write(folder / TEST, {**result, "wanted": job["measures"], "measures": measures})
+    digest = digest_of_test(job["task"], TASKS[job["task"]].spec(**job["spec"]))
+    write(folder / TEST, {**result, "digest": digest, "wanted": job["measures"], "measures": measures})
     return 0
 
 

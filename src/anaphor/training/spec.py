@@ -280,8 +280,8 @@ class StudySupport:
         """Settings that decide which data are read, hashable; specs with the same key have the same digests."""
         return replace(spec, seed=0)
 
-    def digests(self, spec: RunSpec) -> Mapping[str, str] | None:
-        """SHA-256 of train and valid, without opening test. None: as the experiment's fingerprint says."""
+    def open_data(self, spec: RunSpec) -> Any:
+        """The data set of a run, for the digests of its splits. None: as the experiment's fingerprint says."""
         return None
 
     def validate(self, spec: RunSpec, metric: Metric, *, names_only: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anaphor.config import look_up
@@ -17,11 +16,10 @@ class ClassifyStudy(StudySupport):
     def data_key(self, spec: Any) -> Any:
         return spec.data, spec.text_column, spec.label_column, spec.split_seed
 
-    def digests(self, spec: Any) -> Mapping[str, str]:
+    def open_data(self, spec: Any) -> Any:
         from anaphor.data.labeled_text import load_labeled
 
-        texts = load_labeled(*self.data_key(spec))
-        return {split: texts.digest(split) for split in ("train", "valid")}
+        return load_labeled(*self.data_key(spec))
 
     def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
         from anaphor.models.presets import TEXT_PRESETS

@@ -60,12 +60,11 @@ class LanguageStudy(TextStudy):
     text_settings = ("data", "batching")
     token_settings = ("data", "batching", "tokenizer", "vocabulary")
 
-    def digests(self, spec: Any) -> Mapping[str, str]:
+    def open_data(self, spec: Any) -> Any:
         from anaphor.data.dataset import TEXT_COLUMNS
         from anaphor.data.datasets import open_dataset
 
-        text = open_dataset(spec.data, TEXT_COLUMNS)
-        return {split: text.digest(split) for split in ("train", "valid")}
+        return open_dataset(spec.data, TEXT_COLUMNS)
 
     def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
         if metric == BITS_PER_BYTE and spec.batching == "stream" and spec.protocol == "example":

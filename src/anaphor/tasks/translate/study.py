@@ -15,12 +15,11 @@ class TranslationStudy(TextStudy):
     text_settings = ("data", "source", "target")
     token_settings = (*text_settings, "tokenizer", "vocabulary", "joint")
 
-    def digests(self, spec: Any) -> Mapping[str, str]:
+    def open_data(self, spec: Any) -> Any:
         from anaphor.data.dataset import PAIR_COLUMNS
         from anaphor.data.datasets import open_dataset
 
-        pairs = open_dataset(spec.data, PAIR_COLUMNS, source=spec.source, target=spec.target)
-        return {split: pairs.digest(split) for split in ("train", "valid")}
+        return open_dataset(spec.data, PAIR_COLUMNS, source=spec.source, target=spec.target)
 
     def model_presets(self) -> Mapping[str, Any]:
         from anaphor.models import SEQ2SEQ_PRESETS
