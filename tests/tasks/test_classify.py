@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from anaphor.metrics.result import training_metric
 from anaphor.models.presets import build_text_encoder
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment, class_names
+from anaphor.tasks.classify.look import describe
 from anaphor.training import checkpoint
 from anaphor.training.build import build_step
 from anaphor.training.finetune import check_vocabulary, initialize_from, load_initial, merged_weights
@@ -565,6 +567,15 @@ def test_a_bag_of_words_is_trained_saved_and_looked_at(tmp_path, capsys):
     assert "contributions to the logit of warm" in capsys.readouterr().out
     assert main(["train", "classify", *words, "--width", "4", "--out", "no"]) == 2
     assert "width=4 does not apply to model='bag-of-words'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("contributions", "expected"),
+    [((1.25, -0.5), ["+1.2500", "-0.5000"]), ((3e-5, -2e-6), ["+0.0000300", "-0.0000020"])],
+)
+def test_small_contributions_are_printed_with_their_digits(contributions, expected):
+    look = SimpleNamespace(tokens=("a", "film"), contributions=contributions, label="warm")
+    assert [line.split()[-1] for line in describe(look)[2:]] == expected
 
 
 def test_a_bag_of_words_learns_nothing_of_negation(monkeypatch):

@@ -3,6 +3,7 @@ torch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,10 @@ def describe(look: ClassLook) -> list[str]:
     if not look.contributions:
         return []
     ranked = sorted(range(len(look.tokens)), key=lambda place: -abs(look.contributions[place]))[:SHOWN]
+    largest = abs(look.contributions[ranked[0]])
+    # At least three digits of the largest: those of a model that has hardly been trained are small.
+    digits = min(max(4, 2 - math.floor(math.log10(largest))), 12) if 0 < largest < math.inf else 4
     rows = [["token", "gradient × input"]]
-    rows += [[look.tokens[place], f"{look.contributions[place]:+.4f}"] for place in sorted(ranked)]
+    rows += [[look.tokens[place], f"{look.contributions[place]:+.{digits}f}"] for place in sorted(ranked)]
     few = f" (largest {SHOWN} of {len(look.tokens)})" if len(look.tokens) > SHOWN else ""
     return [f"contributions to the logit of {look.label}{few}:", *(f"  {line}" for line in align_columns(rows))]
