@@ -17,7 +17,7 @@ from anaphor.data import InMemoryImages
 from anaphor.errors import ConfigError, Diverged
 from anaphor.metrics.accuracy import calibration_error, score_classes
 from anaphor.studies.cell import data_digests
-from anaphor.tasks import ACCURACY
+from anaphor.tasks import ACCURACY, describe_classes
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment, build_experiment
 from anaphor.tasks.images.look import mean_ratios
@@ -129,6 +129,12 @@ def test_people_get_accuracy_by_class_and_the_figures(trained, capsys):
     text = capsys.readouterr().out
     assert text.startswith("valid: accuracy ")
     assert "accuracy by class: " in text
+
+
+def test_a_class_with_a_number_for_a_name_is_told_from_its_accuracy():
+    result = {"accuracy": 0.5, "signature": "texts:4", "accuracy_by_class": {"0": 1.0, "1": 0.0}}
+    _, line = describe_classes([ACCURACY], result)
+    assert line == "accuracy by class: 1: 0.0000, 0: 1.0000"
 
 
 class Crash(NullCallback):

@@ -60,7 +60,8 @@ def describe_classes(metrics: Sequence[Metric], result: Mapping[str, Any]) -> li
     if by_class:
         worst = sorted(by_class, key=lambda name: by_class[name])[:WORST]
         few = "" if len(by_class) <= WORST else f" (lowest {WORST} of {len(by_class)})"
-        lines.append(f"accuracy by class{few}: {', '.join(f'{name} {by_class[name]:.4f}' for name in worst)}")
+        # A colon, because the name of a class may be a number.
+        lines.append(f"accuracy by class{few}: {', '.join(f'{name}: {by_class[name]:.4f}' for name in worst)}")
     return lines
 
 
