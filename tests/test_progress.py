@@ -175,6 +175,13 @@ def test_without_a_terminal_there_is_one_line_in_ten_seconds(monkeypatch, capsys
     assert lines[-1].startswith("epoch 59: "), "the last validation is printed"
 
 
+@pytest.mark.parametrize(("epoch", "shown"), [(3, "3"), (1.254, "1.25"), (0.0038, "0.004"), (0.00011, "0.0001")])
+def test_the_epoch_of_a_validation_is_never_rounded_to_nothing(capsys, epoch, shown):
+    with Bar("training") as bar:
+        bar.on_evaluation(epoch, 2.0, valid(1.0), is_best=False)
+    assert capsys.readouterr().err.startswith(f"epoch {shown}: ")
+
+
 def test_long_scoring_has_an_estimate_of_its_own(monkeypatch, capsys):
     clock = Time(monkeypatch)
     with Bar("training") as bar:

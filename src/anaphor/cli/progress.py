@@ -131,7 +131,10 @@ class Bar:
         trained = "" if train_loss is None else f"training loss {train_loss:.4f}, "
         metrics = () if self.task is None else self.task.metrics
         values = format_values(metrics, {name: value for name, value in result.values.items() if value is not None})
-        line = f"epoch {f'{epoch:.2f}'.rstrip('0').rstrip('.')}: {trained}valid {values}"
+        passed = f"{epoch:.2f}".rstrip("0").rstrip(".")
+        if passed == "0":
+            passed = f"{epoch:.1g}"  # the first steps of a long text
+        line = f"epoch {passed}: {trained}valid {values}"
         line += " (best so far)" if is_best else ""
         if self.pace is not None:
             self.pace.on_evaluation(time.perf_counter())
