@@ -37,7 +37,7 @@ clean:
 # The pip that comes with Python may be years old, and takes twice as long to choose versions; it would do.
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv
-	-$(BIN)/pip install -q --upgrade pip
+	-$(BIN)/pip install -q --upgrade -c constraints.txt pip
 
 # One stamp for the package and one for each of its extras: a change of the pins installs again, nothing else does.
 .venv/.anaphor: .venv/bin/pip pyproject.toml constraints.txt
