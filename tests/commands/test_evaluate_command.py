@@ -1,5 +1,7 @@
 """`anaphor evaluate`: what its rows say to people."""
 
+import json
+
 import pytest
 import torch
 
@@ -66,3 +68,36 @@ def test_another_split_is_refused_with_the_nearest_one(run, capsys):
     assert (
         capsys.readouterr().err == "anaphor: unknown split 'tset'; did you mean 'test'? (known: test, train, valid)\n"
     )
+
+
+def test_one_file_of_other_text_is_scored_as_a_whole(run, tmp_path, capsys):
+    (tmp_path / "other.txt").write_text("a b c d e\n" + "e d c b a\n" * 4)
+    words = ["evaluate", run, "--data", str(tmp_path / "other.txt"), "--device", "cpu", "--bptt", "2"]
+    assert main([*words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert "|tokens:30|" in row["signature"]
+    # Text of training is not new to the model, and a whole file may hold some.
+    assert row["overlap"] == {"unit": "lines", "test": 5, "in_train": 1, "split": "all"}
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "all/train overlap: 1 of 5 lines"
+    assert main([*words, "--batch-size", "31"]) == 2
+    assert capsys.readouterr().err.endswith(f"each row needs a token, and {tmp_path / 'other.txt'} has 30\n")
+
+
+def test_a_split_that_is_named_is_that_of_the_file(run, tmp_path, capsys):
+    (tmp_path / "other.txt").write_text("e d c b a\n" * 40)
+    words = ["evaluate", run, "--data", str(tmp_path / "other.txt"), "--device", "cpu", "--json"]
+    for split, tokens in (("train", 222), ("valid", 12), ("test", 6)):
+        assert main([*words, "--split", split]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert f"|tokens:{tokens}|" in row["signature"]
+
+
+def test_the_run_s_own_file_and_data_sets_with_splits_are_scored_on_valid(run, tmp_path, capsys):
+    for split, lines in (("train", 9), ("valid", 3)):
+        (tmp_path / f"{split}.txt").write_text("a b c d e\n" * lines)
+    for other, tokens in (([], 12), (["--data", str(tmp_path)], 18)):
+        assert main(["evaluate", run, *other, "--device", "cpu", "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert f"|tokens:{tokens}|" in row["signature"]
+        assert "overlap" not in row

@@ -304,7 +304,7 @@ def test_a_folder_of_classes_is_split_within_each_class(tmp_path):
     assert len(set(rows)) == 30, "every image is in one split"
     assert load_images(str(tmp_path)).digest("valid") == data.digest("valid")
     with pytest.raises(DataError, match=r"has 2 images of class c, too few to be split into train, valid, test"):
-        load_images(str(fill(tmp_path, {"a": 1, "b": 1, "c": 2})))
+        load_images(str(fill(tmp_path, {"a": 1, "b": 1, "c": 2}))).load("train")
 
 
 def test_without_valid_a_tenth_of_train_is_held_out(tmp_path):

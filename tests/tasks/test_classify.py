@@ -194,6 +194,22 @@ def test_other_data_are_scored_by_columns_of_any_name(trained, capsys, tmp_path)
     assert "too few to be split" in error or "has the label 'neutral'" in error
 
 
+def test_one_file_or_folder_of_classes_is_scored_as_a_whole(trained, capsys, tmp_path):
+    out, _ = trained
+    (tmp_path / "own.tsv").write_text("text\tlabel\na very red house\twarm\nno color\tcold\n")
+    for label, text in (("warm", "a red house"), ("cold", "a blue house")):
+        (tmp_path / "folder" / label).mkdir(parents=True)
+        (tmp_path / "folder" / label / "1.txt").write_text(text)
+    for data in ("own.tsv", "folder"):
+        assert main(["evaluate", str(out), "--data", data, "--device", "cpu"]) == 0
+        first, *others = capsys.readouterr().out.splitlines()
+        assert first.startswith("all: accuracy ")
+        assert "(texts:2|" in first
+        assert others[-1].strip().startswith("all/train overlap: ")
+    assert main(["evaluate", str(out), "--data", "own.tsv", "--split", "valid", "--device", "cpu"]) == 2
+    assert "too few to be split" in capsys.readouterr().err
+
+
 def test_the_overlap_of_other_data_is_that_with_the_texts_of_training(tmp_path):
     rows = {"train": ["good\t1", "bad\t0"], "valid": ["good\t1", "bad\t0"], "test": ["good\t1", "fine\t1"]}
     for name, seen in (("own", "good"), ("other", "fine")):

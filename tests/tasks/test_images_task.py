@@ -123,6 +123,27 @@ def test_flips_are_averaged_only_when_asked_for_and_in_the_signature(trained, ca
     assert flipped["loss"] != plain["loss"]
 
 
+def test_one_file_or_folder_of_classes_is_scored_as_a_whole(trained, capsys, tmp_path):
+    out, _ = trained
+    names, pixels = ["across", "cross", "down"], np.zeros((6, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "own.npz", images=pixels, labels=np.arange(6) % 3, classes=names)
+    np.savez(tmp_path / "parts.npz", x_train=pixels, y_train=np.arange(6) % 3, x_valid=pixels[:3], y_valid=np.arange(3))
+    for name in names:
+        (tmp_path / "folder" / name).mkdir(parents=True)
+        Image.fromarray(pixels[0]).save(tmp_path / "folder" / name / "1.png")
+    for data, count in (("own.npz", 6), ("folder", 3)):
+        assert main(["evaluate", str(out), "--data", data, "--device", "cpu"]) == 0
+        first = capsys.readouterr().out.splitlines()[0]
+        assert first.startswith("all: accuracy ")
+        assert f"(images:{count}|" in first
+        assert main(["evaluate", str(out), "--data", data, "--split", "valid", "--device", "cpu"]) == 2
+        assert "too few to be split" in capsys.readouterr().err
+    with np.load(tmp_path / "parts.npz") as parts:
+        np.savez(tmp_path / "parts.npz", classes=names, **parts)
+    assert main(["evaluate", str(out), "--data", "parts.npz", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.startswith("valid: accuracy ")
+
+
 def test_people_get_accuracy_by_class_and_the_figures(trained, capsys):
     out, _ = trained
     assert main(["evaluate", str(out), "--device", "cpu"]) == 0

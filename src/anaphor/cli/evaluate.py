@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.config import finite, look_up
-from anaphor.data.dataset import SPLITS
+from anaphor.data.dataset import SPLITS, VALID
 from anaphor.errors import ConfigError
 from anaphor.training.run_folder import NO_DATA
 
@@ -25,11 +25,12 @@ Row = tuple[dict[str, Any] | None, list[str]]
 class Options(RunOptions):
     """Evaluate a trained model on a split of its data. Other options depend on the task of the run."""
 
-    split: str = "valid"
-    """Split to evaluate on: train, valid or test."""
+    split: str | None = None
+    """Split to evaluate on: train, valid or test (if not given: valid; all of --data that has no splits)."""
 
     def __post_init__(self) -> None:
-        look_up(dict.fromkeys(SPLITS), self.split, "split")
+        if self.split is not None:
+            look_up(dict.fromkeys(SPLITS), self.split, "split")
 
 
 def run(words: Sequence[str]) -> int:
@@ -56,12 +57,14 @@ def run(words: Sequence[str]) -> int:
 
 
 def _results(task: TaskDefinition, options: Any, experiment: Experiment) -> Iterator[Row]:
+    # Which part of other data is scored where none is named, their task knows: it opens them.
+    split = VALID if options.split is None and getattr(options, "data", None) is None else options.split
     if hasattr(options, "evaluate"):
-        yield from options.evaluate(experiment, options.run, options.split)
+        yield from options.evaluate(experiment, options.run, split)
         return
-    result = experiment.score(options.split).to_plain()
+    result = experiment.score(split).to_plain()
     first, *others = task.describe_result(result)
-    yield result, [f"{options.split}: {first}", *(f"  {line}" for line in others)]
+    yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]
 
 
 def _shown_progress(rows: Iterator[Row]) -> Iterator[Row]:

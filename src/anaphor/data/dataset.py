@@ -21,6 +21,8 @@ from anaphor.data.files import ADVICE_FOR_TEXT, File, StoredFile, decode_text, s
 from anaphor.errors import ConfigError, DataError, count_noun
 
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
+ALL = "all"
+"""All rows of data that have no splits of their own, as a split of them."""
 SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
 SOURCE, TARGET = PAIR_COLUMNS = ("source", "target")
 TEXT_COLUMNS = ("text",)
@@ -50,6 +52,8 @@ class Dataset(ABC):
     columns: tuple[str, ...] = TEXT_COLUMNS
     splits: tuple[str, ...] = SPLITS
     """Those of train, valid and test that it has."""
+    has_own_splits = True
+    """Whether they are its own. A file that has none is split by a rule, or read whole as the split `all`."""
     languages: tuple[str, ...] = ()
     """Language of each column of sentence pairs."""
     facts: Mapping[str, str] = {}
@@ -121,6 +125,8 @@ class Dataset(ABC):
 
     def check_split(self, split: str) -> str:
         """The standard name of a split, or an error that lists the splits."""
+        if split == ALL and not self.has_own_splits:
+            return ALL
         known = look_up(SPLIT_NAMES, split, "split")
         if known not in self.splits:
             raise DataError(f"{self.name} has no {known} split (it has: {', '.join(self.splits)})")
@@ -132,6 +138,11 @@ class Dataset(ABC):
             raise ConfigError(f"{self.name} has the columns {', '.join(self.columns)}: name one of them")
         stored = self.columns[::-1] if self._is_swapped else self.columns
         return 0 if column is None else look_up({name: index for index, name in enumerate(stored)}, column, "column")
+
+
+def default_split(dataset: Dataset) -> str:
+    """The part of other data than those of training that is scored where none is named."""
+    return VALID if dataset.has_own_splits else ALL
 
 
 class SplitFiles(Dataset):
@@ -171,8 +182,8 @@ class SplitFiles(Dataset):
 class OneFile(Dataset):
     """One text file for all splits: the first 90 % of its bytes are train, 5 % valid, 5 % test."""
 
-    def __init__(self, name: str, file: File) -> None:
-        self.name, self.file = name, file
+    def __init__(self, name: str, file: File, *, has_own_splits: bool = False) -> None:
+        self.name, self.file, self.has_own_splits = name, file, has_own_splits
 
     def read(self, split: str, column: str | None = None) -> bytes:
         self.column_index(column)
@@ -192,6 +203,8 @@ class OneFile(Dataset):
     def _bounds(self, raw: bytes, split: str) -> tuple[int, int]:
         if not raw.strip():
             raise DataError(f"{self.file} is empty")
+        if split == ALL:
+            return 0, len(raw)
         cuts = [0, *cut_points(raw, str(self.file)), len(raw)]
         index = SPLITS.index(split)
         return cuts[index], cuts[index + 1]
@@ -322,24 +335,31 @@ class Overlap:
     in_train: int
     """How many of them are also in train."""
 
+    def to_plain(self, unit: str, split: str = TEST) -> dict[str, Any]:
+        """As JSON. `unit` is what was counted, in the plural; a split in the place of test is named."""
+        other = {} if split == TEST else {"split": split}
+        return {"unit": unit, "test": self.total, "in_train": self.in_train, **other}
+
 
 LINE_SEPARATOR, EXAMPLE_SEPARATOR = rb"\n", rb"\n\s*\n"
 
 
-def count_overlap(dataset: Dataset, separator: bytes = LINE_SEPARATOR, *, trained_on: Dataset | None = None) -> Overlap:
+def count_overlap(
+    dataset: Dataset, separator: bytes = LINE_SEPARATOR, trained_on: Dataset | None = None, split: str = TEST
+) -> Overlap:
     """Lines (or examples, by the separator) of test that are also in train, of the same data set or of another one. It
-    reads the test split.
+    reads the test split, or the one that is given in its place.
 
     Bytes are compared, so it also works where they are not UTF-8.
     """
-    test = Counter(_parts(dataset.read(TEST), separator))
+    test = Counter(_parts(dataset.read(split), separator))
     shared = {part for part in _parts((trained_on or dataset).read(TRAIN), separator) if part in test}
     return Overlap(test.total(), sum(test[part] for part in shared))
 
 
-def count_row_overlap(dataset: Dataset, trained: Iterable[tuple[Any, ...]]) -> Overlap:
-    """Rows of test that are among those trained on. It reads the test split."""
-    test = Counter(dataset.rows(TEST).values)
+def count_row_overlap(dataset: Dataset, trained: Iterable[tuple[Any, ...]], split: str = TEST) -> Overlap:
+    """Rows of test that are among those trained on. It reads the test split, or the one that is given in its place."""
+    test = Counter(dataset.rows(split).values)
     return Overlap(test.total(), sum(test[row] for row in test.keys() & set(trained)))
 
 

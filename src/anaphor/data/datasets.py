@@ -94,7 +94,7 @@ WIKITEXT_2 = _on_disk(
 )
 TINYSHAKESPEARE = _on_disk(
     "tinyshakespeare",
-    lambda files: OneFile("tinyshakespeare", files["input.txt"]),
+    lambda files: OneFile("tinyshakespeare", files["input.txt"], has_own_splits=True),
     about="a megabyte of Shakespeare's plays, dialogues separated by blank lines (Karpathy 2015)",
     license="public domain",
 )

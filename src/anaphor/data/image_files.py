@@ -8,13 +8,14 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.data.dataset import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALID
+from anaphor.data.dataset import ALL, SPLIT_NAMES, SPLITS, TEST, TRAIN, VALID
 from anaphor.data.files import max_file_bytes, too_large
 from anaphor.data.images import Arrays, ImageDataset, check_bytes, check_labels, hold_out, resize_all, resize_square
 from anaphor.errors import AnaphorError, DataError, count_noun
@@ -141,10 +142,11 @@ class ImageFolder(ImageDataset):
         self.classes = tuple(by_class[TRAIN])
         if len(self.classes) < 2:
             raise DataError(f"{by_split.get(TRAIN, path)} has one class only, {self.classes[0]}: give at least two")
-        self.files = {split: self._labeled(split, by_class[split]) for split in by_class}
+        self.has_own_splits = bool(by_split)
+        self._given = {split: self._labeled(split, by_class[split]) for split in by_class}
         shares = {} if VALID in by_split else {VALID: VALID_PERCENT}
-        self._hold_out(shares if by_split else {**shares, TEST: TEST_PERCENT})
-        self.splits = tuple(split for split in SPLITS if split in self.files)
+        self._shares = shares if by_split else {**shares, TEST: TEST_PERCENT}
+        self.splits = tuple(split for split in SPLITS if split in (*self._given, *self._shares))
 
     def _labeled(self, split: str, by_class: Mapping[str, Sequence[Path]]) -> list[tuple[Path, int]]:
         unknown = [name for name in by_class if name not in self.classes]
@@ -152,16 +154,18 @@ class ImageFolder(ImageDataset):
             raise DataError(f"{self.path} has images of class {unknown[0]!r} in {split}, but none in train")
         return [(file, self.classes.index(name)) for name, files in by_class.items() for file in files]
 
-    def _hold_out(self, shares: Mapping[str, int]) -> None:
-        if not shares:
-            return
-        given = self.files[TRAIN]
+    @cached_property
+    def files(self) -> dict[str, list[tuple[Path, int]]]:
+        """Files and labels of each split. A few images cannot be split, but read whole."""
+        if not self._shares:
+            return self._given
+        given = self._given[TRAIN]
         labels = np.array([label for _, label in given])
-        for split, indices in hold_out(labels, self.classes, shares, str(self.path)).items():
-            self.files[split] = [given[index] for index in indices]
+        parts = hold_out(labels, self.classes, self._shares, str(self.path))
+        return {**self._given, **{split: [given[index] for index in part] for split, part in parts.items()}}
 
     def read_arrays(self, split: str) -> Arrays:
-        files = self.files[split]
+        files = self._given[TRAIN] if split == ALL else self.files[split]
         first = read_image(files[0][0], image_size=self.image_size)
         check_bytes(len(files), *first.shape)
         images = np.empty((len(files), *first.shape), np.uint8)
@@ -237,7 +241,7 @@ class ImageArchive(ImageDataset):
         shares = {} if VALID in keys else {VALID: VALID_PERCENT}
         if set(keys) == {TRAIN} and "train" not in keys[TRAIN][0].lower():
             shares[TEST] = TEST_PERCENT
-        self._indices = hold_out(self._label_arrays[TRAIN], self.classes, shares, str(path)) if shares else {}
+        self._shares, self.has_own_splits = shares, TEST not in shares
         self.splits = tuple(split for split in SPLITS if split in keys or split in shares)
 
     def read_arrays(self, split: str) -> Arrays:
@@ -246,9 +250,15 @@ class ImageArchive(ImageDataset):
         images = self._pixels(self._array(key), key)
         if len(images) != len(labels):
             raise DataError(f"{self.path} has {len(images):,} images in {key!r}, but {len(labels):,} labels")
-        if split in self._indices:
+        if split != ALL and split in self._indices:
             images, labels = images[self._indices[split]], labels[self._indices[split]]
         return Arrays(resize_all(images, self.image_size), labels)
+
+    @cached_property
+    def _indices(self) -> dict[str, NDArray[np.int64]]:
+        """Of the splits that are held out. A few images cannot be split, but read whole."""
+        labels = self._label_arrays[TRAIN]
+        return hold_out(labels, self.classes, self._shares, str(self.path)) if self._shares else {}
 
     def _keys(self) -> dict[str, tuple[str, str]]:
         """Names of the arrays with images and labels of each split; without splits all is train."""

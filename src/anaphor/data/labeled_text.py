@@ -244,7 +244,7 @@ class LabeledTexts(Dataset):
 
     def __init__(self, name: str, sources: Mapping[str, Source], *, alone: bool = False, split_seed: int = 0) -> None:
         """`alone`: train is everything there is, and test is held out as well."""
-        self.name, self.sources, self.split_seed = name, dict(sources), split_seed
+        self.name, self.sources, self.split_seed, self.has_own_splits = name, dict(sources), split_seed, not alone
         self.held_out = {split: PERCENT for split in ((VALID, TEST) if alone else (VALID,)) if split not in sources}
         self.splits = tuple(split for split in SPLITS if split in (*self.sources, *self.held_out))
         self._rows: dict[str, Rows] = {}
@@ -268,7 +268,7 @@ class LabeledTexts(Dataset):
         split = self.check_split(split)
         if split not in self._rows:
             is_part = split == TRAIN or split in self.held_out
-            examples = self._parts[split] if is_part else self.sources[split].read()
+            examples = self._parts[split] if is_part else self.sources.get(split, self.sources[TRAIN]).read()
             where = self.where(split)
             if not examples:
                 raise DataError(f"{where} holds no texts")

@@ -66,12 +66,12 @@ def describe_classes(metrics: Sequence[Metric], result: Mapping[str, Any]) -> li
 
 
 def describe_overlap(result: Mapping[str, Any]) -> list[str]:
-    """How much of test is in train, where that is known."""
+    """How much of test, or of what was scored in its place, is in train, where that is known."""
     if "overlap" not in result:
         return []
     overlap = result["overlap"]
     count = count_noun(overlap["test"], overlap["unit"].removesuffix("s"))
-    return [f"test/train overlap: {overlap['in_train']:,} of {count}"]
+    return [f"{overlap.get('split', 'test')}/train overlap: {overlap['in_train']:,} of {count}"]
 
 
 def describe_unknown_words(texts: Sequence[str], tokenizer: Tokenizer) -> list[str]:

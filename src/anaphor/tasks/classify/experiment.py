@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anaphor.data.corpus import build_sentence_tokenizer
-from anaphor.data.dataset import TEST, TRAIN, VALID, Dataset, Rows, count_row_overlap
+from anaphor.data.dataset import ALL, TEST, TRAIN, VALID, Dataset, Rows, count_row_overlap
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
 from anaphor.data.labeled_text import load_labeled
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
@@ -184,18 +184,17 @@ class ClassifyExperiment(Experiment):
         details: dict[str, Any] = {"texts": len(self.split(split))}
         scores = self.measure(split)
         details |= scores.details(self.classes)
-        if split == TEST:
-            details |= self.overlap()
+        if split in (TEST, ALL):
+            details |= self.overlap(split)
         return Result(scores.values, self.signature_facts(split), details, outputs=scores)
 
-    def overlap(self) -> dict[str, Any]:
+    def overlap(self, split: str = TEST) -> dict[str, Any]:
         """How many texts of test were trained on, as a detail of a result. Empty where those of training are gone."""
         try:
             trained_on = self._open_training_texts().rows(TRAIN).values[: self.spec.max_examples]
         except AnaphorError:
             return {}
-        found = count_row_overlap(self.source, trained_on)
-        return {"overlap": {"unit": "texts", "test": found.total, "in_train": found.in_train}}
+        return {"overlap": count_row_overlap(self.source, trained_on, split).to_plain("texts", split)}
 
     def use_data(self, data: str, text_column: str | None, label_column: str | None) -> None:
         """Score other data than those of training."""

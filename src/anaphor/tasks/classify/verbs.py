@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.data.dataset import default_split
 from anaphor.data.files import read_lines
 from anaphor.tasks import check_texts, describe_unknown_words, format_size, join_layers
 from anaphor.tasks.classify import BAG_OF_WORDS, describe
@@ -32,10 +33,11 @@ class EvaluateOptions:
     """Column of the labels in a file of --data (label if not given)."""
 
     def evaluate(
-        self, experiment: ClassifyExperiment, run: Path, split: str
+        self, experiment: ClassifyExperiment, run: Path, split: str | None
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
         if self.data is not None:
             experiment.use_data(self.data, self.text_column, self.label_column)
+        split = split or default_split(experiment.source)
         result = experiment.score(split).to_plain()
         first, *others = describe(result)
         yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]

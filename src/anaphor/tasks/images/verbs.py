@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from anaphor.data.dataset import default_split
 from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.images import describe
 from anaphor.training.spec import ModelRow
@@ -31,12 +32,13 @@ class EvaluateOptions:
     """Average the probabilities of each image and its mirror image (as in training if not given)."""
 
     def evaluate(
-        self, experiment: ImageExperiment, run: Path, split: str
+        self, experiment: ImageExperiment, run: Path, split: str | None
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
         if self.flips is not None:
             experiment.spec = replace(experiment.spec, flips=self.flips)
         if self.data is not None:
             experiment.use_data(self.data)
+        split = split or default_split(experiment.source)
         result = experiment.score(split).to_plain()
         first, *others = describe(result)
         yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]

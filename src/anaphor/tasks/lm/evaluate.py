@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.config import check_at_least_one, create_folder, look_up, writing_to
+from anaphor.data.dataset import ALL, TEST, default_split
 from anaphor.errors import ConfigError, count_noun
 from anaphor.tasks import align_columns, describe_overlap
 from anaphor.tasks.lm import PROTOCOLS, describe, describe_source_loss
@@ -35,7 +36,7 @@ class EvaluateOptions:
     """Options for language models. Adaptation has rows of its own, beside the plain score."""
 
     data: str | None = None
-    """Other text than that of training: a name, a folder or a file."""
+    """Other text than that of training: a name, a folder or a file, which is scored as a whole."""
     bptt: tuple[int, ...] = ()
     """Segment lengths; one row each (that of training if not given)."""
     carry: bool | None = None
@@ -71,7 +72,7 @@ class EvaluateOptions:
     pointer_eval_bias: tuple[float, ...] = ()
     """Constant added to the scores of the pointer; one row each."""
 
-    def validate(self, split: str) -> None:
+    def validate(self, split: str | None) -> None:
         """Refuse settings that do not fit together, before the run is loaded."""
         check_at_least_one(batch_size=1 if self.batch_size is None else self.batch_size)
         if any(length < 1 for length in self.bptt):
@@ -106,7 +107,7 @@ class EvaluateOptions:
         if len(self._pointers()) > 1 and (self.by_position or self.out is not None):
             raise ConfigError("--by-position and --out show one model: give one --pointer-eval-memory and one bias")
 
-    def evaluate(self, experiment: LanguageModelExperiment, run: Path, split: str) -> Iterator[Row]:
+    def evaluate(self, experiment: LanguageModelExperiment, run: Path, split: str | None) -> Iterator[Row]:
         """Rows as JSON, each with lines for people; then lines about all of them."""
         from anaphor.tasks.lm.adaptation import Cache, Dynamic
         from anaphor.tasks.lm.experiment import StreamExperiment
@@ -125,7 +126,8 @@ class EvaluateOptions:
             trained_on = experiment.batches(0)  # of the run's own text, whatever is scored
         if self.data is not None:
             experiment.use_data(self.data)
-        shared = experiment.overlap() if split == "test" else {}
+        split = split or default_split(experiment.source)
+        shared = experiment.overlap(split) if split in (TEST, ALL) else {}
         source = experiment.source_loss(split)
         if (self.pointer_eval_memory or self.pointer_eval_bias) and experiment.model.pointer is None:
             raise ConfigError(f"{run} has no pointer: it was trained without --pointer-memory")
@@ -220,7 +222,8 @@ class EvaluateOptions:
         rows = spec.eval_batch_size if self.batch_size is None else self.batch_size
         tokens = len(experiment.split(split).tokens)
         if complete and self.batch_size is not None and rows > tokens:  # else the signature would be wrong
-            raise ConfigError(f"batch_size={rows}: each row needs a token, and {split} has {tokens:,}")
+            where = experiment.source.where(split) if split == ALL else split
+            raise ConfigError(f"batch_size={rows}: each row needs a token, and {where} has {tokens:,}")
         return [Protocol(rows, length, carry, complete) for carry in carries for length in self.bptt or [spec.bptt]]
 
     def _padded_rows(

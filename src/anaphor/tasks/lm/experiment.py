@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anaphor.data.batches import Batch, PaddedBatches, Stream, batch_examples, batchify, epoch_offset, max_offset
 from anaphor.data.corpus import build_tokenizer, encode_split
-from anaphor.data.dataset import EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEXT_COLUMNS, Dataset, count_overlap
+from anaphor.data.dataset import ALL, EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEST, TEXT_COLUMNS, Dataset, count_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.data.files import split_examples
 from anaphor.data.grammar import GrammarDataset
@@ -100,9 +100,9 @@ class LanguageModelExperiment(Experiment):
     def score(self, split: str) -> LossResult:
         """Also the loss of the grammar itself, where the text was drawn from one, and the overlap of test and train."""
         result, loss = self.evaluate(split), self.source_loss(split)
-        source: dict[str, Any] = {} if loss is None else {"source_loss": loss}
-        overlap = self.overlap() if split == "test" else {}
-        return replace(result, details={**result.details, **source, **overlap})
+        found: dict[str, Any] = {} if loss is None else {"source_loss": loss}
+        found |= self.overlap(split) if split in (TEST, ALL) else {}
+        return replace(result, details={**result.details, **found})
 
     def source_loss(self, split: str) -> float | None:
         """Loss of the grammar that the text was drawn from, in nats per token of this tokenizer. None: the text is not
@@ -113,15 +113,15 @@ class LanguageModelExperiment(Experiment):
         total, _ = self.source.loss(self.source.text(split))
         return None if unknowns else total / tokens
 
-    def overlap(self) -> dict[str, Any]:
+    def overlap(self, split: str = TEST) -> dict[str, Any]:
         """How much of test is in train, as a detail of a result; empty for other data where train is gone."""
         try:
-            found = count_overlap(self.source, self.overlap_separator, trained_on=self._open_training_text())
+            found = count_overlap(self.source, self.overlap_separator, self._open_training_text(), split)
         except AnaphorError:
             if self._open_training_text is self._open_text:
                 raise
             return {}
-        return {"overlap": {"unit": self.overlap_unit, "test": found.total, "in_train": found.in_train}}
+        return {"overlap": found.to_plain(self.overlap_unit, split)}
 
     def fingerprint(self) -> dict[str, Any]:
         return {

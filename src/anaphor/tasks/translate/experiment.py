@@ -213,8 +213,7 @@ class TranslationExperiment(Experiment):
         train = self.split("train")
         # The pairs it was trained on, without those left out.
         found = count_row_overlap(self.source, [train.texts[index] for index in train.pairs.indices.tolist()])
-        overlap = {"unit": "pairs", "test": found.total, "in_train": found.in_train}
-        return replace(result, details={**result.details, "overlap": overlap})
+        return replace(result, details={**result.details, "overlap": found.to_plain("pairs")})
 
     def total(self, split: str) -> LossTotal:
         """Total loss of the targets of a split, their ends included."""
