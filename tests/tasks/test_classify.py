@@ -152,6 +152,27 @@ def test_texts_of_a_file_are_predicted_line_by_line(trained, tmp_path, capsys):
         assert "--file" in capsys.readouterr().err
 
 
+def test_empty_lines_of_a_file_stay_empty(trained, tmp_path, capsys):
+    out, _ = trained
+    command = ["predict", str(out), "--device", "cpu", "--file", str(tmp_path / "texts.txt")]
+    (tmp_path / "texts.txt").write_text("\na red house\n  \na blue house\n\n")
+    assert main(command) == 0
+    lines = capsys.readouterr().out.removesuffix("\n").split("\n")
+    assert [line.partition(" ")[0] for line in lines] == ["", "warm", "", "cold", ""]
+    assert main([*command, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["text"], row["label"]) for row in rows[:4]] == [
+        ("", None), ("a red house", "warm"), ("  ", None), ("a blue house", "cold"),
+    ]  # fmt: skip
+    assert rows[4] == {"text": "", "label": None, "probabilities": {}}
+    for text, printed in (("\n", "\n"), ("", "")):
+        (tmp_path / "texts.txt").write_text(text)
+        assert main(command) == 0
+        assert capsys.readouterr().out == printed
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
 def test_a_prediction_does_not_depend_on_the_other_texts(trained):
     run = load_run(trained[0], device="cpu")
     texts = ["a red house", "a " + "very " * 40 + "blue house", "gray"]

@@ -23,5 +23,6 @@ def run(words: Sequence[str]) -> int:
     own: Any = options
     rows, lines = own.predict(load_experiment(options), warn)
     text = json.dumps(finite(rows), allow_nan=False) if options.json else "\n".join(lines)
-    print(for_terminal(text, sys.stdout))
+    if options.json or lines:
+        print(for_terminal(text, sys.stdout))
     return 0

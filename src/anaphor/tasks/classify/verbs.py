@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,7 +50,7 @@ class PredictOptions:
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Texts to classify."""
     file: Path | None = None
-    """File with a text on each line; .gz is decompressed, - is standard input."""
+    """File with a text on each line; .gz is decompressed, - is standard input. Empty lines stay empty."""
 
     def __post_init__(self) -> None:
         check_texts(self.texts, self.file)
@@ -58,11 +58,20 @@ class PredictOptions:
     def predict(
         self, experiment: ClassifyExperiment, warn: Callable[[str], None]
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        texts = self.texts if self.file is None else read_lines(self.file)
-        rows = experiment.predict(texts)
+        experiment.require_classes()
+        lines = self.texts if self.file is None else read_lines(self.file)
+        # A line of the output for each of the file. An empty text among the arguments is refused.
+        texts = [line for line in lines if self.file is None or line.strip()]
+        found = iter(experiment.predict(texts) if texts else ())
+        empty: dict[str, Any] = {"label": None, "probabilities": {}}
+        rows = [next(found) if self.file is None or line.strip() else {"text": line, **empty} for line in lines]
         for line in describe_unknown_words(texts, experiment.tokenizer):
             warn(line)
-        return rows, [f"{row['label']} {row['probabilities'][row['label']]:.4f}  {row['text']}" for row in rows]
+        return rows, [_describe_prediction(row) for row in rows]
+
+
+def _describe_prediction(row: Mapping[str, Any]) -> str:
+    return f"{row['label']} {row['probabilities'][row['label']]:.4f}  {row['text']}" if row["probabilities"] else ""
 
 
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
