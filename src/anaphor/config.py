@@ -56,7 +56,8 @@ def look_up(table: Mapping[str, Value], name: str, what: str) -> Value:
     """The entry of that name, or an error that lists the known names."""
     if isinstance(name, str) and name in table:
         return table[name]
-    raise UnknownName(f"unknown {what} {name!r}{nearest(name, table)} (known: {', '.join(sorted(table))})", name)
+    known = f"(known: {', '.join(sorted(table))}{getattr(table, 'hint', '')})"
+    raise UnknownName(f"unknown {what} {name!r}{nearest(name, table)} {known}", name)
 
 
 def check_fields(kind: type, given: Iterable[str], where: str | None = None) -> None:
@@ -64,11 +65,9 @@ def check_fields(kind: type, given: Iterable[str], where: str | None = None) -> 
     fields = {field.name for field in dataclasses.fields(kind)}
     for name in given:
         if name not in fields:
-            hint = nearest(name, fields)
-            if not hint:
-                few = where is None or len(fields) <= LISTED
-                hint = f" (known: {', '.join(sorted(fields))})" if few else "; --help lists all of them"
-            raise ConfigError(f"{where or kind.__name__} has no field {name!r}{hint}")
+            few = where is None or len(fields) <= LISTED
+            others = f" (known: {', '.join(sorted(fields))})" if few else "; --help lists all of them"
+            raise ConfigError(f"{where or kind.__name__} has no field {name!r}{nearest(name, fields) or others}")
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}

@@ -45,6 +45,9 @@ _importing: ContextVar[list[tuple[str, str]] | None] = ContextVar("importing", d
 class Registry(Mapping[str, Any]):
     """Parts of one kind by name. Iterating gives the names; a value is imported when it is first looked up."""
 
+    hint = "; your own: with --import FILE"
+    """What an error adds to the known names."""
+
     def __init__(self, kind: str, builtin: Mapping[str, Any] | None = None) -> None:
         self.kind = kind
         self._entries: dict[str, Any] = dict(builtin or {})

@@ -104,6 +104,26 @@ def test_settings_of_its_run_say_which_file_to_import(flags, unknown, spec_file,
     assert main(["train", "lm", "--config", str(spec_file), *flags, *DRY, *line.split()[-2:]]) == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["train", "lm", "--mixers", "lstm", "decaying-lstm"], "unknown mixer 'decaying-lstm'"),
+        (["train", "lm", "--model", "my-lstm"], "unknown model 'my-lstm'; did you mean"),
+        (["train", "translate", "--encoder", "decaying"], "unknown mixer 'decaying'"),
+        (["train", "lm", "--optimizer", "my-sgd"], "unknown optimizer 'my-sgd'"),
+        (["train", "lm", "--data", "my-text"], "unknown data set 'my-text'"),
+        (["train", "my-task"], "unknown task 'my-task'"),
+        (["check-mixer", "decaying"], "unknown mixer 'decaying'"),
+    ],
+)
+def test_an_unknown_name_may_be_that_of_a_part_that_was_not_imported(words, what, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, *(DRY if words[0] == "train" else [])]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"anaphor: {what}")
+    assert line.endswith("; your own: with --import FILE)")
+
+
 def test_in_python_too(spec_file):
     with pytest.raises(ConfigError, match=r"names 'my-text', which is unknown: .* pass --import .*parts\.py"):
         anaphor.train("lm", config=spec_file, out=spec_file.parent / "run")
