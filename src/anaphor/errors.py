@@ -22,6 +22,12 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def describe_exception(error: BaseException, place: str) -> str:
+    """What a user's code raised, in one line; the place is where, or empty."""
+    where = f" in {place}" if place else ""
+    return f"{type(error).__name__}{where}: {' '.join(str(error).split())[:300]}"
+
+
 def keyword_of(flag: str) -> str:
     """'--eval-every' in Python is 'eval_every=…', and '--no-carry' is 'carry=False'."""
     name = flag.removeprefix("--").replace("-", "_")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import read_mapping, user_path
-from anaphor.errors import AnaphorError, ConfigError, UnknownName
+from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exception
 
 PLUGINS = "anaphor.plugins"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -274,12 +274,22 @@ def _execute(given: Path | str, path: Path) -> None:
     except AnaphorError as error:
         raise ConfigError(f"--import {given}: {error}") from None
     except Exception as error:  # noqa: BLE001 (a user's code may raise anything)
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = f" in line {frames[-1].lineno}" if frames else ""
-        message = " ".join(str(error).split())[:300]
-        raise ConfigError(f"--import {given}: {type(error).__name__}{line}: {message}") from None
+        lines = [line for file, line in _places(error) if file == str(path)]
+        place = f"line {lines[-1]}" if lines else ""
+        raise ConfigError(f"--import {given}: {describe_exception(error, place)}") from None
     finally:
         sys.dont_write_bytecode = before
+
+
+def describe_own_error(error: BaseException) -> str | None:
+    """What was raised inside an imported file, and where: the fault is the user's. None where it was not."""
+    own = [(file, line) for file, line in _places(error) if Path(file) in IMPORTED]
+    return describe_exception(error, f"line {own[-1][1]} of {own[-1][0]}") if own else None
+
+
+def _places(error: BaseException) -> list[tuple[str, int]]:
+    """File and line of each call that the error went through."""
+    return [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
 
 
 @contextmanager

@@ -147,3 +147,78 @@ def test_settings_of_a_run_of_ones_own_task_say_which_file_to_import(spec_file, 
     spec_file.write_text(spec_file.read_text().replace("task: lm", "task: my-task"))
     assert main(["train", "my-task", "--config", str(spec_file), *DRY]) == 2
     assert "names 'my-task', which is unknown" in capsys.readouterr().err
+
+
+BROKEN = Path(FILE).read_text().replace('"leaky"', '"broken"').replace("(hidden)\n\n\nreg", "(hidden) FAULT\n\n\nreg")
+LINE = next(number for number, line in enumerate(BROKEN.splitlines(), 1) if "FAULT" in line)
+
+
+def write_broken(path, fault):
+    path.write_text(BROKEN.replace(" FAULT", f" if {fault} else None"))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("x.view(3, 7)", "RuntimeError in line {} of {}: shape '[3, 7]' is invalid for input of size "),
+        ("[][1]", "IndexError in line {} of {}: list index out of range"),
+        ("open('nowhere')", "FileNotFoundError in line {} of {}: [Errno 2] No such file or directory: 'nowhere'"),
+    ],
+)
+def test_an_error_in_it_is_one_line_that_names_its_file_and_line(fault, message, text, tmp_path, capsys):
+    file = write_broken(tmp_path / "broken.py", fault)
+    words = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--steps", "3", "--no-test"]
+    words += ["--device", "cpu"]
+    assert main(["train", "lm", "--import", file, "--model", "broken", *words, "--out", str(tmp_path / "run")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1].startswith(f"anaphor: {message.format(LINE, file)}")
+    assert "Traceback" not in captured.err
+    assert main(["check-mixer", "broken", "--import", file]) == 0
+    assert f"BROKEN: {message.format(LINE, 'broken.py')}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("torch.stack(outputs, dim=1)", "must return outputs and a state, not Tensor"),
+        (
+            "(torch.stack(outputs[1:], dim=1), LeakyState(hidden))",
+            "returns outputs [2, 7, 8] for [2, 8, 8]: they must be",
+        ),
+    ],
+)
+def test_a_wrong_result_of_it_is_one_line(returned, message, text, tmp_path, capsys):
+    file = tmp_path / "broken.py"
+    file.write_text(re.sub("return torch.stack.*", f"return {returned}", BROKEN))
+    words = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--steps", "3", "--no-test"]
+    words += ["--import", str(file), "--model", "broken", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main(["train", "lm", *words]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"anaphor: mix of Leaky {message}")
+
+
+def test_in_a_study_its_error_is_the_reason_of_the_failure(text, tmp_path, capsys):
+    file = write_broken(tmp_path / "broken.py", "[][1]")
+    (tmp_path / "study.yaml").write_text(
+        "base: {data: text, width: 8, steps: 3, bptt: 8, batch_size: 2}\n"
+        "parameters: {model: {values: [broken]}}\nseeds: 1\ntest: none\n"
+    )
+    words = ["study", str(tmp_path / "study.yaml"), "--import", file, "--out", str(tmp_path / "out"), "--json"]
+    assert main(words) == 4
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert cell["reason"] == f"IndexError in line {LINE} of {file}: list index out of range"
+
+
+def test_in_python_its_error_is_its_own(text, tmp_path):
+    file = write_broken(tmp_path / "broken.py", "[][1]")
+    with pytest.raises(IndexError):
+        anaphor.train("lm", data="text", model="broken", imports=[file], steps=1, no_test=True, out="run")
+
+
+def test_an_error_of_ours_keeps_its_traceback(run, monkeypatch):
+    def fail(*arguments, **options):
+        raise IndexError("a bug of ours")
+
+    monkeypatch.setattr("anaphor.training.load.load_run", fail)
+    with pytest.raises(IndexError, match="a bug of ours"):
+        main(["evaluate", str(run), "--import", FILE, "--device", "cpu"])

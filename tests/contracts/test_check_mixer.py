@@ -180,10 +180,10 @@ ERRORS = {
     "a wrong output": (
         "y = sums[:, :1]",
         {},
-        r"mix returns outputs \[4, 1, 8\] for \[4, 20, 8\]: they must be \[4, 20, 8\]",
+        r"mix of Sum returns outputs \[4, 1, 8\] for \[4, 20, 8\]: they must be \[4, 20, 8\]",
     ),
     "no state": ("y = sums; return self.out(y), ()", {}, r"Sum needs a state of type State, but got \(\)"),
-    "no pair": ("y = sums; return 7", {}, "TypeError"),
+    "no pair": ("y = sums; return 7", {}, "mix of Sum must return outputs and a state, not int"),
     "no build": (SOUND, {"def build": "def make"}, "it cannot be built with width=8: NotImplementedError"),
     "a required option": (SOUND, {"(MixerSpec):": "(MixerSpec):\n    rate: float"}, "cannot be built"),
     "a bad constructor": (SOUND, {"nn.Linear(spec.width": "nn.Linear(spec.breadth"}, "no attribute 'breadth'"),

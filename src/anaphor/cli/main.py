@@ -20,6 +20,7 @@ from anaphor.cli.table import for_terminal
 from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.flags import value_of
+from anaphor.registry import describe_own_error
 
 VERBS = {
     "train": "train a model, keep the best checkpoint, evaluate it",
@@ -116,25 +117,36 @@ def forgiving_stderr() -> Iterator[None]:
 
 
 def run_command(words: list[str]) -> int:
-    """Our errors, and a GPU or a machine without memory, as one line and an exit code."""
+    """Our errors, those of a user's own parts, and a GPU or a machine without memory, as one line and an exit code."""
     try:
         refuse_broken(words)
         return dispatch(words)
     except AnaphorError as error:
         print_error(str(error))
         return error.exit_code
-    except (RuntimeError, MemoryError) as error:
-        if (line := describe_missing_memory(error)) is None:
-            raise
-        print_error(line)
-        return 1
     except KeyboardInterrupt as error:
         print_error(str(error) or "interrupted")
         return 130
+    except Exception as error:
+        if line := describe_missing_memory(error):
+            print_error(line)
+            return 1
+        line = None if is_unwritable(error) else describe_own_error(error)
+        if line is None:
+            raise
+        print_error(line)
+        return ConfigError.exit_code
 
 
-def describe_missing_memory(error: RuntimeError | MemoryError) -> str | None:
+def is_unwritable(error: Exception) -> bool:
+    """Whether the output cannot be written: its reader is gone, or the disk is full."""
+    return isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno in UNWRITABLE)
+
+
+def describe_missing_memory(error: Exception) -> str | None:
     """What to say where a GPU or this machine has no memory left; None for other errors."""
+    if not isinstance(error, RuntimeError | MemoryError):
+        return None
     size = re.search(r"(?:[Tt]ried|Unable) to allocate ([\d.]+ \w+)", str(error))
     detail = f" (tried to allocate {size[1]})" if size else ""
     if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error):

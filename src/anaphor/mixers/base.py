@@ -154,8 +154,18 @@ class Mixer(nn.Module):
         self._check(x, state, span)
         if x.numel() == 0:
             return x.new_zeros(*x.shape[:2], self.width_out), state
-        y, state = self.mix(x, state, span)
+        y, state = self._check_result(x, self.mix(x, state, span))
         return span.zero_padding(y), state
+
+    def _check_result(self, x: Tensor, result: Any) -> tuple[Tensor, Any]:
+        """Outputs and state, or an error: later a wrong result of a user's `mix` would look like a fault of ours."""
+        name = type(self).__name__
+        if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[0], Tensor):
+            raise ConfigError(f"mix of {name} must return outputs and a state, not {type(result).__name__}")
+        if result[0].shape != (expected := (*x.shape[:2], self.width_out)):
+            given, shape = list(x.shape), list(result[0].shape)
+            raise ConfigError(f"mix of {name} returns outputs {shape} for {given}: they must be {list(expected)}")
+        return result[0], result[1]
 
     def _check(self, x: Tensor, state: Any, span: Span) -> None:
         name = type(self).__name__

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from anaphor.errors import AnaphorError
+from anaphor.errors import AnaphorError, describe_exception
 from anaphor.mixers.base import Mixer, Span, detach, select_rows, tensors_of
 from anaphor.mixers.spec import mixer_spec, options_of
 
@@ -107,8 +107,8 @@ def _try(action: Callable[[], Value]) -> tuple[Value | None, str]:
         library = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
         frames = traceback.extract_tb(error.__traceback__)
         users = [frame for frame in frames if not frame.filename.startswith(library)]
-        place = f" in line {users[-1].lineno} of {Path(users[-1].filename).name}" if users else ""
-        return None, f"{type(error).__name__}{place}: {' '.join(str(error).split())[:300]}"
+        place = f"line {users[-1].lineno} of {Path(users[-1].filename).name}" if users else ""
+        return None, describe_exception(error, place)
 
 
 def run(
@@ -117,11 +117,8 @@ def run(
     """One call from the initial state, or from a state after `seen` tokens."""
     state = mixer.initial_state(x) if state is None else state
     seen = x.new_zeros(len(x), dtype=torch.long) if seen is None else seen
-    y, state = mixer(x, state, Span.after(seen, x.shape[1], lengths))
-    if y.shape != (*x.shape[:2], mixer.width_out):
-        expected = [*x.shape[:2], mixer.width_out]
-        raise PromiseBroken(f"mix returns outputs {list(y.shape)} for {list(x.shape)}: they must be {expected}")
-    return y, state
+    outputs: tuple[Tensor, Any] = mixer(x, state, Span.after(seen, x.shape[1], lengths))
+    return outputs
 
 
 def run_in_chunks(mixer: Mixer, x: Tensor, cuts: list[int]) -> Tensor:

@@ -19,7 +19,7 @@ from typing import Any
 
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
-from anaphor.registry import TASKS, import_file, resolve
+from anaphor.registry import TASKS, describe_own_error, import_file, resolve
 from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, read_json
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
@@ -44,6 +44,11 @@ def main(words: list[str]) -> int:
     except AnaphorError as error:
         print(error, file=sys.stderr)  # noqa: T201 (the last line of the output is the reason of a failure)
         return error.exit_code
+    except Exception as error:
+        if (line := describe_own_error(error)) is None:
+            raise
+        print(line, file=sys.stderr)  # noqa: T201 (as above)
+        return ConfigError.exit_code
 
 
 def wait_for_job() -> list[str]:
