@@ -393,6 +393,24 @@ def test_a_damaged_seal_is_told_in_one_line(file, engine, tmp_path, capsys):
     assert "seal.json is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", ['{"status": "fin', "[]", "{}", ""])
+def test_a_damaged_result_of_a_cell_of_a_sealed_study_is_named_and_what_to_do(content, file, engine, tmp_path, capsys):
+    first = told(capsys, file)
+    engine.jobs.clear()
+    damaged = min((tmp_path / "studies" / "gates-text" / "cells").glob("*/result.json"))
+    damaged.write_text(content)
+    line = refused(capsys, file)
+    place = damaged.relative_to(tmp_path)
+    assert line.endswith(f"{place} is damaged: delete it, and the same command trains this cell again\n")
+    assert main(["study", str(file), "--dry-run", "--device", "cpu"]) == 0  # which warns
+    assert str(place) in capsys.readouterr().err
+    assert engine.jobs == []
+    damaged.unlink()
+    code, report = told(capsys, file)
+    assert (code, report["best"]) == (0, first[1]["best"])
+    assert engine.jobs == [("train", damaged.parent.name)]
+
+
 def test_an_engine_that_is_not_known_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "bptt", "--engine", "rya", "--device", "cpu"]) == 2

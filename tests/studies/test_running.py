@@ -72,6 +72,18 @@ def test_one_more_seed_trains_only_what_is_new(tmp_path, text):
     assert len(engine.jobs) == 2
 
 
+@pytest.mark.parametrize("content", ['{"status": "fin', "[]", "{}", ""])
+def test_a_cell_whose_result_is_damaged_is_trained_again(content, tmp_path, text):
+    made = study(tmp_path, text, Here())
+    made.run()
+    values = [made.value(cell) for cell in made.cells]
+    (made.cells[0].folder / "result.json").write_text(content)
+    again = study(tmp_path, text, engine := Here())
+    again.run()
+    assert engine.jobs == [("train", made.cells[0].key)]
+    assert [again.value(cell) for cell in again.cells] == values
+
+
 def test_a_new_question_about_finished_runs_trains_nothing(tmp_path, text):
     made = study(tmp_path, text, Here())
     made.run()

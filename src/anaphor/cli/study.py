@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from anaphor.config import from_text, look_up, read_mapping
-from anaphor.errors import ConfigError, count_noun
+from anaphor.errors import AnaphorError, ConfigError, count_noun
 from anaphor.flags import parse
 from anaphor.registry import import_file
 from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
@@ -243,7 +243,7 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     if not options.force:
         try:
             validate_sealed(spec, folder, options.threads)
-        except ConfigError as error:  # nothing is written, so that a folder in the way is worth a warning only
+        except AnaphorError as error:  # nothing is written, so that a folder in the way is worth a warning only
             print(f"anaphor: {error}", file=sys.stderr)
     with make_engine(options, spec.base["device"]) as engine:
         slots = engine.slots

@@ -113,6 +113,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def is_damaged(result: Path) -> bool:
+    """Whether the result of a run is there but says nothing. Every result has a status."""
+    return result.exists() and "status" not in read_json(result)
+
+
 def make_cell(setting: Setting, seed: int, folder: Path, task: str, threads: int) -> Cell:
     """The folder's name is a digest of settings, data, initial weights, code, a user's own files, device, torch and
     threads."""

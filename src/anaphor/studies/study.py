@@ -23,7 +23,7 @@ import yaml
 
 from anaphor.config import finite, read_mapping
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.studies.cell import STATUS, STOP, TEST, Cell, make_cell, read_json
+from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell, read_json
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
@@ -316,7 +316,7 @@ def validate_data(settings: Iterable[Setting], task: str) -> None:
 
 
 def validate_sealed(spec: StudySpec, folder: Path, threads: int) -> None:
-    """Raise if a sealed study would select among other cells now, before one of them is trained."""
+    """Raise if a sealed study would select among other cells or values now, before a cell is trained."""
     if spec.test == "none" or not (folder / SEAL).is_file():
         return
     sealed = read_seal(folder)
@@ -328,6 +328,9 @@ def validate_sealed(spec: StudySpec, folder: Path, threads: int) -> None:
         same = {cell.key for cell in cells} == set(sealed["cells"])
     if not same or sealed["metric"] != spec.metric:
         raise changed_error(folder)
+    for result in (RunFolder(folder / "cells" / key).result for key in sealed["cells"]):
+        if is_damaged(result):
+            raise DataError(f"{result} is damaged: delete it, and the same command trains this cell again")
     failed = [key for key in sealed["cells"] if read_json(folder / "cells" / key / STATUS).get("status") == "failed"]
     if failed:  # they would be trained again, and might change the selection
         count = count_noun(len(failed), "failed cell")

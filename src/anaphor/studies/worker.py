@@ -20,7 +20,7 @@ from typing import Any
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.registry import TASKS, describe_own_error, import_file, resolve
-from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, read_json
+from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, is_damaged, read_json
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
 
@@ -86,6 +86,8 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     spec = TASKS[job["task"]].spec(**job["spec"])
     run_folder = RunFolder(folder)
     wait_for_lock(run_folder)
+    if is_damaged(run_folder.result):
+        run_folder.result.unlink()  # a run with such a file is not resumed
     if read_json(run_folder.result).get("status") != "finished":  # missing, interrupted or damaged
         _, code = execute(
             spec, folder, resume=run_folder.exists, threads=job["threads"], test=False, save_minutes=SAVE_MINUTES,
