@@ -31,6 +31,7 @@ MIN_CAPTURED = 256  # batches of a text: a capture takes as long as about a hund
 # A step of generation on a CPU with at most so many multiplications runs on one thread: its operations are so short
 # that waking the other threads for each takes longer than the work they take over.
 MAX_PRODUCTS_ON_ONE_THREAD = 2**24
+TOKENS_AT_ONCE = 4096
 QUOTED = 40  # characters of a text that an error message repeats
 
 
@@ -124,34 +125,57 @@ def losses_by_batch(
     The model is in evaluation mode while a batch is computed, and as it was while the caller has the losses.
     `cuda_graph` replays a batch as a CUDA graph where the model is on a GPU and nothing watches it.
     """
-    can_capture = cuda_graph and len(batches) >= MIN_CAPTURED and model.device.type == "cuda" and not has_hooks(model)
-    return score_batches(model, batches, carry, CUDAGraphs() if can_capture else None)
+    on_gpu = model.device.type == "cuda" and not has_hooks(model)
+    # Batches without a carried state need not wait for each other, and a GPU computes many rows as fast as few.
+    tokens = TOKENS_AT_ONCE if on_gpu and not carry else 1
+    can_capture = cuda_graph and len(batches) >= MIN_CAPTURED and on_gpu and carry
+    return score_batches(model, batches, carry, CUDAGraphs() if can_capture else None, tokens)
 
 
 def score_batches(
-    model: LanguageModel, batches: Sequence[Batch], carry: bool, graphs: CUDAGraphs | None
+    model: LanguageModel, batches: Sequence[Batch], carry: bool, graphs: CUDAGraphs | None, tokens: int = 1
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """`losses_by_batch` with the graphs that capture its batches, or without."""
+    """`losses_by_batch` with the graphs that capture its batches, or without; batches of about so many tokens are
+    computed at once."""
     run = partial(_compute_losses, model)
-    state = None
-    for number, batch in enumerate(batches, 1):
-        state = state if carry and not batch.restarts else None
+    state, number = None, 0
+    for group in _group_batches(batches, tokens):
+        state = state if carry and not group[0].restarts else None
         with eval_mode(model), torch.inference_mode():
             # Lengths are read on the host, which a graph cannot do; only the last batch of a stream has them.
-            if graphs is None or batch.lengths is not None:
-                losses, state = run([batch], state)
+            if graphs is None or group[0].lengths is not None:
+                losses, state = run(group, state)
             else:
-                losses, state = graphs.call(run, [batch], state)
+                losses, state = graphs.call(run, group, state)
                 losses = losses.clone()  # the next replay writes over it
-        report_progress("scoring", number, len(batches))
-        yield batch, losses
+        for batch, its_losses in zip(group, losses.split([len(batch.targets) for batch in group]), strict=True):
+            number += 1
+            report_progress("scoring", number, len(batches))
+            yield batch, its_losses
+
+
+def _group_batches(batches: Iterable[Batch], tokens: int) -> Iterator[list[Batch]]:
+    """Consecutive batches of equal shape without padding, together, up to so many tokens; each other batch alone."""
+    group: list[Batch] = []
+    for batch in batches:
+        is_like = (
+            bool(group) and batch.lengths is group[0].lengths is None and batch.targets.shape == group[0].targets.shape
+        )
+        if group and not (is_like and (len(group) + 1) * batch.targets.numel() <= tokens):
+            yield group
+            group = []
+        group.append(batch)
+    if group:
+        yield group
 
 
 def _compute_losses(
     model: LanguageModel, group: Sequence[Batch], state: ModelState | None
 ) -> tuple[Tensor, ModelState | None]:
-    """The losses of the one batch of a group, and the state after it. Reads nothing on the host."""
-    (batch,) = group
+    """The losses of all rows of a group, and the state after them. Reads nothing on the host."""
+    batch = group[0]
+    if len(group) > 1:
+        batch = Batch(torch.cat([one.input_ids for one in group]), torch.cat([one.targets for one in group]))
     losses = []
     for chunk in split_batch(batch) if _can_split(model, batch) else [batch]:
         x, state = model.features(chunk.input_ids, state, chunk.lengths)

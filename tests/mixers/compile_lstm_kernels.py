@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from anaphor.mixers.kernels import lstm
+from anaphor.mixers.kernels import lstm, shared_lstm
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SIZES = {"WIDTH": lstm.WIDE, "TERMS": lstm.WIDE, "ROWS": 32, "UNITS": lstm.UNITS}
@@ -19,6 +19,8 @@ MORE_ROWS = {**FEW_ROWS, "UNITS": lstm.UNITS}
 NUMBERS = ("step", "first", "count", "rows", "steps")
 SINGLE = ("cells", "grad_cell")  # single precision always
 
+
+SHARED = {"WIDTH": lstm.MAX_WIDTH, "ROWS": 32, "UNITS": 2 * shared_lstm.UNITS, "BLOCKS": 2}
 
 FORWARD, STEP = {"launch_cooperative_grid": True}, {"launch_pdl": True}
 BOTH = ("fp32", "bf16")
@@ -30,11 +32,15 @@ VARIANTS = {  # kernel, sizes, how it is launched, and in which types
     "wide step backward": (lstm._backward, FEW_ROWS, {"num_warps": 2, **STEP}, BOTH),
     "wide forward of more rows": (lstm._forward, MORE_ROWS, {"num_warps": 8, **FORWARD}, BOTH[1:]),
     "wide step backward of more rows": (lstm._backward, MORE_ROWS, {"num_warps": 2, **STEP}, BOTH[1:]),
+    "shared forward": (shared_lstm._forward, {**SHARED, "CHUNK": 64}, {"num_warps": 8}, BOTH),
+    "shared backward": (shared_lstm._backward, {**SHARED, "CHUNK": 128}, {"num_warps": 8}, BOTH),
+    "shared scores": (shared_lstm._forward, {**SHARED, "CHUNK": 64, "PRECISION": "tf32x3"}, {"num_warps": 8}, BOTH),
 }
 
 
 def needed(kernel, sizes, options, dtype):
-    constants = {**sizes, "PRECISION": "tf32", "EARLY": "launch_pdl" in options}
+    constants = {"PRECISION": "tf32", "EARLY": "launch_pdl" in options, **sizes}
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     known = {**dict.fromkeys(NUMBERS, "i32"), **dict.fromkeys(SINGLE, "*fp32"), "counters": "*i32"}
     kinds = {name: known.get(name, f"*{dtype}") for name in kernel.arg_names} | dict.fromkeys(constants, "constexpr")
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}

@@ -13,7 +13,7 @@ from anaphor.cli.main import main
 from anaphor.data.batches import IGNORE_INDEX, Batch
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
-from anaphor.evaluation import losses_by_batch, split_batch
+from anaphor.evaluation import losses_by_batch, score_batches, split_batch
 from anaphor.metrics.result import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
@@ -56,6 +56,7 @@ class ByPlace(nn.Module):
     """On a text of zeros the loss of the token after `seen` others is `losses[seen]`, whatever they were."""
 
     causal, limit, state_grows, pointer = True, None, False, None
+    device = torch.device("cpu")
 
     def __init__(self, losses):
         super().__init__()
@@ -226,6 +227,27 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
         assert len(widths) > len(batches)
         for (_, expected), (_, losses) in zip(whole, apart, strict=True):
             torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_segments_that_are_computed_at_once_have_the_losses_of_each_alone(complete, monkeypatch):
+    model = model_of("transformer", heads=2)
+    batches = Protocol(4, 3, False, complete).batches(tokens_of(), 0)
+    rows, features = [], model.features
+
+    def watched(ids, state=None, lengths=None):
+        rows.append(len(ids))
+        return features(ids, state, lengths)
+
+    monkeypatch.setattr(model, "features", watched)
+    alone = list(score_batches(model, batches, False, None))
+    assert set(rows) == {4}
+    rows.clear()
+    together = list(score_batches(model, batches, False, None, tokens=3 * 4 * 3 + 1))
+    assert max(rows) == 12  # three segments, all that fit into so many tokens
+    for (batch, losses), (expected_batch, expected) in zip(together, alone, strict=True):
+        assert torch.equal(batch.targets, expected_batch.targets)
+        torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-10)
 
 
 def test_what_sees_later_tokens_is_never_read_in_pieces(monkeypatch):

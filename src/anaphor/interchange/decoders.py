@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from anaphor.errors import DataError
 from anaphor.interchange.folder import Config, PretrainedFolder
-from anaphor.interchange.kind import ACTIVATIONS, Kind, block_shape, stack_misfit, their_activation
-from anaphor.interchange.mapping import Link, link
+from anaphor.interchange.kind import ACTIVATIONS, Kind, Link, block_shape, link, stack_misfit, their_activation
 from anaphor.models.language_model import LanguageModel
 from anaphor.models.spec import LanguageModelSpec
 

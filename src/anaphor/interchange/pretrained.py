@@ -20,8 +20,7 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.interchange.decoders import GPT2, GPTNeoX
 from anaphor.interchange.encoders import Bert, DistilBert, MPNet, Roberta
 from anaphor.interchange.folder import TOKENIZER, Config, PretrainedFolder, write_folder
-from anaphor.interchange.kind import Kind
-from anaphor.interchange.mapping import collect, scatter
+from anaphor.interchange.kind import Kind, collect, scatter
 from anaphor.interchange.vision import ViT
 
 KINDS: dict[str, Kind] = {

@@ -9,8 +9,16 @@ from torch import nn
 
 from anaphor.errors import DataError
 from anaphor.interchange.folder import Config, PretrainedFolder
-from anaphor.interchange.kind import ACTIVATIONS, Kind, block_shape, label_config, stack_misfit, their_activation
-from anaphor.interchange.mapping import Link, link
+from anaphor.interchange.kind import (
+    ACTIVATIONS,
+    Kind,
+    Link,
+    block_shape,
+    label_config,
+    link,
+    stack_misfit,
+    their_activation,
+)
 from anaphor.models.image_model import ImageClassifier
 from anaphor.models.image_spec import ImageModelSpec
 

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from anaphor.config import look_up
 from anaphor.mixers.base import Mixer, Span
-from anaphor.mixers.kernels import load_kernels
+from anaphor.mixers.kernels import count_processes, load_kernels
 from anaphor.mixers.layers import linear
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, required
 from anaphor.taps import Tap
@@ -317,8 +317,8 @@ class LSTM(Recurrent):
         return (h, c), (i, f, g, o)
 
     def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        kernels = _lstm_kernels(x.device) if x.is_cuda and self.training else None
-        if kernels is None or not kernels.is_faster(x, self.width_out):
+        kernels = _lstm_kernels(x.device) if x.is_cuda and (self.training or count_processes() > 1) else None
+        if kernels is None or not kernels.is_faster(x, self.width_out, self.training):
             return super()._run(x, before, weights)
         w_ih, w_hh, b_ih, b_hh = weights
         gate_inputs = linear(x, w_ih, b_ih + b_hh, self.training)

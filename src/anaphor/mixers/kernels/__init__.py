@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 import warnings
@@ -14,8 +15,15 @@ import torch
 
 from anaphor.errors import KernelWarning
 
+PROCESSES_PER_GPU = "ANAPHOR_PROCESSES_PER_GPU"
+"""Environment variable: how many processes share each GPU at the same time."""
 FAILURES: list[str] = []
 """Why kernels failed in use. After that none is used in this process."""
+
+
+def count_processes() -> int:
+    """That share this process's GPU at the same time, itself included; 1 where nobody says so."""
+    return int(os.environ.get(PROCESSES_PER_GPU, 1))
 
 
 @cache

@@ -4,7 +4,8 @@ cuDNN launches a matrix product and a kernel for the gates of each step, and a t
 waits for the one before, and in a small layer that latency dominates. Here the forward pass is one persistent kernel:
 its programs keep their part of the recurrent weights, compute all steps, and wait for each other at a barrier between
 two steps. Backward, and where not all programs can run at once, each step is a kernel of its own that loads its weights
-while the step before still runs. Tests compare both with torch's LSTM.
+while the step before still runs. Where processes share the GPU, `shared_lstm` has other kernels. Tests compare all with
+torch's LSTM.
 
 Triton comes with torch where there is a GPU: import this module only where that is known.
 """
@@ -21,6 +22,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anaphor.mixers.kernels import shared_lstm
+from anaphor.mixers.kernels.shared_lstm import arrive, load_gates, store_gates, tanh, wait
+
 UNITS = 16
 """Hidden units per program, with all four gates."""
 MAX_WIDTH = 512
@@ -35,13 +39,15 @@ MIN_WIDTH = {torch.float32: 128, torch.bfloat16: 1}
 """Below, cuDNN runs a whole layer of single precision in one kernel."""
 
 
-def is_faster(x: Tensor, width: int) -> bool:
+def is_faster(x: Tensor, width: int, training: bool) -> bool:
     """Whether these kernels are faster than cuDNN for inputs [B, T, ...] and a layer of that width."""
     rows, steps = x.shape[:2]
     if x.dtype not in MIN_WIDTH or not MIN_WIDTH[x.dtype] <= width <= MAX_WIDTH:
         return False
-    if x.dtype == torch.float32 and _precision() != "tf32":
-        return False  # without tensor cores they need more registers than there are
+    # Without tensor cores these kernels need more registers than there are, but not those of a shared GPU.
+    is_exact = x.dtype == torch.float32 and _precision() != "tf32"
+    if (is_exact or not training) and shared_lstm.layout(width, rows, x.device, _precision()) is None:
+        return False
     max_rows = MAX_ROWS if width <= WIDE else MAX_WIDE_ROWS[x.dtype]
     return rows <= max_rows and 0 < rows * steps * 4 * width < 2**31  # offsets are 32 bits
 
@@ -96,6 +102,10 @@ class _Recurrence(torch.autograd.Function):
 def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
     """One kernel for all steps where all its programs can run at once, else one for each step."""
     weight, (rows, steps) = tensors[1], sizes
+    shared = shared_lstm.layout(weight.shape[1], rows, weight.device, _precision())
+    if shared is not None:
+        shared_lstm.launch_forward(shared, sizes, tensors)
+        return
     grid, options = _layout(weight, rows)
     options["num_warps"] = options["UNITS"] // 2  # the fastest of those tried for all steps at once
     counters = torch.zeros(grid[1], device=weight.device, dtype=torch.int32)
@@ -111,7 +121,8 @@ def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None
 
 def _can_run_together(grid: tuple[int, int], device: torch.device) -> bool:
     """Whether all programs can run at once, for sure. Triton's interpreter runs one after the other, so that there the
-    same rows must have a single one. Processes that share a GPU by MPS compete for it: no program waits there."""
+    same rows must have a single one. Processes that share a GPU by MPS compete for it, and nobody said how many: no
+    program waits there."""
     if device.type == "cpu":
         return grid[0] == 1
     if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
@@ -120,8 +131,12 @@ def _can_run_together(grid: tuple[int, int], device: torch.device) -> bool:
 
 
 def _launch_backward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    """One kernel for each step: here all steps in one were slower."""
+    """One kernel for each step: all steps in one were slower, but where processes share a GPU."""
     weight, (rows, steps) = tensors[1], sizes
+    shared = shared_lstm.layout(weight.shape[1], rows, weight.device, _precision())
+    if shared is not None:
+        shared_lstm.launch_backward(shared, sizes, tensors)
+        return
     grid, options = _layout(weight, rows)
     options["num_warps"] = options["ROWS"] // 8  # the fastest of those tried
     with torch.cuda.device_of(weight):
@@ -195,15 +210,15 @@ def _forward(
         cell = f * cell + i * g
         tl.store(hiddens + before + WIDTH + unit, o * tanh(cell), mask)
         done += 1
-        _arrive(counters, done < count)
+        arrive(counters, done < count)
         # What the others need not wait for.
         tl.store(cells + before + WIDTH + unit, cell, mask)
-        _store_gates(gates + here + unit, WIDTH, mask, i, f, g, o)
+        store_gates(gates + here + unit, WIDTH, mask, i, f, g, o)
         here += 4 * WIDTH
         before += WIDTH
         next_mask = (row < rows) & is_unit & (done < count)
         inputs = tl.load(gate_inputs + here + gate_unit, next_mask, 0.0).to(tl.float32)
-        _wait(counters, done, done < count)
+        wait(counters, done, done < count)
 
 
 @triton.jit(do_not_specialize=["step", "rows", "steps"])
@@ -228,9 +243,9 @@ def _backward(
         tl.extra.cuda.gdc_launch_dependents()
     row, unit, term, mask = _block_indices(rows, WIDTH, TERMS, ROWS, UNITS)
     columns, weight_mask = weight + term[:, None] * WIDTH + unit, (unit < WIDTH) & (term[:, None] < WIDTH)
-    w_i, w_f, w_g, w_o = _load_gates(columns, WIDTH * WIDTH, weight_mask)
+    w_i, w_f, w_g, w_o = load_gates(columns, WIDTH * WIDTH, weight_mask)
     here = (row * steps + step) * 4 * WIDTH + unit
-    i, f, g, o = _load_gates(gates + here, WIDTH, mask)
+    i, f, g, o = load_gates(gates + here, WIDTH, mask)
     i, f, g, o = i.to(tl.float32), f.to(tl.float32), g.to(tl.float32), o.to(tl.float32)
     after = (row * (steps + 1) + step + 1) * WIDTH + unit
     tanh_c, cell = tanh(tl.load(cells + after, mask, 0.0)), tl.load(cells + after - WIDTH, mask, 0.0)
@@ -241,7 +256,7 @@ def _backward(
     # Gradient of the gates of the following step; the last step has none.
     following = grad_gates + (row * steps + step + 1) * 4 * WIDTH + term[None, :]
     following_mask = (row < rows) & (term[None, :] < WIDTH) & (step + 1 < steps)
-    grad_i, grad_f, grad_g, grad_o = _load_gates(following, WIDTH, following_mask)
+    grad_i, grad_f, grad_g, grad_o = load_gates(following, WIDTH, following_mask)
     # Separate sums: none waits for another.
     grad_h = tl.dot(grad_i, w_i, grad_h, input_precision=PRECISION)
     grad_h_f = tl.dot(grad_f, w_f, input_precision=PRECISION)
@@ -251,25 +266,8 @@ def _backward(
     grad_c += grad_h * o * (1 - tanh_c * tanh_c)
     grad_i, grad_f = grad_c * g * i * (1 - i), grad_c * cell * f * (1 - f)
     grad_g, grad_o = grad_c * i * (1 - g * g), grad_h * tanh_c * o * (1 - o)
-    _store_gates(grad_gates + here, WIDTH, mask, grad_i, grad_f, grad_g, grad_o)
+    store_gates(grad_gates + here, WIDTH, mask, grad_i, grad_f, grad_g, grad_o)
     tl.store(grad_cell + row * WIDTH + unit, grad_c * f, mask)
-
-
-@triton.jit
-def _arrive(counters, is_needed):
-    """What this program wrote can be read by the others of the same rows."""
-    if is_needed & (tl.num_programs(0) > 1):
-        tl.debug_barrier()  # one thread counts, after what all threads have stored
-        tl.atomic_add(counters + tl.program_id(1), 1, sem="release", scope="gpu")
-
-
-@triton.jit
-def _wait(counters, times, is_needed):
-    """All programs of the same rows have arrived so many times."""
-    if is_needed & (tl.num_programs(0) > 1):
-        while tl.atomic_add(counters + tl.program_id(1), 0, sem="acquire", scope="gpu") < times * tl.num_programs(0):
-            pass
-        tl.debug_barrier()
 
 
 @triton.jit
@@ -278,24 +276,3 @@ def _block_indices(rows, WIDTH: tl.constexpr, TERMS: tl.constexpr, ROWS: tl.cons
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
     unit = (tl.program_id(0) * UNITS + tl.arange(0, UNITS))[None, :]
     return row, unit, tl.arange(0, TERMS), (row < rows) & (unit < WIDTH)
-
-
-@triton.jit
-def _load_gates(first, stride, mask):
-    """One block for each gate; zero outside the mask."""
-    i, f = tl.load(first, mask, 0.0), tl.load(first + stride, mask, 0.0)
-    return i, f, tl.load(first + 2 * stride, mask, 0.0), tl.load(first + 3 * stride, mask, 0.0)
-
-
-@triton.jit
-def _store_gates(first, stride, mask, i, f, g, o):
-    tl.store(first, i, mask)
-    tl.store(first + stride, f, mask)
-    tl.store(first + 2 * stride, g, mask)
-    tl.store(first + 3 * stride, o, mask)
-
-
-@triton.jit
-def tanh(x):
-    # Near zero the difference loses its digits; there two terms of the series are exact.
-    return tl.where(tl.abs(x) < 0.03, x - x * x * x / 3, 2 * tl.sigmoid(2 * x) - 1)

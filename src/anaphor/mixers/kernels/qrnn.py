@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anaphor.mixers.kernels.lstm import tanh
+from anaphor.mixers.kernels.shared_lstm import tanh
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CHANNELS = 64
