@@ -16,7 +16,7 @@ from anaphor.evaluation import progress_listener
 from anaphor.registry import TASKS, import_file, suggest_imports
 from anaphor.training.load import Run, checks_arguments, load_run
 from anaphor.training.run import SAVE_MINUTES, execute
-from anaphor.training.run_folder import RunFolder, locate_data
+from anaphor.training.run_folder import RunFolder, locate_paths
 from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 from anaphor.training.trainer import Callback, NullCallback
 
@@ -53,8 +53,8 @@ def train(
         check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
         _check_callback(callback)
         spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
-        if config is not None and not resume and "data" not in settings:
-            spec = locate_data(spec, Path(config))
+        if config is not None and not resume:
+            spec = locate_paths(spec, Path(config), settings)
         folder = unused_folder(spec.model) if out is None else Path(out)
         if callback is None and progress:
             bar = stack.enter_context(Bar("training", definition))

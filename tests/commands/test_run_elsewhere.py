@@ -213,3 +213,59 @@ def test_data_with_a_name_are_not_looked_for_in_a_folder_of_that_name(project):
     assert absolute_path("grammar") is None
     assert absolute_path("./grammar") == str(project / "grammar")
     assert resolve_data_path("grammar", None) == "grammar"
+
+
+FIRST = [*override(LANGUAGE, "--model", "transformer"), "--heads", "2"]
+TUNED = ["train", "lm", "--data", "d", "--init", "first", "--bptt", "5", "--batch-size", "2", "--steps", "4"]
+TUNED += ["--device", "cpu", "--no-test", "--json"]
+
+
+def test_the_spec_of_a_run_finds_its_initial_weights_from_another_folder(project, elsewhere, capsys):
+    assert main([*FIRST, "--out", "first"]) == 0
+    assert main([*TUNED, "--out", "run"]) == 0
+    result = json.loads((project / "run" / "result.json").read_text())
+    elsewhere()
+    config = project / "run" / "spec.yaml"
+    for words in (["--out", "same"], ["--dry-run"], ["--dry-run", "--data", project / "d"]):
+        assert call(capsys, "train", "lm", "--config", config, "--no-test", *words)[0] == 0
+    assert RunFolder(Path("same")).read_settings()["init"] == str(project / "first")
+    again = anaphor.train("lm", config=config, out="again", no_test=True, progress=False)
+    assert again.result["valid"] == result["valid"]
+    code, line, _ = call(capsys, "train", "lm", "--config", config, "--no-test", "--dry-run", "--init", "second")
+    assert (code, line) == (2, "init=second: there is no such folder")
+
+
+def test_a_run_without_a_checkpoint_finds_its_initial_weights_from_another_folder(project, elsewhere, capsys):
+    assert main([*FIRST, "--out", "first"]) == 0
+    for out in ("whole", "run"):
+        assert main([*TUNED, "--out", out]) == 0
+    shutil.rmtree("run/checkpoints")
+    Path("run/result.json").unlink()
+    elsewhere()
+    words = ["train", "lm", "--resume", "--out", project / "run", "--no-test"]
+    assert call(capsys, *words, "--dry-run")[0] == 0
+    assert call(capsys, *words)[0] == 0
+    whole, resumed = (json.loads((project / out / "result.json").read_text()) for out in ("whole", "run"))
+    assert resumed["valid"] == whole["valid"]
+    environments = [RunFolder(project / out).read_environment() for out in ("whole", "run")]
+    assert [environment["init_path"] for environment in environments] == [str(project / "first")] * 2
+    assert RunFolder(project / "run").read_settings()["init"] == "first"
+
+
+def test_initial_weights_found_from_the_current_folder_come_first(project, elsewhere, capsys):
+    assert main([*FIRST, "--out", "first"]) == 0
+    assert main([*TUNED, "--out", "run"]) == 0
+    elsewhere()
+    Path("first").mkdir()
+    code, line, _ = call(capsys, "train", "lm", "--config", project / "run" / "spec.yaml", "--no-test", "--dry-run")
+    assert code == 2
+    assert line.startswith("init=first: there is no run in this folder")
+
+
+def test_initial_weights_that_are_gone_are_named(project, elsewhere, capsys):
+    assert main([*FIRST, "--out", "first"]) == 0
+    assert main([*TUNED, "--out", "run"]) == 0
+    (project / "first").rename(project / "other")
+    elsewhere()
+    code, line, _ = call(capsys, "train", "lm", "--config", project / "run" / "spec.yaml", "--no-test", "--dry-run")
+    assert (code, line) == (2, f"init=first: there is no such folder, and no {project / 'first'}")

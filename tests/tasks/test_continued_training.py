@@ -14,6 +14,7 @@ from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import build_experiment
 from anaphor.training import checkpoint
 from anaphor.training.run import execute
+from anaphor.training.run_folder import RunFolder
 
 SMALL = {"data": "grammar", "device": "cpu", "dtype": "float32"}
 
@@ -81,6 +82,7 @@ def test_a_run_is_resumed_to_the_same_bits_where_its_initial_weights_are_gone(se
     assert main([*words, "--dry-run"]) == 0
     assert main([*words, "--threads", str(torch.get_num_threads())]) == 0
     assert load_run("../run", device="cpu").spec.init == "first"
+    assert RunFolder(Path("../run")).read_environment()["init_path"] == str(Path("../first").resolve())
     one, other = (checkpoint.newest(Path("..", name, "checkpoints"))[0] for name in ("whole", "run"))
     assert one.step == other.step == 4
     for part in one.parts.keys() - {"random"}:

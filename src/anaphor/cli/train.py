@@ -20,7 +20,7 @@ from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import flags_of, parse, value_of
 from anaphor.registry import TASKS, ImportedFile, import_file, suggest_imports
-from anaphor.training.run_folder import RunFolder, locate_data
+from anaphor.training.run_folder import RunFolder, locate_paths
 from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 
 
@@ -102,8 +102,8 @@ def train(words: Sequence[str], imports: list[ImportedFile], start: float) -> in
     task: TaskDefinition = look_up(TASKS, words[0], "task")
     options = read(task, words[1:])
     spec = task.spec(**{field.name: getattr(options, field.name) for field in dataclasses.fields(task.spec)})
-    if options.config is not None and not options.resume and "data" not in given_flags(words):
-        spec = locate_data(spec, options.config)
+    if options.config is not None and not options.resume:
+        spec = locate_paths(spec, options.config, given_flags(words))
     out = options.out or unused_folder(spec.model)
     if not options.dry_run:
         # Before torch is imported: a folder that is in use or cannot be written is refused at once.

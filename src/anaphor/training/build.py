@@ -14,7 +14,7 @@ from anaphor.training.averaging import build_average
 from anaphor.training.checkpoint import newest_first
 from anaphor.training.experiment import Experiment, autocast_of, describe_environment
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
-from anaphor.training.run_folder import RunFolder
+from anaphor.training.run_folder import RunFolder, recorded_path, resolve_init
 from anaphor.training.schedule import ScheduleSpec, build_schedule, make_budget
 from anaphor.training.spec import BUDGETS, FineTuning, RunSpec, TaskDefinition
 from anaphor.training.step import CUDAGraphStep, Step
@@ -40,13 +40,28 @@ def rebuild_experiment(spec: RunSpec, folder: RunFolder, data_path: str | None) 
     """The experiment of a run that is resumed. Where the pretrained weights that it started from are gone, its own take
     their place until the checkpoint is loaded: the model and the tokenizer that came with them are those of the run."""
     given: Any = spec
-    is_gone = isinstance(spec, FineTuning) and spec.init is not None and not user_path(spec.init).is_dir()
-    if not is_gone or next(newest_first(folder.checkpoints), None) is None:
+    init = find_init(spec, folder)
+    if init is not None and not user_path(init).is_dir() and next(newest_first(folder.checkpoints), None) is not None:
+        init = str(folder.folder)
+    if init is None or init == given.init:
         return build_experiment(spec, data_path=data_path)
-    experiment = build_experiment(replace(given, init=str(folder.folder)), data_path=data_path)
+    experiment = build_experiment(replace(given, init=init), data_path=data_path)
     built: Any = experiment.spec
     experiment.spec = replace(built, init=given.init)
     return experiment
+
+
+def find_init(spec: RunSpec, folder: RunFolder) -> str | None:
+    """The initial weights as they are found from here, for a new run or the one in the folder."""
+    if not isinstance(spec, FineTuning) or spec.init is None or user_path(spec.init).is_dir():
+        return getattr(spec, "init", None)
+    return resolve_init(spec.init, kept_init_path(spec, folder))
+
+
+def kept_init_path(spec: FineTuning, folder: RunFolder) -> str | None:
+    """Where the initial weights of an existing run were, as long as the same ones are meant."""
+    same = folder.exists and folder.read_settings().get("init") == spec.init
+    return recorded_path(folder.read_environment(), "init_path") if same else None
 
 
 def check_settings(spec: RunSpec) -> None:
@@ -133,13 +148,21 @@ def describe_imports(imports: Iterable[ImportedFile]) -> list[dict[str, str]]:
 
 def spec_document(trainer: Trainer, data_path: str | None) -> str:
     """`spec.yaml` of a run that is trained."""
-    return write_document(trainer.experiment.spec, trainer.facts, data_path)
+    spec: Any = trainer.experiment.spec
+    init = find_init(spec, trainer.folder)
+    path = None
+    if init is not None:
+        folder = user_path(init)
+        path = str(folder.absolute()) if folder.is_dir() else kept_init_path(spec, trainer.folder)
+        path = None if path == spec.init else path
+    return write_document(spec, trainer.facts, data_path=data_path, init_path=path)
 
 
-def write_document(spec: RunSpec, facts: Mapping[str, Any], data_path: str | None) -> str:
-    """`spec.yaml`: format, task, the settings in sections, and the environment."""
+def write_document(spec: RunSpec, facts: Mapping[str, Any], **paths: str | None) -> str:
+    """`spec.yaml`: format, task, the settings in sections, and the environment, where some things were found, too."""
     document: dict[str, Any] = {"format": FORMAT, "task": spec.task, **in_sections(type(spec), facts["spec"])}
-    document["environment"] = facts["environment"] | ({} if data_path is None else {"data_path": data_path})
+    found = {name: path for name, path in paths.items() if path is not None}
+    document["environment"] = facts["environment"] | found
     if facts["imports"]:
         document["imports"] = facts["imports"]
     return dump_yaml(document)

@@ -59,7 +59,7 @@ def convert(
             "environment": describe_environment(experiment.device, spec.dtype),
             "imports": [],
         }
-        run_folder.create(write_document(spec, facts, None))
+        run_folder.create(write_document(spec, facts))
         checkpoint.write(
             run_folder.checkpoints,
             0,

@@ -1,5 +1,5 @@
 """Files that survive a kill: a reader finds the old content or the new, whole. A lock: one process at a time. And names
-that a file may have."""
+that a file may have, and paths of data."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def check_name(name: str, what: str) -> None:
             f"{what}={name[:80]!r}: a name begins with a letter or a digit and has at most {MAX_NAME} letters, digits "
             f"and characters of ' .,+=@()_-'"
         )
+
+
+def existing_paths(data: str) -> list[Path]:
+    """A folder or a file, or two files with a comma between them; empty where there are none."""
+    # Not Path.exists, which raises an OSError for names that no file can have.
+    whole = Path(os.path.expanduser(data))
+    if os.path.exists(whole):
+        return [whole]
+    for comma in re.finditer(",", data):
+        both = [Path(os.path.expanduser(half)) for half in (data[: comma.start()], data[comma.end() :])]
+        if all(map(os.path.isfile, both)):
+            return both
+    return []
 
 
 def sync(path: Path) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.registry import DATASETS, IMPORTED, TASKS
-from anaphor.training.files import append_file, locked, replace_file
+from anaphor.training.files import append_file, existing_paths, locked, replace_file
 from anaphor.training.spec import RunSpec, TaskDefinition
 
 STUDY = "study.yaml"  # a file of a study's folder
@@ -106,7 +106,7 @@ class RunFolder:
 
     def read_data_path(self) -> str | None:
         """Where the data were when the run was last trained; None where their name is enough."""
-        return _data_path(self.read_environment())
+        return recorded_path(self.read_environment(), "data_path")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -310,7 +310,7 @@ def absolute_path(data: str) -> str | None:
     """Data as a path that means the same in every folder. None: they have a name, or are such a path already."""
     if data in DATASETS:
         return None
-    path = ",".join(str(path.absolute()) for path in _paths(data))
+    path = ",".join(str(path.absolute()) for path in existing_paths(data))
     return None if path in ("", data) else path
 
 
@@ -318,38 +318,38 @@ def resolve_data_path(data: str, path: str | None) -> str:
     """The data of an existing run: as its spec calls them, else where they were when it was trained."""
     if data == NO_DATA:
         raise DataError("the run was converted and has no data of its own")
-    if data in DATASETS or _paths(data):
+    if data in DATASETS or existing_paths(data):
         return data
-    if path is not None and _paths(path):
+    if path is not None and existing_paths(path):
         return path
     here = "" if os.path.isabs(os.path.expanduser(data)) else " in this folder"
     before = "" if path is None else f", and no {path}"
     raise DataError(f"the data of the run are missing: there is no {data}{here}{before}")
 
 
-def locate_data(spec: RunSpec, file: Path) -> RunSpec:
-    """Settings of a file, for a new run. Where it is the spec of a run whose data are not found from here: with data
-    where they were then."""
-    path = _data_path(read_mapping(file).get("environment"))
-    return spec if path is None else replace(spec, data=resolve_data_path(spec.data, path))
+def resolve_init(init: str, path: str | None) -> str:
+    """The initial weights of an existing run, likewise; as its spec calls them where they are gone."""
+    return init if path is None or user_path(init).is_dir() or not os.path.isdir(path) else path
 
 
-def _data_path(environment: Any) -> str | None:
-    path = environment.get("data_path") if isinstance(environment, dict) else None
+def locate_paths(spec: RunSpec, file: Path, given: Collection[str]) -> RunSpec:
+    """Settings of a file and of what is given beside it, for a new run. Where it is the spec of a run whose data or
+    initial weights are not found from here: with those where they were then."""
+    environment, found = read_mapping(file).get("environment"), dict[str, Any]()
+    if (path := recorded_path(environment, "data_path")) is not None and "data" not in given:
+        found["data"] = resolve_data_path(spec.data, path)
+    init, path = getattr(spec, "init", None), recorded_path(environment, "init_path")
+    if init is not None and path is not None and "init" not in given:
+        found["init"] = resolve_init(init, path)
+        if not user_path(found["init"]).is_dir():
+            raise ConfigError(f"init={init}: there is no such folder, and no {path}")
+    return replace(spec, **found) if found else spec
+
+
+def recorded_path(environment: Any, key: str) -> str | None:
+    """A path that the environment of a run names: `data_path` or `init_path`."""
+    path = environment.get(key) if isinstance(environment, dict) else None
     return path if isinstance(path, str) and path else None
-
-
-def _paths(data: str) -> list[Path]:
-    """A folder or a file, or two files with a comma between them; empty where there are none."""
-    # Not Path.exists, which raises an OSError for names that no file can have.
-    whole = Path(os.path.expanduser(data))
-    if os.path.exists(whole):
-        return [whole]
-    for comma in re.finditer(",", data):
-        both = [Path(os.path.expanduser(half)) for half in (data[: comma.start()], data[comma.end() :])]
-        if all(map(os.path.isfile, both)):
-            return both
-    return []
 
 
 def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
