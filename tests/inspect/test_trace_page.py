@@ -42,6 +42,26 @@ def test_a_figure_shows_names_signs_values_and_gradients(tmp_path):
         graph.draw(tmp_path / "graph.gif")
 
 
+def cube(x=5):
+    return x * x * x
+
+
+def color_of(path, words):
+    """The color in which a figure writes some words."""
+    texts = [text for text in ElementTree.parse(path).iter() if text.tag.endswith("text")]
+    (found,) = [text for text in texts if "".join(text.itertext()).strip() == words]
+    return re.search(r"fill: (#\w+)", found.get("style"))[1]
+
+
+def test_a_figure_has_a_key_in_the_colors_of_values_and_gradients(tmp_path):
+    (path,) = trace(cube)().draw(tmp_path / "graph.svg")
+    assert color_of(path, "values") == color_of(path, "25") != color_of(path, "75")
+    assert color_of(path, "gradients of cube") == color_of(path, "75"), "that of x"
+    assert not any("pictures" in text for text in written_in(path))
+    (path,) = trace(lambda x: (x * x).sum())(x=torch.randn(4, 8)).draw(tmp_path / "graph.svg")
+    assert "pictures: purple is negative, orange positive" in written_in(path)
+
+
 def test_boxes_do_not_overlap_and_edges_run_between_them():
     graph = trace(skipping)()
     layout = compute_layout(graph)

@@ -20,6 +20,8 @@ from anaphor.inspect.graph import Graph, Node, formatting
 
 LETTER, LINE, MARGIN = 6.1, 13.0, 6.0
 """In points at font size 10: width of a character, height of a line, margin around the text."""
+KEY_LETTER = 5.2
+"""Width of a character of the key, at font size 8.5."""
 PICTURE = 54.0
 """Side of a thumbnail in points."""
 ACROSS = 14
@@ -261,8 +263,8 @@ def _figure(graph: Graph) -> Any:
     from matplotlib.figure import Figure
 
     layout = compute_layout(graph)
-    caption = f"gradients of {graph.differentiated}"
-    wide = max(layout.wide, len(caption) * 5.2) + 2 * EDGE
+    key = _key(graph, layout)
+    wide = max(layout.wide, sum(len(words) for words, _ in key) * KEY_LETTER) + 2 * EDGE
     high = layout.high + 2 * EDGE + LINE
     figure = Figure(figsize=(wide / 72, high / 72), facecolor="white")
     FigureCanvasAgg(figure)
@@ -273,8 +275,19 @@ def _figure(graph: Graph) -> Any:
     _draw_edges(axes, layout)
     for node, box in zip(graph.nodes, layout.boxes, strict=True):
         _draw_node(axes, node, box, node.id in graph.outputs)
-    axes.text(0, layout.high + LINE, caption, fontsize=8.5, color="0.35", va="center", parse_math=False)
+    x = 0.0
+    for words, color in key:
+        axes.text(x, layout.high + LINE, words, **{**_text_style(color, 8.5), "ha": "left"})
+        x += len(words) * KEY_LETTER
     return figure
+
+
+def _key(graph: Graph, layout: Layout) -> list[tuple[str, str]]:
+    """What is written below the graph, and in which color: the colors of numbers and of pictures."""
+    key = [("values   ", VALUE), (f"gradients of {graph.differentiated}   ", GRADIENT)]
+    if any(box.picture for box in layout.boxes):
+        key.append(("pictures: purple is negative, orange positive", "0.35"))
+    return key
 
 
 def _draw_frames(axes: Any, layout: Layout) -> None:
