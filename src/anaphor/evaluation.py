@@ -126,20 +126,21 @@ def losses_by_batch(
     `cuda_graph` replays a batch as a CUDA graph where the model is on a GPU and nothing watches it.
     """
     on_gpu = model.device.type == "cuda" and not has_hooks(model)
-    # Batches without a carried state need not wait for each other, and a GPU computes many rows as fast as few.
-    tokens = TOKENS_AT_ONCE if on_gpu and not carry else 1
-    can_capture = cuda_graph and len(batches) >= MIN_CAPTURED and on_gpu and carry
-    return score_batches(model, batches, carry, CUDAGraphs() if can_capture else None, tokens)
+    # Long batches keep a GPU busy, and give what short ones do.
+    at_once = max(1, TOKENS_AT_ONCE // batches[0].targets.numel()) if on_gpu and len(batches) else 1
+    can_capture = cuda_graph and on_gpu and len(batches) // at_once >= MIN_CAPTURED
+    return score_batches(model, batches, carry, CUDAGraphs() if can_capture else None, at_once)
 
 
 def score_batches(
-    model: LanguageModel, batches: Sequence[Batch], carry: bool, graphs: CUDAGraphs | None, tokens: int = 1
+    model: LanguageModel, batches: Sequence[Batch], carry: bool, graphs: CUDAGraphs | None, at_once: int = 1
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """`losses_by_batch` with the graphs that capture its batches, or without; batches of about so many tokens are
-    computed at once."""
-    run = partial(_compute_losses, model)
+    """`losses_by_batch` with the graphs that capture its batches, or without; up to `at_once` batches are computed
+    together: one after the other where state is carried, else side by side."""
+    side = 1 if carry else 0
+    run = partial(_compute_losses, model, side)
     state, number = None, 0
-    for group in _group_batches(batches, tokens):
+    for group in _group_batches(batches, at_once):
         state = state if carry and not group[0].restarts else None
         with eval_mode(model), torch.inference_mode():
             # Lengths are read on the host, which a graph cannot do; only the last batch of a stream has them.
@@ -148,20 +149,18 @@ def score_batches(
             else:
                 losses, state = graphs.call(run, group, state)
                 losses = losses.clone()  # the next replay writes over it
-        for batch, its_losses in zip(group, losses.split([len(batch.targets) for batch in group]), strict=True):
+        sizes = [batch.targets.shape[side] for batch in group]
+        for batch, its_losses in zip(group, losses.split(sizes, side), strict=True):
             number += 1
             report_progress("scoring", number, len(batches))
             yield batch, its_losses
 
 
-def _group_batches(batches: Iterable[Batch], tokens: int) -> Iterator[list[Batch]]:
-    """Consecutive batches of equal shape without padding, together, up to so many tokens; each other batch alone."""
+def _group_batches(batches: Iterable[Batch], at_once: int) -> Iterator[list[Batch]]:
+    """So many consecutive batches of equal shape without padding, or fewer; any other batch alone."""
     group: list[Batch] = []
     for batch in batches:
-        is_like = (
-            bool(group) and batch.lengths is group[0].lengths is None and batch.targets.shape == group[0].targets.shape
-        )
-        if group and not (is_like and (len(group) + 1) * batch.targets.numel() <= tokens):
+        if group and (len(group) == at_once or not _is_like(batch, group[0])):
             yield group
             group = []
         group.append(batch)
@@ -169,13 +168,18 @@ def _group_batches(batches: Iterable[Batch], tokens: int) -> Iterator[list[Batch
         yield group
 
 
+def _is_like(batch: Batch, first: Batch) -> bool:
+    return batch.lengths is first.lengths is None and batch.targets.shape == first.targets.shape and not batch.restarts
+
+
 def _compute_losses(
-    model: LanguageModel, group: Sequence[Batch], state: ModelState | None
+    model: LanguageModel, side: int, group: Sequence[Batch], state: ModelState | None
 ) -> tuple[Tensor, ModelState | None]:
-    """The losses of all rows of a group, and the state after them. Reads nothing on the host."""
+    """The losses of a group whose batches are joined on a side, and the state after them. Reads nothing on the host."""
     batch = group[0]
     if len(group) > 1:
-        batch = Batch(torch.cat([one.input_ids for one in group]), torch.cat([one.targets for one in group]))
+        inputs, targets = [one.input_ids for one in group], [one.targets for one in group]
+        batch = Batch(torch.cat(inputs, side), torch.cat(targets, side))
     losses = []
     for chunk in split_batch(batch) if _can_split(model, batch) else [batch]:
         x, state = model.features(chunk.input_ids, state, chunk.lengths)

@@ -229,22 +229,35 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
             torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-10)
 
 
+CARRIED = {"transformer-xl": LONG["transformer-xl"], "lstm": {}, "linear": LONG["linear"]}
+POINTER = {"pointer_memory": 7}
+
+
 @pytest.mark.parametrize("complete", [True, False])
-def test_segments_that_are_computed_at_once_have_the_losses_of_each_alone(complete, monkeypatch):
-    model = model_of("transformer", heads=2)
-    batches = Protocol(4, 3, False, complete).batches(tokens_of(), 0)
-    rows, features = [], model.features
+@pytest.mark.parametrize(
+    ("name", "options", "carry"),
+    [
+        *((name, options, True) for name, options in CARRIED.items()),
+        *((name, options | POINTER, True) for name, options in CARRIED.items()),
+        ("transformer", {"heads": 2}, False),
+        ("lstm", {}, False),
+    ],
+)
+def test_segments_that_are_computed_at_once_have_the_losses_of_each_alone(name, options, carry, complete, monkeypatch):
+    model = model_of(name, **options)
+    batches = Protocol(4, 3, carry, complete).batches(tokens_of(), 0)
+    shapes, features = [], model.features
 
     def watched(ids, state=None, lengths=None):
-        rows.append(len(ids))
+        shapes.append(tuple(ids.shape))
         return features(ids, state, lengths)
 
     monkeypatch.setattr(model, "features", watched)
-    alone = list(score_batches(model, batches, False, None))
-    assert set(rows) == {4}
-    rows.clear()
-    together = list(score_batches(model, batches, False, None, tokens=3 * 4 * 3 + 1))
-    assert max(rows) == 12  # three segments, all that fit into so many tokens
+    alone = list(score_batches(model, batches, carry, None))
+    assert shapes[0] == (4, 3)
+    shapes.clear()
+    together = list(score_batches(model, batches, carry, None, at_once=3))
+    assert shapes[0] == ((4, 9) if carry else (12, 3))
     for (batch, losses), (expected_batch, expected) in zip(together, alone, strict=True):
         assert torch.equal(batch.targets, expected_batch.targets)
         torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-10)
