@@ -154,6 +154,22 @@ def test_rows_do_not_know_of_each_other(seed, width):
         assert [one.score for one in alone] == pytest.approx([one.score for one in together_found[row]])
 
 
+def test_the_host_reads_no_oftener_where_more_rows_end(monkeypatch):
+    """On a GPU every read waits until all is computed that was asked for."""
+    reads = []
+    for name in ("tolist", "__float__", "__int__", "__bool__"):
+        read = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda self, read=read: reads.append(1) or read(self))
+    counts = []
+    for rows in (3, 60):
+        reads.clear()
+        first, state = start(rows)
+        found = search_rows(chain(1), first, state, Beam(width=4, max_length=3, end=END))
+        assert sum(map(len, found)) >= 3 * rows
+        counts.append(len(reads))
+    assert counts[0] == counts[1]
+
+
 def test_a_text_that_does_not_end_is_cut_and_says_so():
     """Here the end is impossible."""
     odds = torch.log(torch.tensor([0.0, 0.9, 0.1], dtype=torch.float64))

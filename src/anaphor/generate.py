@@ -331,10 +331,13 @@ def _is_done(scores: Tensor, log_probs: Tensor) -> bool:
 def _finish(
     finished: list[list[Hypothesis]], sequences: Tensor, parents: Tensor, best: Tensor, ends: Tensor, beam: Beam
 ) -> None:
-    """Keep the hypotheses that ended among the best of their row."""
-    ended = (ends[:, : beam.width] & ~torch.isneginf(best[:, : beam.width])).nonzero().tolist()
-    for row, rank in ended:
-        tokens, score = sequences[row, int(parents[row, rank])].tolist(), float(best[row, rank])
+    """Keep the hypotheses that ended among the best of their row. The host reads all of them at once: on a GPU it would
+    wait for each."""
+    rows, ranks = (ends[:, : beam.width] & ~torch.isneginf(best[:, : beam.width])).nonzero(as_tuple=True)
+    if not len(rows):
+        return
+    found = (rows, sequences[rows, parents[rows, ranks]], best[rows, ranks])
+    for row, tokens, score in zip(*(tensor.tolist() for tensor in found), strict=True):
         finished[row].append(Hypothesis(tokens, score, beam.score(score, len(tokens) + 1), finished=True))
 
 
@@ -343,11 +346,13 @@ def _cut(
 ) -> None:
     """Keep hypotheses of maximum length, all of them: which are best is known only with their end. Where there is an
     end token it is added, with its probability; the hypothesis counts as finished if it was the most likely token."""
-    for row, rank in (~torch.isneginf(scores)).nonzero().tolist():
-        tokens, has_end = sequences[row, rank].tolist(), not bool(torch.isneginf(ended[row, rank]))
-        score = float(ended[row, rank] if has_end else scores[row, rank])
-        is_finished = has_end and bool(likely[row, rank])
-        finished[row].append(Hypothesis(tokens, score, beam.score(score, len(tokens) + has_end), is_finished))
+    rows, ranks = (~torch.isneginf(scores)).nonzero(as_tuple=True)
+    found = (rows, *(tensor[rows, ranks] for tensor in (sequences, scores, ended, likely)))
+    for row, tokens, score, with_end, is_likely in zip(*(tensor.tolist() for tensor in found), strict=True):
+        has_end = with_end != -math.inf
+        total = with_end if has_end else score
+        length = len(tokens) + has_end
+        finished[row].append(Hypothesis(tokens, total, beam.score(total, length), has_end and is_likely))
 
 
 def _best(hypotheses: Sequence[Hypothesis], count: int) -> list[Hypothesis]:
