@@ -204,6 +204,12 @@ def test_a_mistake_is_told_in_one_line(request_, message, runs, cache):
     assert "\n" not in str(raised.value)
 
 
+def test_runs_of_other_tasks_are_refused_before_they_are_scored(runs, monkeypatch):
+    monkeypatch.setattr(Cache, "losses", lambda self, path, split: {}["scored"])
+    with pytest.raises(ConfigError, match="different tasks"):
+        answer({"verb": "passages", "runs": {"A": runs["lstm"], "B": runs["images"]}}, Cache())
+
+
 def test_every_task_offers_verbs_that_the_worker_has(folder):
     from anaphor.registry import TASKS, resolve
 

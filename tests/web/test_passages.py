@@ -1,5 +1,8 @@
 """The passages where two runs differ most: planted ones rank first, and their numbers are those of `evaluate`."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -136,10 +139,32 @@ def test_runs_on_other_text_or_with_other_tokens_are_refused_in_one_line(planted
     (other / "valid.txt").write_text("the old man\n" * 20, encoding="utf-8")
     anaphor.train("lm", data=str(other), out=tmp_path / "words", **TINY)
     cache = Cache()
-    for name, words in {"padded": "tokenize the text differently", "words": "not scored on the same text"}.items():
+    for name, words in {"padded": "tokenize the text differently", "words": "have different data in valid"}.items():
         with pytest.raises(DataError, match=words) as raised:
             answer({"verb": "passages", "runs": {"A": first, "B": str(tmp_path / name)}}, cache)
         assert "\n" not in str(raised.value)
+
+
+def test_runs_on_other_data_are_refused_before_they_are_scored(planted, tmp_path, monkeypatch):
+    def score(experiment, split):
+        raise AssertionError("scored")
+
+    first, *_ = planted.values()
+    other = write_text(tmp_path / "other", "stars", 0)
+    (other / "valid.txt").write_text("the old man\n" * 20, encoding="utf-8")
+    anaphor.train("lm", data=str(other), out=tmp_path / "changed", **TINY)
+    monkeypatch.setattr("anaphor.tasks.lm.token_losses.token_losses", score)
+    request = {"verb": "passages", "runs": {"A": first, "B": str(tmp_path / "changed")}}
+    with pytest.raises(DataError, match="have different data in valid: compare runs with the same data"):
+        answer(request, Cache())
+    with pytest.raises(DataError, match="have different data in valid"):
+        anaphor.compare_runs(first, tmp_path / "changed")
+    shutil.copy(Path(anaphor.load_run(first).spec.data, "valid.txt"), other / "valid.txt")
+    with pytest.raises(AssertionError, match="scored"):  # the text is the same now
+        answer(request, Cache())
+    shutil.rmtree(other)
+    with pytest.raises(AssertionError, match="scored"):  # that it is missing is said where it is read
+        answer(request, Cache())
 
 
 def test_other_tokenizers_are_compared_by_common_pieces_of_the_text(planted, tmp_path):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anaphor.config import finite, look_up
-from anaphor.errors import AnaphorError, ConfigError
+from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.evaluation import progress_part
 from anaphor.inspect.parts import LookParts
 from anaphor.inspect.split_losses import SplitLosses
@@ -120,6 +120,10 @@ class Cache:
 
         return _remember(self._losses, (_version(path), split), compute, SPLITS)
 
+    def has_losses(self, path: Path, split: str) -> bool:
+        """Whether the losses of a split are kept."""
+        return (_version(path), split) in self._losses
+
     def look(self, path: Path, options: Mapping[str, Any]) -> tuple[str, LookParts]:
         """A look and its key, which is the same for the same checkpoint and input."""
         sources = [name for name in ("text", "example", "image") if options.get(name) is not None]
@@ -156,10 +160,27 @@ def compare_runs(
     }
     if len(runs) < 2:
         raise ConfigError("choose two different runs")
+    _refuse_incomparable(runs, split)
     losses = {name: _hook(run, "passages")(run.experiment, split) for name, run in runs.items()}
     found = compare_losses(losses, lambda name: runs[name].experiment, length=length, count=count)
     plain: dict[str, Any] = finite(found)
     return plain
+
+
+def _refuse_incomparable(runs: Mapping[str, Run], split: str) -> None:
+    """Refuse two runs, by what messages call them, of different tasks or with different data, before one is scored."""
+    (one, first), (two, second) = runs.items()
+    if first.task.name != second.task.name:
+        raise ConfigError(f"{one} and {two} were trained for different tasks and cannot be compared")
+    experiments = [first.experiment, second.experiment]
+    trained_on = {experiment.known.get("data", {}).get(split) for experiment in experiments}
+    # Where they were trained on the same, nothing is read for this. What counts is the data as they are now.
+    digests: set[str | None] = set()
+    if len(trained_on) > 1:
+        with suppress(AnaphorError):  # what is missing is told where it is scored
+            digests |= {experiment.fingerprint()["data"].get(split) for experiment in experiments}
+    if len(digests) > 1:
+        raise DataError(f"{one} and {two} have different data in {split}: compare runs with the same data")
 
 
 def _remember(kept: OrderedDict[Hashable, T], key: Hashable, compute: Callable[[], T], most: int) -> T:
@@ -234,6 +255,9 @@ def _passages(request: Mapping[str, Any], options: dict[str, Any], cache: Cache)
     runs, split = _runs_of(request, 2), options.pop("split", "valid")
     if split not in ("train", "valid"):
         raise ConfigError(f"split={split!r}: it must be train or valid; nothing is to be selected by passages of test")
+    if not all(cache.has_losses(path, split) for path in runs.values()):
+        # By their paths: the server puts names in the place of them.
+        _refuse_incomparable({str(path): cache.run(path) for path in runs.values()}, split)
     losses = {}
     for number, (name, path) in enumerate(runs.items()):
         with progress_part(number, len(runs)):
