@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 SAMPLES = 3
 GREEDY = Beam(width=1, max_length=None)
 TRANSLATED = ("bleu", "chrf")
+ROWS = 64
+"""Sentences that are translated at once."""
+MAX_ROWS = 512
+"""The same on a GPU, where so many have at most `MAX_LOGITS`."""
+MAX_LOGITS = 2**25
 """Metrics of the model's own translations; the others are those of the given targets."""
 
 
@@ -258,10 +263,13 @@ class TranslationExperiment(Experiment):
         return [best[index][0] for index in loaded.pairs.indices.tolist()]
 
     def translate(
-        self, sentences: Sequence[str], beam: Beam, models: Sequence[Seq2Seq] | None = None, rows: int = 64
+        self, sentences: Sequence[str], beam: Beam, models: Sequence[Seq2Seq] | None = None
     ) -> list[list[Hypothesis]]:
         """The translations that beam search finds for each sentence, best first; several models form an ensemble."""
         models = [self.model] if models is None else models
+        rows = ROWS
+        if models[0].device.type == "cuda":  # which is kept busy by many rows
+            rows = max(ROWS, min(MAX_ROWS, MAX_LOGITS // (beam.width * len(self.tokenizers.target))))
         pairs = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers)
         for model in models:
             pairs.check_lengths(source=model.source_limit)

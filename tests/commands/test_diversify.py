@@ -1,0 +1,71 @@
+"""The example that adds translations to the training text."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from anaphor.cli.main import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DIVERSIFY = runpy.run_path(str(EXAMPLES / "diversify.py"))
+STUDY = """\
+task: translate
+base: {data: FOLDER, model: luong, width: 8, layers: 1, steps: 2, batch_size: 2, beam: 1}
+parameters: {direction: {settings: {forward: {source: en, target: de}, backward: {source: de, target: en}}}}
+seeds: 1
+test: none
+"""
+SMALL = (
+    *("--model", "luong", "--width", "8", "--layers", "1", "--steps", "30", "--lr", "0.05", "--batch-size", "4"),
+    *("--no-test", "--device", "cpu"),
+)
+PAIRS = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("a cow", "eine Kuh"), ("a dog", "ein Hund")]
+
+
+@pytest.fixture
+def text(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        for side, language in enumerate(("en", "de")):
+            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+    return folder
+
+
+def test_translations_of_both_directions_are_added_to_the_training_text_alone(text, tmp_path, monkeypatch, capsys):
+    study, out = tmp_path / "teachers", tmp_path / "diversified"
+    (tmp_path / "teachers.yaml").write_text(STUDY.replace("FOLDER", str(text)))
+    assert main(["study", str(tmp_path / "teachers.yaml"), "--out", str(study), "--device", "cpu"]) == 0
+    monkeypatch.setitem(
+        DIVERSIFY["diversify"].__globals__,
+        "translate",
+        lambda teacher, beam: [(f"{source}", f"{source}!") for source, _ in teacher.source.rows("train").values],
+    )
+    assert DIVERSIFY["diversify"](study, out, device="cpu") == {"before": 3, "after": 9}
+    made = {split: lines_of(out, split) for split in ("train", "valid", "test")}
+    assert made["valid"] == made["test"] == PAIRS
+    assert set(made["train"]) == {
+        *PAIRS, *((en, f"{en}!") for en, _ in PAIRS), *((f"{de}!", de) for _, de in PAIRS),
+    }  # fmt: skip
+    assert len(made["train"]) == 9
+
+
+def lines_of(folder, split):
+    sides = [(folder / f"{split}.{language}").read_text().splitlines() for language in ("en", "de")]
+    return list(zip(*sides, strict=True))
+
+
+def test_a_teacher_translates_each_sentence_of_its_source_once(text, tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", "translate", "--data", str(text), "--source", "de", *SMALL, "--out", str(run)]) == 0
+    teacher = DIVERSIFY["anaphor"].load_run(run, device="cpu").experiment
+    found = DIVERSIFY["translate"](teacher, 2)
+    assert {source for source, _ in found} <= {de for _, de in PAIRS}
+    assert len(found) == len({source for source, _ in found})
+    assert all(translation.strip() for _, translation in found)
+
+
+def test_a_folder_without_teachers_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="no finished cells"):
+        DIVERSIFY["diversify"](tmp_path, tmp_path / "out")
