@@ -114,6 +114,7 @@ def test_settings_of_its_run_say_which_file_to_import(flags, unknown, spec_file,
         (["train", "lm", "--data", "my-text"], "unknown data set 'my-text'"),
         (["train", "my-task"], "unknown task 'my-task'"),
         (["check-mixer", "decaying"], "unknown mixer 'decaying'"),
+        (["models", "decaying"], "unknown model 'decaying'"),
     ],
 )
 def test_an_unknown_name_may_be_that_of_a_part_that_was_not_imported(words, what, capsys, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from anaphor.cli.train import import_given
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import parse
-from anaphor.registry import PRESETS, TASKS, resolve
+from anaphor.registry import PRESETS, TASKS, Registry, resolve
 
 if TYPE_CHECKING:
     from anaphor.training.spec import ModelRow
@@ -45,10 +45,11 @@ def run(words: Sequence[str]) -> int:
     import_given(words)
     options = parse(Options, words, program="anaphor models")
     every = [(task, name) for task in TASKS if task in PRESETS for name in PRESETS[task]]
-    first = {name: task for task, name in reversed(every)}  # of tasks that have a preset of this name
+    # Of tasks that have a preset of this name the first one.
+    by_name = Registry("model", {name: (task, name) for task, name in reversed(every)})
     rows: dict[str, list[ModelRow]] = {}
     plain = []
-    for task, name in [(look_up(first, name, "model"), name) for name in options.names] or every:
+    for task, name in [look_up(by_name, name, "model") for name in options.names] or every:
         row = _describe(task, name, options)
         rows.setdefault(task, []).append(row)
         plain.append(row.plain)
