@@ -192,6 +192,19 @@ def test_no_more_processes_wait_than_jobs_are_left(devices, per_device, jobs, tm
     assert all(hasattr(spare, "number") or spare.is_stopped for spare in waiting)
 
 
+def test_processes_wait_in_free_slots_for_jobs_that_come_later(started, control, tmp_path):
+    """As those on test do, after all of training."""
+    with LocalEngine(devices=["0"], per_device=3) as engine:
+        trained = [engine.submit(Job("train", tmp_path, 1, following)) for following in (5, 4, 3)]
+        assert [future.result().exit_code for future in trained] == [0] * 3
+        assert len(engine._spares["0"]) == 3
+        before = len(started)
+        tested = [engine.submit(Job("test", tmp_path, 1, following)) for following in (2, 1, 0)]
+        assert [future.result().exit_code for future in tested] == [0] * 3
+        assert len(started) == before
+        assert engine._spares["0"] == []
+
+
 def test_two_jobs_of_a_device_may_want_its_waiting_process_at_once(started, tmp_path):
     class Contested(list):
         """It has one process, until it is taken."""

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
@@ -96,14 +97,18 @@ class LocalEngine(Engine):
         self._spares: dict[str, list[subprocess.Popen[bytes]]] = {device: [] for device in devices}
         self._stopped: list[subprocess.Popen[bytes]] = []
         self._following: int | None = None
+        self._submitted = 0  # jobs that have no process yet
         self._lock = threading.Lock()
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for slot in range(self.slots if devices else 0):
             assert self._devices is not None
             self._devices.put(devices[slot % len(devices)])
+        self._free = Counter(devices[slot % len(devices)] for slot in range(self.slots if devices else 0))
 
     def submit(self, job: Job) -> Future[JobResult]:
-        self._following = job.following
+        with self._lock:
+            self._following = job.following
+            self._submitted += 1
         return self._pool.submit(self._run, job)
 
     def _run(self, job: Job) -> JobResult:
@@ -122,35 +127,42 @@ class LocalEngine(Engine):
         finally:
             if self._devices is not None and device is not None:
                 self._devices.put(device)
+                with self._lock:
+                    self._free[device] += 1
+                if self._following:  # later jobs, such as those on test, find their processes ready
+                    self._adjust_spares(device)
 
     def _start(self, job: Job, device: str | None) -> subprocess.Popen[bytes]:
         if device is None:
             return start_worker(job, self._environment)
-        environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
-        spares = self._spares[device]
         process: subprocess.Popen[bytes] | None = None
         with suppress(IndexError), self._lock:  # the thread of another job may take the last one
-            process = spares.pop()
+            self._submitted -= 1
+            self._free[device] -= 1
+            process = self._spares[device].pop()
         if process is None or not assign(process, job):
-            process = start_worker(job, environment)
-        with suppress(OSError), self._lock:  # too many processes: the next job starts its own
-            if not self._closed:
-                self._adjust_spares(spares, environment)
+            process = start_worker(job, self._environment_of(device))
+        self._adjust_spares(device)
         return process
 
-    def _adjust_spares(self, spares: list[subprocess.Popen[bytes]], environment: dict[str, str]) -> None:
-        """Start a waiting process of this device if a job is left for it. Those that no job is left for are stopped."""
-        assert self._devices is not None, "only those of a device wait"
-        waiting = sum(map(len, self._spares.values()))
-        # The next jobs go to slots that are free, at once.
-        wanted = waiting + 1 if self._following is None else max(0, self._following - self._devices.qsize())
-        if waiting < wanted:
-            spares.append(start_spare(self._threads, environment))
-        for others in self._spares.values():
-            while waiting > wanted and others:
-                waiting -= 1
-                self._stopped.append(others.pop())
-                stop_worker(self._stopped[-1])
+    def _environment_of(self, device: str) -> dict[str, str]:
+        return {**self._environment, "CUDA_VISIBLE_DEVICES": device}
+
+    def _adjust_spares(self, device: str) -> None:
+        """Start a waiting process of this device if a job is left for it; one for each free slot, and one more. Those
+        that no job is left for are stopped."""
+        with suppress(OSError), self._lock:  # too many processes: the next job starts its own
+            if self._closed:
+                return
+            spares, waiting = self._spares[device], sum(map(len, self._spares.values()))
+            left = waiting + 1 if self._following is None else self._following + self._submitted
+            if waiting < left and len(spares) <= self._free[device]:
+                spares.append(start_spare(self._threads, self._environment_of(device)))
+            for others in self._spares.values():
+                while waiting > left and others:
+                    waiting -= 1
+                    self._stopped.append(others.pop())
+                    stop_worker(self._stopped[-1])
 
     def close(self) -> None:
         self._closed = True

@@ -83,10 +83,17 @@ class Study:
         self._logged = read_logged(self.folder / LOG)
         self._run_jobs(
             lambda: self._next(proposals),
-            lambda cell: self._submit(cell, len(self._queue) + proposals.left * len(self.spec.seeds)),
+            lambda cell: self._submit(cell, self._count_following(proposals)),
             lambda cell, result: self._finish(proposals, cell, result),
             self._prune if self.spec.prune else lambda running: None,
         )  # fmt: skip
+
+    def _count_following(self, proposals: Proposals) -> int:
+        """Jobs that follow, at most: cells to be trained, and those that are evaluated on test after them."""
+        seeds = len(self.spec.seeds)
+        trained = len(self._queue) + proposals.left * seeds
+        tested = {"none": 0, "best": seeds, "all": len(self.cells) + proposals.left * seeds}
+        return trained + tested[self.spec.test]
 
     def _run_jobs(
         self,
