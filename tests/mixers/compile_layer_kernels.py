@@ -20,9 +20,11 @@ HOPPER = GPUTarget("cuda", 90, 32)
 ASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 LOGITS = {"IGNORE": -100, "SMOOTHING": 0.1, "WIDTH": 33280, "VOCABULARY": 33278}
 NORM = {"WIDTH": 256, "COLUMNS": 256, "ROWS": 8}
+NORMED = {"means": "*fp32", "scales": "*fp32", "rows": "i32", "eps": "fp32"}
 # Kernel, constants, and the types of all arguments that are no pointers to numbers of the given type.
 VARIANTS = {
-    "norm": (layers._forward, NORM, {"means": "*fp32", "scales": "*fp32", "rows": "i32", "eps": "fp32"}, 4),
+    "norm": (layers._forward, {**NORM, "ADDS": False}, NORMED, 4),
+    "norm of a sum": (layers._forward, {**NORM, "ADDS": True}, NORMED | {"x": "*fp32", "total": "*fp32"}, 4),
     "norm backward": (
         layers._backward, NORM,
         dict.fromkeys(("means", "scales", "sums"), "*fp32") | dict.fromkeys(("rows", "tiles", "programs"), "i32"), 4,

@@ -57,15 +57,34 @@ def in_double(function):
 @given(rows=st.integers(1, 9), width=st.sampled_from([1, 16, 37]))
 def test_layer_norm_and_its_gradients_are_those_of_torch(rows, width):
     tensors = drawn((rows, 3, width), (width,), (width,))
-    ours = output_and_gradients(lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5, torch.float32), tensors)
+    ours = output_and_gradients(lambda x, w, b: kernels.layer_norm(x, None, w, b, 1e-5, torch.float32), tensors)
     theirs = output_and_gradients(in_double(lambda x, w, b: F.layer_norm(x, (width,), w, b)), tensors)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
+@settings(max_examples=6, deadline=None)
+@given(rows=st.integers(1, 9), width=st.sampled_from([1, 16, 37]))
+def test_the_norm_of_a_sum_and_its_gradients_are_those_of_torch(rows, width):
+    tensors = drawn((rows, 3, width), (rows, 3, width), (width,), (width,))
+    ours = output_and_gradients(lambda x, y, w, b: kernels.layer_norm(x, y, w, b, 1e-5, torch.float32), tensors)
+    theirs = output_and_gradients(in_double(lambda x, y, w, b: F.layer_norm(x + y, (width,), w, b)), tensors)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_of_two_types_is_normed_in_the_wider_and_gradients_have_their_own():
+    (x, weight, bias), (added,) = drawn((4, 16), (16,), (16,)), drawn((4, 16), dtype=torch.bfloat16)
+    y = kernels.layer_norm(x, added, weight, bias, 1e-5, torch.float32)
+    torch.testing.assert_close(y, F.layer_norm(x + added, (16,), weight, bias), rtol=1e-5, atol=1e-5)
+    grad_x, grad_added = torch.autograd.grad(y.square().sum(), (x, added))
+    assert (grad_x.dtype, grad_added.dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(grad_added, grad_x.bfloat16())
+
+
 def test_many_rows_are_shared_by_few_programs():
     tensors = drawn((700, 24), (24,), (24,))
-    ours = output_and_gradients(lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5, torch.float32), tensors)
+    ours = output_and_gradients(lambda x, w, b: kernels.layer_norm(x, None, w, b, 1e-5, torch.float32), tensors)
     theirs = output_and_gradients(in_double(lambda x, w, b: F.layer_norm(x, (24,), w, b)), tensors)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
@@ -73,7 +92,7 @@ def test_many_rows_are_shared_by_few_programs():
 
 def test_the_result_has_the_type_that_is_asked_for_and_gradients_have_their_own():
     x, weight, bias = drawn((4, 16), (16,), (16,))
-    y = kernels.layer_norm(x, weight, bias, 1e-5, torch.bfloat16)
+    y = kernels.layer_norm(x, None, weight, bias, 1e-5, torch.bfloat16)
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), F.layer_norm(x, (16,), weight, bias), rtol=1e-2, atol=1e-2)
     assert all(one.dtype == torch.float32 for one in torch.autograd.grad(y.sum(), (x, weight, bias)))
@@ -174,7 +193,7 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
         for name in names:
             monkeypatch.setattr(module, name, Launched(getattr(module, name)))
     x, weight, bias = drawn((4, 8), (8,), (8,))
-    kernels.layer_norm(x, weight, bias, 1e-5, torch.float32).sum().backward()
+    kernels.layer_norm(x, None, weight, bias, 1e-5, torch.float32).sum().backward()
     targets = torch.tensor([0, 1, 2, 3], device=DEVICE)
     kernels.merge_rows(targets, x.detach())
     kernels.subtract([x, weight], 0.5)
@@ -442,6 +461,23 @@ def test_a_norm_in_training_takes_them_and_is_near_to_torchs(for_layer):
 
 
 @on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_of_a_sum_in_training_is_near_to_torchs(dtype):
+    ours = LayerNorm(200, 1e-5).to(DEVICE, torch.float32).train()
+    x, y = drawn((20, 35, 200)), drawn((20, 35, 200), dtype=dtype)
+    mine, other = ours(*x, *y), F.layer_norm(x[0] + y[0], (200,), ours.weight, ours.bias)
+    assert mine.dtype == other.dtype
+    torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+    wanted = torch.randn_like(other)
+    leaves = (*x, *y, *ours.parameters())
+    for one, two in zip(
+        torch.autograd.grad(mine, leaves, wanted), torch.autograd.grad(other, leaves, wanted), strict=True
+    ):
+        assert one.dtype == two.dtype
+        assert (one - two).norm() < 1e-2 * two.norm()
+
+
+@on_gpu
 def test_a_linear_map_in_training_takes_them_and_is_near_to_torchs():
     ours, theirs = (part.to(DEVICE, torch.float32).train() for part in (Linear(384, 1152), nn.Linear(384, 1152)))
     theirs.load_state_dict(ours.state_dict())
@@ -461,5 +497,5 @@ def test_a_linear_map_in_training_takes_them_and_is_near_to_torchs():
 @pytest.mark.slow
 def test_kernels_compile_for_a_hopper_and_their_registers_suffice(tmp_path):
     found = compiled_kernels(Path(__file__).with_name("compile_layer_kernels.py"), tmp_path)
-    assert len(found) == 14
+    assert len(found) == 16
     assert not any(found.values()), found

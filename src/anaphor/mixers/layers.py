@@ -25,18 +25,22 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(width, eps=eps)
         self.for_layer = for_layer
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """The norm of x, or of the sum of two tensors of a shape."""
+        kernels = layer_kernels(x.device) if x.is_cuda and self.training else None
+        if kernels is None or not kernels.can_normalize(x, added):
+            return self._normalize(x if added is None else x + added)
+        dtype = x.dtype if added is None else torch.promote_types(x.dtype, added.dtype)
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type) if self.for_layer else torch.float32
+        y: Tensor = kernels.layer_norm(x, added, self.weight, self.bias, self.eps, dtype)
+        return y
+
+    def _normalize(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu" and x.numel() <= MAX_VALUES_ON_ONE_THREAD and not torch.compiler.is_compiling():
             with use_threads(1):  # the same to the last bit: no sum is over several rows
                 return super().forward(x)
-        kernels = layer_kernels(x.device) if x.is_cuda and self.training else None
-        if kernels is None or not kernels.can_normalize(x):
-            return super().forward(x)
-        dtype = x.dtype
-        if torch.is_autocast_enabled(x.device.type):
-            dtype = torch.get_autocast_dtype(x.device.type) if self.for_layer else torch.float32
-        y: Tensor = kernels.layer_norm(x, self.weight, self.bias, self.eps, dtype)
-        return y
+        return super().forward(x)
 
 
 class Linear(nn.Linear):

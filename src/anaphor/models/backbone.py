@@ -111,11 +111,15 @@ class Sublayer(nn.Module):
             y = self.drop(y, self.dropout)
         if self.scale is not None:
             y = y * self.scale
+        norm = None if self.is_pre_norm else self.norm
         if self.training and self.drop_path:
             y = torch.addcmul(x, y, drop_path_factors(y, self.drop_path))
+        elif self.residual and norm is not None:
+            normed: Tensor = norm(x, y)  # the sum is part of the same kernel on a GPU
+            return normed
         elif self.residual:
             y = x + y
-        return self.norm(y) if self.norm is not None and not self.is_pre_norm else y
+        return y if norm is None else norm(y)
 
 
 def drop_path_factors(y: Tensor, p: float) -> Tensor:

@@ -41,10 +41,12 @@ def is_supported(device: torch.device) -> bool:
 def run_once(device: torch.device) -> None:
     """Compile the kernels for a device and run them, forward and backward; raises where that fails."""
     row = torch.zeros(1, 16, device=device, dtype=torch.float32, requires_grad=True)
-    layer_norm(row, row[0], row[0], 1e-5, row.dtype).sum().backward()
+    layer_norm(row, None, row[0], row[0], 1e-5, row.dtype).sum().backward()
 
 
-def can_normalize(x: Tensor) -> bool:
+def can_normalize(x: Tensor, added: Tensor | None) -> bool:
+    if added is not None and not (added.dtype in DTYPES and added.shape == x.shape):
+        return False
     return x.dtype in DTYPES and 0 < x.shape[-1] <= MAX_WIDTH and x.numel() > 0
 
 
@@ -55,23 +57,31 @@ def is_worthwhile(x: Tensor, weight: Tensor) -> bool:
     return is_valid and x.numel() >= MIN_ROWS * x.shape[-1] > 0
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """Layer norm over the last axis, computed in single precision and rounded to the given type.
-    [..., D] -> [..., D]"""
-    y: Tensor = _LayerNorm.apply(x, weight, bias, eps, dtype)  # type: ignore[no-untyped-call]
+def layer_norm(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Layer norm over the last axis of x, or of the sum of two tensors, computed in single precision and rounded to the
+    given type. [..., D] -> [..., D]"""
+    y: Tensor = _LayerNorm.apply(x, added, weight, bias, eps, dtype)  # type: ignore[no-untyped-call]
     return y
 
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
+    ) -> Tensor:
         x = x.contiguous()
+        ctx.dtypes, total = (x.dtype, None), x
+        if added is not None:
+            added = added.contiguous()
+            ctx.dtypes = x.dtype, added.dtype
+            total = torch.empty_like(x, dtype=torch.promote_types(*ctx.dtypes))
         rows, sizes = x.numel() // x.shape[-1], _sizes(x.shape[-1])
         y = torch.empty_like(x, dtype=dtype)
         means, scales = torch.empty(2, rows, device=x.device, dtype=torch.float32)
+        tensors = (x, x if added is None else added, total, y, weight, bias, means, scales)
         with torch.cuda.device_of(x):
-            _forward[(triton.cdiv(rows, sizes["ROWS"]),)](x, y, weight, bias, means, scales, rows, eps, **sizes)
-        ctx.save_for_backward(x, weight, means, scales)
+            _forward[(triton.cdiv(rows, sizes["ROWS"]),)](*tensors, rows, eps, ADDS=added is not None, **sizes)
+        ctx.save_for_backward(total, weight, means, scales)
         return y
 
     @staticmethod
@@ -88,7 +98,8 @@ class _LayerNorm(torch.autograd.Function):
         with torch.cuda.device_of(x):
             _backward[(programs,)](*tensors, len(means), tiles, programs, **sizes)
         grad_weight, grad_bias = sum_rows(sums.flatten(1)).view(2, -1).to(weight.dtype)
-        return grad_x, grad_weight, grad_bias, None, None
+        of_x, of_added = ctx.dtypes
+        return grad_x.to(of_x), None if of_added is None else grad_x.to(of_added), grad_weight, grad_bias, None, None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
@@ -188,14 +199,20 @@ def _programs(device: torch.device) -> int:
 
 @triton.jit(do_not_specialize=["rows"])
 def _forward(
-    x, y, weight, bias, means, scales, rows, eps, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
-):
+    x, added, total, y, weight, bias, means, scales, rows, eps,
+    ADDS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     is_row, is_column = row < rows, column < WIDTH
     inside = is_row[:, None] & is_column[None, :]
     at = row[:, None] * WIDTH + column[None, :]
     values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    if ADDS:
+        values += tl.load(added + at, mask=inside, other=0.0).to(tl.float32)
+        values = values.to(total.dtype.element_ty)  # what the backward pass reads
+        tl.store(total + at, values, mask=inside)
+        values = values.to(tl.float32)
     mean = tl.sum(values, axis=1) / WIDTH
     centered = tl.where(is_column[None, :], values - mean[:, None], 0.0)
     scale = 1 / tl.sqrt(tl.sum(centered * centered, axis=1) / WIDTH + eps)
