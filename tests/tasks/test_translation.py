@@ -17,7 +17,7 @@ from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
 from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.tasks.translate.experiment import TranslationExperiment
+from anaphor.tasks.translate.experiment import MAX_ROWS, ROWS, TranslationExperiment, count_rows
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
 from stand_ins import Interrupted, weights
@@ -57,6 +57,15 @@ def train(experiment, steps):
 
 
 # ---- padding
+
+
+def test_more_sentences_are_translated_at_once_on_a_gpu_unless_they_are_long_or_the_vocabulary_is():
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert count_rows(gpu, logits=5 * 10_000, longest=50) == MAX_ROWS
+    assert ROWS < count_rows(gpu, logits=5 * 10_000, longest=200) < MAX_ROWS
+    assert ROWS < count_rows(gpu, logits=5 * 30_000, longest=50) < MAX_ROWS
+    assert count_rows(gpu, logits=5 * 10_000, longest=2000) == count_rows(gpu, logits=10**7, longest=50) == ROWS
+    assert count_rows(cpu, logits=5, longest=5) == ROWS
 
 
 @pytest.mark.parametrize("steps", [0, 12])

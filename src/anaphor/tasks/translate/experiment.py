@@ -43,12 +43,11 @@ if TYPE_CHECKING:
 SAMPLES = 3
 GREEDY = Beam(width=1, max_length=None)
 TRANSLATED = ("bleu", "chrf")
-ROWS = 64
-"""Sentences that are translated at once."""
-MAX_ROWS = 512
-"""The same on a GPU, where so many have at most `MAX_LOGITS`."""
-MAX_LOGITS = 2**25
 """Metrics of the model's own translations; the others are those of the given targets."""
+ROWS, MAX_ROWS = 64, 512
+"""Sentences that are translated at once, and the most on a GPU."""
+MAX_LOGITS, MAX_TOKENS = 2**25, 2**15
+"""Bounds of more than `ROWS`: the logits of a step, and the tokens of the sources with padding."""
 
 
 @dataclass(frozen=True)
@@ -267,13 +266,11 @@ class TranslationExperiment(Experiment):
     ) -> list[list[Hypothesis]]:
         """The translations that beam search finds for each sentence, best first; several models form an ensemble."""
         models = [self.model] if models is None else models
-        rows = ROWS
-        if models[0].device.type == "cuda":  # which is kept busy by many rows
-            rows = max(ROWS, min(MAX_ROWS, MAX_LOGITS // (beam.width * len(self.tokenizers.target))))
-        pairs = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers)
+        pairs, device = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers), models[0].device
         for model in models:
             pairs.check_lengths(source=model.source_limit)
-        found = self.translate_batches(batch_pairs(pairs, rows=rows, device=models[0].device), beam, models)
+        rows = count_rows(device, beam.width * len(self.tokenizers.target), int(pairs.source.sizes.max(initial=1)))
+        found = self.translate_batches(batch_pairs(pairs, rows=rows, device=device), beam, models)
         return [found[index] for index in range(len(sentences))]
 
     def translate_batches(
@@ -390,6 +387,11 @@ def build_experiment(
     with seeded(spec.seed, keep_state=known is not None):
         model = spec.model_spec(**sizes).build()
     return TranslationExperiment(spec, model.to(device), tokenizers, open_data, device=device, known=known)
+
+
+def count_rows(device: torch.device, logits: int, longest: int) -> int:
+    """Sentences translated at once, by the logits of each and the longest: many keep a GPU busy, if they fit."""
+    return max(ROWS, min(MAX_ROWS, MAX_LOGITS // logits, MAX_TOKENS // longest)) if device.type == "cuda" else ROWS
 
 
 def compute_features(model: Seq2Seq, batch: Batch) -> Tensor:
