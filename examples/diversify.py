@@ -19,8 +19,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import anaphor
+from anaphor.errors import AnaphorError
 from anaphor.generate import Beam
 from anaphor.tasks.translate.experiment import TranslationExperiment
+from anaphor.training.run_folder import RunFolder
 
 Pairs = dict[tuple[str, str], None]
 """Sentence pairs, each once, in the order in which they were found."""
@@ -28,7 +30,8 @@ Pairs = dict[tuple[str, str], None]
 
 def read_teachers(study: Path, device: str) -> Iterator[tuple[str, TranslationExperiment]]:
     """The finished runs of a study of translation, each with its name."""
-    folders = sorted(path.parent for path in study.glob("cells/*/result.json"))
+    cells = sorted(path.parent for path in study.glob("cells/*/result.json"))
+    folders = [cell for cell in cells if RunFolder(cell).read_result().get("status") == "finished"]
     if not folders:
         raise SystemExit(f"{study} has no finished cells: it is not the folder of a study, or all of them failed")
     for folder in folders:
@@ -43,7 +46,7 @@ def translate(teacher: TranslationExperiment, beam: int) -> list[tuple[str, str]
     out."""
     sentences = list(dict.fromkeys(source for source, _ in teacher.source.rows("train").values))
     found = teacher.translate(sentences, Beam(width=beam, max_length=None))  # the most probable, whatever their length
-    texts = [teacher.tokenizers.target.decode(best.tokens) for best, *_ in found]
+    texts = [teacher.tokenizers.target.decode(best.tokens).replace("\n", " ") for best, *_ in found]  # a line each
     return [(source, text) for source, text in zip(sentences, texts, strict=True) if text.strip()]
 
 
@@ -55,6 +58,8 @@ def write_split(folder: Path, split: str, languages: tuple[str, ...], pairs: Ite
 def diversify(study: Path, out: Path, *, device: str = "auto", beam: int = 5) -> dict[str, int]:
     """Write the folder of a data set: the training text with all translations, validation and test as they are. Gives
     the number of training pairs before and after."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SystemExit(f"{out} is not empty: give a new folder")
     languages: tuple[str, ...] = ()
     pairs: Pairs = {}
     before = 0
@@ -64,7 +69,7 @@ def diversify(study: Path, out: Path, *, device: str = "auto", beam: int = 5) ->
             languages, pairs = source.languages, dict.fromkeys(source.rows("train").values)
             before = len(pairs)
             out.mkdir(parents=True, exist_ok=True)
-            for split in ("valid", "test"):
+            for split in source.splits[1:]:  # without train
                 write_split(out, split, languages, source.rows(split).values)
         elif sorted(source.languages) != sorted(languages):
             raise SystemExit(f"{name} is a run with other languages: {' and '.join(source.languages)}")
@@ -85,7 +90,10 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--beam", type=int, default=5, help="beam width")
     options = parser.parse_args()
-    print(json.dumps(diversify(options.study, options.out, device=options.device, beam=options.beam)))
+    try:
+        print(json.dumps(diversify(options.study, options.out, device=options.device, beam=options.beam)))
+    except AnaphorError as error:
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The example that adds translations to the training text."""
 
+import json
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,13 @@ SMALL = (
 PAIRS = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("a cow", "eine Kuh"), ("a dog", "ein Hund")]
 
 
+def teach(text, tmp_path):
+    (tmp_path / "teachers.yaml").write_text(STUDY.replace("FOLDER", str(text)))
+    study = tmp_path / "teachers"
+    assert main(["study", str(tmp_path / "teachers.yaml"), "--out", str(study), "--device", "cpu"]) == 0
+    return study
+
+
 @pytest.fixture
 def text(tmp_path):
     folder = tmp_path / "text"
@@ -34,9 +43,7 @@ def text(tmp_path):
 
 
 def test_translations_of_both_directions_are_added_to_the_training_text_alone(text, tmp_path, monkeypatch, capsys):
-    study, out = tmp_path / "teachers", tmp_path / "diversified"
-    (tmp_path / "teachers.yaml").write_text(STUDY.replace("FOLDER", str(text)))
-    assert main(["study", str(tmp_path / "teachers.yaml"), "--out", str(study), "--device", "cpu"]) == 0
+    study, out = teach(text, tmp_path), tmp_path / "diversified"
     monkeypatch.setitem(
         DIVERSIFY["diversify"].__globals__,
         "translate",
@@ -69,3 +76,29 @@ def test_a_teacher_translates_each_sentence_of_its_source_once(text, tmp_path):
 def test_a_folder_without_teachers_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="no finished cells"):
         DIVERSIFY["diversify"](tmp_path, tmp_path / "out")
+
+
+def test_a_cell_that_diverged_is_no_teacher_and_text_without_a_test_split_is_enough(text, tmp_path):
+    for file in text.glob("test.*"):
+        file.unlink()
+    study, out = teach(text, tmp_path), tmp_path / "diversified"
+    diverged, kept = sorted(study.glob("cells/*/result.json"))
+    diverged.write_text(json.dumps({"status": "diverged", "reason": "the loss is NaN"}))
+    assert [name for name, _ in DIVERSIFY["read_teachers"](study, "cpu")] == [kept.parent.name]
+    DIVERSIFY["diversify"](study, out, device="cpu", beam=1)
+    assert {path.name for path in out.iterdir()} == {
+        f"{split}.{of}" for split in ("train", "valid") for of in ("en", "de")
+    }
+
+
+def test_text_that_is_there_is_never_overwritten(text, tmp_path):
+    study = teach(text, tmp_path)
+    with pytest.raises(SystemExit, match="text is not empty"):
+        DIVERSIFY["diversify"](study, text, device="cpu", beam=1)
+    assert lines_of(text, "train") == PAIRS
+
+
+def test_what_is_wrong_is_told_in_one_line(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["diversify.py", str(teach(text, tmp_path)), str(tmp_path / "out"), "--beam", "0"])
+    with pytest.raises(SystemExit, match=r"^beam=0: it must be at least 1$"):
+        DIVERSIFY["main"]()
