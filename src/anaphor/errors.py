@@ -25,7 +25,8 @@ def count_noun(count: int, noun: str) -> str:
 def describe_exception(error: BaseException, place: str) -> str:
     """What a user's code raised, in one line; the place is where, or empty."""
     where = f" in {place}" if place else ""
-    return f"{type(error).__name__}{where}: {' '.join(str(error).split())[:300]}"
+    message = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}{where}{': ' if message else ''}{message}"
 
 
 def keyword_of(flag: str) -> str:

@@ -210,6 +210,16 @@ def test_in_a_study_its_error_is_the_reason_of_the_failure(text, tmp_path, capsy
     assert cell["reason"] == f"IndexError in line {LINE} of {file}: list index out of range"
 
 
+def test_an_error_without_a_message_ends_with_its_line(text, tmp_path, capsys):
+    file = tmp_path / "broken.py"
+    file.write_text(re.sub("return torch.stack.*", "assert x is None", BROKEN))
+    words = ["--data", "text", "--width", "8", "--steps", "3", "--no-test", "--device", "cpu"]
+    words += ["--bptt", "8", "--batch-size", "2", "--import", str(file), "--model", "broken"]
+    assert main(["train", "lm", *words, "--out", str(tmp_path / "run")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"anaphor: AssertionError in line {LINE} of {file}"
+
+
 def test_in_python_its_error_is_its_own(text, tmp_path):
     file = write_broken(tmp_path / "broken.py", "[][1]")
     with pytest.raises(IndexError):

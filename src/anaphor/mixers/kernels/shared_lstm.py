@@ -35,7 +35,7 @@ def layout(width: int, rows: int, device: torch.device, precision: str) -> Layou
         return None
     block = 16 if rows <= 16 else 32
     row_blocks = triton.cdiv(rows, block)
-    programs = _count_programs(device) // row_blocks
+    programs = _count_programs(device, row_blocks)
     if programs == 0:
         return None
     units = UNITS if width <= UNITS * programs else 2 * UNITS
@@ -45,11 +45,12 @@ def layout(width: int, rows: int, device: torch.device, precision: str) -> Layou
     return (programs, row_blocks), sizes | {"PRECISION": "tf32" if precision == "tf32" else "tf32x3", "num_warps": 8}
 
 
-def _count_programs(device: torch.device) -> int:
-    """That may wait for each other in this process. Triton's interpreter runs one after the other: none may."""
+def _count_programs(device: torch.device, row_blocks: int) -> int:
+    """Of each block of rows, which wait for each other. Triton's interpreter runs one program after the other: there it
+    is a single one."""
     if device.type == "cpu":
         return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count // count_processes()
+    return torch.cuda.get_device_properties(device).multi_processor_count // count_processes() // row_blocks
 
 
 def launch_forward(made: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
