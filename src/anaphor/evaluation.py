@@ -31,7 +31,7 @@ MIN_CAPTURED = 256  # batches of a text: a capture takes as long as about a hund
 # A step of generation on a CPU with at most so many multiplications runs on one thread: its operations are so short
 # that waking the other threads for each takes longer than the work they take over.
 MAX_PRODUCTS_ON_ONE_THREAD = 2**24
-TOKENS_AT_ONCE = 4096
+TOKENS_AT_ONCE = 2048  # on a GPU; with a large vocabulary their logits take half a gigabyte
 QUOTED = 40  # characters of a text that an error message repeats
 
 
