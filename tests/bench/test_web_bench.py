@@ -56,6 +56,8 @@ def test_the_command_that_is_measured_writes_what_is_read(tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_a_small_folder_keeps_every_limit(many, monkeypatch):
     """The measurement itself, on a folder that is small."""
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        pytest.skip("there is no Chromium to open the page with: apt-get install chromium")
     monkeypatch.setattr(web, "LOADS", 2)
     monkeypatch.setattr(web, "MAX_SECONDS", 60.0)  # two on a machine that does nothing else
     with web.launch_chromium() as browser:
