@@ -144,6 +144,20 @@ def test_one_file_or_folder_of_classes_is_scored_as_a_whole(trained, capsys, tmp
     assert capsys.readouterr().out.startswith("valid: accuracy ")
 
 
+def test_images_of_one_class_can_be_scored_but_not_split(trained, capsys, tmp_path):
+    out, _ = trained
+    pixels = np.zeros((5, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "one.npz", images=pixels, labels=np.array(["cross"] * 5))
+    (tmp_path / "alone" / "cross").mkdir(parents=True)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / "alone" / "cross" / f"{number}.png")
+    for data in ("one.npz", "alone"):
+        assert main(["evaluate", str(out), "--data", data, "--device", "cpu"]) == 0
+        assert "(images:5|" in capsys.readouterr().out.splitlines()[0]
+        assert main(["evaluate", str(out), "--data", data, "--split", "valid", "--device", "cpu"]) == 2
+        assert "has one class only, cross: give at least two" in capsys.readouterr().err
+
+
 def test_people_get_accuracy_by_class_and_the_figures(trained, capsys):
     out, _ = trained
     assert main(["evaluate", str(out), "--device", "cpu"]) == 0

@@ -140,9 +140,9 @@ class ImageFolder(ImageDataset):
             raise DataError(f"{path} has no folders: {LAYOUT}")
         by_class = {split: _by_class(folder) for split, folder in (by_split or {TRAIN: path}).items()}
         self.classes = tuple(by_class[TRAIN])
-        if len(self.classes) < 2:
-            raise DataError(f"{by_split.get(TRAIN, path)} has one class only, {self.classes[0]}: give at least two")
         self.has_own_splits = bool(by_split)
+        if by_split:
+            _require_two(self.classes, by_split[TRAIN])
         self._given = {split: self._labeled(split, by_class[split]) for split in by_class}
         shares = {} if VALID in by_split else {VALID: VALID_PERCENT}
         self._shares = shares if by_split else {**shares, TEST: TEST_PERCENT}
@@ -156,9 +156,10 @@ class ImageFolder(ImageDataset):
 
     @cached_property
     def files(self) -> dict[str, list[tuple[Path, int]]]:
-        """Files and labels of each split. A few images cannot be split, but read whole."""
+        """Files and labels of each split. A few images or those of one class cannot be split, but read whole."""
         if not self._shares:
             return self._given
+        _require_two(self.classes, self.path)
         given = self._given[TRAIN]
         labels = np.array([label for _, label in given])
         parts = hold_out(labels, self.classes, self._shares, str(self.path))
@@ -207,6 +208,11 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
     return classes
 
 
+def _require_two(classes: Sequence[str], where: Path) -> None:
+    if len(classes) < 2:
+        raise DataError(f"{where} has one class only, {classes[0]}: give at least two")
+
+
 def _walk(folder: Path) -> Iterator[Path]:
     """Files in a folder and the folders in it. Links are followed, each folder once."""
     seen: set[str] = set()
@@ -235,13 +241,13 @@ class ImageArchive(ImageDataset):
         self._image_keys = {split: pair[0] for split, pair in keys.items()}
         train = self._labels(keys[TRAIN][1])
         self.classes = self._classes(train, keys[TRAIN][1])
-        if len(self.classes) < 2:
-            raise DataError(f"{path} has one class only, {self.classes[0]}: give at least two")
         self._label_arrays = {split: self._encode(self._labels(pair[1]), pair[1]) for split, pair in keys.items()}
         shares = {} if VALID in keys else {VALID: VALID_PERCENT}
         if set(keys) == {TRAIN} and "train" not in keys[TRAIN][0].lower():
             shares[TEST] = TEST_PERCENT
         self._shares, self.has_own_splits = shares, TEST not in shares
+        if self.has_own_splits:
+            _require_two(self.classes, path)
         self.splits = tuple(split for split in SPLITS if split in keys or split in shares)
 
     def read_arrays(self, split: str) -> Arrays:
@@ -256,7 +262,8 @@ class ImageArchive(ImageDataset):
 
     @cached_property
     def _indices(self) -> dict[str, NDArray[np.int64]]:
-        """Of the splits that are held out. A few images cannot be split, but read whole."""
+        """Of the splits that are held out. A few images or those of one class cannot be split, but read whole."""
+        _require_two(self.classes, self.path)
         labels = self._label_arrays[TRAIN]
         return hold_out(labels, self.classes, self._shares, str(self.path)) if self._shares else {}
 
