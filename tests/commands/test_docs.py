@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from anaphor.data.datasets import open_dataset
 from commands.pages import agrees, outputs
 from studies.here import Here
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+REFERENCE = "bb387736116b25e4"
+"""Start of the digest of the text that comes with Python 3.11.7, whose numbers pages show."""
 LONG = ("classification.md", "index.md", "length.md", "translation.md")  # pages that train for more than five seconds
 
 
@@ -20,6 +23,9 @@ LONG = ("classification.md", "index.md", "length.md", "translation.md")  # pages
     ids=[str(path.relative_to(DOCS)) for path in PAGES],
 )
 def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
+    page = path.read_text(encoding="utf-8")
+    if "data: python-reference" in page and not open_dataset("python-reference").digest("train").startswith(REFERENCE):
+        pytest.skip("the page shows numbers of the reference of Python 3.11.7, and that of this Python is another")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the numbers are those of a CPU, in processes of studies as well
@@ -29,7 +35,7 @@ def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
     # Their names are all that a page shows of the curves of a run.
     monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: list(folder.curves))
     torch.set_default_dtype(torch.float32)
-    found = outputs(path.read_text(encoding="utf-8"))
+    found = outputs(page)
     assert found, "a page shows something that runs"
     for _, _, shown, printed in found:
         assert agrees(shown, printed), f"the page shows\n{shown}\nbut this is printed:\n{printed}"
