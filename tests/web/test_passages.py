@@ -241,6 +241,8 @@ def test_the_comparison_is_that_of_python(planted, compared):
     assert found["totals"][first] == compared["totals"]["stars"]
     with pytest.raises(ConfigError, match="two different runs"):
         anaphor.compare_runs(first, first)
+    with pytest.raises(ConfigError, match="two different runs"):
+        anaphor.compare_runs(first, f"{first}/.")
 
 
 @pytest.mark.parametrize("kind", ["word", "character", "byte", "bpe"])

@@ -158,7 +158,7 @@ def compare_runs(
         str(run.folder if isinstance(run, Run) else run): run if isinstance(run, Run) else load_run(run)
         for run in (first, second)
     }
-    if len(runs) < 2:
+    if len({run.folder.resolve() for run in runs.values()}) < 2:
         raise ConfigError("choose two different runs")
     _refuse_incomparable(runs, split)
     losses = {name: _hook(run, "passages")(run.experiment, split) for name, run in runs.items()}
