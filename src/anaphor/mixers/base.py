@@ -165,6 +165,11 @@ class Mixer(nn.Module):
         if result[0].shape != (expected := (*x.shape[:2], self.width_out)):
             given, shape = list(x.shape), list(result[0].shape)
             raise ConfigError(f"mix of {name} returns outputs {shape} for {given}: they must be {list(expected)}")
+        if self.streams and (not isinstance(result[1], self.state_type) or not result[1]):
+            given_state = repr(result[1]) if result[1] is None or result[1] == () else type(result[1]).__name__
+            raise ConfigError(
+                f"mix of {name} must return a state of type {self.state_type.__name__}, not {given_state}"
+            )
         return result[0], result[1]
 
     def _check(self, x: Tensor, state: Any, span: Span) -> None:
