@@ -165,12 +165,15 @@ class Mixer(nn.Module):
         if result[0].shape != (expected := (*x.shape[:2], self.width_out)):
             given, shape = list(x.shape), list(result[0].shape)
             raise ConfigError(f"mix of {name} returns outputs {shape} for {given}: they must be {list(expected)}")
-        if self.streams and (not isinstance(result[1], self.state_type) or not result[1]):
-            given_state = repr(result[1]) if result[1] is None or result[1] == () else type(result[1]).__name__
-            raise ConfigError(
-                f"mix of {name} must return a state of type {self.state_type.__name__}, not {given_state}"
-            )
+        if self.streams and (wrong := self._describe_wrong(result[1])):
+            raise ConfigError(f"mix of {name} must return a state of type {self.state_type.__name__}, not {wrong}")
         return result[0], result[1]
+
+    def _describe_wrong(self, state: Any) -> str:
+        """What was given in place of a state; empty where it is one."""
+        if isinstance(state, self.state_type) and state:
+            return ""
+        return repr(state) if state is None or state == () else type(state).__name__
 
     def _check(self, x: Tensor, state: Any, span: Span) -> None:
         name = type(self).__name__
@@ -187,10 +190,9 @@ class Mixer(nn.Module):
             if state != ():
                 raise ConfigError(f"{name} needs the whole sequence and carries no state: pass ()")
             return
-        if not isinstance(state, self.state_type) or not state:
-            given = repr(state) if state is None or state == () else type(state).__name__
+        if wrong := self._describe_wrong(state):
             raise ConfigError(
-                f"{name} needs a state of type {self.state_type.__name__}, but got {given}: start with initial_state(x)"
+                f"{name} needs a state of type {self.state_type.__name__}, but got {wrong}: start with initial_state(x)"
             )
         rows, *first = next(tensors_of(state)).shape
         if rows != x.shape[0]:

@@ -99,11 +99,12 @@ class LocalEngine(Engine):
         self._following: int | None = None
         self._submitted = 0  # jobs that have no process yet
         self._lock = threading.Lock()
+        of_slots = [devices[slot % len(devices)] for slot in range(self.slots)] if devices else []
+        self._free = Counter(of_slots)  # slots of each device
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
-        for slot in range(self.slots if devices else 0):
+        for device in of_slots:
             assert self._devices is not None
-            self._devices.put(devices[slot % len(devices)])
-        self._free = Counter(devices[slot % len(devices)] for slot in range(self.slots if devices else 0))
+            self._devices.put(device)
 
     def submit(self, job: Job) -> Future[JobResult]:
         with self._lock:

@@ -177,7 +177,7 @@ def _refuse_incomparable(runs: Mapping[str, Run], split: str) -> None:
     # Where they were trained on the same, nothing is read for this. What counts is the data as they are now.
     digests: set[str | None] = set()
     if len(trained_on) > 1:
-        with suppress(AnaphorError):  # what is missing is told where it is scored
+        with suppress(AnaphorError):  # missing data are an error where they are scored
             digests |= {experiment.fingerprint()["data"].get(split) for experiment in experiments}
     if len(digests) > 1:
         raise DataError(f"{one} and {two} have different data in {split}: compare runs with the same data")

@@ -23,7 +23,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from anaphor.mixers.kernels import shared_lstm
-from anaphor.mixers.kernels.shared_lstm import arrive, load_gates, store_gates, tanh, wait
+from anaphor.mixers.kernels.shared_lstm import (
+    arrive,
+    load_gates,
+    split_gates,
+    store_gate_gradients,
+    store_gates,
+    tanh,
+    wait,
+)
 
 UNITS = 16
 """Hidden units per program, with all four gates."""
@@ -203,10 +211,7 @@ def _forward(
         h_mask = (row < rows) & (term[None, :] < WIDTH)
         h = tl.load(hiddens + before + term[None, :], h_mask, 0.0, cache_modifier=".cg")  # others wrote it
         sums = tl.dot(h, w, inputs, input_precision=PRECISION)
-        i_and_g, f_and_o = tl.split(tl.reshape(sums, (ROWS, UNITS, 2, 2)))
-        i, g = tl.split(i_and_g)
-        f, o = tl.split(f_and_o)
-        i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), tanh(g), tl.sigmoid(o)
+        i, f, g, o = split_gates(sums, ROWS, UNITS)
         cell = f * cell + i * g
         tl.store(hiddens + before + WIDTH + unit, o * tanh(cell), mask)
         done += 1
@@ -264,9 +269,7 @@ def _backward(
     grad_h_o = tl.dot(grad_o, w_o, input_precision=PRECISION)
     grad_h += grad_h_f + grad_h_g + grad_h_o
     grad_c += grad_h * o * (1 - tanh_c * tanh_c)
-    grad_i, grad_f = grad_c * g * i * (1 - i), grad_c * cell * f * (1 - f)
-    grad_g, grad_o = grad_c * i * (1 - g * g), grad_h * tanh_c * o * (1 - o)
-    store_gates(grad_gates + here, WIDTH, mask, grad_i, grad_f, grad_g, grad_o)
+    store_gate_gradients(grad_gates + here, WIDTH, mask, (i, f, g, o), cell, tanh_c, grad_h, grad_c)
     tl.store(grad_cell + row * WIDTH + unit, grad_c * f, mask)
 
 

@@ -103,10 +103,7 @@ def _forward(
                 )
                 w = tl.load(weight + gate_unit * WIDTH + term[:, None], is_unit & (term[:, None] < WIDTH), 0.0)
                 sums = tl.dot(h, w, sums, input_precision=PRECISION)
-            i_and_g, f_and_o = tl.split(tl.reshape(sums, (ROWS, UNITS, 2, 2)))
-            i, g = tl.split(i_and_g)
-            f, o = tl.split(f_and_o)
-            i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), tanh(g), tl.sigmoid(o)
+            i, f, g, o = split_gates(sums, ROWS, UNITS)
             unit = first + tl.arange(0, UNITS)[None, :]
             mask = (row < rows) & (unit < WIDTH)
             cell = f * tl.load(cells + before + unit, mask, 0.0) + i * g
@@ -159,9 +156,7 @@ def _backward(
             i, f, g, o = i.to(tl.float32), f.to(tl.float32), g.to(tl.float32), o.to(tl.float32)
             tanh_c, cell = tanh(tl.load(cells + after, mask, 0.0)), tl.load(cells + after - WIDTH, mask, 0.0)
             grad_c = tl.load(grad_cell + row * WIDTH + unit, mask, 0.0) + grad_h * o * (1 - tanh_c * tanh_c)
-            grad_i, grad_f = grad_c * g * i * (1 - i), grad_c * cell * f * (1 - f)
-            grad_g, grad_o = grad_c * i * (1 - g * g), grad_h * tanh_c * o * (1 - o)
-            store_gates(grad_gates + here + unit, WIDTH, mask, grad_i, grad_f, grad_g, grad_o)
+            store_gate_gradients(grad_gates + here + unit, WIDTH, mask, (i, f, g, o), cell, tanh_c, grad_h, grad_c)
             tl.store(grad_cell + row * WIDTH + unit, grad_c * f, mask)
         done += 1
         arrive(counters, done < steps)
@@ -199,6 +194,24 @@ def store_gates(first, stride, mask, i, f, g, o):
     tl.store(first + stride, f, mask)
     tl.store(first + 2 * stride, g, mask)
     tl.store(first + 3 * stride, o, mask)
+
+
+@triton.jit
+def split_gates(sums, ROWS: tl.constexpr, UNITS: tl.constexpr):
+    """The gates of each unit, from sums whose columns have those of a unit side by side."""
+    i_and_g, f_and_o = tl.split(tl.reshape(sums, (ROWS, UNITS, 2, 2)))
+    i, g = tl.split(i_and_g)
+    f, o = tl.split(f_and_o)
+    return tl.sigmoid(i), tl.sigmoid(f), tanh(g), tl.sigmoid(o)
+
+
+@triton.jit
+def store_gate_gradients(first, stride, mask, gates, cell, tanh_c, grad_h, grad_c):
+    """Of what the gates are computed from, given the cell before the step and the gradients after it."""
+    i, f, g, o = gates
+    grad_i, grad_f = grad_c * g * i * (1 - i), grad_c * cell * f * (1 - f)
+    grad_g, grad_o = grad_c * i * (1 - g * g), grad_h * tanh_c * o * (1 - o)
+    store_gates(first, stride, mask, grad_i, grad_f, grad_g, grad_o)
 
 
 @triton.jit
