@@ -21,9 +21,15 @@ from torch import Tensor
 from anaphor.mixers.kernels import count_processes
 
 UNITS = 16
-"""Hidden units that a program computes at once, with all four gates; twice as many where it has more of them."""
+"""Hidden units that a program computes at once, with all four gates."""
 STAGES = tl.constexpr(4)
 """Chunks that are in flight at once."""
+PROGRAMS_PER_MULTIPROCESSOR = 4
+"""That have room at the same time. Many small programs hide each other's latency, and read fewer weights each."""
+CHUNKS = {"forward": 32, "backward": 64}
+"""Terms of a product that are read at once."""
+RESOURCES = {"num_warps": 4, "maxnreg": 128}
+"""Of a program: four have all registers of a multiprocessor."""
 
 Layout = tuple[tuple[int, int], dict[str, Any]]
 
@@ -38,11 +44,10 @@ def layout(width: int, rows: int, device: torch.device, precision: str) -> Layou
     programs = _count_programs(device, row_blocks)
     if programs == 0:
         return None
-    units = UNITS if width <= UNITS * programs else 2 * UNITS
-    programs = min(programs, triton.cdiv(width, units))
-    sizes = {"WIDTH": width, "ROWS": block, "UNITS": units, "BLOCKS": triton.cdiv(width, units * programs)}
+    programs = min(programs, triton.cdiv(width, UNITS))
+    sizes = {"WIDTH": width, "ROWS": block, "UNITS": UNITS, "BLOCKS": triton.cdiv(width, UNITS * programs)}
     # Three products of TF32 are about as exact as one of single precision.
-    return (programs, row_blocks), sizes | {"PRECISION": "tf32" if precision == "tf32" else "tf32x3", "num_warps": 8}
+    return (programs, row_blocks), sizes | {"PRECISION": "tf32" if precision == "tf32" else "tf32x3"} | RESOURCES
 
 
 def _count_programs(device: torch.device, row_blocks: int) -> int:
@@ -50,15 +55,16 @@ def _count_programs(device: torch.device, row_blocks: int) -> int:
     is a single one."""
     if device.type == "cpu":
         return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count // count_processes() // row_blocks
+    room = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
+    return room // count_processes() // row_blocks
 
 
 def launch_forward(made: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    _launch(_forward, made, sizes, tensors, chunk=64)
+    _launch(_forward, made, sizes, tensors, chunk=CHUNKS["forward"])
 
 
 def launch_backward(made: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    _launch(_backward, made, sizes, tensors, chunk=128)
+    _launch(_backward, made, sizes, tensors, chunk=CHUNKS["backward"])
 
 
 def _launch(kernel: Any, made: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...], *, chunk: int) -> None:
