@@ -7,7 +7,7 @@
 
 Several models of each direction, the teachers, translate their own training text. A forward translation gives a source
 another target, a backward translation gives a target another source. No other text is needed, and the student is a
-model like any other.
+model like any other. `--upsample 3` has the text itself three times, so that more of what it learns from is original.
 """
 
 from __future__ import annotations
@@ -55,19 +55,21 @@ def write_split(folder: Path, split: str, languages: tuple[str, ...], pairs: Ite
         (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
 
 
-def diversify(study: Path, out: Path, *, device: str = "auto", beam: int = 5) -> dict[str, int]:
-    """Write the folder of a data set: the training text with all translations, validation and test as they are. Gives
-    the number of training pairs before and after."""
+def diversify(study: Path, out: Path, *, device: str = "auto", beam: int = 5, upsample: int = 1) -> dict[str, int]:
+    """Write the folder of a data set: the training text, `upsample` times, with all translations; validation and test
+    as they are. Gives the number of training pairs before and after."""
+    if upsample < 1:
+        raise SystemExit(f"--upsample {upsample}: give 1 or more")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SystemExit(f"{out} is not empty: give a new folder")
     languages: tuple[str, ...] = ()
     pairs: Pairs = {}
-    before = 0
+    originals: list[tuple[str, str]] = []
     for name, teacher in read_teachers(study, device):
         source = teacher.source
         if not languages:
             languages, pairs = source.languages, dict.fromkeys(source.rows("train").values)
-            before = len(pairs)
+            originals = list(pairs)
             out.mkdir(parents=True, exist_ok=True)
             for split in source.splits[1:]:  # without train
                 write_split(out, split, languages, source.rows(split).values)
@@ -79,8 +81,9 @@ def diversify(study: Path, out: Path, *, device: str = "auto", beam: int = 5) ->
         pairs |= dict.fromkeys(found if is_forward else [(text, original) for original, text in found])
         way = " to ".join(source.languages)
         print(f"{name}: {len(found):,} sentences, {way}, {time.perf_counter() - start:.1f} s; {len(pairs):,} pairs")
-    write_split(out, "train", languages, pairs)
-    return {"before": before, "after": len(pairs)}
+    train = [*pairs, *originals * (upsample - 1)]
+    write_split(out, "train", languages, train)
+    return {"before": len(originals), "after": len(train)}
 
 
 def main() -> None:
@@ -89,9 +92,10 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of the new data set")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--beam", type=int, default=5, help="beam width")
-    options = parser.parse_args()
+    parser.add_argument("--upsample", type=int, default=1, help="how many times the new text has the original pairs")
+    options = vars(parser.parse_args())
     try:
-        print(json.dumps(diversify(options.study, options.out, device=options.device, beam=options.beam)))
+        print(json.dumps(diversify(options.pop("study"), options.pop("out"), **options)))
     except AnaphorError as error:
         raise SystemExit(str(error)) from None
 

@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,19 @@ def test_translations_of_both_directions_are_added_to_the_training_text_alone(te
         *PAIRS, *((en, f"{en}!") for en, _ in PAIRS), *((f"{de}!", de) for _, de in PAIRS),
     }  # fmt: skip
     assert len(made["train"]) == 9
+
+
+def test_upsampled_text_has_the_original_pairs_so_many_times(text, tmp_path, monkeypatch):
+    study, out = teach(text, tmp_path), tmp_path / "diversified"
+    monkeypatch.setitem(
+        DIVERSIFY["diversify"].__globals__, "translate", lambda teacher, beam: [("a pig", "ein Schwein")]
+    )
+    assert DIVERSIFY["diversify"](study, out, device="cpu", upsample=3)["before"] == 3
+    counts = Counter(lines_of(out, "train"))
+    assert {pair: counts.pop(pair) for pair in set(PAIRS)} == dict.fromkeys(set(PAIRS), 3)
+    assert set(counts.values()) == {1}
+    with pytest.raises(SystemExit, match=r"^--upsample 0: give 1 or more$"):
+        DIVERSIFY["diversify"](study, tmp_path / "none", device="cpu", upsample=0)
 
 
 def lines_of(folder, split):
