@@ -27,6 +27,8 @@ from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exce
 
 PLUGINS = "anaphor.plugins"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_TRACED = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
+_IN_BACKWARD = "in the backward pass of"
 
 
 @dataclass(frozen=True)
@@ -283,8 +285,24 @@ def _execute(given: Path | str, path: Path) -> None:
 
 def describe_own_error(error: BaseException) -> str | None:
     """What was raised inside an imported file, and where: the fault is the user's. None where it was not."""
-    own = [(file, line) for file, line in _places(error) if Path(file) in IMPORTED]
-    return describe_exception(error, f"line {own[-1][1]} of {own[-1][0]}") if own else None
+    noted = [note.removeprefix("in ") for note in getattr(error, "__notes__", ()) if note.startswith(_IN_BACKWARD)]
+    place = _own_place(_places(error)) or next(iter(noted), None)
+    return None if place is None else describe_exception(error, place)
+
+
+def note_backward_place(error: BaseException, trace: str) -> bool:
+    """Note on an error of a backward pass the line of an imported file that it belongs to, by the trace of the forward
+    pass. False where no imported file is in the trace."""
+    place = _own_place([(file, int(line)) for file, line in _TRACED.findall(trace)])
+    if place is not None:
+        error.add_note(f"{_IN_BACKWARD} {place}")
+    return place is not None
+
+
+def _own_place(places: list[tuple[str, int]]) -> str | None:
+    """The last place inside an imported file."""
+    own = [(file, line) for file, line in places if Path(file) in IMPORTED]
+    return f"line {own[-1][1]} of {own[-1][0]}" if own else None
 
 
 def _places(error: BaseException) -> list[tuple[str, int]]:

@@ -198,6 +198,50 @@ def test_a_wrong_result_of_it_is_one_line(returned, message, text, tmp_path, cap
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"anaphor: mix of Leaky {message}")
 
 
+SQUARE = """
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient[:, 1:]
+
+
+reg"""
+IN_BACKWARD = {
+    "it changes a tensor that a gradient needs in place": (
+        "outputs = torch.stack(outputs, dim=1).sigmoid()  # FAULT\n        outputs += 1",
+        "one of the variables needed for gradient computation has been modified by an inplace operation",
+    ),
+    "a function of its own gives a gradient of a wrong shape": (
+        "outputs = Square.apply(torch.stack(outputs, dim=1))  # FAULT",
+        "Function SquareBackward returned an invalid gradient at index 0",
+    ),
+    "it keeps what belongs into the state": (
+        "outputs = torch.stack(outputs, dim=1).tanh()  # FAULT\n"
+        "        outputs = self.kept = outputs + getattr(self, 'kept', 0)",
+        "Trying to backward through the graph a second time",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", IN_BACKWARD)
+def test_an_error_of_its_backward_pass_names_the_line_of_its_forward_pass(fault, text, tmp_path, capsys):
+    lines, message = IN_BACKWARD[fault]
+    source = re.sub("return torch.stack.*", f"{lines}\n        return outputs, LeakyState(hidden)", BROKEN)
+    source = source.replace("\n\nreg", SQUARE)
+    file = tmp_path / "broken.py"
+    file.write_text(source)
+    line = next(number for number, line in enumerate(source.splitlines(), 1) if "FAULT" in line)
+    words = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--steps", "3", "--no-test"]
+    words += ["--import", str(file), "--model", "broken", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main(["train", "lm", *words]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"anaphor: RuntimeError in the backward pass of line {line} of {file}: {message}")
+
+
 def test_in_a_study_its_error_is_the_reason_of_the_failure(text, tmp_path, capsys):
     file = write_broken(tmp_path / "broken.py", "[][1]")
     (tmp_path / "study.yaml").write_text(

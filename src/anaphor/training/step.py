@@ -7,9 +7,11 @@ one graph. `Step` is its slow twin.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -18,7 +20,8 @@ from torch import Tensor, nn
 
 from anaphor.cuda_graphs import CUDAGraphs, Graph, Key
 from anaphor.models.head import Head
-from anaphor.training.experiment import Experiment
+from anaphor.registry import IMPORTED, note_backward_place
+from anaphor.training.experiment import Experiment, Loss
 from anaphor.training.optimizers import Optimizer
 
 
@@ -141,9 +144,10 @@ class Step:
         correct: list[Tensor] = []
         embeddings = sparse_embeddings(model, self.optimizer)
         for batch in group:
-            with self.autocast(), sparse_gradients(embeddings):
-                loss, carry = self.experiment.loss(batch, carry)
-            (loss.objective / amount).backward()
+            forward = partial(self._forward, batch, carry, embeddings)
+            loss, carry = forward()
+            with located_backward(forward):
+                (loss.objective / amount).backward()
             total = total + loss.total.detach()
             if loss.correct is not None:
                 correct.append(loss.correct)
@@ -153,6 +157,33 @@ class Step:
         assert isinstance(total, Tensor), "a group has at least one batch"
         counts = [torch.stack(correct).sum().float().view(1)] if correct else []
         return torch.cat([(total / amount).float().view(1), norms, *counts]), list(gradients), carry
+
+    def _forward(self, batch: Any, carry: Any, embeddings: Sequence[nn.Embedding]) -> tuple[Loss, Any]:
+        with self.autocast(), sparse_gradients(embeddings):
+            return self.experiment.loss(batch, carry)
+
+
+@contextmanager
+def located_backward(forward: Callable[[], tuple[Loss, Any]]) -> Iterator[None]:
+    """Where autograd raises in the block, its error gets a note of the line of a user's file that it belongs to, for no
+    Python is called there. Torch knows the line only of what ran with anomaly detection, so `forward` runs again."""
+    try:
+        yield
+    except RuntimeError as error:
+        # Not of its subclasses: there is no memory, or the GPU has failed.
+        if type(error) is RuntimeError and IMPORTED:
+            # What fails may have been computed by the call before, where a part keeps tensors for the next one.
+            any(note_backward_place(error, _trace_backward(forward)) for _ in range(2))
+        raise
+
+
+def _trace_backward(forward: Callable[[], tuple[Loss, Any]]) -> str:
+    """Where the operation was called whose backward pass fails; empty where none does."""
+    with warnings.catch_warnings(record=True) as caught, suppress(Exception):
+        warnings.simplefilter("always")
+        with torch.autograd.detect_anomaly(check_nan=False):
+            forward()[0].objective.backward()
+    return "\n".join(str(warning.message) for warning in caught)
 
 
 def _gradients(model: nn.Module, kernels: ModuleType | None) -> dict[str, Tensor]:
