@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +26,7 @@ from anaphor.tasks.classify.look import describe
 from anaphor.training import checkpoint
 from anaphor.training.build import build_step
 from anaphor.training.finetune import check_vocabulary, initialize_from, load_initial, merged_weights
+from anaphor.training.optimizers import OptimizerSpec
 from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder, draw_curves
 from anaphor.training.trainer import NullCallback
@@ -504,7 +506,31 @@ def test_a_pooler_may_be_added_to_initial_weights_and_left_out_again(trained, tm
     ],
 )
 def test_the_default_learning_rate_is_that_of_the_layers(settings, lr):
-    assert ClassifyRunSpec(**settings).lr == lr
+    assert OptimizerSpec.of(ClassifyRunSpec(**settings)).peak_lr == lr
+
+
+def test_the_same_flags_resume_a_run_of_another_optimizer():
+    words = ["--data", "colors", "--model", "transformer", "--width", "16", "--heads", "2", "--steps", "2"]
+    command = ["train", "classify", *words, "--optimizer", "sgd", "--device", "cpu", "--no-test", "--out", "run"]
+    assert main(command) == 0
+    assert main([*command, "--resume"]) == 0
+
+
+@pytest.mark.parametrize("flags", [{"optimizer": "sgd"}, {"mixers": "attention"}, {"init": "run"}])
+@pytest.mark.parametrize("written", ["settings", "run"])
+def test_flags_over_a_file_have_the_default_learning_rate_of_the_flags(tmp_path, trained, flags, written):
+    """The file may be a run's own, with the learning rate that was used, or one that leaves it open."""
+    flags = {name: str(trained[0]) if name == "init" else value for name, value in flags.items()}
+    file = tmp_path / "settings.yaml"
+    if written == "settings":
+        file.write_text("data: colors\nmodel: lstm\ndevice: cpu\n")
+    else:
+        execute(ClassifyRunSpec(data="colors", model="lstm", steps=1, device="cpu"), tmp_path / "lstm", test=False)
+        file = tmp_path / "lstm" / "spec.yaml"
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    assert main(["train", "classify", "--config", str(file), *words, "--steps", "1", "--no-test", "--out", "new"]) == 0
+    alone = ClassifyRunSpec(**{name: (value,) if name == "mixers" else value for name, value in flags.items()})
+    assert RunFolder(Path("new")).read_settings()["lr"] == OptimizerSpec.of(alone).peak_lr
 
 
 def test_a_language_model_becomes_a_classifier(tmp_path):

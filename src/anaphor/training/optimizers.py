@@ -46,7 +46,7 @@ class OptimizerSpec:
         """The optimizer settings of a run."""
         return cls(
             optimizer=spec.optimizer,
-            lr=spec.lr,
+            lr=spec.default_lr if spec.lr is None else spec.lr,
             weight_decay=spec.weight_decay,
             betas=spec.betas or None,
             momentum=spec.momentum,

@@ -185,6 +185,11 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
         super().__post_init__()
         at_least_one(self, "max_examples", "patience", "eval_every")
 
+    @property
+    def default_lr(self) -> float | None:
+        """Learning rate where none is given; None means the optimizer's usual one."""
+        return None
+
     def model_options(self) -> dict[str, Any]:
         """The options of the model that were given, as overrides of its preset."""
         kind: Any = type(self)
@@ -204,7 +209,6 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
     def reject_unused_flags(self, flags: Collection[str]) -> None:
         """Refuse flags of the command line that this run would not use. Settings of a recipe or a study are not flags:
         they are for many runs."""
-        return
 
 
 _ITEMS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -250,11 +254,9 @@ def merge_settings(kind: type[RunSpec], base: Mapping[str, Any], given: Mapping[
 
 
 def read_base_settings(kind: type[RunSpec], path: Path, given: Collection[str]) -> dict[str, Any]:
-    """The settings of a file, for others to be given over them.
-
-    A run's spec file has the values of all settings that were left open. They are left open again where any setting is
-    given, so that another model does not get the values of the first.
-    """
+    """The settings of a file, for others to be given over them. A run's spec file has the values of all settings that
+    were left open. They are left open again where any setting is given, so that another model does not get the values
+    of the first."""
     settings = dict(vars(from_yaml(kind, path)))
     if given and "environment" in read_mapping(path):
         with suppress(ConfigError):  # the file alone does not make a model; with what is given it may
@@ -356,8 +358,7 @@ class TaskDefinition:
     models: str | None = None
     """What `models` shows of a preset, as "module:function": `(name, vocabulary, tokens) -> ModelRow`."""
     measure: str | Callable[..., Any] | None = None
-    """What a study measures besides the validation result: `(experiment, folder, split, wanted) -> dict`, see
-    `StudySupport.options`."""
+    """What a study measures as well: `(experiment, folder, split, wanted) -> dict`, see `StudySupport.options`."""
     study: str | StudySupport | None = None
     """How a study compares runs, or "module:object". None: values on the same data are compared as they are."""
     page: Mapping[str, str] = field(default_factory=dict)
@@ -384,8 +385,7 @@ class TaskDefinition:
 
 def recipes_of(task: TaskDefinition) -> dict[str, Path]:
     """The recipes of a task by name."""
-    folder = task.recipes
-    return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {} if task.recipes is None else {path.stem: path for path in sorted(task.recipes.glob("*.yaml"))}
 
 
 def recipe_file(name: str, task: TaskDefinition) -> Path:

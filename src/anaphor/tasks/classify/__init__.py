@@ -104,8 +104,6 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
     replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
 
     def __post_init__(self) -> None:
-        if self.lr is None and self.optimizer == "adamw":
-            object.__setattr__(self, "lr", self._default_lr())
         RunSpec.__post_init__(self)
         self.check_fine_tuning()
         at_least_one(self, "max_length", "pad_to")
@@ -119,9 +117,12 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
             if given:
                 raise ConfigError(f"{given[0]}={getattr(self, given[0])!r} does not apply to model='{BAG_OF_WORDS}'")
 
-    def _default_lr(self) -> float:
+    @property
+    def default_lr(self) -> float | None:
         from anaphor.models.presets import TEXT_PRESETS
 
+        if self.optimizer != "adamw":
+            return None
         if self.init is not None:
             return FINE_TUNING_LR
         mixers = self.mixers or look_up(TEXT_PRESETS, self.model, "model").get("mixers", ())
