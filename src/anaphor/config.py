@@ -87,10 +87,10 @@ def check_types(spec: Any) -> None:
             raise ConfigError(f"{field.name}={value!r} is a {type(value).__name__}, but it must be {_EXPECTED[name]}")
 
 
-def check_at_least_one(**settings: int) -> None:
-    """Raise for the first setting below 1."""
+def check_at_least_one(**settings: int | None) -> None:
+    """Raise for the first setting below 1; one that is not set is None."""
     for name, value in settings.items():
-        if value < 1:
+        if value is not None and value < 1:
             raise ConfigError(f"{name}={value}: it must be at least 1")
 
 

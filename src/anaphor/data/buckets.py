@@ -34,8 +34,7 @@ class Buckets:
     def __post_init__(self) -> None:
         if (self.rows is None) == (self.max_tokens is None):
             raise ConfigError(f"rows={self.rows} and max_tokens={self.max_tokens}: give exactly one of them")
-        limit = {"rows": self.rows} if self.rows is not None else {"max_tokens": self.max_tokens or 0}
-        check_at_least_one(**limit, pad_to=self.pad_to)
+        check_at_least_one(rows=self.rows, max_tokens=self.max_tokens, pad_to=self.pad_to)
 
     def shuffle(self, seed: int, epoch: int) -> list[Indices]:
         """Shuffle the examples, sort pools of them by length, divide them into batches, and shuffle the batches."""

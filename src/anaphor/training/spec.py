@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_types, look_up, read_mapping, section_of
+from anaphor.config import check_at_least_one, check_types, look_up, read_mapping, section_of
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric, format_values
@@ -104,7 +104,7 @@ class TrainingSection:
         look_up(DEVICES, self.device, "device")
         look_up(DTYPES, self.dtype, "dtype")
         look_up(AVERAGES, self.average, "average")
-        at_least_one(self, "batch_size", "accumulate", "steps")
+        check_at_least_one(batch_size=self.batch_size, accumulate=self.accumulate, steps=self.steps)
         budgets = {name: given for name in ("epochs", "steps", "minutes") if (given := getattr(self, name)) is not None}
         for name, given in budgets.items():
             if not 0 < given < float("inf"):
@@ -147,7 +147,7 @@ class FineTuning:
                 raise ConfigError(f"{name}={getattr(self, name)!r} has no effect: it comes with init={self.init}")
 
     def check_fine_tuning(self) -> None:
-        at_least_one(self, "lora")
+        check_at_least_one(lora=self.lora)
         if self.freeze is not None and self.freeze < 0:
             raise ConfigError(f"freeze={self.freeze}: it must be at least 0")
 
@@ -183,7 +183,7 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
         check_lists(self)
         check_types(self)
         super().__post_init__()
-        at_least_one(self, "max_examples", "patience", "eval_every")
+        check_at_least_one(max_examples=self.max_examples, patience=self.patience, eval_every=self.eval_every)
 
     @property
     def default_lr(self) -> float | None:
@@ -231,13 +231,6 @@ def check_lists(spec: Any) -> None:
         if not is_list or not all(isinstance(one, kinds) and isinstance(one, bool) == (bool in kinds) for one in given):
             raise ConfigError(f"{setting.name}={given!r}: it must be a list of {what}")
         object.__setattr__(spec, setting.name, tuple(given))
-
-
-def at_least_one(spec: Any, *names: str) -> None:
-    for name in names:
-        given = getattr(spec, name)
-        if given is not None and isinstance(given, int) and given < 1:
-            raise ConfigError(f"{name}={given}: it must be at least 1")
 
 
 BUDGETS = ("epochs", "steps", "minutes")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import look_up, optional_section
+from anaphor.config import check_at_least_one, look_up, optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.spec import reject_unused_by_model
@@ -29,7 +29,6 @@ from anaphor.training.spec import (
     RunSpec,
     TaskDefinition,
     TrainingSection,
-    at_least_one,
     check_seed,
 )
 
@@ -106,7 +105,7 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
     def __post_init__(self) -> None:
         RunSpec.__post_init__(self)
         self.check_fine_tuning()
-        at_least_one(self, "max_length", "pad_to")
+        check_at_least_one(max_length=self.max_length, pad_to=self.pad_to)
         check_seed(self.split_seed, "split_seed")
         find_metric(METRICS, self.select)
         look_up(CLASS_WEIGHTS, self.class_weights, "class weights")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import optional_section
+from anaphor.config import check_at_least_one, optional_section
 from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
@@ -21,7 +21,6 @@ from anaphor.training.spec import (
     RunSpec,
     TaskDefinition,
     TrainingSection,
-    at_least_one,
 )
 
 LOSS = Metric("loss", "min", "loss", "nats per image", digits=4, minimum=0.0)
@@ -89,7 +88,7 @@ class ImageRunSpec(ImageEvaluation, ImageTraining, ImageModelSection, ImageData,
     def __post_init__(self) -> None:
         RunSpec.__post_init__(self)
         AugmentationSpec.__post_init__(self)
-        at_least_one(self, "image_size")
+        check_at_least_one(image_size=self.image_size)
         find_metric(METRICS, self.select)
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")

@@ -74,7 +74,7 @@ class EvaluateOptions:
 
     def validate(self, split: str | None) -> None:
         """Refuse settings that do not fit together, before the run is loaded."""
-        check_at_least_one(batch_size=1 if self.batch_size is None else self.batch_size)
+        check_at_least_one(batch_size=self.batch_size)
         if any(length < 1 for length in self.bptt):
             raise ConfigError(f"bptt={self.bptt}: a segment has at least 1 token")
         for name in self.state:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import optional_section
+from anaphor.config import check_at_least_one, optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
@@ -29,7 +29,6 @@ from anaphor.training.spec import (
     RunSpec,
     TaskDefinition,
     TrainingSection,
-    at_least_one,
 )
 
 TEXT_METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
@@ -107,7 +106,8 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "batch_tokens", "pad_to", "max_length", "beam", "encoder_layers")
+        check_at_least_one(batch_tokens=self.batch_tokens, pad_to=self.pad_to, max_length=self.max_length)
+        check_at_least_one(beam=self.beam, encoder_layers=self.encoder_layers)
         find_metric(METRICS, self.select)
         if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
             raise ConfigError("condition='none' does not read the source: leave out --encoder and --encoder-layers")
