@@ -12,11 +12,12 @@ from anaphor.cli.main import main
 from anaphor.data.corpus import build_pair_tokenizers
 from anaphor.data.datasets import open_dataset
 from anaphor.data.embedded import Reverse
-from anaphor.generate import Beam
+from anaphor.generate import Beam, search_rows
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
 from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
+from anaphor.tasks.translate import experiment as module
 from anaphor.tasks.translate.experiment import MAX_ROWS, ROWS, TranslationExperiment, count_rows
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
@@ -85,6 +86,23 @@ def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps):
         for one, other in zip(alone, together[place], strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-5)
             assert one.log_probability == pytest.approx(other.log_probability, abs=1e-5)
+
+
+def test_one_long_sentence_makes_no_other_batch_smaller_on_a_gpu(monkeypatch):
+    experiment, beam, sizes = train(experiment_of(Reverse(pairs=200)), 3), Beam(width=2, max_length=5), []
+    sentences = ["a b c d", *(["a b c", "d e"] * 300)]
+    sentences[17] = " ".join(["a b c d e"] * 100)
+    plain = experiment.translate(sentences, beam)
+
+    def search(step, first, *others):
+        sizes.append(len(first))
+        return search_rows(step, first, *others)
+
+    monkeypatch.setattr(module, "search_rows", search)
+    monkeypatch.setattr(module, "count_rows", lambda device, *others: count_rows(torch.device("cuda"), *others))
+    found = experiment.translate(sentences, beam)
+    assert sizes == [MAX_ROWS, 601 - MAX_ROWS - 1, 1]
+    assert [[one.tokens for one in row] for row in found] == [[one.tokens for one in row] for row in plain]
 
 
 def test_two_models_vote_and_one_twice_is_itself():

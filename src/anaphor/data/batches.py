@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, overload
@@ -372,14 +372,14 @@ def batch_examples(
 def batch_pairs(
     pairs: EncodedPairs,
     *,
-    rows: int | None = None,
+    rows: int | Callable[[int], int] | None = None,
     max_tokens: int | None = None,
     pad_to: int = 1,
     seed: int = 0,
     epoch: int = 0,
     device: torch.device | str = "cpu",
 ) -> PaddedBatches:
-    """Batches of `rows` pairs, or of as many as fit into `max_tokens` on their longer side, including padding.
+    """Batches of `rows` pairs (or `rows(length)`), or of as many as fit into `max_tokens` on their longer side, padded.
 
     Inputs are a boundary and the target sentence; targets are the target sentence and a boundary.
     """

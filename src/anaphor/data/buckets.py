@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ class Buckets:
 
     sizes: Indices
     """[N, K]: length of each example on each of its K sides; the first side is the first sort key."""
-    rows: int | None = None
-    """Examples per batch."""
+    rows: int | Callable[[int], int] | None = None
+    """Examples per batch, or how many there may be by their padded length on the longer side."""
     max_tokens: int | None = None
     """Or as many examples as fit into this many tokens on their longer side, including padding."""
     pad_to: int = 1
@@ -34,7 +34,8 @@ class Buckets:
     def __post_init__(self) -> None:
         if (self.rows is None) == (self.max_tokens is None):
             raise ConfigError(f"rows={self.rows} and max_tokens={self.max_tokens}: give exactly one of them")
-        check_at_least_one(rows=self.rows, max_tokens=self.max_tokens, pad_to=self.pad_to)
+        rows = None if callable(self.rows) else self.rows
+        check_at_least_one(rows=rows, max_tokens=self.max_tokens, pad_to=self.pad_to)
 
     def shuffle(self, seed: int, epoch: int) -> list[Indices]:
         """Shuffle the examples, sort pools of them by length, divide them into batches, and shuffle the batches."""
@@ -43,7 +44,7 @@ class Buckets:
         generator = np.random.Generator(np.random.PCG64([seed, epoch]))
         order = generator.permutation(len(self.sizes))
         mean = float(self.sizes.max(1).mean())
-        pool = POOL * (self.rows if self.rows is not None else max(1, int((self.max_tokens or 1) / mean)))
+        pool = POOL * (self._count_rows(int(mean)) if self.max_tokens is None else max(1, int(self.max_tokens / mean)))
         batches: list[Indices] = []
         for start in range(0, len(order), pool):
             batches += self._divide(self._sort(order[start : start + pool]))
@@ -77,10 +78,14 @@ class Buckets:
         start = width = 0
         for end, size in enumerate(longest):
             width = max(width, size)
-            is_full = end - start == self.rows
-            if self.max_tokens is not None and end > start:
-                is_full = (end - start + 1) * width > self.max_tokens
-            if is_full:
+            if end - start >= self._count_rows(width):
                 yield ordered[start:end]
                 start, width = end, size
         yield ordered[start:]
+
+    def _count_rows(self, width: int) -> int:
+        """How many examples of a padded length may be in one batch."""
+        if self.max_tokens is not None:
+            return max(1, self.max_tokens // width)
+        assert self.rows is not None, "one of the two is given"
+        return self.rows(width) if callable(self.rows) else self.rows

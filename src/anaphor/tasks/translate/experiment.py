@@ -269,7 +269,7 @@ class TranslationExperiment(Experiment):
         pairs, device = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers), models[0].device
         for model in models:
             pairs.check_lengths(source=model.source_limit)
-        rows = count_rows(device, beam.width * len(self.tokenizers.target), int(pairs.source.sizes.max(initial=1)))
+        rows = partial(count_rows, device, beam.width * len(self.tokenizers.target))
         found = self.translate_batches(batch_pairs(pairs, rows=rows, device=device), beam, models)
         return [found[index] for index in range(len(sentences))]
 
