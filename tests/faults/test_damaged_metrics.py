@@ -29,3 +29,17 @@ def test_nothing_is_set_aside_where_nothing_is_damaged(tmp_path):
     assert here(tmp_path, out, *SHORT).returncode == 0
     assert here(tmp_path, out, *SHORT, "--resume").returncode == 0
     assert not (out / "metrics.jsonl.damaged").exists()
+
+
+def test_a_lost_line_does_not_change_the_weights(tmp_path):
+    """A step that has been validated is not validated again, which would lower the learning rate of a plateau."""
+    plateau = ("--schedule", "plateau", "--lr", "0.01", "--eval-every", "5")
+    for name in ("whole", "damaged"):
+        out = tmp_path / name
+        assert here(tmp_path, out, *plateau, "--steps", "10").returncode == 0
+        if name == "damaged":
+            metrics = out / "metrics.jsonl"
+            metrics.write_bytes(metrics.read_bytes().splitlines(keepends=True)[0])
+        assert here(tmp_path, out, *plateau, "--steps", "20", "--resume", "--force").returncode == 0
+    files = [hashes(tmp_path / name)["files"] for name in ("whole", "damaged")]
+    assert files[0]["model.safetensors"] == files[1]["model.safetensors"]

@@ -8,6 +8,7 @@ import pytest
 
 import forked
 from anaphor.cli.main import main
+from anaphor.training.run_folder import RunFolder
 from anaphor.training.trainer import Trainer
 
 SMALL = ["train", "lm", "--data", "text", "--model", "lstm", "--width", "8", "--batch-size", "2", "--bptt", "8",
@@ -58,6 +59,17 @@ def test_a_kill_before_the_first_checkpoint_leaves_the_old_run(run):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (run / "previous" / "spec.yaml").is_file()
     assert (run / "previous" / "checkpoints" / "step-3").is_dir()
+
+
+def test_a_kill_after_the_last_checkpoint_leaves_nothing_of_the_old_run_once_the_new_one_is_resumed(run):
+    def die_when_deleting():
+        RunFolder.delete_previous = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+
+    words = [*SMALL, "--steps", "5", "--out", str(run)]
+    assert forked.run([*words, "--overwrite"], {}, first=die_when_deleting).returncode == -signal.SIGKILL
+    assert (run / "previous").exists()
+    assert forked.run([*words, "--resume"], {}).returncode == 0
+    assert not (run / "previous").exists()
 
 
 def test_a_linked_folder_of_checkpoints_is_not_emptied(run, tmp_path):

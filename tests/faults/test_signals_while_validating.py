@@ -8,6 +8,7 @@ import pytest
 
 import anaphor.evaluation
 from anaphor.cli.main import main
+from anaphor.training.trainer import Trainer
 
 SMALL = ["train", "lm", "--data", "text", "--model", "lstm", "--width", "8", "--batch-size", "2", "--bptt", "4",
          "--steps", "12", "--eval-every", "4", "--eval-batch-size", "2", "--device", "cpu", "--no-test",
@@ -16,7 +17,7 @@ SMALL = ["train", "lm", "--data", "text", "--model", "lstm", "--width", "8", "--
 
 def lines_of(out):
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [(row["step"], row["lr"], row["train_loss"], row["valid"]) for row in rows]
+    return [(row["step"], row["epoch"], row["lr"], row["train_loss"], row["valid"]) for row in rows]
 
 
 def weights_of(out):
@@ -25,11 +26,8 @@ def weights_of(out):
     return folder.name, {name: files[name]["sha256"] for name in files if name != "facts.json"}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_signal_while_validating_stops_at_once_and_resuming_is_exact(
-    text, tmp_path, monkeypatch, capsys, number, code
-):
-    assert main([*SMALL, "--out", str(tmp_path / "whole")]) == 0
+def stop_while_validating(out, monkeypatch, number, code):
+    """Send a signal at the third report of the first validation. Gives all that it reported."""
     calls = []
     report = anaphor.evaluation.report_progress
 
@@ -41,8 +39,17 @@ def test_a_signal_while_validating_stops_at_once_and_resuming_is_exact(
 
     with monkeypatch.context() as patch:
         patch.setattr(anaphor.evaluation, "report_progress", interrupt)
-        capsys.readouterr()
-        assert main([*SMALL, "--out", str(tmp_path / "stopped")]) == code
+        assert main([*SMALL, "--out", str(out)]) == code
+    return calls
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_while_validating_stops_at_once_and_resuming_is_exact(
+    text, tmp_path, monkeypatch, capsys, number, code
+):
+    assert main([*SMALL, "--out", str(tmp_path / "whole")]) == 0
+    capsys.readouterr()
+    calls = stop_while_validating(tmp_path / "stopped", monkeypatch, number, code)
     assert json.loads(capsys.readouterr().out) == {"status": "stopped", "run": str(tmp_path / "stopped")}
     assert len(calls) <= 4, "it must not validate to the end"
     assert weights_of(tmp_path / "stopped")[0] == "step-4"
@@ -50,3 +57,19 @@ def test_a_signal_while_validating_stops_at_once_and_resuming_is_exact(
     assert main(["train", "lm", "--resume", "--out", str(tmp_path / "stopped"), "--no-test", "--json"]) == 0
     assert lines_of(tmp_path / "stopped") == lines_of(tmp_path / "whole")
     assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
+
+
+def test_a_validation_that_was_logged_but_not_saved_is_repeated(text, tmp_path, monkeypatch):
+    """As by a kill between the two: the checkpoint knows nothing of it."""
+    assert main([*SMALL, "--out", str(tmp_path / "whole")]) == 0
+    out = tmp_path / "stopped"
+    stop_while_validating(out, monkeypatch, signal.SIGTERM, 143)
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(Trainer, "save", lambda self: (_ for _ in ()).throw(InterruptedError))
+        main(["train", "lm", "--resume", "--out", str(out), "--no-test", "--json"])
+    assert [line[0] for line in lines_of(out)] == [4]
+    assert main(["train", "lm", "--resume", "--out", str(out), "--no-test", "--json"]) == 0
+    assert lines_of(out) == lines_of(tmp_path / "whole")
+    assert weights_of(out) == weights_of(tmp_path / "whole")
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("stopped", "whole")]
+    assert results[0]["best_step"] == results[1]["best_step"]

@@ -148,6 +148,7 @@ class Trainer:
         self.measure_time()
         groups = self._groups()
         if self._validation_is_missing():
+            self.batches_per_epoch = len(self.experiment.batches(self.progress.epoch))
             self._validate()
         while not self.is_over():
             start = time.perf_counter()
@@ -171,11 +172,9 @@ class Trainer:
             self.save()
 
     def _validation_is_missing(self) -> bool:
-        """Whether a resumed run was stopped while it was validating its last step."""
-        step = self.progress.step
-        if not step or not (self._is_due() or self.is_over()):
-            return False
-        return all(line["step"] != step for line in self.folder.read_metrics())
+        """Whether a resumed run was stopped before the validation of its last step was saved. The log does not decide:
+        it may have a line of a validation that the checkpoint knows nothing of, and it may have lost lines."""
+        return self.progress.recent_count > 0 and (self._is_due() or self.is_over())
 
     def _epochs(self) -> float:
         """Epochs trained, with a fraction; a whole number at the end of an epoch."""
