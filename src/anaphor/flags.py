@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import os
 import shutil
 import sys
@@ -35,12 +36,20 @@ SYNONYMS = {
     **dict.fromkeys(("emsize", "embsize", "embeddingdim"), "embedding"),
     **dict.fromkeys(("nlayer", "nlayers", "numlayers"), "layers"),
     **dict.fromkeys(("learningrate",), "lr"),
-    **dict.fromkeys(("bs", "batch"), "batch-size"),
+    **dict.fromkeys(("bs", "batch", "trainbatchsize", "perdevicetrainbatchsize"), "batch-size"),
     **dict.fromkeys(("ctx", "blocksize", "contextlength", "seqlen"), "bptt"),
     **dict.fromkeys(("maxiters", "maxsteps", "iterations"), "steps"),
     **dict.fromkeys(("nhead", "nheads", "numheads"), "heads"),
+    **dict.fromkeys(("numepochs", "numtrainepochs"), "epochs"),
+    **dict.fromkeys(("decay", "wd"), "weight-decay"),
+    **dict.fromkeys(("outputdir", "savedir"), "out"),
+    **dict.fromkeys(("maxnewtokens", "maxtokens", "numtokens"), "tokens"),
+    **dict.fromkeys(("cpu", "gpu", "cuda", "mps"), "device"),
 }
 """Names of options in other programs, without hyphens, and ours."""
+
+MOST_GUESSES = 4
+"""Most options that an unknown one is said to stand for."""
 
 MEANT_WITHOUT_FLAG = ("prompt", "image")
 """Options whose value is often written without the flag."""
@@ -161,10 +170,10 @@ def read_words(
         name = word[2:].replace("_", "-")
         flag = named.get(name) or switch_off.get(name)
         if flag is None:
-            known = [f"--{one}" for one in (*named, *switch_off)]
-            ours = SYNONYMS.get(name.replace("-", ""))
-            hint = f"; did you mean '--{ours}'?" if ours in named else nearest(word, known)
-            raise ConfigError(f"unknown option {word}{hint}")
+            meant = _guess_names(name, (*named, *switch_off))
+            guess = " or ".join(", ".join(f"'--{one}'" for one in part) for part in (meant[:-1], meant[-1:]) if part)
+            hint = f"did you mean {guess}?" if guess else f"`{program} --help` lists the options"
+            raise ConfigError(f"unknown option {word}; {hint}")
         if flag.field in given and not flag.repeated:
             raise ConfigError(f"--{flag.name} is given twice: give it once")
         if flag.is_switch and switches:
@@ -193,6 +202,16 @@ def read_words(
             about = f": {help_text}" if help_text else ""
             raise ConfigError(f"`{program}` needs {flag.shown}{about}")
     return given
+
+
+def _guess_names(name: str, known: Sequence[str]) -> list[str]:
+    """The options that an unknown one may stand for: that of another program, the nearest, or those with it as a word.
+
+    Without hyphens before them, because every option has these and would be near to every other."""
+    if (ours := SYNONYMS.get(name.replace("-", ""), "")) in known:
+        return [ours]
+    near = difflib.get_close_matches(name, known, n=1)
+    return near or [one for one in known if name in one.split("-")][:MOST_GUESSES]
 
 
 def _groups(words: Sequence[str]) -> Iterator[tuple[str | None, bool, list[str]]]:

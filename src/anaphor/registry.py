@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from anaphor.config import read_mapping, user_path
@@ -236,10 +237,15 @@ def suggest_imports(config: Path | str | None) -> Iterator[None]:
         sections = [document, *(value for value in document.values() if isinstance(value, dict))]
         if not missing or not any(error.name in _names(section) for section in sections):
             raise
-        files, flags = ", ".join(path.name for path in missing), " ".join(f"--import {path}" for path in missing)
+        files, flags = ", ".join(path.name for path in missing), " ".join(map(import_flag, missing))
         raise ConfigError(
             f"{config} names {error.name!r}, which is unknown: its run was trained with parts of {files}: pass {flags}"
         ) from None
+
+
+def import_flag(path: Path) -> str:
+    """The flag that imports a file, as a shell reads it."""
+    return f"--import {quote(str(path))}"
 
 
 def import_file(path: Path | str) -> ImportedFile:

@@ -83,6 +83,14 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, capsys, text,
         (["train", "lm", "--block-size", "64"], "unknown option --block-size; did you mean '--bptt'?"),
         (["train", "lm", "--max-iters", "100"], "unknown option --max-iters; did you mean '--steps'?"),
         (["train", "lm", "--nhead", "2"], "unknown option --nhead; did you mean '--heads'?"),
+        (["train", "lm", "--decay", "0.1"], "unknown option --decay; did you mean '--weight-decay'?"),
+        (["train", "lm", "--gpu"], "unknown option --gpu; did you mean '--device'?"),
+        (["train", "classify", "--num_train_epochs", "3"], "--num_train_epochs; did you mean '--epochs'?"),
+        (["train", "lm", "--save", "5"], "unknown option --save; did you mean '--save-minutes'?"),
+        (
+            ["train", "images", "--size", "64"],
+            "did you mean '--batch-size', '--image-size', '--kernel-size' or '--patch-size'?",
+        ),
         (["generate", "run", "--temprature=0"], "unknown option --temprature; did you mean '--temperature'?"),
         (["generate", "run", "--greedy"], "there is no --greedy: use --temperature 0"),
         (["train", "--json"], "the task is missing: `anaphor train lm --json` or `anaphor train translate --json`"),
@@ -91,6 +99,18 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, capsys, text,
 )
 def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
     assert message in error_of(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "lm", "--verbose"], "--verbose; `anaphor train lm --help` lists the options"),
+        (["generate", "run", "--n", "3"], "--n; `anaphor generate --help` lists the options"),
+        (["bench", "--list"], "--list; `anaphor bench --help` lists the options"),
+    ],
+)
+def test_an_unknown_flag_that_is_near_to_none_gets_no_guess(capsys, words, message):
+    assert error_of(capsys, *words) == f"unknown option {message}"
 
 
 @pytest.mark.parametrize(

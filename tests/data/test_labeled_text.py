@@ -69,6 +69,33 @@ def test_without_header_the_first_column_is_the_text(tmp_path):
         load_labeled(str(tmp_path / "c.csv")).rows("train")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.csv",
+            'text;label\n"fine; really";good\nawful;bad\n',
+            "a.csv has semicolons between its fields, not commas: save it with commas",
+        ),
+        ("b.csv", "text\tlabel\nfine, really\tgood\n", "b.csv has tabs between its fields, not commas"),
+        ("c.tsv", "text,label\nfine,good\nawful,bad\n", "c.tsv has commas between its fields, not tabs: name it .csv"),
+    ],
+)
+def test_fields_between_other_signs_are_called_so(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    for columns in ((), ("text", "label")):
+        with pytest.raises(DataError, match=message):
+            load_labeled(str(tmp_path / name), *columns).rows("train")
+
+
+def test_signs_inside_of_fields_are_text(tmp_path):
+    (tmp_path / "a.csv").write_text('"fine;\nreally fine",good\nawful;,bad\n' * 10)
+    assert set(load_labeled(str(tmp_path / "a.csv")).rows("train").values) == {
+        ("fine;\nreally fine", "good"),
+        ("awful;", "bad"),
+    }
+
+
 def test_one_file_is_split_by_seed_with_equal_shares_of_labels(tmp_path):
     rows = [(f"text {n}", "rare" if n % 5 == 0 else "common") for n in range(200)]
     write(tmp_path / "all.tsv", rows)

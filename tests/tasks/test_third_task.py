@@ -136,7 +136,8 @@ def test_a_metric_that_is_missing_from_a_result_is_refused_in_one_line(tmp_path,
 
 
 def test_a_run_names_the_file_it_needs_and_refuses_another(tmp_path):
-    parts = tmp_path / "parts.py"
+    (tmp_path / "my parts").mkdir()
+    parts = tmp_path / "my parts" / "parts.py"
     parts.write_text(FILE.read_text().replace('"digit-sum"', '"digit-sum-3"'))
     words = ["train", "digit-sum-3", "--import", str(parts), "--steps", "2", "--out", str(tmp_path / "run"), "--json"]
 
@@ -148,7 +149,7 @@ def test_a_run_names_the_file_it_needs_and_refuses_another(tmp_path):
 
     code, error = in_another_process("evaluate", str(tmp_path / "run"))
     assert code == 2
-    assert error == f"anaphor: {tmp_path / 'run'} was trained with parts of parts.py: pass --import {parts}"
+    assert error == f"anaphor: {tmp_path / 'run'} was trained with parts of parts.py: pass --import '{parts}'"
     parts.write_text(parts.read_text() + "# edited\n")
     code, error = in_another_process("evaluate", str(tmp_path / "run"), "--import", str(parts))
     assert code == 2

@@ -33,6 +33,8 @@ from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.registry import DATASETS
 
 TEXT_NAMES, LABEL_NAMES = ("text", "sentence"), ("label",)
+DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
+"""Signs between the fields of a row; files of this program have tabs or commas."""
 PERCENT = 10
 """Share of valid, and of test, of data that come without them."""
 TABLE_ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet", ".tsv.gz", ".csv.gz", ".jsonl.gz")
@@ -105,6 +107,7 @@ class TableFile:
         text = decode_text(self.file.read(), where, advice=ADVICE_FOR_TEXT)
         if kind == ".jsonl":
             return list(self._from_records(_json_lines(text, where)))
+        _check_delimiter(text, "," if kind == ".csv" else "\t", where)
         return list(self._from_cells(list(_csv_rows(text, where) if kind == ".csv" else _tsv_rows(text))))
 
     def _from_cells(self, rows: list[tuple[int, list[str]]]) -> Iterator[Example]:
@@ -158,6 +161,19 @@ def _check_first_row(rows: list[tuple[int, list[str]]], where: str) -> None:
             f"row {number} of {where} may be a header, because no other row has the label {first[1]!r}: name the "
             f"columns with --text-column and --label-column, or rename them to text and label"
         )
+
+
+def _check_delimiter(text: str, delimiter: str, where: str) -> None:
+    """Refuse a file whose first row is one field, with another sign where fields may end: spreadsheets write semicolons
+    to CSV files in countries where numbers have commas."""
+    first = text.lstrip("\r\n").partition("\n")[0]
+    if delimiter in first or first.count('"') % 2:  # a field in quotes may end in another line
+        return
+    for sign, name in DELIMITERS.items():
+        if sign in first:
+            wanted = DELIMITERS[delimiter]
+            advice = {",": "name it .csv", "\t": "name it .tsv"}.get(sign, f"save it with {wanted}")
+            raise DataError(f"{where} has {name} between its fields, not {wanted}: {advice}")
 
 
 def _tsv_rows(text: str) -> Iterator[tuple[int, list[str]]]:

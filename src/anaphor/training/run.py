@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import Any
 
@@ -216,7 +217,7 @@ def _train_and_score(
     except TimeIsUp:
         if result is None:
             return _unscored(out, warn, late)
-        warn(f"test is not scored {late}: use `anaphor evaluate {out} --split test`")
+        warn(f"test is not scored {late}: use `anaphor evaluate {quote(str(out))} --split test`")
     except Cancelled:
         return _stopped(out, interruption)
     folder.write_result(result)
@@ -287,7 +288,7 @@ def _refuse_converted(folder: RunFolder) -> None:
     if _read_result(folder).get("status") == "converted":
         raise ConfigError(
             f"{folder.folder} was converted: there is no training to resume; start a new run from its weights with "
-            f"--init {folder.folder}"
+            f"--init {quote(str(folder.folder))}"
         )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.registry import DATASETS, IMPORTED, TASKS
+from anaphor.registry import DATASETS, IMPORTED, TASKS, import_flag
 from anaphor.training.files import append_file, existing_paths, locked, replace_file
 from anaphor.training.spec import RunSpec, TaskDefinition
 
@@ -78,7 +78,7 @@ class RunFolder:
                 continue
             path = Path(str(entry.get("file")))
             if path.name not in names:
-                raise ConfigError(f"{self.folder} was trained with parts of {path.name}: pass --import {path}")
+                raise ConfigError(f"{self.folder} was trained with parts of {path.name}: pass {import_flag(path)}")
             if not force:
                 raise ConfigError(
                     f"{path.name} has changed since {self.folder} was trained: pass the original file with --import, "
