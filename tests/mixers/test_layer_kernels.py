@@ -285,7 +285,7 @@ def test_a_linear_map_is_left_to_torch_in_double_precision_and_where_types_diffe
         torch.zeros(1, 1).to(DEVICE, torch.float32),
     )
     with torch.autocast(DEVICE.type, torch.bfloat16, enabled=autocast):
-        assert kernels.is_worthwhile(x, weight) == expected
+        assert kernels.is_linear_faster(x, weight) == expected
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -483,7 +483,7 @@ def test_a_linear_map_in_training_takes_them_and_is_near_to_torchs():
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(64, 65, 384, device=DEVICE, dtype=torch.float32)
     with torch.autocast("cuda", torch.bfloat16):
-        assert kernels.is_worthwhile(x, ours.weight)
+        assert kernels.is_linear_faster(x, ours.weight)
         mine, other = ours(x), theirs(x)
     assert type(mine.grad_fn) is not type(other.grad_fn)
     torch.testing.assert_close(mine, other)

@@ -86,7 +86,7 @@ def test_wide_layers_in_programs_of_fewer_units():
 @pytest.mark.parametrize(("rows", "count", "width"), [(3, 4, 16), (20, 3, 37), (40, 2, 130)])
 def test_kernels_of_a_shared_gpu_give_those_of_torch(rows, count, width, monkeypatch):
     monkeypatch.setenv(PROCESSES_PER_GPU, "16")
-    assert shared_lstm.layout(width, rows, DEVICE, "tf32") is not None
+    assert shared_lstm.choose_layout(width, rows, DEVICE, "tf32") is not None
     tensors = drawn(rows, count, width)
     ours, theirs = (gradients(run, tensors) for run in (run_kernels, run_torch))
     for mine, other in zip(ours, theirs, strict=True):
@@ -103,7 +103,7 @@ def test_programs_that_wait_for_each_other_fit_on_a_shared_gpu_all_at_once(proce
         patch.object(torch.cuda, "get_device_properties", lambda device: properties),
         patch.dict(os.environ, {PROCESSES_PER_GPU: str(processes)}),
     ):
-        made = shared_lstm.layout(width, rows, torch.device("cuda"), "tf32")
+        made = shared_lstm.choose_layout(width, rows, torch.device("cuda"), "tf32")
     room = multiprocessors * shared_lstm.PROGRAMS_PER_MULTIPROCESSOR
     if made is None:
         assert room // processes < -(-rows // 32)

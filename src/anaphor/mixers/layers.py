@@ -53,7 +53,7 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, training: bool) -> Tensor:
     """The same with given weights. [..., D] -> [..., E]"""
     kernels = layer_kernels(x.device) if x.is_cuda and training else None
-    if kernels is None or bias is None or not kernels.is_worthwhile(x, weight):
+    if kernels is None or bias is None or not kernels.is_linear_faster(x, weight):
         return F.linear(x, weight, bias)
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

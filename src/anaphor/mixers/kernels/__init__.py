@@ -22,16 +22,16 @@ FAILURES: list[str] = []
 
 
 def count_processes() -> int:
-    """That share this process's GPU at the same time, itself included; 1 where nobody says so."""
+    """Number of processes that share the GPU at the same time, this one included; 1 unless the environment says so."""
     return int(os.environ.get(PROCESSES_PER_GPU, 1))
 
 
 @cache
 def load_kernels(name: str, device: torch.device) -> ModuleType | None:
-    """A module of kernels in Triton, if they run on that device; None: torch does the same, only slower. Where they are
-    made for the device and fail, a warning says why, once: otherwise nobody would see that they are not used.
+    """The module of Triton kernels of that name; None where they do not run on the device: torch does the same work,
+    more slowly. Where they are made for the device but fail, a warning says why, once.
 
-    Here few of them are compiled, because that takes time. `disable_kernels` is for one that fails when it is used."""
+    Only some of them are compiled here, because that takes time; `disable_kernels` is for one that fails later."""
     if FAILURES:
         return None
     try:

@@ -26,7 +26,7 @@ from anaphor.mixers.base import multiply
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_WIDTH = 8192
 TILE = 2048  # values that a program holds at once, unless one row has more
-MIN_CAPABILITY = 8  # major version: from Ampere on there is bfloat16
+MIN_CAPABILITY = 8  # major version: from Ampere on there are bfloat16 and asynchronous copies
 MIN_ROWS = 256  # tokens of a batch from which on the sum over them is worth a kernel
 SUM_TILE = 8192  # values of a matrix that a program adds up at once
 FEW_ROWS = 2048  # up to here one program adds up all rows
@@ -35,6 +35,7 @@ MERGE_BLOCK = 512  # indices of rows that are compared at once
 
 
 def is_supported(device: torch.device) -> bool:
+    """Whether the kernels are made for a device."""
     return torch.cuda.get_device_capability(device)[0] >= MIN_CAPABILITY
 
 
@@ -50,7 +51,7 @@ def can_normalize(x: Tensor, added: Tensor | None) -> bool:
     return x.dtype in DTYPES and 0 < x.shape[-1] <= MAX_WIDTH and x.numel() > 0
 
 
-def is_worthwhile(x: Tensor, weight: Tensor) -> bool:
+def is_linear_faster(x: Tensor, weight: Tensor) -> bool:
     """Whether `linear` is faster than torch's for that input, under the present autocast."""
     is_cast = torch.is_autocast_enabled(x.device.type)  # which leaves double precision alone
     is_valid = x.dtype in DTYPES and (is_cast or x.dtype == weight.dtype)
@@ -75,7 +76,7 @@ class _LayerNorm(torch.autograd.Function):
             added = added.contiguous()
             ctx.dtypes = x.dtype, added.dtype
             total = torch.empty_like(x, dtype=torch.promote_types(*ctx.dtypes))
-        rows, sizes = x.numel() // x.shape[-1], _sizes(x.shape[-1])
+        rows, sizes = x.numel() // x.shape[-1], _choose_sizes(x.shape[-1])
         y = torch.empty_like(x, dtype=dtype)
         means, scales = torch.empty(2, rows, device=x.device, dtype=torch.float32)
         tensors = (x, x if added is None else added, total, y, weight, bias, means, scales)
@@ -88,9 +89,9 @@ class _LayerNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, means, scales = ctx.saved_tensors
-        sizes = _sizes(x.shape[-1])
+        sizes = _choose_sizes(x.shape[-1])
         tiles = triton.cdiv(len(means), sizes["ROWS"])
-        programs = min(tiles, _programs(x.device) // 2)  # with more of them, their sums take longer than they save
+        programs = min(tiles, _count_programs(x.device) // 2)  # of more of them, the sums take longer than they save
         grad_x = torch.empty_like(x)
         # Each program adds up its own rows; the few sums are added in a fixed order, so that a run can be repeated.
         sums = torch.empty(programs, 2, x.shape[-1], device=x.device, dtype=torch.float32)
@@ -98,8 +99,9 @@ class _LayerNorm(torch.autograd.Function):
         with torch.cuda.device_of(x):
             _backward[(programs,)](*tensors, len(means), tiles, programs, **sizes)
         grad_weight, grad_bias = sum_rows(sums.flatten(1)).view(2, -1).to(weight.dtype)
-        of_x, of_added = ctx.dtypes
-        return grad_x.to(of_x), None if of_added is None else grad_x.to(of_added), grad_weight, grad_bias, None, None
+        x_dtype, added_dtype = ctx.dtypes
+        grad_added = None if added_dtype is None else grad_x.to(added_dtype)
+        return grad_x.to(x_dtype), grad_added, grad_weight, grad_bias, None, None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
@@ -121,12 +123,12 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.dtypes
+        x_dtype, weight_dtype, bias_dtype = ctx.dtypes
         rows = grad_y.to(weight.dtype).reshape(-1, weight.shape[0])
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        grad_x = (rows @ weight).view(x.shape).to(of_x) if needs_x else None
-        grad_weight = multiply(rows.mT, x.reshape(-1, x.shape[-1]), of_weight) if needs_weight else None
-        return grad_x, grad_weight, sum_rows(rows).to(of_bias) if needs_bias else None, None
+        grad_x = (rows @ weight).view(x.shape).to(x_dtype) if needs_x else None
+        grad_weight = multiply(rows.mT, x.reshape(-1, x.shape[-1]), weight_dtype) if needs_weight else None
+        return grad_x, grad_weight, sum_rows(rows).to(bias_dtype) if needs_bias else None, None
 
 
 def sum_rows(x: Tensor) -> Tensor:
@@ -137,7 +139,7 @@ def sum_rows(x: Tensor) -> Tensor:
     columns = (16 if width <= SUM_TILE else 64) if rows <= FEW_ROWS else (64 if width <= 1024 else 128)
     block, across = SUM_TILE // columns, triton.cdiv(width, columns)
     # Each program adds up every so many-th block of rows; the few sums are added in a fixed order.
-    parts = 1 if rows <= FEW_ROWS else min(triton.cdiv(rows, block), max(1, _programs(x.device) // across))
+    parts = 1 if rows <= FEW_ROWS else min(triton.cdiv(rows, block), max(1, _count_programs(x.device) // across))
     sums = torch.empty(parts, width, device=x.device, dtype=torch.float32)
     with torch.cuda.device_of(x):
         _sum_rows[(across, parts)](x, sums, rows, parts, WIDTH=width, ROWS=block, COLUMNS=columns)
@@ -185,15 +187,15 @@ def subtract(weights: Sequence[Tensor], rate: Tensor | float) -> None:
         torch._foreach_sub_(strided, list(steps))
 
 
-def _sizes(width: int) -> dict[str, int]:
+def _choose_sizes(width: int) -> dict[str, int]:
     columns = triton.next_power_of_2(width)
     warps = 4 if columns <= TILE else 8
     return {"WIDTH": width, "COLUMNS": columns, "ROWS": max(1, TILE // columns), "num_warps": warps}
 
 
 @cache
-def _programs(device: torch.device) -> int:
-    """How many programs share the rows of a matrix."""
+def _count_programs(device: torch.device) -> int:
+    """Number of programs that share the rows of a matrix."""
     return 8 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 

@@ -69,7 +69,7 @@ def _losses_and_gradient(
     # Each lane keeps the largest of its logits and a sum of exponentials relative to it; they are put together once.
     peaks = tl.full((BLOCK,), -1e30, dtype=tl.float32)
     sums = tl.zeros((BLOCK,), dtype=tl.float32)
-    of_logits = tl.zeros((BLOCK,), dtype=tl.float32)
+    logit_sums = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, WIDTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
         others = (column < VOCABULARY) & (column != target)
@@ -78,15 +78,15 @@ def _losses_and_gradient(
         sums = sums * tl.exp(peaks - higher) + tl.exp(values - higher)
         peaks = higher
         if SMOOTHING > 0:
-            of_logits += tl.where(others, values, 0.0)
+            logit_sums += tl.where(others, values, 0.0)
     # A target that is no token makes the loss not a number, and training stops there.
     own = tl.load(here + target, mask=(target >= 0) & (target < VOCABULARY), other=float("nan")).to(tl.float32)
-    rest, of_target, peak, loss = _own_loss(peaks, sums, own)
+    rest, own_exp, peak, loss = _own_loss(peaks, sums, own)
     # Label smoothing gives a part of the target's probability to all tokens.
     share = tl.where(target == IGNORE, 0.0, SMOOTHING / VOCABULARY)
     if SMOOTHING > 0:
-        loss += SMOOTHING * own - SMOOTHING / VOCABULARY * (tl.sum(of_logits, axis=0) + own)
-    scale = tl.where(target == IGNORE, 0.0, 1 / (rest + of_target))
+        loss += SMOOTHING * own - SMOOTHING / VOCABULARY * (tl.sum(logit_sums, axis=0) + own)
+    scale = tl.where(target == IGNORE, 0.0, 1 / (rest + own_exp))
     tl.store(losses + row, tl.where(target == IGNORE, 0.0, loss))
     for start in range(0, WIDTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
@@ -108,7 +108,7 @@ def _pair_losses_and_gradient(
     peak_p, peak_q = tl.full((BLOCK,), -1e30, dtype=tl.float32), tl.full((BLOCK,), -1e30, dtype=tl.float32)
     sum_p, sum_q = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
     weighted_p, weighted_q = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
-    of_logits = tl.zeros((BLOCK,), dtype=tl.float32)
+    logit_sums = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, WIDTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
         others = (column < VOCABULARY) & (column != target)
@@ -122,7 +122,7 @@ def _pair_losses_and_gradient(
         weighted_p, weighted_q = weighted_p * shrink_p + p * (a - b), weighted_q * shrink_q + q * (a - b)
         peak_p, peak_q = higher_p, higher_q
         if SMOOTHING > 0:
-            of_logits += tl.where(others, a + b, 0.0)
+            logit_sums += tl.where(others, a + b, 0.0)
     is_token = (target >= 0) & (target < VOCABULARY)
     own_a = tl.load(first + target, mask=is_token, other=float("nan")).to(tl.float32)
     own_b = tl.load(second + target, mask=is_token, other=float("nan")).to(tl.float32)
@@ -135,7 +135,7 @@ def _pair_losses_and_gradient(
     p_to_q, q_to_p = mean_p - log_p + log_q, log_p - log_q - mean_q  # KL(P‖Q), KL(Q‖P)
     loss, share = (loss_p + loss_q) / 2, SMOOTHING / VOCABULARY
     if SMOOTHING > 0:
-        loss += (SMOOTHING * (own_a + own_b) - share * (tl.sum(of_logits, axis=0) + own_a + own_b)) / 2
+        loss += (SMOOTHING * (own_a + own_b) - share * (tl.sum(logit_sums, axis=0) + own_a + own_b)) / 2
     tl.store(losses + row, tl.where(target == IGNORE, 0.0, loss))
     tl.store(divergences + row, tl.where(target == IGNORE, 0.0, weight * (p_to_q + q_to_p)))
     for start in range(0, WIDTH, BLOCK):
@@ -144,12 +144,12 @@ def _pair_losses_and_gradient(
         a = tl.load(first + column, mask=column < VOCABULARY, other=0.0).to(tl.float32) - log_p
         b = tl.load(second + column, mask=column < VOCABULARY, other=0.0).to(tl.float32) - log_q
         p, q = tl.exp(a), tl.exp(b)
-        by_a = tl.where(column == target, SMOOTHING - rest_p / total_p, p) - share
-        by_b = tl.where(column == target, SMOOTHING - rest_q / total_q, q) - share
-        by_a = by_a / 2 + weight * (p * (a - b - p_to_q + 1) - q)
-        by_b = by_b / 2 + weight * (q * (b - a - q_to_p + 1) - p)
-        tl.store(first + column, tl.where(is_learned, by_a, 0.0).to(logits.dtype.element_ty), mask=column < WIDTH)
-        tl.store(second + column, tl.where(is_learned, by_b, 0.0).to(logits.dtype.element_ty), mask=column < WIDTH)
+        grad_a = tl.where(column == target, SMOOTHING - rest_p / total_p, p) - share
+        grad_b = tl.where(column == target, SMOOTHING - rest_q / total_q, q) - share
+        grad_a = grad_a / 2 + weight * (p * (a - b - p_to_q + 1) - q)
+        grad_b = grad_b / 2 + weight * (q * (b - a - q_to_p + 1) - p)
+        tl.store(first + column, tl.where(is_learned, grad_a, 0.0).to(logits.dtype.element_ty), mask=column < WIDTH)
+        tl.store(second + column, tl.where(is_learned, grad_b, 0.0).to(logits.dtype.element_ty), mask=column < WIDTH)
 
 
 @triton.jit

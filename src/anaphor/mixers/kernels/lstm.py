@@ -53,8 +53,8 @@ def is_faster(x: Tensor, width: int, training: bool) -> bool:
     if x.dtype not in MIN_WIDTH or not MIN_WIDTH[x.dtype] <= width <= MAX_WIDTH:
         return False
     # Without tensor cores these kernels need more registers than there are, but not those of a shared GPU.
-    is_exact = x.dtype == torch.float32 and _precision() != "tf32"
-    if (is_exact or not training) and shared_lstm.layout(width, rows, x.device, _precision()) is None:
+    is_exact = x.dtype == torch.float32 and _choose_precision() != "tf32"
+    if (is_exact or not training) and shared_lstm.choose_layout(width, rows, x.device, _choose_precision()) is None:
         return False
     max_rows = MAX_ROWS if width <= WIDE else MAX_WIDE_ROWS[x.dtype]
     return rows <= max_rows and 0 < rows * steps * 4 * width < 2**31  # offsets are 32 bits
@@ -110,11 +110,11 @@ class _Recurrence(torch.autograd.Function):
 def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
     """One kernel for all steps where all its programs can run at once, else one for each step."""
     weight, (rows, steps) = tensors[1], sizes
-    shared = shared_lstm.layout(weight.shape[1], rows, weight.device, _precision())
+    shared = shared_lstm.choose_layout(weight.shape[1], rows, weight.device, _choose_precision())
     if shared is not None:
         shared_lstm.launch_forward(shared, sizes, tensors)
         return
-    grid, options = _layout(weight, rows)
+    grid, options = _choose_layout(weight, rows)
     options["num_warps"] = options["UNITS"] // 2  # the fastest of those tried for all steps at once
     counters = torch.zeros(grid[1], device=weight.device, dtype=torch.int32)
     with torch.cuda.device_of(weight):
@@ -123,14 +123,14 @@ def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None
             cooperative = {"launch_cooperative_grid": True} if weight.is_cuda else {}
             _forward[grid](0, steps, *sizes, *tensors, counters, **options, EARLY=False, **cooperative)
         else:
-            for step, launch in _early_launches(range(steps), weight.is_cuda):
+            for step, launch in _plan_launches(range(steps), weight.is_cuda):
                 _forward[grid](step, 1, *sizes, *tensors, counters, **options, **launch)
 
 
 def _can_run_together(grid: tuple[int, int], device: torch.device) -> bool:
     """Whether all programs can run at once, for sure. Triton's interpreter runs one after the other, so that there the
-    same rows must have a single one. Processes that share a GPU by MPS compete for it, and nobody said how many: no
-    program waits there."""
+    same rows must have a single one. Processes that share a GPU by MPS compete for it, in unknown number: no program
+    waits there."""
     if device.type == "cpu":
         return grid[0] == 1
     if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
@@ -141,34 +141,34 @@ def _can_run_together(grid: tuple[int, int], device: torch.device) -> bool:
 def _launch_backward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
     """One kernel for each step: all steps in one were slower, but where processes share a GPU."""
     weight, (rows, steps) = tensors[1], sizes
-    shared = shared_lstm.layout(weight.shape[1], rows, weight.device, _precision())
+    shared = shared_lstm.choose_layout(weight.shape[1], rows, weight.device, _choose_precision())
     if shared is not None:
         shared_lstm.launch_backward(shared, sizes, tensors)
         return
-    grid, options = _layout(weight, rows)
+    grid, options = _choose_layout(weight, rows)
     options["num_warps"] = options["ROWS"] // 8  # the fastest of those tried
     with torch.cuda.device_of(weight):
-        for step, launch in _early_launches(reversed(range(steps)), weight.is_cuda):
+        for step, launch in _plan_launches(reversed(range(steps)), weight.is_cuda):
             _backward[grid](step, *sizes, *tensors, **options, **launch)
 
 
-def _layout(weight: Tensor, rows: int) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Programs over units and rows, and what kernels are compiled for."""
+def _choose_layout(weight: Tensor, rows: int) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The grid, programs over units and blocks of rows, and the options that kernels are compiled for."""
     width, block = weight.shape[1], 16 if rows <= 64 else 32
     # The weights of a wide layer in single precision fit for half as many; with few rows, more programs are faster.
     units = UNITS // 2 if width > WIDE and rows <= 32 else UNITS
     options = {"WIDTH": width, "TERMS": max(triton.next_power_of_2(width), 16), "ROWS": block, "UNITS": units}
-    return (triton.cdiv(width, units), triton.cdiv(rows, block)), options | {"PRECISION": _precision()}
+    return (triton.cdiv(width, units), triton.cdiv(rows, block)), options | {"PRECISION": _choose_precision()}
 
 
-def _precision() -> str:
-    """Of products of single precision, as everywhere: TF32 in training, full in scores."""
+def _choose_precision() -> str:
+    """Precision of float32 products, as everywhere: TF32 in training, full in scores."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-def _early_launches(order: Iterable[int], is_cuda: bool) -> Iterator[tuple[int, dict[str, bool]]]:
-    """Steps, with options of their kernels. From the second on, each starts while the one before still runs and waits
-    before it reads what that one writes. Triton's interpreter has no such launch."""
+def _plan_launches(order: Iterable[int], is_cuda: bool) -> Iterator[tuple[int, dict[str, bool]]]:
+    """Each step with the launch options of its kernel. From the second on, each starts while the one before still runs,
+    and waits before it reads what that one writes. Triton's interpreter has no such launch."""
     for place, step in enumerate(order):
         yield step, {"EARLY": is_cuda, "launch_pdl": is_cuda and place > 0}
 

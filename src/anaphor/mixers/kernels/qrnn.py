@@ -17,20 +17,15 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anaphor.mixers.kernels.layers import DTYPES, is_supported
 from anaphor.mixers.kernels.shared_lstm import tanh
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+__all__ = ["can_run", "is_supported", "recurrence", "run_once"]
+
 CHANNELS = 64
 """Channels per program, which is one warp: two per thread, the minimum that is copied asynchronously."""
 STAGES = 6
 """Steps that are in flight at once."""
-MIN_CAPABILITY = 8
-"""Major version: from Ampere on there are bfloat16 and asynchronous copies."""
-
-
-def is_supported(device: torch.device) -> bool:
-    """Whether the kernels are made for a device."""
-    return torch.cuda.get_device_capability(device)[0] >= MIN_CAPABILITY
 
 
 def run_once(device: torch.device) -> None:

@@ -25,18 +25,19 @@ UNITS = 16
 STAGES = tl.constexpr(4)
 """Chunks that are in flight at once."""
 PROGRAMS_PER_MULTIPROCESSOR = 4
-"""That have room at the same time. Many small programs hide each other's latency, and read fewer weights each."""
+"""Programs that fit on one at the same time. Many small ones hide each other's latency, and read fewer weights each."""
 CHUNKS = {"forward": 32, "backward": 64}
-"""Terms of a product that are read at once."""
+"""Terms of a product that are read at once, in either pass."""
 RESOURCES = {"num_warps": 4, "maxnreg": 128}
-"""Of a program: four have all registers of a multiprocessor."""
+"""Launch options: with them four programs use all registers of a multiprocessor."""
 
 Layout = tuple[tuple[int, int], dict[str, Any]]
+"""The grid, programs over units and blocks of rows, and the options that kernels are compiled for."""
 
 
-def layout(width: int, rows: int, device: torch.device, precision: str) -> Layout | None:
-    """Programs over units and rows, and what kernels are compiled for. None where no GPU is shared, or not one program
-    for each block of rows is this process's share."""
+def choose_layout(width: int, rows: int, device: torch.device, precision: str) -> Layout | None:
+    """None where no GPU is shared, or where this process's share of it is less than a program for each block of
+    rows."""
     if count_processes() == 1:
         return None
     block = 16 if rows <= 16 else 32
@@ -51,24 +52,24 @@ def layout(width: int, rows: int, device: torch.device, precision: str) -> Layou
 
 
 def _count_programs(device: torch.device, row_blocks: int) -> int:
-    """Of each block of rows, which wait for each other. Triton's interpreter runs one program after the other: there it
-    is a single one."""
+    """Number of programs for each block of rows, which wait for each other. It is one in Triton's interpreter, which
+    runs one program after the other."""
     if device.type == "cpu":
         return 1
     room = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
     return room // count_processes() // row_blocks
 
 
-def launch_forward(made: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    _launch(_forward, made, sizes, tensors, chunk=CHUNKS["forward"])
+def launch_forward(layout: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
+    _launch(_forward, layout, sizes, tensors, chunk=CHUNKS["forward"])
 
 
-def launch_backward(made: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    _launch(_backward, made, sizes, tensors, chunk=CHUNKS["backward"])
+def launch_backward(layout: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
+    _launch(_backward, layout, sizes, tensors, chunk=CHUNKS["backward"])
 
 
-def _launch(kernel: Any, made: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...], *, chunk: int) -> None:
-    grid, options = made
+def _launch(kernel: Any, layout: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...], *, chunk: int) -> None:
+    grid, options = layout
     counters = torch.zeros(grid[1], device=tensors[0].device, dtype=torch.int32)
     with torch.cuda.device_of(tensors[0]):
         kernel[grid](*sizes, *tensors, counters, **options, CHUNK=chunk)
@@ -171,7 +172,7 @@ def _backward(
 
 @triton.jit
 def arrive(counters, is_needed):
-    """What this program wrote can be read by the others of the same rows."""
+    """Count this program as arrived: the others of the same rows can read what it wrote."""
     if is_needed:
         tl.debug_barrier()  # other threads read what each has stored
     if is_needed & (tl.num_programs(0) > 1):
@@ -180,7 +181,7 @@ def arrive(counters, is_needed):
 
 @triton.jit
 def wait(counters, times, is_needed):
-    """All programs of the same rows have arrived so many times."""
+    """Wait until all programs of the same rows have arrived so many times."""
     if is_needed & (tl.num_programs(0) > 1):
         while tl.atomic_add(counters + tl.program_id(1), 0, sem="acquire", scope="gpu") < times * tl.num_programs(0):
             pass
@@ -213,7 +214,8 @@ def split_gates(sums, ROWS: tl.constexpr, UNITS: tl.constexpr):
 
 @triton.jit
 def store_gate_gradients(first, stride, mask, gates, cell, tanh_c, grad_h, grad_c):
-    """Of what the gates are computed from, given the cell before the step and the gradients after it."""
+    """Gradients of the pre-activations of the gates, given the cell before the step, and the gradients of the hidden
+    vector and the cell after it."""
     i, f, g, o = gates
     grad_i, grad_f = grad_c * g * i * (1 - i), grad_c * cell * f * (1 - f)
     grad_g, grad_o = grad_c * i * (1 - g * g), grad_h * tanh_c * o * (1 - o)
