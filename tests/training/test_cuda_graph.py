@@ -139,7 +139,7 @@ def test_texts_of_all_lengths_have_few_captured_shapes():
     shapes = {batch.tokens.shape for batch in batches}
     assert {shape[1] % 8 for shape in shapes} == {0}
     often = [shape for shape in shapes if sum(batch.tokens.shape == shape for batch in batches) > WARM_UP]
-    assert 1 < len(often) == len(step.graphs)
+    assert 1 < len(often) == len(step.captured.graphs)
 
 
 AUGMENTED = {

@@ -234,10 +234,6 @@ class Seq2SeqSpec(
             return any(_needs_position(mixers, value) for mixers in self._mixers)
         return name in self._layer_options
 
-    def uses_option(self, name: str) -> bool:
-        """Whether anything depends on the option."""
-        return not self.unused_options([name])
-
     def unused_options(self, names: Iterable[str]) -> dict[str, str]:
         """Those of the named options on which nothing depends, each with the reason."""
         names = list(names)

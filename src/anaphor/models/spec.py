@@ -206,10 +206,6 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
         return name in self.layer_options or (name == "position" and POSITIONS[value].method in ("embed", None))
 
-    def uses_option(self, name: str) -> bool:
-        """Whether anything depends on the option."""
-        return not self.unused_options([name])
-
     def unused_options(self, names: Iterable[str]) -> dict[str, str]:
         """Those of the named options on which nothing depends, each with the reason."""
         from anaphor.mixers.attention.position import POSITIONS

@@ -97,7 +97,7 @@ def build_trainer(
         step=build_step(experiment),
         schedule=build_schedule(ScheduleSpec.of(spec)),
         budget=make_budget(
-            epochs=_epochs(spec), steps=spec.steps, minutes=spec.minutes, steps_per_epoch=steps_per_epoch
+            epochs=choose_epochs(spec), steps=spec.steps, minutes=spec.minutes, steps_per_epoch=steps_per_epoch
         ),
         settings=LoopSettings(
             lr=OptimizerSpec.of(spec).peak_lr,
@@ -131,13 +131,13 @@ def resolve_settings(experiment: Experiment) -> dict[str, Any]:
     values: dict[str, Any] = dict(vars(spec))
     values |= dict.fromkeys(("betas", "momentum", "min_lr_ratio", "plateau_factor"))
     values |= OptimizerSpec.of(spec).resolved() | ScheduleSpec.of(spec).resolved()
-    values["epochs"] = _epochs(spec)
+    values["epochs"] = choose_epochs(spec)
     values["select"] = find_metric(task_of(spec).metrics, spec.select).name
     values |= experiment.resolved_settings()
     return {name: plain_value(value) for name, value in values.items() if value not in (None, ())}
 
 
-def _epochs(spec: RunSpec) -> float | None:
+def choose_epochs(spec: RunSpec) -> float | None:
     """The budget in epochs, the default one where there is no other."""
     return spec.default_epochs if all(getattr(spec, name) is None for name in BUDGETS) else spec.epochs
 

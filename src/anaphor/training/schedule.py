@@ -192,17 +192,17 @@ class Budget:
         return max(self.seconds - reserve, MIN_TRAINING * self.seconds) - other
 
 
-DEFAULT_EPOCHS = RunSpec.default_epochs
 FIRST_STEP = 0.001  # fraction of a budget in minutes that the first step counts as: more than 0, for the warmup
 MIN_TRAINING = 0.1  # part of the minutes that is never reserved
 
 
 def make_budget(*, epochs: float | None, steps: int | None, minutes: float | None, steps_per_epoch: int) -> Budget:
-    """The budget of a run; without any of the three, `DEFAULT_EPOCHS`."""
+    """The budget of a run, given one of the three."""
     if minutes is not None:
         return Budget(None, 60 * minutes)
     if steps is None:
-        count = (DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch
+        assert epochs is not None, "a run without another budget has its default epochs"
+        count = epochs * steps_per_epoch
         if not math.isfinite(count):
             raise ConfigError(f"epochs={epochs}: {steps_per_epoch:,} steps each are too many to be counted")
         steps = max(1, round(count))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from anaphor.cuda_graphs import CUDAGraphs, Graph, Key
+from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.models.head import Head
 from anaphor.registry import IMPORTED, note_backward_place
 from anaphor.training.experiment import Experiment, Loss
@@ -132,11 +132,12 @@ class Step:
 
     def __call__(self, group: Sequence[Any], carry: Any) -> tuple[StepReport, Any]:
         """Train on a group of batches. Gives a report, and the carry for the next group."""
-        values, names, carry = self.run(group, carry)
+        (values, names), carry = self.run(group, carry)
         return StepReport(values, names), carry
 
     @tf32_matmul()
-    def run(self, group: Sequence[Any], carry: Any) -> tuple[Tensor, list[str], Any]:
+    def run(self, group: Sequence[Any], carry: Any) -> tuple[tuple[Tensor, list[str]], Any]:
+        """Values and names of the report, and the next carry. Reads nothing on the host."""
         model = self.experiment.model
         self.optimizer.zero_grad()
         amount: Tensor | int = sum(batch.amount for batch in group)
@@ -156,7 +157,8 @@ class Step:
         self.optimizer.step(_clip_factor(norms, self.clip) if self.clip else None)
         assert isinstance(total, Tensor), "a group has at least one batch"
         counts = [torch.stack(correct).sum().float().view(1)] if correct else []
-        return torch.cat([(total / amount).float().view(1), norms, *counts]), list(gradients), carry
+        values = torch.cat([(total / amount).float().view(1), norms, *counts])
+        return (values, list(gradients)), carry
 
     def _forward(self, batch: Any, carry: Any, embeddings: Sequence[nn.Embedding]) -> tuple[Loss, Any]:
         with self.autocast(), sparse_gradients(embeddings):
@@ -229,20 +231,12 @@ class CUDAGraphStep(Step):
         """Memory of the host into which reports are sent, in turns: one arrives while the one before is read."""
         self.next_buffer = 0
 
-    @property
-    def graphs(self) -> dict[Key, Graph]:
-        return self.captured.graphs
-
     def __call__(self, group: Sequence[Any], carry: Any) -> tuple[StepReport, Any]:
-        (values, names), carry = self.captured.call(self._run_in_pair, group, carry)
+        (values, names), carry = self.captured.call(self.run, group, carry)
         return self._copy_to_host(values, names), carry
 
-    def _run_in_pair(self, group: Sequence[Any], carry: Any) -> tuple[tuple[Tensor, list[str]], Any]:
-        values, names, carry = self.run(group, carry)
-        return (values, names), carry
-
     def _copy_to_host(self, values: Tensor, names: Sequence[str]) -> StepReport:
-        """The report on its way to the host."""
+        """Start to copy the values to the host; the report waits for them when it is read."""
         self.next_buffer = (self.next_buffer + 1) % (self.lag + 1)
         while len(self.host_buffers) <= self.next_buffer:
             self.host_buffers.append(torch.empty(values.shape, pin_memory=True))
