@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -25,10 +25,10 @@ from anaphor.data.corpus import (
 from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
-from anaphor.evaluation import eval_mode, report_progress
+from anaphor.evaluation import eval_mode, report_progress, track_progress
 from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
-from anaphor.metrics.result import LossResult, LossTotal, Result, loss_result
+from anaphor.metrics.result import LossResult, LossTotal, Result, Tally, loss_result
 from anaphor.models import Seq2Seq
 from anaphor.models.head import IGNORE_INDEX, Head, loss_by_kernels, smoothed_cross_entropy, token_losses
 from anaphor.registry import DATASETS
@@ -205,13 +205,9 @@ class TranslationExperiment(Experiment):
         facts = {**self.signature_facts(total, split), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
         if cut := sum(not hypothesis.finished for hypothesis in hypotheses):
             facts["cut"] = cut
-        return loss_result(
-            total,
-            facts,
-            {"bleu": bleu.bleu, "chrf": characters.chrf},
-            bleu_signature=bleu.signature,
-            chrf_signature=characters.signature,
-        )
+        values = {"bleu": bleu.bleu, "chrf": characters.chrf}
+        signatures = {"bleu_signature": bleu.signature, "chrf_signature": characters.signature}
+        return loss_result(total, facts, values, **signatures)
 
     def _with_overlap(self, result: Result) -> Result:
         train = self.split("train")
@@ -221,15 +217,17 @@ class TranslationExperiment(Experiment):
 
     def total(self, split: str) -> LossTotal:
         """Total loss of the targets of a split, their ends included."""
-        loaded = self.split(split)
-        total = LossTotal(0.0, 0, loaded.pairs.bytes)
-        with eval_mode(self.model), torch.inference_mode():
-            ordered = loaded.batches.by_length()
-            for number, batch in enumerate(ordered, 1):
+        tally = Tally()
+        for batch, losses in self.losses_by_batch(split):
+            tally.add(losses.double().sum(), batch.count)
+        return tally.read(self.split(split).pairs.bytes)
+
+    def losses_by_batch(self, split: str) -> Iterator[tuple[Batch, Tensor]]:
+        """Each batch of a split with the losses of its targets [B, T], zero where there is no target."""
+        for batch in track_progress("scoring", self.split(split).batches.by_length()):
+            with eval_mode(self.model), torch.inference_mode():
                 losses = token_losses(compute_features(self.model, batch), self.model.head, batch.targets)
-                total = total + LossTotal(float(losses.double().sum()), batch.count, 0)
-                report_progress("scoring", number, len(ordered))
-        return total
+            yield batch, losses
 
     def signature_facts(self, total: LossTotal, split: str) -> dict[str, Any]:
         source, target = self.tokenizers.source, self.tokenizers.target

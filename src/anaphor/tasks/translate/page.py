@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from anaphor.data.corpus import EncodedPairs
 from anaphor.errors import ConfigError
-from anaphor.evaluation import eval_mode, report_progress
 from anaphor.inspect.alignment import cross_attention, cross_attention_taps
 from anaphor.inspect.parts import ATTENTION, LookParts, check_tokens, describe_map
 from anaphor.inspect.split_losses import Groups, SplitLosses
-from anaphor.metrics.result import LossTotal, loss_result
-from anaphor.models.head import token_losses
-from anaphor.tasks.translate.experiment import TranslationExperiment, compute_features
+from anaphor.metrics.result import Tally, loss_result
+from anaphor.tasks.translate.experiment import TranslationExperiment
 
 LENGTHS = (5, 10, 20, 40, 80)
 UNKNOWNS = (0, 1, 2)
@@ -108,23 +105,20 @@ class SentenceLosses(SplitLosses):
 def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLosses:
     """The pairs of a split, by the length of the source and its unknown words."""
     loaded = experiment.split(split)
-    pairs, total = loaded.pairs, LossTotal(0.0, 0, loaded.pairs.bytes)
+    pairs, tally = loaded.pairs, Tally()
     place = {index: number for number, index in enumerate(pairs.indices.tolist())}
     losses = np.empty(len(pairs), np.float32)
-    ordered = loaded.batches.by_length()
-    with eval_mode(experiment.model), torch.inference_mode():
-        for number, batch in enumerate(ordered, 1):
-            found = token_losses(compute_features(experiment.model, batch), experiment.model.head, batch.targets)
-            total = total + LossTotal(float(found.double().sum()), batch.count, 0)
-            means = found.double().sum(1) / (batch.targets >= 0).sum(1)
-            for index, mean in zip(batch.indices, means.tolist(), strict=True):
-                losses[place[index]] = mean
-            report_progress("scoring", number, len(ordered))
+    for batch, found in experiment.losses_by_batch(split):
+        tally.add(found.double().sum(), batch.count)
+        means = found.double().sum(1) / (batch.targets >= 0).sum(1)
+        for index, mean in zip(batch.indices, means.tolist(), strict=True):
+            losses[place[index]] = mean
     groups = {"length": Groups.by_count("Tokens of the source", pairs.source.sizes, LENGTHS)}
     if (unknown := experiment.tokenizers.source.unknown) is not None:
         is_unknown = (pairs.source.tokens == unknown).astype(np.int32)
         counts = np.add.reduceat(is_unknown, np.cumsum(pairs.source.sizes) - pairs.source.sizes)
         groups["unknown"] = Groups.by_count("Unknown tokens of the source", counts, UNKNOWNS)
+    total = tally.read(pairs.bytes)
     return SentenceLosses(
         losses,
         np.arange(len(pairs), dtype=np.int32),
