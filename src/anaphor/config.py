@@ -181,10 +181,10 @@ def optional_section(kind: type, name: str, section: str, exclude: Iterable[str]
         kept = hint if several or type(None) in get_args(hint) else Union[hint, None]  # noqa: UP007 (made at run time)
         default = () if several else None
         fields.append((field.name, kept, dataclasses.field(default=default, metadata={"documented_by": kind})))
-    made = dataclasses.make_dataclass(name, fields, frozen=True, kw_only=True, namespace={"section": section})
-    made.__doc__ = kind.__doc__
-    made.__module__ = kind.__module__
-    return made
+    options = dataclasses.make_dataclass(name, fields, frozen=True, kw_only=True, namespace={"section": section})
+    options.__doc__ = kind.__doc__
+    options.__module__ = kind.__module__
+    return options
 
 
 def plain_value(value: Any) -> Any:
@@ -337,9 +337,9 @@ def _construct(kind: Any, text: str) -> Any:
 @cache
 def _loader(kind: Any) -> Any:
     number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
-    made: Any = type("Loader", (kind,), {})
-    made.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
-    return made
+    loader: Any = type("Loader", (kind,), {})
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    return loader
 
 
 def _reason(error: Exception) -> str:

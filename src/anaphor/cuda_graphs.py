@@ -114,8 +114,8 @@ class CUDAGraphs:
         """The work of a function, which is not done yet, and the tensors that a replay writes."""
         work = torch.cuda.CUDAGraph()
         with torch.cuda.graph(work, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-            made = function()
-        return work, made
+            results = function()
+        return work, results
 
 
 def _key(group: Sequence[Any], carry: Any) -> Key:

@@ -315,9 +315,9 @@ def _view(kind: type, flags: dict[str, Flag], default: Any) -> Any:
 
         titled: Any = Annotated[nested, tyro.conf.arg(name=section)]
         parts.append((f"section_{section}", titled, dataclasses.field()))
-    made = dataclasses.make_dataclass(kind.__name__, parts, frozen=True, kw_only=True)
-    made.__doc__ = kind.__doc__
-    return made
+    nested_kind = dataclasses.make_dataclass(kind.__name__, parts, frozen=True, kw_only=True)
+    nested_kind.__doc__ = kind.__doc__
+    return nested_kind
 
 
 def _member(flag: Flag, hint: Any, field: dataclasses.Field[Any], default: Any) -> tuple[str, Any, Any]:
@@ -331,7 +331,7 @@ def _member(flag: Flag, hint: Any, field: dataclasses.Field[Any], default: Any) 
         if flag.optional:
             extras.append(tyro.conf.DisallowNone)
         if flag.name.startswith("no-"):
-            extras.append(tyro.conf.FlagCreatePairsOff)  # nobody would type `--no-no-name`
+            extras.append(tyro.conf.FlagCreatePairsOff)  # no user types `--no-no-name`
     is_open = value is False or value is MISSING or value is None or value in ((), "")
     shown = "" if is_open else f"(default: {_shown(value)})"
     argument: dict[str, Any] = {

@@ -127,9 +127,9 @@ def generate_rows(
                     steps = tokens - 1
                 while steps and len(pending) <= (decoding.lag if is_greedy else 0):
                     with threads():
-                        made = decoding.greedy(newest) if is_greedy else (sampler(decoding(newest), generators),)
-                    newest = made[0]
-                    pending.append(send_to_host(*made))
+                        outputs = decoding.greedy(newest) if is_greedy else (sampler(decoding(newest), generators),)
+                    newest = outputs[0]
+                    pending.append(send_to_host(*outputs))
                     steps -= 1
                 new, *arrived = pending.popleft()()
                 check_finite([value for values in arrived for value in values])

@@ -202,11 +202,11 @@ def run_theirs(model: Any, prompts: Sequence[list[int]], count: int) -> list[lis
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
     with torch.inference_mode():
-        made: torch.Tensor = model.generate(
+        output: torch.Tensor = model.generate(
             ids, attention_mask=mask, max_new_tokens=count, min_new_tokens=count, do_sample=False,
             use_cache=True, pad_token_id=0,
         )  # fmt: skip
-    rows: list[list[int]] = made[:, longest:].tolist()
+    rows: list[list[int]] = output[:, longest:].tolist()
     return rows
 
 

@@ -84,7 +84,7 @@ def peers() -> dict[str, Callable[[ImageModelSpec], nn.Module]]:
 def declare_operators() -> None:
     """Make torchvision, which timm imports, importable beside a torch for CPUs.
 
-    It is built for CUDA on PyPI, so that its operators are missing, and it asks for two of them, which nobody calls.
+    It is built for CUDA on PyPI, so that its operators are missing; it asks for two of them, which are never called.
     """
     if torch.version.cuda is None and not _DECLARED and not hasattr(torch.ops.torchvision, "nms"):
         library = torch.library.Library("torchvision", "DEF")

@@ -52,8 +52,8 @@ def _measure_time_outside(pairs: int, tick: Callable[[str], None]) -> Finding:
         words = [*GPU_COMMAND.split(), "--out", str(Path(folder) / "run"), "--overwrite", "--json"]
         for _ in range(pairs + 1):
             start = time.perf_counter()
-            made = run_python("-m", "anaphor.cli.main", *words)
-            outside.append(time.perf_counter() - start - json.loads(made)["seconds"])
+            output = run_python("-m", "anaphor.cli.main", *words)
+            outside.append(time.perf_counter() - start - json.loads(output)["seconds"])
             tick("start")
     peer = "none: by the clock, less the seconds of training"
     detail = f"`{GPU_COMMAND}`, caches warm; {pairs} runs"

@@ -34,12 +34,10 @@ def run(words: Sequence[str]) -> int:
 
     from anaphor.training.conversion import convert
 
-    made = convert(options.folder, options.out, overwrite=options.overwrite, warn=warn)
-    result = made.result
+    converted = convert(options.folder, options.out, overwrite=options.overwrite, warn=warn)
+    result, task = converted.result, converted.task.name
     if options.json:
-        print(json.dumps({**result, "task": made.task.name}))
+        print(json.dumps({**result, "task": task}))
         return 0
-    print(
-        f"{options.out}: {result['kind']} with {result['parameters']:,} parameters, a run of `train {made.task.name}`"
-    )
+    print(f"{options.out}: {result['kind']} with {result['parameters']:,} parameters, a run of `train {task}`")
     return 0

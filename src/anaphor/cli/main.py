@@ -103,9 +103,9 @@ class ForgivingStream:
 def forgiving_stderr() -> Iterator[None]:
     """Inside the block everything can be written to stderr, also where it is closed (`2>&-`), full or a log that is."""
     before = sys.stderr
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         # A closed one is None, and `print` would take stdout for it.
-        stream = opened.enter_context(open(os.devnull, "w", encoding="utf-8")) if before is None else before
+        stream = stack.enter_context(open(os.devnull, "w", encoding="utf-8")) if before is None else before
         stderr: Any = ForgivingStream(stream)
         sys.stderr = stderr
         try:

@@ -92,10 +92,10 @@ def _flag_names(options: Any) -> set[str]:
 def _combine(common: type[Common], *own: Any) -> type[Common]:
     """One dataclass for all: positional arguments of the common options come first."""
     bases = tuple(dict.fromkeys(options for options in own if options is not None))
-    made: type[Common] = dataclasses.make_dataclass(
+    combined: type[Common] = dataclasses.make_dataclass(
         common.__name__, [], bases=(*bases, common), namespace={"__doc__": common.__doc__}, frozen=True, kw_only=True
     )
-    return made
+    return combined
 
 
 def load_experiment(options: RunOptions, folder: Path | None = None, task: str | None = None) -> Any:

@@ -44,15 +44,15 @@ class PretrainedTokenizer(Tokenizer):
     def from_text(cls, text: str, *, where: str, boundary: int | None, pad: int | None) -> Self:
         """With the special tokens that the file names where they are not given: the first one that it puts before a
         text, and its padding."""
-        made = cls(text, 0, 0, where=where)
-        first = made._first_special
-        special = made._library.token_to_id("<|endoftext|>")
+        tokenizer = cls(text, 0, 0, where=where)
+        first = tokenizer._first_special
+        special = tokenizer._library.token_to_id("<|endoftext|>")
         fallback = boundary if boundary is not None else 0 if special is None else special
-        made.boundary = fallback if first is None else first
-        names = (made._library.token_to_id(name) for name in ("[PAD]", "<pad>"))
-        found = next((number for number in names if number is not None), made.boundary)
-        made.pad = found if pad is None else pad
-        return made
+        tokenizer.boundary = fallback if first is None else first
+        names = (tokenizer._library.token_to_id(name) for name in ("[PAD]", "<pad>"))
+        found = next((number for number in names if number is not None), tokenizer.boundary)
+        tokenizer.pad = found if pad is None else pad
+        return tokenizer
 
     @classmethod
     def train(cls, text: str, size: int | None = None) -> Self:
@@ -129,18 +129,18 @@ def tokenizer_json(tokenizer: Tokenizer) -> str | None:
     if isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.text
     if isinstance(tokenizer, BPE):
-        made = library.Tokenizer(library.models.BPE(tokenizer.library_vocabulary(), tokenizer.to_pairs()))
+        exported = library.Tokenizer(library.models.BPE(tokenizer.library_vocabulary(), tokenizer.to_pairs()))
         lines = library.pre_tokenizers.Split("\n", "isolated")
         pieces = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.pre_tokenizer = library.pre_tokenizers.Sequence([lines, pieces])
-        made.decoder = library.decoders.ByteLevel()
+        exported.pre_tokenizer = library.pre_tokenizers.Sequence([lines, pieces])
+        exported.decoder = library.decoders.ByteLevel()
     elif type(tokenizer) is Word:
         vocabulary = {token: number for number, token in enumerate(tokenizer.tokens)}
-        made = library.Tokenizer(library.models.WordLevel(vocabulary, UNKNOWN))
-        made.normalizer = library.normalizers.Replace("\n", f" {END} ")
+        exported = library.Tokenizer(library.models.WordLevel(vocabulary, UNKNOWN))
+        exported.normalizer = library.normalizers.Replace("\n", f" {END} ")
         # White space as Python has it.
-        made.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\x1c-\x1f]+"), "removed")
+        exported.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\x1c-\x1f]+"), "removed")
     else:
         return None
-    text: str = made.to_str()
+    text: str = exported.to_str()
     return text

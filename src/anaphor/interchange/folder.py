@@ -121,21 +121,21 @@ class PretrainedFolder:
     @staticmethod
     def _names(file: Path) -> set[str]:
         try:
-            with safe_open(file, "pt") as opened:
-                return set(opened.keys())
+            with safe_open(file, "pt") as tensors:
+                return set(tensors.keys())
         except (SafetensorError, OSError, ValueError) as error:
             raise DataError(f"{file} is not a safetensors file: {str(error)[:200]}") from None
 
     def shape(self, name: str) -> tuple[int, ...]:
-        with safe_open(self.files[name], "pt") as opened:
-            return tuple(opened.get_slice(self._stored[name]).get_shape())
+        with safe_open(self.files[name], "pt") as tensors:
+            return tuple(tensors.get_slice(self._stored[name]).get_shape())
 
     def read(self, name: str) -> Tensor:
         """A tensor by its name; one that is not there is refused with the nearest name."""
         if name not in self.files:
             raise DataError(f"{self.folder} lacks the tensor {name!r}{nearest(name, self.files)}")
-        with safe_open(self.files[name], "pt") as opened:
-            tensor: Tensor = opened.get_tensor(self._stored[name])
+        with safe_open(self.files[name], "pt") as tensors:
+            tensor: Tensor = tensors.get_tensor(self._stored[name])
         if not tensor.is_floating_point():
             raise DataError(f"{self.files[name]}: {name!r} is {tensor.dtype}, not floating point")
         if not bool(tensor.isfinite().all()):

@@ -191,9 +191,9 @@ def _prefix(kind: Kind, spec: Any) -> str:
 
 def _nearest_reason(reasons: dict[str, str]) -> str:
     """The reason of the kind that is nearest: not that it is another sort of model."""
-    told = [reason for reason in dict.fromkeys(reasons.values()) if not reason.startswith("it is a ")]
-    by_position = [reason for reason in told if not reason.startswith("its position encoding")]
-    return "; ".join((by_position or told)[:1]) or next(iter(reasons.values()))
+    misfits = [reason for reason in dict.fromkeys(reasons.values()) if not reason.startswith("it is a ")]
+    by_position = [reason for reason in misfits if not reason.startswith("its position encoding")]
+    return "; ".join((by_position or misfits)[:1]) or next(iter(reasons.values()))
 
 
 def _token_ids(pretrained: Pretrained) -> dict[str, Any]:

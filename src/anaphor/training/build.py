@@ -30,10 +30,10 @@ def task_of(spec: RunSpec) -> TaskDefinition:
 def build_experiment(spec: RunSpec, known: dict[str, Any] | None = None, data_path: str | None = None) -> Experiment:
     """Open the data and build the model. For an existing run, `known` has its fingerprint and `data_path` says where
     its data were; then data are opened when a split is first read."""
-    made = resolve(task_of(spec).build)(spec, known, data_path)
-    if not isinstance(made, Experiment):
-        raise ConfigError(f"task {spec.task!r}: its build gives a {type(made).__name__}, not an Experiment")
-    return made
+    experiment = resolve(task_of(spec).build)(spec, known, data_path)
+    if not isinstance(experiment, Experiment):
+        raise ConfigError(f"task {spec.task!r}: its build gives a {type(experiment).__name__}, not an Experiment")
+    return experiment
 
 
 def rebuild_experiment(spec: RunSpec, folder: RunFolder, data_path: str | None) -> Experiment:

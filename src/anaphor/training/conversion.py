@@ -84,9 +84,8 @@ def _settings(pretrained: Pretrained, folder: Path | str) -> tuple[RunSpec, Mapp
     _check_head(pretrained, folder)
     for name in TASKS:
         reference = TASKS[name].interchange
-        made = None if reference is None else resolve(reference).settings(pretrained)
-        if made is not None:
-            found: tuple[RunSpec, Mapping[str, Any]] = made
+        interchange: Interchange | None = None if reference is None else resolve(reference)
+        if interchange is not None and (found := interchange.settings(pretrained)) is not None:
             return found
     raise DataError(f"{folder}: no task has a model of the kind {pretrained.kind!r}")
 

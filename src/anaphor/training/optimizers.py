@@ -342,7 +342,7 @@ def _is_linear(part: TorchOptimizer) -> bool:
 
 
 def _update_kernels(part: TorchOptimizer) -> ModuleType | None:
-    """Our kernels for a plain update on a GPU. Torch's would write the scaled gradients back, which nobody reads."""
+    """Our kernels for a plain update on a GPU. Torch's would also write the scaled gradients back."""
     weights = [weight for group in part.param_groups for weight in group["params"]]
     is_plain = _is_linear(part) and not _has_step_hooks(part)
     is_supported = is_plain and all(weight.is_cuda and weight.dtype == torch.float32 for weight in weights)

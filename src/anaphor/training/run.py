@@ -361,7 +361,7 @@ class Interruption:
     def cancelling(self) -> Iterator[None]:
         """Inside the block, for work that does not ask for signals itself, a signal raises `Cancelled` at once."""
         before, self._cancels, hook = self.signal, True, sys.unraisablehook
-        # Where an object is being deleted, Python prints the exception and goes on.
+        # Where an object is being deleted, Python prints the exception and continues.
         sys.unraisablehook = lambda raised: None if isinstance(raised.exc_value, Cancelled) else hook(raised)
         try:
             yield

@@ -139,16 +139,16 @@ class Jobs:
         job.update("running", progress=[0, 1, "starting"])
         exchange = asyncio.create_task(self._exchange(job))
         deadline = time.monotonic() + self.seconds
-        is_told, patience = False, deadline
+        is_sent, patience = False, deadline
         try:
             while not exchange.done():
                 await asyncio.wait({exchange}, timeout=TICK)
                 self._cancel_abandoned()
                 now = time.monotonic()
-                if job.state == "cancelled" and not is_told and self._process is not None:
-                    is_told = True
-                    await self._tell({"cancel": job.id})
-                if is_told and job.is_begun:  # before that torch is loaded, which the next job needs too
+                if job.state == "cancelled" and not is_sent and self._process is not None:
+                    is_sent = True
+                    await self._send({"cancel": job.id})
+                if is_sent and job.is_begun:  # before that torch is loaded, which the next job needs too
                     patience = min(patience, now + CANCEL_SECONDS)
                 if now > deadline and not job.is_closed:
                     job.update("failed", error=f"stopped: it took longer than {self.seconds:g} seconds")
@@ -167,7 +167,7 @@ class Jobs:
             if self._process is None:
                 self._process = await self._start()
             process = self._process
-            await self._tell({"job": job.id, **job.request})
+            await self._send({"job": job.id, **job.request})
             assert process.stdout is not None
             while True:
                 head = json.loads(await process.stdout.readuntil())
@@ -192,9 +192,9 @@ class Jobs:
         else:
             job.update("failed", error=json.loads(body), is_too_large=head["kind"] == "too large")
 
-    async def _tell(self, message: dict[str, Any]) -> None:
+    async def _send(self, message: dict[str, Any]) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # told by the end of its output
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the end of its output shows it
                 self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 await self._process.stdin.drain()
 

@@ -89,7 +89,7 @@ class HeldLocks:
 
 
 def _can_share(path: Path) -> bool:
-    """Whether nobody holds the lock, tried for a moment: a training that starts meanwhile tries again."""
+    """Whether the lock is free, tried for a moment: a training that starts meanwhile tries again."""
     try:
         handle = open_file(path)
     except OSError:

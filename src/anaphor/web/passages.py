@@ -132,8 +132,8 @@ def _add_predictions(
 ) -> None:
     """What each run makes of each example: `{"predicted": {first run: …, second run: …}}`."""
     for name, losses in scored.items():
-        made = losses.predictions([passage["start"] for passage in passages], experiment_of(name))
-        for passage, values in zip(passages, made, strict=True):
+        predictions = losses.predictions([passage["start"] for passage in passages], experiment_of(name))
+        for passage, values in zip(passages, predictions, strict=True):
             for key, value in values.items():
                 passage["example"].setdefault(key, {})[name] = value
 

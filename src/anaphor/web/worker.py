@@ -24,8 +24,8 @@ from anaphor.training.run_folder import RunFolder
 
 NICENESS = 10
 PROGRESS_SECONDS = 0.2
-Listener = Callable[[str, float], None]
-Answer = Callable[[dict[str, Any], Listener], dict[str, Any]]
+ProgressListener = Callable[[str, float], None]
+Answer = Callable[[dict[str, Any], ProgressListener], dict[str, Any]]
 _PATH = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\"`:;,()]+)+[/\\]?")
 
 
@@ -76,14 +76,14 @@ class Channel:
 
 def respond(message: dict[str, Any], channel: Channel, answer: Answer) -> None:
     """Work on one request and send one answer, whatever happens."""
-    told = 0.0
+    last_report = 0.0
 
     def listen(name: str, fraction: float) -> None:
-        nonlocal told
+        nonlocal last_report
         if channel.is_cancelled(message["job"]):
             raise Cancelled
-        if time.monotonic() - told > PROGRESS_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - last_report > PROGRESS_SECONDS:
+            last_report = time.monotonic()
             channel.send("progress", [round(fraction * 1000), 1000, name])
 
     try:
@@ -137,7 +137,7 @@ def load_inference() -> Answer:
     torch.set_num_threads(1)
     cache = inference.Cache()
 
-    def answer(request: dict[str, Any], listen: Listener) -> dict[str, Any]:
+    def answer(request: dict[str, Any], listen: ProgressListener) -> dict[str, Any]:
         with progress_listener(listen):
             return inference.answer(request, cache)
 

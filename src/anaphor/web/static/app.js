@@ -171,7 +171,7 @@ async function send(path, body, { progress = () => {}, signal } = {}) {
   }
 }
 
-// ---- work that is repeated while somebody looks
+// ---- work that is repeated while the page is visible
 
 function repeat(work, pause) {
   let timer = 0, stopped = false, busy = false;

@@ -289,7 +289,7 @@
     if (gone) notes.push(`${gone} of the selected ${gone === 1 ? "runs is" : "runs are"} gone`);
     for (const id of selected()) if (trackOf(id).error) notes.push(`${run_name(id)}: ${trackOf(id).error}`);
     for (const id of selected()) if (trackOf(id).damaged) notes.push(`${run_name(id)}: ${trackOf(id).damaged} damaged lines are left out`);
-    // A line that is being written is incomplete for a moment; it is told only when it stays so.
+    // A line that is being written is incomplete for a moment; it is reported only when it stays so.
     for (const id of torn) if (tornBefore.has(id) && find_run(id).status !== "training") notes.push(`${run_name(id)}: the last line of its metrics is incomplete and is left out`);
     tornBefore = torn;
     say(notes.slice(0, 3).join(" · ") + (notes.length > 3 ? ` · and ${notes.length - 3} more` : ""), notes.length ? "error" : "");

@@ -83,7 +83,7 @@
   Object.assign(views, Object.fromEntries(others));
   for (const name of Object.keys(views)) if (data.views && !data.views.includes(name)) delete views[name];
 
-  // ---- paper: copies of the views, made while nobody waits; a view that is being read is copied as it is. The table of
+  // ---- paper: copies of the views, made while the page is idle; a view that is being read is copied as it is. The table of
   // runs is left out: the first view has it, for reading
 
   const paper = make("div", "", "paper"), copies = {};
