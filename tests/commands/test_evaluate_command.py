@@ -63,6 +63,17 @@ def test_more_rows_than_tokens_are_refused(run, capsys):
     assert captured.err == "anaphor: batch_size=13: each row needs a token, and valid has 12\n"
 
 
+@pytest.mark.parametrize(("words", "rows"), [("a dog", 3), ("a dog on the mat " * 3, 10)])
+def test_the_signature_of_a_short_text_has_the_rows_that_there_were(words, rows, run, tmp_path, capsys):
+    (tmp_path / "other.txt").write_text(words)
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "other.txt"), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert f"|batch:{rows}|" in row["signature"]
+    again = ["evaluate", str(run), "--data", str(tmp_path / "other.txt"), "--batch-size", str(rows), "--json"]
+    assert main(again) == 0
+    assert json.loads(capsys.readouterr().out) == [row]
+
+
 def test_another_split_is_refused_with_the_nearest_one(run, capsys):
     assert main(["evaluate", run, "--split", "tset"]) == 2
     assert (

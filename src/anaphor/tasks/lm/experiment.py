@@ -279,7 +279,7 @@ class StreamExperiment(LanguageModelExperiment):
     def result_of_tally(self, split: str, protocol: Protocol, tally: Tally, **facts: Any) -> LossResult:
         text = self.split(split)
         total = tally.read(text.bytes if protocol.complete else None)
-        return loss_result(total, {**protocol.facts(), **self.common_facts(total.tokens, text.unknowns), **facts})
+        return loss_result(total, protocol.facts(total.tokens) | self.common_facts(total.tokens, text.unknowns) | facts)
 
     def count_tokens(self, split: str) -> tuple[int, int]:
         # All tokens, although the example protocol drops a few: the grammar's total is that of the whole text.

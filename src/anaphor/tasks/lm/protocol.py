@@ -72,11 +72,12 @@ class Protocol:
             return EvaluationStream(tokens, boundary, self.rows, self.bptt)
         return Stream(tokens, self.rows, self.bptt)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, tokens: int) -> dict[str, Any]:
+        """Part of the signature of so many tokens, of which each row has at least one."""
         return {
             "bptt": self.bptt,
             "state": "carried" if self.carry else "restarted",
-            "batch": self.rows,
+            "batch": min(self.rows, tokens),
             "protocol": "complete" if self.complete else "example",
         }
 
