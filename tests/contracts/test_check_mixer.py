@@ -184,11 +184,27 @@ ERRORS = {
     ),
     "no state": ("y = sums; return self.out(y), ()", {}, r"mix of Sum must return a state of type State, not \(\)"),
     "None": ("y = sums; return self.out(y), None", {}, "mix of Sum must return a state of type State, not None"),
+    "an array": (
+        "import numpy; return self.out(sums), numpy.zeros(3)", {},
+        "mix of Sum must return a state of type State, not ndarray",
+    ),
+    "numbers": (
+        "return self.out(sums), State(0.5)", {},
+        "mix of Sum must return a state of type State, not State without tensors",
+    ),
+    "one row": (
+        "return self.out(sums), State(sums[:1, -1])", {},
+        r"mix of Sum returns a state with a tensor \[1, 8\]: it must have 4 rows",
+    ),
+    "no rows": (
+        "return self.out(sums), State(sums.sum())", {},
+        r"mix of Sum returns a state with a tensor \[\]: it must have 4 rows",
+    ),
     "no pair": ("y = sums; return 7", {}, "mix of Sum must return outputs and a state, not int"),
     "no build": (SOUND, {"def build": "def make"}, "it cannot be built with width=8: NotImplementedError"),
     "a required option": (SOUND, {"(MixerSpec):": "(MixerSpec):\n    rate: float"}, "cannot be built"),
     "a bad constructor": (SOUND, {"nn.Linear(spec.width": "nn.Linear(spec.breadth"}, "no attribute 'breadth'"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ERRORS)

@@ -167,13 +167,18 @@ class Mixer(nn.Module):
             raise ConfigError(f"mix of {name} returns outputs {shape} for {given}: they must be {list(expected)}")
         if self.streams and (wrong := self._describe_wrong(result[1])):
             raise ConfigError(f"mix of {name} must return a state of type {self.state_type.__name__}, not {wrong}")
+        if self.streams and (size := next(tensors_of(result[1])).shape)[:1] != x.shape[:1]:
+            raise ConfigError(f"mix of {name} returns a state with a tensor {list(size)}: it must have {len(x)} rows")
         return result[0], result[1]
 
     def _describe_wrong(self, state: Any) -> str:
         """What was given in place of a state; empty where it is one."""
-        if isinstance(state, self.state_type) and state:
+        is_typed = isinstance(state, self.state_type)
+        if is_typed and next(tensors_of(state), None) is not None:
             return ""
-        return repr(state) if state is None or state == () else type(state).__name__
+        if state is None or (isinstance(state, tuple) and not state):
+            return repr(state)
+        return f"{type(state).__name__} without tensors" if is_typed else type(state).__name__
 
     def _check(self, x: Tensor, state: Any, span: Span) -> None:
         name = type(self).__name__
