@@ -167,6 +167,40 @@ def test_runs_on_other_data_are_refused_before_they_are_scored(planted, tmp_path
         answer(request, Cache())
 
 
+@pytest.mark.parametrize("kind", ["lm", "translate"])
+def test_runs_with_other_tokens_are_refused_before_they_are_scored(kind, planted, tmp_path, monkeypatch):
+    def score(*arguments, **options):
+        raise AssertionError("scored")
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    if kind == "lm":
+        data = anaphor.load_run(planted["stars"]).spec.data
+        anaphor.train("lm", data=data, batching="padded", out=one, **TINY)
+        anaphor.train("lm", data=data, batching="padded", tokenizer="character", out=two, **TINY)
+        anaphor.train("lm", data=data, batching="padded", seed=1, out=tmp_path / "like one", **TINY)
+        monkeypatch.setattr("anaphor.tasks.lm.token_losses.losses_by_batch", score)
+    else:
+        (pairs := tmp_path / "pairs").mkdir()
+        for split in ("train", "valid"):
+            for side in ("en", "de"):
+                (pairs / f"{split}.{side}").write_text("a b\nc d e\n", encoding="utf-8")
+        options = {**TINY, "model": "luong", "data": str(pairs), "source": "en", "target": "de"}
+        anaphor.train("translate", tokenizer="word", out=one, **options)
+        anaphor.train("translate", tokenizer="character", out=two, **options)
+        anaphor.train("translate", tokenizer="word", seed=1, out=tmp_path / "like one", **options)
+        monkeypatch.setattr("anaphor.tasks.translate.experiment.compute_features", score)
+    for refuse in (
+        lambda: answer({"verb": "passages", "runs": {"A": str(one), "B": str(two)}}, Cache()),
+        lambda: anaphor.compare_runs(one, two),
+    ):
+        with pytest.raises(DataError, match=r"tokenize the (text|targets) differently") as raised:
+            refuse()
+        assert str(one) in str(raised.value)
+        assert str(two) in str(raised.value)
+    with pytest.raises(AssertionError, match="scored"):
+        anaphor.compare_runs(one, tmp_path / "like one")
+
+
 def test_other_tokenizers_are_compared_by_common_pieces_of_the_text(planted, tmp_path):
     """No loss is lost, and each passage is found in both runs."""
     first, second = planted.values()

@@ -357,6 +357,9 @@ class TaskDefinition:
     page: Mapping[str, str] = field(default_factory=dict)
     """What the live page shows of its models, "module:function" by verb (see `anaphor.web.inference.VERBS`): look,
     tokens, passages, continue."""
+    items: str | None = None
+    """What passages of two runs are compared by, before they are scored, as "module:function":
+    `(experiment, split) -> SplitLosses` without losses."""
     interchange: str | None = None
     """How it takes and gives pretrained models, as "module:object"; see `training.conversion.Interchange`."""
     recipes: Path | None = None

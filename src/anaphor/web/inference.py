@@ -30,7 +30,7 @@ from anaphor.registry import resolve
 from anaphor.training import checkpoint
 from anaphor.training.load import Run, load_run
 from anaphor.training.run_folder import RunFolder
-from anaphor.web.passages import compare_losses
+from anaphor.web.passages import bring_together, compare_losses
 
 LOOKS = 4
 """The latest looks that are kept."""
@@ -168,7 +168,8 @@ def compare_runs(
 
 
 def _refuse_incomparable(runs: Mapping[str, Run], split: str) -> None:
-    """Refuse two runs, by what messages call them, of different tasks or with different data, before one is scored."""
+    """Refuse two runs, by what messages call them, of different tasks, with different data or with items that differ,
+    before one is scored."""
     (one, first), (two, second) = runs.items()
     if first.task.name != second.task.name:
         raise ConfigError(f"{one} and {two} were trained for different tasks and cannot be compared")
@@ -181,6 +182,12 @@ def _refuse_incomparable(runs: Mapping[str, Run], split: str) -> None:
             digests |= {experiment.fingerprint()["data"].get(split) for experiment in experiments}
     if len(digests) > 1:
         raise DataError(f"{one} and {two} have different data in {split}: compare runs with the same data")
+    if first.task.items is not None:
+        read, items = resolve(first.task.items), list[SplitLosses]()
+        with suppress(AnaphorError):  # as above
+            items = [read(experiment, split) for experiment in experiments]
+        if items:
+            bring_together(items[0], items[1], (one, two))
 
 
 def _remember(kept: OrderedDict[Hashable, T], key: Hashable, compute: Callable[[], T], most: int) -> T:

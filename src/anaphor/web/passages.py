@@ -39,12 +39,8 @@ def compare_losses(
     called = titles or {name: name for name in scored}
     if type(first) is not type(second):
         raise ConfigError(f"{called[one]} and {called[two]} were trained for different tasks and cannot be compared")
-    if reason := first.mismatch(second, (called[one], called[two])):
-        aligned = first.align(second)
-        if aligned is None:
-            raise DataError(reason)
-        first, second = aligned
-        scored = {one: first, two: second}
+    first, second = bring_together(first, second, (called[one], called[two]))
+    scored = {one: first, two: second}
     for name, losses_of in scored.items():
         if not np.isfinite(losses_of.losses).all():
             raise DataError(f"the losses of {called[name]} are not finite: its training diverged")
@@ -91,6 +87,15 @@ def compare_losses(
         "notes": list(dict.fromkeys(note for losses in scored.values() for note in losses.notes)),
         **({} if at is not None else _tables(losses, first.lines, named, tuple(scored))),
     }
+
+
+def bring_together(first: SplitLosses, second: SplitLosses, names: tuple[str, str]) -> tuple[SplitLosses, SplitLosses]:
+    """Both with common items. What has none is refused, by the names of the two runs."""
+    reason = first.mismatch(second, names)
+    aligned = first.align(second) if reason else (first, second)
+    if aligned is None:
+        raise DataError(reason)
+    return aligned
 
 
 def rank_windows(gain: Floats, length: int, count: int, text: SplitLosses | None) -> list[tuple[int, int]]:

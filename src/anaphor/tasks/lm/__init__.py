@@ -195,6 +195,7 @@ TASK = TaskDefinition(
         "passages": "anaphor.tasks.lm.token_losses:token_losses",
         "continue": "anaphor.tasks.lm.page:continue_text",
     },
+    items="anaphor.tasks.lm.token_losses:read_tokens",
     interchange="anaphor.tasks.lm.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
 )

@@ -96,29 +96,35 @@ class TokenLosses(SplitLosses):
         }
 
 
+def read_tokens(experiment: LanguageModelExperiment, split: str) -> TokenLosses:
+    """The tokens of a split before they are scored: each has a loss of 0."""
+    ids, lines = read_split(experiment, split)
+    text = read_text(experiment, split) if isinstance(experiment, StreamExperiment) else None
+    digest, losses = experiment.source.digest(split), np.zeros(len(ids), np.float32)
+    return TokenLosses(losses, lines, {}, {}, (), ids, experiment.tokenizer, digest, text)
+
+
 def token_losses(experiment: LanguageModelExperiment, split: str) -> TokenLosses:
     """The loss of every token of a split under the run's own protocol, with groups of tokens."""
-    ids, lines = read_split(experiment, split)
+    read = read_tokens(experiment, split)
+    ids, notes = read.ids, list[str]()
     losses, result = score_tokens(experiment, split)
-    tokenizer, notes = experiment.tokenizer, list[str]()
     groups = {}
     try:
         groups["frequency"] = group_by_frequency(experiment, ids)
     except AnaphorError as error:  # the training text may be gone
         notes.append(f"no frequencies: {error}")
     if has_lines(experiment, ids):
-        groups["position"] = Groups.by_count("Position in the line", place_in_line(lines) + 1, POSITIONS)
+        groups["position"] = Groups.by_count("Position in the line", place_in_line(read.lines) + 1, POSITIONS)
     if isinstance(experiment, StreamExperiment):
         if not experiment.protocol.complete:
             notes.append("protocol=example leaves tokens out of its score; here every token is scored once")
         if not experiment.protocol.carry:
             groups["segment"] = group_by_segment(experiment, split)
-    groups["class"] = group_by_class(tokenizer, ids)
+    groups["class"] = group_by_class(experiment.tokenizer, ids)
     if not experiment.model.causal:
         notes.append("the model is not causal: it sees the tokens that it predicts")
-    digest = experiment.source.digest(split)
-    text = read_text(experiment, split) if isinstance(experiment, StreamExperiment) else None
-    return TokenLosses(losses, lines, result.to_plain(), groups, tuple(notes), ids, tokenizer, digest, text)
+    return replace(read, losses=losses, result=result.to_plain(), groups=groups, notes=tuple(notes))
 
 
 def read_text(experiment: StreamExperiment, split: str) -> str:

@@ -181,6 +181,7 @@ TASK = TaskDefinition(
     look="anaphor.tasks.translate.verbs:LookOptions",
     study="anaphor.tasks.translate.study:STUDY",
     page={"look": "anaphor.tasks.translate.page:look", "passages": "anaphor.tasks.translate.page:sentence_losses"},
+    items="anaphor.tasks.translate.page:read_sentences",
     models="anaphor.tasks.translate.verbs:describe_model",
     recipes=Path(__file__).parent / "recipes",
 )

@@ -4,7 +4,7 @@ the reference."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,9 +102,16 @@ class SentenceLosses(SplitLosses):
         return [{"translations": decode(best.tokens)} for best, *_ in found]
 
 
+def read_sentences(experiment: TranslationExperiment, split: str) -> SentenceLosses:
+    """The pairs of a split before they are scored: each has a loss of 0."""
+    loaded = experiment.split(split)
+    losses, numbers = np.zeros(len(loaded.pairs), np.float32), np.arange(len(loaded.pairs), dtype=np.int32)
+    return SentenceLosses(losses, numbers, {}, {}, (), loaded.pairs, loaded.texts)
+
+
 def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLosses:
     """The pairs of a split, by the length of the source and its unknown words."""
-    loaded = experiment.split(split)
+    loaded, read = experiment.split(split), read_sentences(experiment, split)
     pairs, tally = loaded.pairs, Tally()
     place = {index: number for number, index in enumerate(pairs.indices.tolist())}
     losses = np.empty(len(pairs), np.float32)
@@ -119,12 +126,6 @@ def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLo
         counts = np.add.reduceat(is_unknown, np.cumsum(pairs.source.sizes) - pairs.source.sizes)
         groups["unknown"] = Groups.by_count("Unknown tokens of the source", counts, UNKNOWNS)
     total = tally.read(pairs.bytes)
-    return SentenceLosses(
-        losses,
-        np.arange(len(pairs), dtype=np.int32),
-        loss_result(total, experiment.signature_facts(total, split)).to_plain(),
-        groups,
-        ("The loss of a sentence is the mean of its target's tokens.",),
-        pairs,
-        loaded.texts,
-    )
+    result = loss_result(total, experiment.signature_facts(total, split)).to_plain()
+    notes = ("The loss of a sentence is the mean of its target's tokens.",)
+    return replace(read, losses=losses, result=result, groups=groups, notes=notes)
