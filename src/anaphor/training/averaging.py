@@ -1,8 +1,8 @@
 """Weight averaging: the average of the weights along training is often better than the last ones.
 
-Unlike the EMA of torch.optim.swa_utils, which starts from the first weights, this one is bias-corrected: after 200
-steps of an LSTM on the grammar it has a validation loss of 3.65 against 4.73, after 1,000 steps 2.49 against 3.30; an
-update takes half the time.
+Unlike the EMA of torch.optim.swa_utils, which starts from the first weights, this one is bias-corrected, so that it is
+of use from the first steps on: after 200 steps with a constant learning rate (`train lm --data grammar --width 128`,
+seed 0) it has a validation loss of 3.90, and torch's has 4.77.
 """
 
 from __future__ import annotations
