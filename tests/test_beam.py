@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError
-from anaphor.generate import Beam, ensemble, search_rows, step_function
+from anaphor.generate import Beam, ensemble, make_step, search_rows
 from anaphor.models import build
 
 END = 0
@@ -203,7 +203,7 @@ def test_the_penalty_decides_between_short_and_long():
 
 def test_models_together_have_the_mean_of_their_probabilities():
     models = [build("lstm", vocabulary=7, width=8, layers=1).eval() for _ in range(3)]
-    steps = [step_function(model) for model in models]
+    steps = [make_step(model) for model in models]
     tokens = torch.tensor([1, 2])
     states = tuple(model.initial_state(2) for model in models)
     odds, after = ensemble(steps)(tokens, states)
@@ -230,9 +230,9 @@ def test_every_family_is_searched_in_batches_as_alone(name):
     model = build(name, vocabulary=6, width=8, layers=2, init_scheme="uniform", **heads).eval()
     first = torch.tensor([1, 2, 3])
     beam = Beam(width=3, max_length=5, end=END, length_penalty=1.0)
-    found = search_rows(step_function(model), first, model.initial_state(3), beam)
+    found = search_rows(make_step(model), first, model.initial_state(3), beam)
     for row in range(3):
-        (alone,) = search_rows(step_function(model), first[row : row + 1], model.initial_state(1), beam)
+        (alone,) = search_rows(make_step(model), first[row : row + 1], model.initial_state(1), beam)
         assert [one.tokens for one in alone] == [one.tokens for one in found[row]]
         assert [one.score for one in alone] == pytest.approx([one.score for one in found[row]], abs=1e-9)
 

@@ -136,9 +136,9 @@ def score_batches(
     model: LanguageModel, batches: Sequence[Batch], carry: bool, graphs: CUDAGraphs | None, at_once: int = 1
 ) -> Iterator[tuple[Batch, Tensor]]:
     """`losses_by_batch` with the graphs that capture its batches, or without; up to `at_once` batches are computed
-    together: one after the other where state is carried, else side by side."""
-    side = 1 if carry else 0
-    run = partial(_compute_losses, model, side)
+    together: one after the other where state is carried, else as further rows."""
+    axis = 1 if carry else 0
+    run = partial(_compute_losses, model, axis)
     state, number = None, 0
     for group in _group_batches(batches, at_once):
         state = state if carry and not group[0].restarts else None
@@ -149,8 +149,8 @@ def score_batches(
             else:
                 losses, state = graphs.call(run, group, state)
                 losses = losses.clone()  # the next replay writes over it
-        sizes = [batch.targets.shape[side] for batch in group]
-        for batch, its_losses in zip(group, losses.split(sizes, side), strict=True):
+        sizes = [batch.targets.shape[axis] for batch in group]
+        for batch, its_losses in zip(group, losses.split(sizes, axis), strict=True):
             number += 1
             report_progress("scoring", number, len(batches))
             yield batch, its_losses
@@ -160,7 +160,7 @@ def _group_batches(batches: Iterable[Batch], at_once: int) -> Iterator[list[Batc
     """So many consecutive batches of equal shape without padding, or fewer; any other batch alone."""
     group: list[Batch] = []
     for batch in batches:
-        if group and (len(group) == at_once or not _is_like(batch, group[0])):
+        if group and (len(group) == at_once or not _can_join(batch, group[0])):
             yield group
             group = []
         group.append(batch)
@@ -168,18 +168,18 @@ def _group_batches(batches: Iterable[Batch], at_once: int) -> Iterator[list[Batc
         yield group
 
 
-def _is_like(batch: Batch, first: Batch) -> bool:
+def _can_join(batch: Batch, first: Batch) -> bool:
     return batch.lengths is first.lengths is None and batch.targets.shape == first.targets.shape and not batch.restarts
 
 
 def _compute_losses(
-    model: LanguageModel, side: int, group: Sequence[Batch], state: ModelState | None
+    model: LanguageModel, axis: int, group: Sequence[Batch], state: ModelState | None
 ) -> tuple[Tensor, ModelState | None]:
-    """The losses of a group whose batches are joined on a side, and the state after them. Reads nothing on the host."""
+    """Losses of a group, whose batches are joined along an axis, and the state after it. Reads nothing on the host."""
     batch = group[0]
     if len(group) > 1:
         inputs, targets = [one.input_ids for one in group], [one.targets for one in group]
-        batch = Batch(torch.cat(inputs, side), torch.cat(targets, side))
+        batch = Batch(torch.cat(inputs, axis), torch.cat(targets, axis))
     losses = []
     for chunk in split_batch(batch) if _can_split(model, batch) else [batch]:
         x, state = model.features(chunk.input_ids, state, chunk.lengths)

@@ -110,7 +110,7 @@ def generate_rows(
         _check_prompt(model, prompt, tokens)
     generators = [torch.Generator().manual_seed((seed + row) % 2**64) for row in range(len(prompts))]
     modules = list(model.modules())  # once: to walk through a small model at each token takes a tenth of its time
-    kernels = nullcontext if model.device.type == "cpu" else full_precision
+    precision = nullcontext if model.device.type == "cpu" else full_precision
     threads = choose_threads(model, len(prompts))
     is_greedy = sampler.temperature == 0
     decoding: Decoding | None = None
@@ -118,7 +118,7 @@ def generate_rows(
     try:
         for _ in range(tokens if prompts else 0):
             # For each token anew: between two of them the caller has the model as it was.
-            with eval_modules(modules), kernels(), torch.inference_mode():
+            with eval_modules(modules), precision(), torch.inference_mode():
                 if decoding is None:
                     x, state = _prefill_distinct(model, prompts)
                     decoding = build_decoding(model, state, tokens - 1) if cuda_graph else Decoding(model, state)
@@ -361,7 +361,7 @@ def _best(hypotheses: Sequence[Hypothesis], count: int) -> list[Hypothesis]:
     return sorted(distinct.values(), key=lambda one: -one.score)[:count]
 
 
-def step_function(model: Any) -> StepFunction:
+def make_step(model: Any) -> StepFunction:
     """One step of a model: anything that has `features` and `predict_next` as a language model has."""
 
     def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -396,5 +396,5 @@ def beam_search(model: LanguageModel, prompt: Sequence[int], tokens: int, width:
     with eval_mode(model):
         if len(prompt) > 1:
             _, state = prefill(model, tokens_in[:, :-1], state)
-        (hypotheses,) = search_rows(step_function(model), tokens_in[:, -1], state, beam)
+        (hypotheses,) = search_rows(make_step(model), tokens_in[:, -1], state, beam)
     return hypotheses

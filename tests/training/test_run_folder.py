@@ -91,8 +91,8 @@ def test_a_second_holder_is_refused_with_the_name_of_the_first(tmp_path, pauses)
 HOLD = """
 import sys
 from pathlib import Path
-from anaphor.training.files import locked
-with locked(Path(sys.argv[1]), "it"):
+from anaphor.training.files import hold_lock
+with hold_lock(Path(sys.argv[1]), "it"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -120,9 +120,9 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_taken_again(tmp_path, mo
         flock(handle, operation)
 
     monkeypatch.setattr(files.fcntl, "flock", late)
-    with files.locked(path, "it"):
+    with files.hold_lock(path, "it"):
         assert deleted
-        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), files.locked(path, "it"):
+        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), files.hold_lock(path, "it"):
             pass
 
 

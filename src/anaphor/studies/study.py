@@ -27,7 +27,7 @@ from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
-from anaphor.training.files import append_file, locked, replace_file
+from anaphor.training.files import append_file, hold_lock, replace_file
 from anaphor.training.run_folder import STUDY, RunFolder
 
 SEAL, LOG = "seal.json", "log.jsonl"
@@ -310,7 +310,7 @@ def lock_study(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(folder / ".lock", str(folder)))
+            held.enter_context(hold_lock(folder / ".lock", str(folder)))
         except OSError as error:
             raise ConfigError(f"cannot write to {folder}: {error.strerror or error}; use another --out") from None
         yield

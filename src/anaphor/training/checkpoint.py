@@ -111,7 +111,7 @@ class Checkpoint:
         if "best_step" not in progress:
             raise CheckpointError(f"{self.facts_file}: the progress does not fit: missing: best_step")
         known = {field.name for field in fields(Progress)}
-        return self._checked({name: value for name, value in progress.items() if name in known})
+        return self._build_progress({name: value for name, value in progress.items() if name in known})
 
     def validate_for_resume(self, *more: str, facts: Iterable[str] = ()) -> Progress:
         """Raise if training cannot resume from it, or if one of `more` parts or `facts` is missing. Gives its
@@ -122,7 +122,7 @@ class Checkpoint:
         missing = [name for name in known if name not in progress]
         unexpected = [name for name in progress if name not in known]
         Mismatch(missing, unexpected).raise_if_any(f"{self.facts_file}: the progress")
-        return self._checked(progress)
+        return self._build_progress(progress)
 
     def _require(self, parts: Iterable[str], facts: Collection[str]) -> dict[str, Any]:
         missing = [name for name in dict.fromkeys(facts) if name not in self.facts]
@@ -140,7 +140,7 @@ class Checkpoint:
         progress: dict[str, Any] = self.facts["progress"]
         return progress
 
-    def _checked(self, values: dict[str, Any]) -> Progress:
+    def _build_progress(self, values: dict[str, Any]) -> Progress:
         progress = Progress(**values)
         try:
             progress.check()

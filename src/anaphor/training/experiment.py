@@ -141,7 +141,7 @@ def require_splits(data: HasSplits, test: bool) -> None:
 
 
 @contextmanager
-def seeded(seed: int, keep_state: bool) -> Iterator[None]:
+def use_seed(seed: int, keep_state: bool) -> Iterator[None]:
     """Draw initial weights from the seed. With `keep_state` the global random state is restored afterwards."""
     if not keep_state:
         torch.manual_seed(seed)

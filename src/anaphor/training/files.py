@@ -121,7 +121,7 @@ _TRIES, _PAUSE = 3, 0.02
 
 
 @contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
+def hold_lock(path: Path, what: str) -> Iterator[None]:
     """Hold the lock, or raise at once and name its holder. The kernel releases it when its holder ends, however.
 
     Only the holder may delete the file.

@@ -123,7 +123,7 @@ class Run:
     @property
     def tokenizer(self) -> Any:
         """The tokenizer of a model of text; that of a translation has a `source` and a `target`."""
-        return self._offered("tokenizer", "tokenizer")
+        return self._get_offered("tokenizer", "tokenizer")
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ class Run:
 
         Options: those of `anaphor generate`, `temperature`, `top_k`, `top_p`, `beam`, `seed`; for translation `beam`.
         """
-        generate = self._offered("generate", "text to generate")
+        generate = self._get_offered("generate", "text to generate")
         check_arguments(generate, prompt, tokens=tokens, **options)
         check_at_least_one(tokens=tokens)
         options = {name: plain_value(value) for name, value in options.items()}
@@ -154,14 +154,14 @@ class Run:
 
     def encode(self, text: str) -> Tensor:
         """Ids of a text for the model, [1, T]. The start token is prepended, as `score`, `look` and `generate` do."""
-        encode = self._offered("encode", "text to encode")
+        encode = self._get_offered("encode", "text to encode")
         check_arguments(encode, text)
         ids: Tensor = encode(text)
         return ids
 
     def hidden_states(self, text: str) -> tuple[Tensor, ...]:
         """Embeddings and output of every layer on a text after the start token, [1, T, D] each; see `encode`."""
-        hidden_states = self._offered("hidden_states", "hidden states of a text")
+        hidden_states = self._get_offered("hidden_states", "hidden states of a text")
         check_arguments(hidden_states, text)
         states: tuple[Tensor, ...] = hidden_states(text)
         return states
@@ -171,7 +171,7 @@ class Run:
 
         `run.look(text)` returns the values; `run.look(text, out="folder")` also writes the page and the figures.
         """
-        look = self._offered("look", "view of its inside")
+        look = self._get_offered("look", "view of its inside")
         check_arguments(look, *arguments, **options)
         return look(*arguments, **options)
 
@@ -180,7 +180,7 @@ class Run:
 
         A classifier of images takes a list of image files.
         """
-        predict = self._offered("predict", "labels to predict")
+        predict = self._get_offered("predict", "labels to predict")
         inputs, options = tuple(map(_list_iterator, inputs)), {key: _list_iterator(options[key]) for key in options}
         check_arguments(predict, *inputs, **options)
         return predict(*inputs, **options)
@@ -205,7 +205,7 @@ class Run:
             return None
         return html
 
-    def _offered(self, name: str, what: str) -> Any:
+    def _get_offered(self, name: str, what: str) -> Any:
         if not hasattr(self.experiment, name):
             raise ConfigError(f"{self.folder} has no {what}: it was trained by `train {self.spec.task}`")
         return getattr(self.experiment, name)

@@ -104,9 +104,9 @@ def setting_differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[st
     """Settings with other values. Device and dtype are compared as they are resolved, by the environment."""
     for name in sorted(old.keys() | new.keys()):
         if name not in ("device", "dtype") and old.get(name) != new.get(name):
-            yield f"{name} was {_shown(old, name)} and is {_shown(new, name)}"
+            yield f"{name} was {_format_setting(old, name)} and is {_format_setting(new, name)}"
 
 
-def _shown(settings: dict[str, Any], name: str) -> str:
+def _format_setting(settings: dict[str, Any], name: str) -> str:
     text = repr(settings[name]) if name in settings else "not set"
     return text if len(text) <= 80 else f"{text[:79]}…"

@@ -30,7 +30,7 @@ from anaphor.training.checkpoint import newest
 from anaphor.training.experiment import MAX_THREADS, Experiment, check_threads, thread_count
 from anaphor.training.run_folder import RunFolder, absolute_path, draw_curves, resolve_data_path
 from anaphor.training.spec import RunSpec
-from anaphor.training.time_limit import TimeIsUp, limited, reserve_time
+from anaphor.training.time_limit import TimeIsUp, enforce_limit, reserve_time
 from anaphor.training.trainer import Callback, NullCallback, OnceCallback, Trainer
 
 NO_CALLBACK = NullCallback()
@@ -181,8 +181,8 @@ def _train_and_score(
         trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
     # A run whose budget is spent is resumed to be scored, however long that takes.
     has_limit = trainer.budget.seconds is not None and not trainer.is_over()
-    bound: Callable[[], AbstractContextManager[None]] = partial(limited, trainer) if has_limit else nullcontext
-    late = f"within --minutes {spec.minutes:g}" if spec.minutes is not None else ""
+    bound: Callable[[], AbstractContextManager[None]] = partial(enforce_limit, trainer) if has_limit else nullcontext
+    within = f"within --minutes {spec.minutes:g}" if spec.minutes is not None else ""
     try:
         with progress_listener(_cancel_on_signal(interruption)):
             if has_limit:
@@ -191,17 +191,17 @@ def _train_and_score(
                 trainer.fit()
     except TimeIsUp:
         trainer.save()
-        return _unscored(out, warn, late)
+        return _unscored_result(out, warn, within)
     except Cancelled:  # while validating: the step is saved, and a resumed run validates it first
         trainer.save()
-        return _stopped(out, interruption)
+        return _stopped_result(out, interruption)
     finally:
         if trainer.progress.step > first_step:
             folder.result.unlink(missing_ok=True)  # that of the run before it was resumed
         if trainer.events is not None:
             trainer.events.close()
     if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
-        return _stopped(out, interruption)
+        return _stopped_result(out, interruption)
     status = "finished" if trainer.is_over() else "interrupted"
     result: dict[str, Any] | None = None
     try:
@@ -216,10 +216,10 @@ def _train_and_score(
                     result["test"] = experiment.score_test(valid).to_plain()
     except TimeIsUp:
         if result is None:
-            return _unscored(out, warn, late)
-        warn(f"test is not scored {late}: use `anaphor evaluate {quote(str(out))} --split test`")
+            return _unscored_result(out, warn, within)
+        warn(f"test is not scored {within}: use `anaphor evaluate {quote(str(out))} --split test`")
     except Cancelled:
-        return _stopped(out, interruption)
+        return _stopped_result(out, interruption)
     folder.write_result(result)
     return result, 130 if interruption.signal == signal.SIGINT else 0
 
@@ -240,13 +240,13 @@ def _resume(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Callable[
     return resume_from(folder, trainer, force=force, warn=warn)
 
 
-def _stopped(out: Path | str, interruption: Interruption) -> tuple[dict[str, Any], int]:
+def _stopped_result(out: Path | str, interruption: Interruption) -> tuple[dict[str, Any], int]:
     assert interruption.signal is not None, "only a signal stops it"
     return {"status": "stopped", "run": str(out)}, 128 + interruption.signal
 
 
-def _unscored(out: Path | str, warn: Callable[[str], None], late: str) -> tuple[dict[str, Any], int]:
-    warn(f"saved, but not scored {late}: `--resume` scores the run, however long it takes")
+def _unscored_result(out: Path | str, warn: Callable[[str], None], within: str) -> tuple[dict[str, Any], int]:
+    warn(f"saved, but not scored {within}: `--resume` scores the run, however long it takes")
     return {"status": "stopped", "run": str(out), "valid": None, "test": None}, 0
 
 
@@ -324,7 +324,7 @@ def _score(
         valid = experiment.score("valid")
         figures: list[Path] = []
         try:
-            with interruption.cancelling(), writing_to(folder.folder):
+            with interruption.raise_on_signal(), writing_to(folder.folder):
                 figures += draw_curves(folder, task)
                 figures += experiment.draw(folder.folder, valid)
         except TimeIsUp:
@@ -358,7 +358,7 @@ class Interruption:
         self._cancels = False
 
     @contextmanager
-    def cancelling(self) -> Iterator[None]:
+    def raise_on_signal(self) -> Iterator[None]:
         """Inside the block, for work that does not ask for signals itself, a signal raises `Cancelled` at once."""
         before, self._cancels, hook = self.signal, True, sys.unraisablehook
         # Where an object is being deleted, Python prints the exception and continues.

@@ -22,7 +22,7 @@ from typing import Any
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.registry import DATASETS, IMPORTED, TASKS, import_flag
-from anaphor.training.files import append_file, existing_paths, locked, replace_file
+from anaphor.training.files import append_file, existing_paths, hold_lock, replace_file
 from anaphor.training.spec import RunSpec, TaskDefinition
 
 STUDY = "study.yaml"  # a file of a study's folder
@@ -119,7 +119,7 @@ class RunFolder:
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
                 for folder in (self.folder, self.checkpoints):
                     tempfile.TemporaryFile(dir=folder).close()  # permissions are not all: a disk may be read-only
-                held.enter_context(locked(self.folder / ".lock", str(self.folder)))
+                held.enter_context(hold_lock(self.folder / ".lock", str(self.folder)))
             except OSError as error:
                 reason = error.strerror or error
                 raise ConfigError(f"cannot write to {self.folder}: {reason}; choose another --out") from None
@@ -156,7 +156,7 @@ class RunFolder:
 
     def create(self, spec: str) -> None:
         """Start a run from its spec document. A run that is here is kept in `previous` until the first checkpoint."""
-        with _writing(self.folder):
+        with _explain_write_errors(self.folder):
             if self.exists:
                 self._set_aside()
             replace_file(self.spec, spec.encode())
@@ -189,7 +189,7 @@ class RunFolder:
     def truncate_after(self, step: int) -> None:
         """Remove everything that was logged after a step, and an incomplete line: it will be logged again."""
         self.require()
-        with _writing(self.folder):
+        with _explain_write_errors(self.folder):
             self._remove_result()
             if self.metrics.exists():
                 kept = [line for line in self.read_metrics() if line["step"] <= step]
@@ -202,7 +202,7 @@ class RunFolder:
 
     def write_spec(self, spec: str) -> None:
         """Replace the spec document."""
-        with _writing(self.spec):
+        with _explain_write_errors(self.spec):
             replace_file(self.spec, spec.encode())
 
     def _remove_result(self) -> None:
@@ -221,7 +221,7 @@ class RunFolder:
 
     def log(self, step: int, **values: Any) -> None:
         """Append a line to the metrics."""
-        with _writing(self.metrics):
+        with _explain_write_errors(self.metrics):
             append_file(self.metrics, _line({"step": step, **values}))
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -245,7 +245,7 @@ class RunFolder:
                 damaged.append(line + b"\n")
         if damaged:
             aside = self.metrics.with_name(f"{self.metrics.name}.damaged")
-            with _writing(self.folder):
+            with _explain_write_errors(self.folder):
                 append_file(aside, b"".join(damaged))
                 replace_file(self.metrics, b"".join([*readable, incomplete]))
             warn(f"{self.metrics} has {count_noun(len(damaged), 'damaged line')}: moved to {aside}")
@@ -263,11 +263,11 @@ class RunFolder:
         """Keep what the model wrote at a step."""
         # A model may write what looks like these headings.
         escaped = _SAMPLE.sub(lambda match: f" {match[0]}", text)
-        with _writing(self.samples):
+        with _explain_write_errors(self.samples):
             append_file(self.samples, f"=== step {step} ===\n{escaped}\n\n".encode(errors="replace"))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        with _writing(self.result):
+        with _explain_write_errors(self.result):
             replace_file(self.result, json.dumps(finite(result), indent=2, ensure_ascii=False).encode() + b"\n")
 
     def read_result(self) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def _delete(path: Path) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -79,7 +79,7 @@ def reserve_time(trainer: Trainer, splits: int) -> str:
 
 
 @contextmanager
-def limited(trainer: Trainer) -> Iterator[None]:
+def enforce_limit(trainer: Trainer) -> Iterator[None]:
     """Raise `TimeIsUp` inside the block when the limit is exceeded."""
     total = trainer.budget.seconds
     assert total is not None, "only minutes are a limit"

@@ -28,7 +28,7 @@ from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks import describe_mostly_unknown, list_some, resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
 from anaphor.training.finetune import adopt_model, load_initial, prepare
 from anaphor.training.run_folder import RunFolder, resolve_data_path
 
@@ -343,7 +343,7 @@ def build_experiment(
         if spec.pooling is None:  # of a language model, whose last token has seen all others
             last: Any = {"pooling": "last"}
             spec = replace(spec, **last)
-    with seeded(spec.seed, keep_state=known is not None):
+    with use_seed(spec.seed, keep_state=known is not None):
         model: TextEncoder | BagOfWords
         if spec.model == BAG_OF_WORDS:
             keys = _bigrams(spec, open_texts(), tokenizer) if known is None else np.zeros(known["bigrams"], np.int64)

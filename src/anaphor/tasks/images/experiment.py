@@ -26,7 +26,7 @@ from anaphor.models import ImageClassifier
 from anaphor.models.head import soft_cross_entropy
 from anaphor.tasks import TOP5, resolve_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
 
@@ -310,6 +310,6 @@ def build_experiment(
         return data.resize(min(data.arrays("train").images.shape[2:]))  # for other splits may have other sizes
 
     facts = ImageFacts.from_plain(known["images"]) if known is not None else ImageFacts.of(open_images().load("train"))
-    with seeded(spec.seed, keep_state=known is not None):
+    with use_seed(spec.seed, keep_state=known is not None):
         model = spec.model_spec(len(facts.classes), facts.image_size, facts.channels).build()
     return ImageExperiment(spec, model.to(device), facts, open_images, device=device, known=known)

@@ -36,7 +36,7 @@ from anaphor.tasks.lm import (
     adopt_language_model,
 )
 from anaphor.tasks.lm.protocol import ActivationRegularization, Protocol, Split, resolve_carry
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
 
@@ -393,7 +393,7 @@ def build_experiment(
         spec, tokenizer = adopt_language_model(spec, initial), initial.tokenizer
     else:
         tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
-    with seeded(spec.seed, keep_state=known is not None):
+    with use_seed(spec.seed, keep_state=known is not None):
         model = spec.model_spec(len(tokenizer), tokenizer.tokens if spec.ngram_embedding else None).build()
         if spec.is_fine_tuning:
             resolve("anaphor.training.finetune:prepare")(model, spec, initial)

@@ -26,7 +26,7 @@ from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode, report_progress, track_progress
-from anaphor.generate import Beam, Hypothesis, ensemble, search_rows, step_function
+from anaphor.generate import Beam, Hypothesis, ensemble, make_step, search_rows
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossResult, LossTotal, Result, Tally, loss_result
 from anaphor.models import Seq2Seq
@@ -34,7 +34,7 @@ from anaphor.models.head import IGNORE_INDEX, Head, loss_by_kernels, smoothed_cr
 from anaphor.registry import DATASETS
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, seeded
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
 from anaphor.training.run_folder import resolve_data_path
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class TranslationExperiment(Experiment):
         tokens as its source, and 20."""
         end = self.tokenizers.target.boundary
         found: dict[int, list[Hypothesis]] = {}
-        ordered, next_tokens = batches.by_length(), ensemble([step_function(model) for model in models])
+        ordered, next_tokens = batches.by_length(), ensemble([make_step(model) for model in models])
 
         def step(number: int, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
             report_progress("translating", number, len(ordered))  # at every token: a batch may take long
@@ -382,7 +382,7 @@ def build_experiment(
     if spec.tied == "all" and not tokenizers.is_joint:
         raise ConfigError("tied='all' shares the embeddings of both languages: use --joint, for a joint vocabulary")
     sizes = {"source_vocabulary": len(tokenizers.source), "vocabulary": len(tokenizers.target)}
-    with seeded(spec.seed, keep_state=known is not None):
+    with use_seed(spec.seed, keep_state=known is not None):
         model = spec.model_spec(**sizes).build()
     return TranslationExperiment(spec, model.to(device), tokenizers, open_data, device=device, known=known)
 
