@@ -369,6 +369,15 @@ def test_ticks_of_few_steps_are_whole_numbers(draw_axes):
         assert all(tick == round(tick) for tick in top.get_xticks())
 
 
+def test_ticks_of_whole_epochs_are_whole_numbers(draw_axes):
+    valid = {"loss": 0.6, "accuracy": 0.5}
+    rows = [{"step": 10 * epoch, "epoch": epoch, "train_loss": 0.7, "valid": valid} for epoch in (1, 2, 3)]
+    for axes in draw_axes(*rows):
+        assert all(tick == round(tick) for tick in axes.get_xticks())
+    for axes in draw_axes({**rows[0], "epoch": 0.5}, *rows):  # validations between epochs have fractions
+        assert 0.5 in axes.get_xticks()
+
+
 def test_a_validation_before_a_countable_part_of_an_epoch_is_drawn_by_steps(draw_axes):
     """One step of a hundred thousand is epoch 0.0, as metrics round it."""
     row = {"step": 1, "epoch": 0.0, "train_loss": 0.7, "valid": {"loss": 0.6, "accuracy": 0.5}}

@@ -39,6 +39,8 @@ def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
         axes.grid(alpha=0.3)
         if len(x) == 1:  # one point has no range, and fractions of an epoch around it would say nothing
             set_ticks(axes.xaxis, x)
+        elif all(float(value).is_integer() for value in x):
+            axes.xaxis.get_major_locator().set_params(integer=True)
         if not has_epochs:
             continue
         top = axes.secondary_xaxis("top", functions=(lambda epoch: epoch * per_epoch, lambda step: step / per_epoch))
