@@ -43,3 +43,13 @@ def test_a_lost_line_does_not_change_the_weights(tmp_path):
         assert here(tmp_path, out, *plateau, "--steps", "20", "--resume", "--force").returncode == 0
     files = [hashes(tmp_path / name)["files"] for name in ("whole", "damaged")]
     assert files[0]["model.safetensors"] == files[1]["model.safetensors"]
+
+
+def test_a_folder_in_the_place_of_the_metrics_is_named_in_one_line(tmp_path):
+    out = tmp_path / "run"
+    assert here(tmp_path, out, *SHORT).returncode == 0
+    (out / "metrics.jsonl").unlink()
+    (out / "metrics.jsonl").mkdir()
+    done = here(tmp_path, out, *SHORT, "--resume")
+    assert done.returncode == 2
+    assert done.stderr == f"anaphor: {out / 'metrics.jsonl'} cannot be read: Is a directory\n"

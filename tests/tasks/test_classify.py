@@ -100,6 +100,8 @@ def test_the_confusion_matrix_is_of_the_final_scores_without_another_pass(tmp_pa
 def test_a_ruined_model_has_diverged_however_finite_its_loss_is(tmp_path):
     with pytest.raises(Diverged, match="too large to be a loss"):
         execute(ClassifyRunSpec(**SMALL, steps=4, lr=1e30), tmp_path / "run", test=False)
+    with pytest.raises(Diverged, match=r"validation loss \d\.\d+e\+\d+, learning rate"):
+        execute(ClassifyRunSpec(**SMALL, steps=1, lr=1e30, schedule="constant"), tmp_path / "one", test=False)
 
 
 def test_a_small_model_learns_and_its_result_has_all_scores(trained):

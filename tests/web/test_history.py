@@ -280,6 +280,13 @@ def test_samples_are_whole_and_after_a_step(run):
     assert read_samples(run.folder, after=10) == [{"step": 20, "text": "second <script>"}]
 
 
+@pytest.mark.parametrize("content", [b"", b"no heading", b"\0" * 10, b"\xff\xfe"])
+def test_a_file_without_samples_has_none(run, content):
+    """A run that is resumed from a checkpoint before its first validation has an empty one."""
+    run.samples.write_bytes(content)
+    assert read_samples(run.folder) == []
+
+
 def test_ten_thousand_rows_take_little_time(run):
     line = json.dumps({"step": 1, **LINE, "valid": {"loss": 2.5, "perplexity": 12.0, "signature": "x" * 150}})
     run.metrics.write_text(f"{line}\n" * 10_000)

@@ -226,17 +226,13 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All lines of the metrics, in order, without an incomplete last one."""
-        if not self.metrics.exists():
-            return []
-        *lines, _ = self.metrics.read_bytes().split(b"\n")  # a complete line ends with a newline
+        *lines, _ = self._metrics_bytes().split(b"\n")  # a complete line ends with a newline
         return [self._parse_line(line, number) for number, line in enumerate(lines, start=1)]
 
     def set_damaged_lines_aside(self, warn: Callable[[str], None]) -> None:
         """Move lines of the metrics that cannot be read to a file beside them: the weights do not depend on them."""
-        if not self.metrics.exists():
-            return
         readable, damaged = list[bytes](), list[bytes]()
-        *lines, incomplete = self.metrics.read_bytes().split(b"\n")
+        *lines, incomplete = self._metrics_bytes().split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
                 self._parse_line(line, number)
@@ -249,6 +245,12 @@ class RunFolder:
                 append_file(aside, b"".join(damaged))
                 replace_file(self.metrics, b"".join([*readable, incomplete]))
             warn(f"{self.metrics} has {count_noun(len(damaged), 'damaged line')}: moved to {aside}")
+
+    def _metrics_bytes(self) -> bytes:
+        try:
+            return self.metrics.read_bytes() if self.metrics.exists() else b""
+        except OSError as error:
+            raise DataError(f"{self.metrics} cannot be read: {error.strerror}") from None
 
     def _parse_line(self, line: bytes, number: int) -> dict[str, Any]:
         try:
@@ -353,10 +355,8 @@ def recorded_path(environment: Any, key: str) -> str | None:
 
 
 def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
-    """Write the figures of a run and give their paths; empty where nothing was ever validated.
-
-    `curves` has the task's first metric; each further metric that is not derived from another has a figure of its own.
-    """
+    """Write the figures of a run and give their paths; empty where nothing was ever validated. `curves` has the task's
+    first metric; each further metric that is not derived from another has a figure of its own."""
     from anaphor.draw import curves  # brings NumPy, and a bad folder is refused before
 
     if not (lines := [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]):

@@ -287,8 +287,9 @@ class Trainer:
         loss = result.values.get("loss")
         bad_loss = loss is not None and not loss < self.experiment.largest_loss
         if not math.isfinite(value) or bad_loss:
+            shown = f"loss {loss:.4g}" if bad_loss else f"{metric.label} {value:.4g}"
             raise Diverged(
-                f"training diverged at step {self.progress.step}: validation {metric.label} {value:.4g}, learning rate "
+                f"training diverged at step {self.progress.step}: validation {shown}, learning rate "
                 f"{self.step.optimizer.lr:.4g}; {self._last_checkpoint()}"
             )
         return value

@@ -361,7 +361,7 @@ def read_samples(run: Path, after: int = -1) -> list[dict[str, Any]]:
         os.close(handle)
     text = data.decode(errors="replace")
     headings = list(_SAMPLE.finditer(text))
-    ends = [heading.start() for heading in headings[1:]] + [len(text)]
+    ends = [*[heading.start() for heading in headings], len(text)][1:]
     return [
         {"step": int(heading[1]), "text": text[heading.end() + 1 : end].removesuffix("\n\n")}
         for heading, end in zip(headings, ends, strict=True)

@@ -20,7 +20,7 @@ from anaphor.data.datasets import open_dataset
 from anaphor.data.files import split_examples
 from anaphor.data.grammar import GrammarDataset
 from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
-from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossResult, Tally, loss_result
@@ -362,8 +362,8 @@ class PaddedExperiment(LanguageModelExperiment):
             return notes
         return [
             *notes,
-            f"{self.source.where('train')} has no blank line, so it is one example of {examples.tokens:,} tokens: "
-            f"separate examples by blank lines",
+            f"{self.source.where('train')} has no blank line, so it is one example of "
+            f"{count_noun(examples.tokens, 'token')}: separate examples by blank lines",
         ]
 
     def statistics(self) -> dict[str, Any]:
