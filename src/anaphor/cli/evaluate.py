@@ -57,14 +57,13 @@ def run(words: Sequence[str]) -> int:
 
 
 def _results(task: TaskDefinition, options: Any, experiment: Experiment) -> Iterator[Row]:
-    # Which part of other data is scored where none is named, their task knows: it opens them.
+    # Of other data without --split, the task chooses the part to score: it opens them.
     split = VALID if options.split is None and getattr(options, "data", None) is None else options.split
     if hasattr(options, "evaluate"):
         yield from options.evaluate(experiment, options.run, split)
         return
     result = experiment.score(split).to_plain()
-    first, *others = task.describe_result(result)
-    yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]
+    yield result, task.describe_split(split, result)
 
 
 def _shown_progress(rows: Iterator[Row]) -> Iterator[Row]:

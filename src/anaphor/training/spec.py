@@ -372,11 +372,12 @@ class TaskDefinition:
             raise ConfigError(f"task {self.name!r} has the spec of the task {self.spec.task!r}")
         self.spec.task = self.name
 
-    def describe_result(self, result: Mapping[str, Any]) -> list[str]:
-        """Lines for people about a result of one split; the first one has all metrics and the signature."""
-        if self.describe is not None:
-            return self.describe(result)
-        return [f"{format_values(self.metrics, result)} ({result['signature']})"]
+    def describe_split(self, split: str, result: Mapping[str, Any]) -> list[str]:
+        """Lines for people about the result of a split; the first one has all metrics and the signature."""
+        if self.describe is None:
+            return [f"{split}: {format_values(self.metrics, result)} ({result['signature']})"]
+        first, *others = self.describe(result)
+        return [f"{split}: {first}", *(f"  {line}" for line in others)]
 
 
 def recipes_of(task: TaskDefinition) -> dict[str, Path]:

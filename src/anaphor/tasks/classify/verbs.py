@@ -12,7 +12,7 @@ import tyro
 from anaphor.data.dataset import default_split
 from anaphor.data.files import read_lines
 from anaphor.tasks import check_texts, describe_unknown_words, format_size, join_layers
-from anaphor.tasks.classify import BAG_OF_WORDS, describe
+from anaphor.tasks.classify import BAG_OF_WORDS, TASK
 from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class EvaluateOptions:
             experiment.use_data(self.data, self.text_column, self.label_column)
         split = split or default_split(experiment.source)
         result = experiment.score(split).to_plain()
-        first, *others = describe(result)
-        yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]
+        yield result, TASK.describe_split(split, result)
 
 
 @dataclass(frozen=True, kw_only=True)

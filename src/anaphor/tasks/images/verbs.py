@@ -11,7 +11,7 @@ import tyro
 
 from anaphor.data.dataset import default_split
 from anaphor.tasks import format_size, join_layers
-from anaphor.tasks.images import describe
+from anaphor.tasks.images import TASK
 from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class EvaluateOptions:
             experiment.use_data(self.data)
         split = split or default_split(experiment.source)
         result = experiment.score(split).to_plain()
-        first, *others = describe(result)
-        yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]
+        yield result, TASK.describe_split(split, result)
 
 
 @dataclass(frozen=True, kw_only=True)

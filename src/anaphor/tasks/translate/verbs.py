@@ -13,7 +13,7 @@ import tyro
 from anaphor.config import writing_to
 from anaphor.errors import ConfigError
 from anaphor.tasks import format_size, join_layers
-from anaphor.tasks.translate import describe
+from anaphor.tasks.translate import TASK
 from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class EvaluateOptions:
             experiment.spec, **{name: value for name, value in given.items() if value is not None}
         )
         result = experiment.score(split).to_plain()
-        first, *others = describe(result)
-        yield result, [f"{split}: {first}", *(f"  {line}" for line in others)]
+        yield result, TASK.describe_split(split, result)
 
 
 @dataclass(frozen=True, kw_only=True)
