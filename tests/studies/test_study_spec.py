@@ -223,6 +223,12 @@ def test_a_study_written_down_is_the_same_study(name, tmp_path):
         ("metrics: valid.loss\nparameters: {width: {values: [8]}}\n", "unknown key 'metrics'"),
         ("seeds: []\nparameters: {width: {values: [8]}}\n", "at least one"),
         ("seeds: [1, 1]\nparameters: {width: {values: [8]}}\n", "without duplicates"),
+        (f"seeds: {10**30}\nparameters: {{width: {{values: [8]}}}}\n", "more than 1,000 seeds"),
+        (
+            "seeds: 20261118\nparameters: {width: {values: [8]}}\n",
+            "seeds=20261118 is more than 1,000 seeds; a file has one seed as `seeds: \\[20261118\\]`",
+        ),
+        ("base: {select: [loss]}\nparameters: {width: {values: [8]}}\n", "unknown metric \"\\['loss'\\]\""),
         ("seeds: many\nparameters: {width: {values: [8]}}\n", "or a list of integers"),
         ("lengths: [0]\nparameters: {width: {values: [8]}}\n", "at least 1 token"),
         ("task: chess\nparameters: {width: {values: [8]}}\n", "unknown task 'chess'"),

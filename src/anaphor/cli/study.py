@@ -18,7 +18,7 @@ from anaphor.config import from_text, look_up, read_mapping
 from anaphor.errors import AnaphorError, ConfigError, count_noun
 from anaphor.flags import parse
 from anaphor.registry import import_file
-from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
+from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_seeds, read_study
 from anaphor.training.files import MAX_NAME, check_name
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def build_spec(options: Options) -> StudySpec:
     if options.seeds is not None:
         if options.seeds < 1:
             raise ConfigError(f"seeds={options.seeds}: it must be at least 1")
-        changes["seeds"] = tuple(range(options.seeds))
+        changes["seeds"] = read_seeds(options.seeds)
     if options.select is not None:
         changes |= {"metric": options.select, "goal": ""}
     if options.test is not None:

@@ -31,6 +31,7 @@ METHODS = {
 TESTS = {"best": "the selected setting", "all": "every setting, after the selection", "none": "no setting"}
 GOALS = {"min": "minimize", "max": "maximize"}
 PRESETS = Path(__file__).parent / "presets"
+MAX_SEEDS = 1000
 REQUIRED = {"init": "--init, a run or a folder of transformers with pretrained weights", "data": "--data"}
 """Flags that give what a study may require."""
 
@@ -101,7 +102,7 @@ class StudySpec:
     def _find_metric(self) -> str:
         """The metric as `valid.NAME`. Test metrics are unknown here: nothing is selected by them."""
         known = {f"valid.{metric.name}": metric for metric in self.definition.metrics}
-        given = self.metric or self.base.get("select") or self.support.metric or self.definition.metrics[0].name
+        given = str(self.metric or self.base.get("select") or self.support.metric or self.definition.metrics[0].name)
         name = given if given in known else f"valid.{given}"
         if name not in known:
             look_up(known, given, "metric")
@@ -347,7 +348,7 @@ def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
         raise ConfigError(f"metric={metric!r}: give a name, or a name and a goal")
     values |= {"metric": str(metric.get("name", "")), "goal": str(metric.get("goal", ""))}
     parameters = values.pop("parameters", {})
-    values["seeds"] = _read_seeds(values.pop("seeds", 3))
+    values["seeds"] = read_seeds(values.pop("seeds", 3))
     required = values.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise ConfigError(f"required={required!r}: it must be a list of names of settings")
@@ -381,8 +382,10 @@ def _take_measures(values: dict[str, Any]) -> dict[str, Any]:
     return {name: values.pop(name) for name in own if name in values}
 
 
-def _read_seeds(given: Any) -> tuple[int, ...]:
+def read_seeds(given: Any) -> tuple[int, ...]:
     """A list of seeds, or their number."""
+    if type(given) is int and given > MAX_SEEDS:
+        raise ConfigError(f"seeds={given} is more than {MAX_SEEDS:,} seeds; a file has one seed as `seeds: [{given}]`")
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return tuple(range(given))
     if not isinstance(given, list) or not all(type(item) is int for item in given):
