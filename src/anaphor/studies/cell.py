@@ -76,13 +76,17 @@ class Cell:
 
     def is_tested(self, study: StudySpec) -> bool:
         """Whether it has test scores, with all that the study measures, of the test split as it is now."""
-        found = self.read(TEST)
-        if not found or found.get("wanted", study.measures) != study.measures:
+        if not self.has_test_scores(study):
             return False
         try:
-            return found.get("digest") in (None, digest_of_test(study.task, self.spec))
+            return self.read(TEST).get("digest") in (None, digest_of_test(study.task, self.spec))
         except AnaphorError:  # the split is gone, and the scores stay
             return True
+
+    def has_test_scores(self, study: StudySpec) -> bool:
+        """The same of the test split as it was, which is not opened for this."""
+        found = self.read(TEST)
+        return bool(found) and found.get("wanted", study.measures) == study.measures
 
     @property
     def result(self) -> dict[str, Any]:

@@ -287,7 +287,7 @@ def report_table(study: Study, settings: Sequence[Setting], axes: Axes, name: st
     Test scores are used where every cell has them, because scores of two splits are not comparable.
     """
     spec, support = study.spec, study.spec.support
-    tested = all(cell.read(TEST) for cell in study.cells if cell.status(spec) == "finished")
+    tested = all(cell.has_test_scores(spec) for cell in study.cells if cell.status(spec) == "finished")
     found = {
         cell.key: (cell.read(TEST).get("measures", {}) if tested else cell.read(MEASURES)).get("tables", {}).get(name)
         for cell in study.cells
