@@ -79,6 +79,20 @@ def test_a_job_that_fails_says_why_in_a_line_without_paths_and_the_next_one_work
     assert following.state == "done"
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("no x.txt here, and no /home/jane doe/our school/x.txt", "no x.txt here, and no x.txt"),
+        ("cannot read /home/jane van der doe/my text.txt: it is empty", "cannot read my text.txt: it is empty"),
+        ("C:\\Users\\jane doe\\a.txt is broken", "a.txt is broken"),
+        ("/a/one.txt has 3 lines and /b/two.txt has 2", "one.txt has 3 lines and two.txt has 2"),
+        ("see /a/b.md or use lr=1/2", "see b.md or use lr=1/2"),
+    ],
+)
+def test_folders_with_spaces_in_their_names_are_not_shown(line, shown):
+    assert worker.without_paths(line, {}) == shown
+
+
 @pytest.fixture
 def patient(monkeypatch):
     """The worker, which yields to all others, may take its time on a busy machine."""

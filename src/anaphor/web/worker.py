@@ -26,7 +26,11 @@ NICENESS = 10
 PROGRESS_SECONDS = 0.2
 ProgressListener = Callable[[str, float], None]
 Answer = Callable[[dict[str, Any], ProgressListener], dict[str, Any]]
-_PATH = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\"`:;,()]+)+[/\\]?")
+_WORD, _NEXT_WORD = r"[^\s/\\'\"`:;,()]+", r"[^\s/\\'\"`:;,()=~]+"
+# Spaces belong to a path in the name of a folder: where a separator follows after few words.
+_PATH = re.compile(
+    rf"(?<![\w.:/])(?:~|[A-Za-z]:)?(?:[/\\]{_WORD}(?: {_NEXT_WORD}){{1,4}}(?=[/\\])|[/\\]{_WORD})+[/\\]?"
+)
 
 
 class Cancelled(Exception):
