@@ -104,6 +104,12 @@ def test_a_ruined_model_has_diverged_however_finite_its_loss_is(tmp_path):
         execute(ClassifyRunSpec(**SMALL, steps=1, lr=1e30, schedule="constant"), tmp_path / "one", test=False)
 
 
+def test_a_metric_that_few_classes_do_not_have_is_refused_before_the_first_step(tmp_path):
+    with pytest.raises(ConfigError, match=r"^select='top5': it needs more than 5 classes, but the data have 2$"):
+        execute(ClassifyRunSpec(**SMALL, steps=1, select="top5"), tmp_path / "run", test=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_small_model_learns_and_its_result_has_all_scores(trained):
     out, result = trained
     valid = result["valid"]

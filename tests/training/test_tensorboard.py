@@ -2,6 +2,7 @@
 
 import importlib.util
 import struct
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -186,3 +187,12 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(DataError, match=r"cannot write events to .*events: ") as caught:
         TensorBoard(tmp_path / "events", METRICS)
     assert "\n" not in str(caught.value)
+
+
+def test_a_disk_that_is_full_when_the_file_is_closed_is_told_with_its_folder(tmp_path, monkeypatch):
+    events = TensorBoard(tmp_path / "events", METRICS)
+    with monkeypatch.context() as patch:
+        patch.setattr(events, "writer", Mock(close=Mock(side_effect=OSError(28, "No space left on device"))))
+        with pytest.raises(DataError, match=r"cannot write events to .*events: No space left on device$"):
+            events.close()
+    events.close()

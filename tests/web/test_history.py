@@ -287,6 +287,13 @@ def test_a_file_without_samples_has_none(run, content):
     assert read_samples(run.folder) == []
 
 
+@pytest.mark.parametrize("name", ["metrics", "samples"])
+def test_a_folder_in_the_place_of_a_file_is_named(run, name):
+    getattr(run, name).mkdir()
+    with pytest.raises(DataError, match=r"cannot be read: Is a directory$"):
+        (read_curves if name == "metrics" else read_samples)(run.folder)
+
+
 def test_ten_thousand_rows_take_little_time(run):
     line = json.dumps({"step": 1, **LINE, "valid": {"loss": 2.5, "perplexity": 12.0, "signature": "x" * 150}})
     run.metrics.write_text(f"{line}\n" * 10_000)

@@ -212,10 +212,9 @@ class RunFolder:
     def _figures(self) -> set[Path]:
         """Curves, and the figures that the result names."""
         curves = {found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")}
-        try:
+        named: Any = None
+        with suppress(DataError):  # there is none yet, or none that can be read
             named = self.read_result().get("figures")
-        except DataError:  # there is none yet, or none that can be read
-            named = None
         names = [Path(name).name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         return curves | {found for name in names if (found := self.folder / name).suffix in (".png", ".svg")}
 
@@ -301,7 +300,8 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+        named = error.filename if isinstance(error, IsADirectoryError) else path
+        raise DataError(f"cannot write {named}: {error.strerror or error}") from None
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

@@ -61,7 +61,10 @@ class TensorBoard:
         self._write([Event(step=step, wall_time=now, summary=one) for one in summaries])
 
     def close(self) -> None:
-        self.writer.close()
+        try:
+            self.writer.close()
+        except OSError as error:  # what is buffered may not fit on the disk
+            raise self._refusal(error) from None
 
     def _write(self, events: list[Any]) -> None:
         try:

@@ -348,17 +348,17 @@ def read_samples(run: Path, after: int = -1) -> list[dict[str, Any]]:
     """What the model wrote at each validation after a step. A sample that is still being written is left out."""
     try:
         handle = open_file(run / SAMPLES)
+        try:
+            size = os.fstat(handle).st_size
+            data = os.pread(handle, LARGEST_SAMPLES, max(size - LARGEST_SAMPLES, 0))
+        finally:
+            os.close(handle)
     except FileNotFoundError:
         if not (run / "spec.yaml").is_file():
             raise DataError("the run was deleted") from None
         return []
     except OSError as error:
         raise DataError(f"{SAMPLES} cannot be read: {error.strerror}") from None
-    try:
-        size = os.fstat(handle).st_size
-        data = os.pread(handle, LARGEST_SAMPLES, max(size - LARGEST_SAMPLES, 0))
-    finally:
-        os.close(handle)
     text = data.decode(errors="replace")
     headings = list(_SAMPLE.finditer(text))
     ends = [*[heading.start() for heading in headings], len(text)][1:]

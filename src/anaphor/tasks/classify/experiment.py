@@ -26,7 +26,7 @@ from anaphor.models.bag_of_words import BagOfWords, bigram_keys
 from anaphor.models.head import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
-from anaphor.tasks import describe_mostly_unknown, list_some, resolve_options
+from anaphor.tasks import TOP5, describe_mostly_unknown, list_some, resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
 from anaphor.training.finetune import adopt_model, load_initial, prepare
@@ -273,6 +273,8 @@ class ClassifyExperiment(Experiment):
 
     def validate(self, test: bool) -> None:
         require_splits(self.source, test)
+        if self.spec.select == TOP5.name and len(self.classes) <= 5:
+            raise ConfigError(f"select='top5': it needs more than 5 classes, but the data have {len(self.classes)}")
         for split in (TRAIN, VALID):
             self.split(split)
 
