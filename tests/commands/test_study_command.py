@@ -286,6 +286,24 @@ def test_a_dry_run_lists_cells_and_time_and_runs_nothing(file, engine, capsys):
     assert engine.jobs == []
 
 
+@pytest.mark.parametrize(("slots", "total"), [(1, 140), (2, 70), (3, 50), (4, 50), (16, 50)])
+def test_the_estimated_time_of_all_cells_is_not_below_that_of_one(slots, total, file, engine, capsys, monkeypatch):
+    engine.slots, durations = slots, {"lstm": (50.0, 50.0), "gru": (20.0, 20.0)}
+    monkeypatch.setattr("anaphor.studies.validation.estimate_range", lambda run, threads: durations[run.model])
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(64))
+    _, listed = told(capsys, file, "--dry-run")
+    assert [cell["seconds"] for cell in listed["cells"]] == [50, 50, 20, 20]
+    assert listed["seconds_left_range"] == [total, total]
+
+
+def test_more_processes_than_cores_are_slower(file, engine, capsys, monkeypatch):
+    engine.slots = 16
+    monkeypatch.setattr("anaphor.studies.validation.estimate_range", lambda run, threads: (10.0, 20.0))
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(2))
+    _, listed = told(capsys, file, "--dry-run")
+    assert listed["seconds_left_range"] == [10, 40], "at most four cells take turns on two cores"
+
+
 def test_the_estimate_of_a_busy_machine_is_a_range_from_processor_time_to_wall_time(file, engine, capsys, monkeypatch):
     """As if this process had a fifth of its core."""
     monkeypatch.setattr("time.process_time", lambda: time.perf_counter() / 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import json
 import os
 import re
@@ -248,24 +249,25 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     with make_engine(options, spec.base["device"]) as engine:
         slots = engine.slots
     rows: list[dict[str, Any]] = []
-    least = most = 0.0
+    left: list[tuple[float, float]] = []
     for setting in settings:
         low, high = estimate_range(setting.run, options.threads)
         for seed in spec.seeds:
             cell = make_cell(setting, seed, folder / "cells", spec.task, options.threads)
             status = cell.status(spec)
             if status not in FINAL:
-                least, most = least + low, most + high
+                left.append((low, high))
             rows.append({
                 "parameters": setting.parameters, "seed": seed, "status": status, "seconds": round((low + high) / 2, 1),
                 "seconds_range": [round(low, 1), round(high, 1)],
             })  # fmt: skip
     # More processes than cores take turns.
-    share = max(1.0, slots * options.threads / len(os.sched_getaffinity(0))) if slots > 1 else 1.0
-    least, most = least / slots, most * share / slots
+    at_once = min(slots, len(left))
+    share = max(1.0, at_once * options.threads / len(os.sched_getaffinity(0))) if at_once > 1 else 1.0
+    least, most = total_time([low for low, _ in left], slots), share * total_time([high for _, high in left], slots)
     if options.json:
-        left = {"seconds_left": round((least + most) / 2, 1), "seconds_left_range": [round(least, 1), round(most, 1)]}
-        print(json.dumps({"cells": rows, "workers": slots, **left}))
+        total = {"seconds_left": round((least + most) / 2, 1), "seconds_left_range": [round(least, 1), round(most, 1)]}
+        print(json.dumps({"cells": rows, "workers": slots, **total}))
         return 0
     for row in rows:
         times = " to ".join(map(duration, row["seconds_range"]))
@@ -275,6 +277,14 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
         f"a few steps of each (the least on a machine with nothing else to do, the most on one as busy as now)"
     )
     return 0
+
+
+def total_time(durations: Sequence[float], slots: int) -> float:
+    """Time of jobs of which so many run at once, each of them as soon as there is a slot for it."""
+    ends = [0.0] * slots
+    for duration in durations:
+        heapq.heapreplace(ends, ends[0] + duration)
+    return max(ends)
 
 
 def print_result(result: dict[str, Any], options: Options) -> None:
