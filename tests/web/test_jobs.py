@@ -87,10 +87,11 @@ def test_a_job_that_fails_says_why_in_a_line_without_paths_and_the_next_one_work
         ("C:\\Users\\jane doe\\a.txt is broken", "a.txt is broken"),
         ("/a/one.txt has 3 lines and /b/two.txt has 2", "one.txt has 3 lines and two.txt has 2"),
         ("see /a/b.md or use lr=1/2", "see b.md or use lr=1/2"),
+        ("<b>markup</b> is text", "<b>markup</b> is text"),
     ],
 )
 def test_folders_with_spaces_in_their_names_are_not_shown(line, shown):
-    assert worker.without_paths(line, {}) == shown
+    assert worker.without_paths(line) == shown
 
 
 @pytest.fixture

@@ -86,6 +86,17 @@ def test_cells_without_a_result_say_why(tmp_path):
     assert [group["mean"] for group in found["groups"]] == [None, None]
 
 
+def test_reasons_of_cells_show_no_folders(tmp_path):
+    folder = write_study(tmp_path / "study")
+    reason = "KeyError in line 3 of /home/jane doe/parts.py: 'a'"
+    cell = add_cell(folder, {"width": 4}, 0, event="failed", reason=reason)
+    write_run(cell, losses=(3.0,), result=None, width=4, seed=0)
+    found, _ = view(tmp_path)
+    assert found["cells"][0]["reason"] == "KeyError in line 3 of parts.py: 'a'"
+    (run,) = Catalog(tmp_path).scan().to_plain()["runs"]
+    assert run["error"] == "KeyError in line 3 of parts.py: 'a'"
+
+
 def test_a_finished_study_that_is_extended_shows_the_new_cells_as_well(tmp_path):
     folder = write_study(tmp_path / "study", seeds=[0])
     cells = [add_cell(folder, {"width": width}, 0, loss=float(width)) for width in (4, 8)]

@@ -195,7 +195,7 @@ def _read_curves(path: Path, points: int) -> dict[str, Any]:
     try:
         found: dict[str, Any] = round_numbers(read_curves(path, "", points), 6)
     except AnaphorError as error:
-        return {"error": without_paths(str(error), {})}
+        return {"error": without_paths(str(error))}
     return found
 
 

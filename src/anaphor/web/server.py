@@ -89,7 +89,7 @@ async def _on_http_exception(request: Request, error: HTTPException) -> Response
 
 
 async def _on_anaphor_error(request: Request, error: AnaphorError) -> Response:
-    return error_response(400, without_paths(str(error), {}))
+    return error_response(400, without_paths(str(error)))
 
 
 class Api:
@@ -180,7 +180,7 @@ class Api:
         except HTTPException as error:
             return {"error": error.detail}
         except AnaphorError as error:
-            return {"error": without_paths(str(error), {})}
+            return {"error": without_paths(str(error))}
         return found if found["restart"] or found["cursor"] != cursor else None
 
     def _find(self, key: str, *, study: bool = False) -> Path:

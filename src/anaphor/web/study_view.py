@@ -34,6 +34,7 @@ from anaphor.web.summary import (
     read_yaml,
     stat_files,
 )
+from anaphor.web.worker import without_paths
 
 if TYPE_CHECKING:
     from anaphor.web.catalog import Catalog
@@ -176,9 +177,9 @@ class StudyReader:
             if cell.value is None and isinstance(valid, dict):
                 cell.reason = plan.support.missing_reason(valid, plan.metric)
         elif result.get("status") == "diverged":
-            cell.status, cell.reason = "diverged", make_plain(str(result.get("reason") or ""))
+            cell.status, cell.reason = "diverged", make_plain(without_paths(str(result.get("reason") or "")))
         elif said.get("status") in ("failed", "stopped"):
-            cell.status, cell.reason = said["status"], make_plain(str(said.get("reason") or ""))
+            cell.status, cell.reason = said["status"], make_plain(without_paths(str(said.get("reason") or "")))
         else:  # its process has not taken the lock yet, or measures what the study wants
             cell.status = "training" if is_running else "stopped"
 

@@ -29,6 +29,7 @@ from anaphor.web.history import (
     to_number,
 )
 from anaphor.web.locks import LOCK, HeldLocks, read_holder
+from anaphor.web.worker import without_paths
 
 SPEC, RESULT, CHECKPOINTS, CELL_STATUS = "spec.yaml", "result.json", "checkpoints", "status.json"
 NOT_COMPARED = ("seed", "device", "cuda_graph")
@@ -181,7 +182,7 @@ class RunReader:
         return {
             "task": task,
             "status": status,
-            "error": make_plain("; ".join(filter(None, [str(reason or ""), *problems]))) or None,
+            "error": make_plain("; ".join(filter(None, [without_paths(str(reason or "")), *problems]))) or None,
             "step": first_number(None if is_held else result.get("steps"), last.get("step")),
             "steps": plan_steps(settings, flat),
             "epoch": to_number(last.get("epoch")),

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, NoReturn
 
 from anaphor.config import finite
@@ -29,7 +30,7 @@ Answer = Callable[[dict[str, Any], ProgressListener], dict[str, Any]]
 _WORD, _NEXT_WORD = r"[^\s/\\'\"`:;,()]+", r"[^\s/\\'\"`:;,()=~]+"
 # Spaces belong to a path in the name of a folder: where a separator follows after few words.
 _PATH = re.compile(
-    rf"(?<![\w.:/])(?:~|[A-Za-z]:)?(?:[/\\]{_WORD}(?: {_NEXT_WORD}){{1,4}}(?=[/\\])|[/\\]{_WORD})+[/\\]?"
+    rf"(?<![\w.:/<])(?:~|[A-Za-z]:)?(?:[/\\]{_WORD}(?: {_NEXT_WORD}){{1,4}}(?=[/\\])|[/\\]{_WORD})+[/\\]?"
 )
 
 
@@ -110,7 +111,7 @@ def respond(message: dict[str, Any], channel: Channel, answer: Answer) -> None:
         channel.send("failed", "internal error: the terminal of `anaphor serve` shows the details")
 
 
-def without_paths(line: str, names: Mapping[str, str]) -> str:
+def without_paths(line: str, names: Mapping[str, str] = MappingProxyType({})) -> str:
     """A message for the page: runs by their names, of other files the last part."""
     for path, name in names.items():
         line = line.replace(path, name)
