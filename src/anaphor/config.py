@@ -41,7 +41,7 @@ LISTED = 12
 """Most names that an error lists."""
 NOT_SETTINGS = ("format", "task", "environment", "imports")
 """Keys of a run's spec file beside the sections."""
-MEANT = {"gpu": "cuda"}
+MEANT = {"gpu": "cuda", "char": "character", "chars": "character"}
 """What other programs call something whose nearest name is another thing here."""
 
 

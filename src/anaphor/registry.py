@@ -48,11 +48,11 @@ _importing: ContextVar[list[tuple[str, str]] | None] = ContextVar("importing", d
 class Registry(Mapping[str, Any]):
     """Parts of one kind by name. Iterating gives the names; a value is imported when it is first looked up."""
 
-    hint = "; your own: with --import FILE"
-    """What an error adds to the known names."""
-
-    def __init__(self, kind: str, builtin: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, kind: str, builtin: Mapping[str, Any] | None = None, *, is_open: bool = True) -> None:
+        """`is_open`: whether users can register parts of their own."""
         self.kind = kind
+        self.hint = "; your own: with --import FILE" if is_open else ""
+        """What an error adds to the known names."""
         self._entries: dict[str, Any] = dict(builtin or {})
         self._builtin = frozenset(self._entries)
         self._origin: dict[str, Path] = {}

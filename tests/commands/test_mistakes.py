@@ -113,6 +113,15 @@ def test_an_unknown_flag_that_is_near_to_none_gets_no_guess(capsys, words, messa
     assert error_of(capsys, *words) == f"unknown option {message}"
 
 
+def test_a_part_that_nobody_can_register_is_not_said_to_be_importable(capsys):
+    known = "(known: bpe, byte, character, treebank, word)"
+    for name, guess in (("chars", "; did you mean 'character'?"), ("sentencepiece", "")):
+        assert error_of(capsys, "train", "lm", "--tokenizer", name, "--out", "run") == (
+            f"unknown tokenizer {name!r}{guess} {known}"
+        )
+    assert "your own: with --import FILE" in error_of(capsys, "train", "lm", "--optimizer", "adam", "--out", "run")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -358,6 +358,7 @@ TOKENIZERS = Registry(
         "byte": Byte,
         "bpe": "anaphor.data.bpe:BPE",
     },
+    is_open=False,
 )
 """Those that are trained on a text; `PretrainedTokenizer` comes with weights."""
 
