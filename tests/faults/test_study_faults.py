@@ -171,3 +171,12 @@ def test_a_cell_that_always_fails_is_recorded_and_the_others_finish(room):
     assert bad["status"] == "failed"
     assert bad["reason"]
     assert any("width 40000000" in line for line in result["findings"])
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "study.yaml"])
+def test_a_folder_in_the_place_of_a_file_is_named_in_one_line(room, capsys, name):
+    path, out = write_study(room, widths=[4], seeds=1, steps=1), room / "study"
+    (out / name).mkdir(parents=True)
+    assert main(["study", str(path), "--out", str(out)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"anaphor: {out / name} is a folder, but a file is needed there"

@@ -66,6 +66,9 @@ def main(words: Sequence[str] | None = None) -> int:
             discard_output(sys.stdout)
             return 141
         except OSError as error:
+            if isinstance(error, IsADirectoryError):
+                print_error(f"{error.filename2 or error.filename} is a folder, but a file is needed there")
+                return DataError.exit_code
             if error.errno not in UNWRITABLE:
                 raise
             discard_output(sys.stdout)
