@@ -135,6 +135,35 @@ def test_a_metric_that_is_missing_from_a_result_is_refused_in_one_line(tmp_path,
     assert "the result on valid has no metric 'mse' to select by (it has: other)" in error
 
 
+LIST = "[Batch(data.digits[rows], data.sums[rows]) for rows in order.split(self.spec.batch_size)]"
+LOSS = "Loss((self.model(batch.digits) - batch.sums).square().sum()), None"
+WRONG = {
+    "no batch": (LIST, "[]", "batches of DigitSum returns no batch for epoch 0: there is nothing to train on"),
+    "a loader": (
+        LIST, "torch.utils.data.DataLoader(data.digits)",
+        "batches of DigitSum must return a list of batches, not a DataLoader",
+    ),
+    "a generator": (LIST, f"({LIST[1:-1]})", "not a generator"),
+    "tensors": (LIST, "data.digits.split(9)", "a batch of DigitSum is a Tensor without count and amount: give the"),
+    "a loss alone": (
+        LOSS, LOSS.removesuffix(", None"), "loss of DigitSum must return a Loss and a carry (None for none), not Loss",
+    ),
+    "a tensor": (LOSS, "batch.sums.sum(), None", "a Loss and a carry (None for none), not Tensor, NoneType"),
+    "numbers": ("return Result(values, ", "return (values, ", "evaluate of DigitSum must return a Result, not a tuple"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_its_methods_must_return_is_said_in_one_line(case, tmp_path, capsys):
+    right, wrong, message = WRONG[case]
+    assert FILE.read_text().count(right) == 1
+    name = f"digit-sum-{case.replace(' ', '-')}"
+    (tmp_path / "parts.py").write_text(FILE.read_text().replace(right, wrong).replace('"digit-sum"', f'"{name}"'))
+    words = ["train", name, "--import", str(tmp_path / "parts.py"), "--steps", "2", "--no-test"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_run_names_the_file_it_needs_and_refuses_another(tmp_path):
     (tmp_path / "my parts").mkdir()
     parts = tmp_path / "my parts" / "parts.py"

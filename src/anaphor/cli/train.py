@@ -209,6 +209,7 @@ def import_torch() -> None:
 
 def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
     from anaphor.training.build import build_experiment, build_step, check_settings, rebuild_experiment
+    from anaphor.training.experiment import get_batches
     from anaphor.training.run import kept_data_path
 
     check_settings(spec)
@@ -223,7 +224,7 @@ def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
     facts = {
         "run": str(out),
         "parameters": sum(weight.numel() for weight in experiment.model.parameters()),
-        "batches_per_epoch": len(experiment.batches(0)),
+        "batches_per_epoch": len(get_batches(experiment, 0)),
         **{name: value for name, value in experiment.statistics().items() if value},
         **({"notes": notes} if options.json else {}),
         "device": str(experiment.device),

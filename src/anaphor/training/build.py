@@ -12,7 +12,7 @@ from anaphor.metrics.result import find_metric
 from anaphor.registry import TASKS, ImportedFile, resolve
 from anaphor.training.averaging import build_average
 from anaphor.training.checkpoint import newest_first
-from anaphor.training.experiment import Experiment, autocast_of, describe_environment
+from anaphor.training.experiment import Experiment, autocast_of, describe_environment, get_batches
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 from anaphor.training.run_folder import RunFolder, recorded_path, resolve_init
 from anaphor.training.schedule import ScheduleSpec, build_schedule, make_budget
@@ -91,7 +91,7 @@ def build_trainer(
     imports: Iterable[ImportedFile],
 ) -> Trainer:
     spec, task = experiment.spec, task_of(experiment.spec)
-    steps_per_epoch = -(-len(experiment.batches(0)) // spec.accumulate)
+    steps_per_epoch = -(-len(get_batches(experiment, 0)) // spec.accumulate)
     return Trainer(
         experiment=experiment,
         step=build_step(experiment),

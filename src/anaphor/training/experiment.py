@@ -124,6 +124,49 @@ class Experiment(ABC):
         return [split for split in before if before[split] != now.get(split)]
 
 
+# What follows checks what the methods of a user's own task return: later it would look like a fault of ours.
+
+
+def get_batches(experiment: Experiment, epoch: int) -> Sequence[Any]:
+    """The training batches of an epoch, at least one."""
+    batches: Any = experiment.batches(epoch)
+    method = f"batches of {type(experiment).__name__}"
+    if not (hasattr(batches, "__len__") and hasattr(batches, "__getitem__")):
+        raise ConfigError(f"{method} must return a list of batches, not a {type(batches).__name__}")
+    if not len(batches):
+        raise ConfigError(f"{method} returns no batch for epoch {epoch}: there is nothing to train on")
+    found: Sequence[Any] = batches
+    return found
+
+
+def check_batch(experiment: Experiment, batch: Any) -> None:
+    """Raise for a batch without its two numbers."""
+    if lacking := [name for name in ("count", "amount") if not hasattr(batch, name)]:
+        raise ConfigError(
+            f"a batch of {type(experiment).__name__} is a {type(batch).__name__} without {' and '.join(lacking)}: give "
+            f"the number of its items, and what the summed loss is divided by"
+        )
+
+
+def compute_loss(experiment: Experiment, batch: Any, carry: Any) -> tuple[Loss, Any]:
+    """Loss of a batch, and the state carried to the next one."""
+    result: Any = experiment.loss(batch, carry)
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Loss):
+        return result
+    kinds = ", ".join(type(item).__name__ for item in result) if isinstance(result, tuple) else type(result).__name__
+    raise ConfigError(
+        f"loss of {type(experiment).__name__} must return a Loss and a carry (None for none), not {kinds}"
+    )
+
+
+def evaluate_split(experiment: Experiment, split: str) -> Result:
+    """Result on a split while training."""
+    result: Any = experiment.evaluate(split)
+    if isinstance(result, Result):
+        return result
+    raise ConfigError(f"evaluate of {type(experiment).__name__} must return a Result, not a {type(result).__name__}")
+
+
 class HasSplits(Protocol):
     """Data in splits."""
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.models.head import Head
 from anaphor.registry import IMPORTED, note_backward_place
-from anaphor.training.experiment import Experiment, Loss
+from anaphor.training.experiment import Experiment, Loss, check_batch, compute_loss
 from anaphor.training.optimizers import Optimizer
 
 
@@ -140,7 +140,11 @@ class Step:
         """Values and names of the report, and the next carry. Reads nothing on the host."""
         model = self.experiment.model
         self.optimizer.zero_grad()
-        amount: Tensor | int = sum(batch.amount for batch in group)
+        try:
+            amount: Tensor | int = sum(batch.amount for batch in group)
+        except AttributeError:
+            check_batch(self.experiment, group[0])
+            raise
         total: Tensor | float = 0.0
         correct: list[Tensor] = []
         embeddings = sparse_embeddings(model, self.optimizer)
@@ -162,7 +166,7 @@ class Step:
 
     def _forward(self, batch: Any, carry: Any, embeddings: Sequence[nn.Embedding]) -> tuple[Loss, Any]:
         with self.autocast(), sparse_gradients(embeddings):
-            return self.experiment.loss(batch, carry)
+            return compute_loss(self.experiment, batch, carry)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.metrics.result import Metric, Result
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average
-from anaphor.training.experiment import Experiment
+from anaphor.training.experiment import Experiment, evaluate_split, get_batches
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Budget, Progress, Schedule
 from anaphor.training.state_dicts import flatten, unflatten
@@ -212,7 +212,7 @@ class Trainer:
     def _groups(self) -> Iterator[list[Any]]:
         """The batches of one update at a time."""
         while True:
-            batches = self.experiment.batches(self.progress.epoch)
+            batches = get_batches(self.experiment, self.progress.epoch)
             self.batches_per_epoch = len(batches)
             if self.progress.batch >= len(batches):  # of a run that is resumed with larger batches, by --force
                 self.progress.batch = 0
@@ -299,7 +299,7 @@ class Trainer:
         start = time.perf_counter()
         metric, progress = self.settings.metric, self.progress
         with self.averaged_weights():
-            result = self.experiment.evaluate("valid")
+            result = evaluate_split(self.experiment, "valid")
             value = self._select(result)
             sample = self.experiment.sample(self.settings.sample_seed)
         if self.best_signature not in (None, result.signature):
