@@ -1,6 +1,7 @@
 """TensorBoard events: every point once, whatever killed the run; read as TensorBoard reads them."""
 
 import importlib.util
+import signal
 import struct
 from unittest.mock import Mock
 
@@ -9,9 +10,12 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError, DataError
+from anaphor.evaluation import Cancelled
 from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.run import execute
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
+from anaphor.training.trainer import Trainer
 
 METRICS = ("loss", "perplexity")
 LINE = {"train_loss": 2.5, "lr": 0.125, "valid": {"loss": 2.0, "perplexity": 7.5, "signature": "bptt:35"}}
@@ -196,3 +200,24 @@ def test_a_disk_that_is_full_when_the_file_is_closed_is_told_with_its_folder(tmp
         with pytest.raises(DataError, match=r"cannot write events to .*events: No space left on device$"):
             events.close()
     events.close()
+
+
+def test_a_validation_that_was_logged_but_not_saved_is_shown_once(spec, tmp_path, monkeypatch):
+    """A signal comes while step 3 is validated, and a kill after the resumed run has validated it."""
+
+    def interrupted(self, split):
+        signal.raise_signal(signal.SIGTERM)
+        raise Cancelled
+
+    options = {"test": False, "tensorboard": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamExperiment, "evaluate", interrupted)
+        assert execute(spec, tmp_path / "run", **options)[1] == 128 + signal.SIGTERM
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", Mock(side_effect=SystemError("killed")))
+        with pytest.raises(SystemError, match="killed"):
+            execute(spec, tmp_path / "run", resume=True, **options)
+    for path in (tmp_path / "run" / "events").iterdir():
+        path.rename(f"{path}.earlier")  # not begun in the same second
+    execute(spec, tmp_path / "run", resume=True, **options)
+    assert list(shown(tmp_path / "run" / "events")["loss/valid"]) == [3, 6, 9, 12]

@@ -57,8 +57,7 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
         _compare_measurements(trainer, saved.facts)
     if trainer.progress.best_step != saved.step:
         trainer.best_checkpoint(warn)
-    # A step that the checkpoint has not validated is validated again, and logged then.
-    folder.truncate_after(saved.step - (trainer.progress.recent_count > 0))
+    folder.truncate_after(trainer.progress.last_logged)
     folder.delete_previous()  # a kill may have come between the checkpoint and this
     if trainer.is_over():
         warn(f"{folder.folder} has been trained to its end: it is only scored")

@@ -178,7 +178,7 @@ def _train_and_score(
         from anaphor.training.tensorboard import TensorBoard
 
         metrics = [metric.name for metric in task_of(spec).metrics]
-        trainer.events = TensorBoard(folder.events, metrics, trainer.progress.step)
+        trainer.events = TensorBoard(folder.events, metrics, trainer.progress.last_logged)
     # A run whose budget is spent is resumed to be scored, however long that takes.
     has_limit = trainer.budget.seconds is not None and not trainer.is_over()
     bound: Callable[[], AbstractContextManager[None]] = partial(enforce_limit, trainer) if has_limit else nullcontext

@@ -241,6 +241,11 @@ class Progress:
     recent_correct: int | None = 0
     """Items since then that were predicted correctly; None where they were not counted."""
 
+    @property
+    def last_logged(self) -> int:
+        """Last step that may be in a log. One that is not validated yet is validated again, and logged then."""
+        return self.step - (self.recent_count > 0)
+
     def check(self) -> None:
         """Raise for values that are not finite and for negative counts: they may come from a file."""
         check_types(self)
