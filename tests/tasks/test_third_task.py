@@ -164,6 +164,14 @@ def test_what_its_methods_must_return_is_said_in_one_line(case, tmp_path, capsys
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_training_continues_in_training_mode_where_its_evaluation_leaves_the_model_in_the_other(tmp_path, capsys):
+    text = FILE.read_text().replace("        self.model.train()\n", "").replace('"digit-sum"', '"digit-sum-eval"')
+    text = text.replace("        return Loss(", "        assert self.model.training\n        return Loss(")
+    (tmp_path / "parts.py").write_text(text)
+    words = ["train", "digit-sum-eval", "--import", str(tmp_path / "parts.py"), "--steps", "4", "--eval-every", "1"]
+    assert main([*words, "--no-test", "--out", str(tmp_path / "run")]) == 0, capsys.readouterr().err
+
+
 def test_a_run_names_the_file_it_needs_and_refuses_another(tmp_path):
     (tmp_path / "my parts").mkdir()
     parts = tmp_path / "my parts" / "parts.py"

@@ -302,6 +302,7 @@ class Trainer:
             result = evaluate_split(self.experiment, "valid")
             value = self._select(result)
             sample = self.experiment.sample(self.settings.sample_seed)
+        self.experiment.model.train()  # a user's own task may leave it in evaluation mode
         if self.best_signature not in (None, result.signature):
             self.forget_best()
         self.best_signature = None
@@ -309,12 +310,11 @@ class Trainer:
         if is_best:
             progress.best_value, progress.best_step = value, progress.step
         progress.evaluations_without_improvement = 0 if is_best else progress.evaluations_without_improvement + 1
-        lr = self.step.optimizer.lr
         self.schedule.report(value if metric.goal == "min" else -value)
         recent = progress.pop_recent(self.settings.counted)
         line = {
             "epoch": self._epochs(), self.settings.counted: progress.count, "seconds": round(progress.seconds, 3),
-            **recent, "lr": lr, "valid": result.to_plain(),
+            **recent, "lr": self.step.optimizer.lr, "valid": result.to_plain(),
         }  # fmt: skip
         self.folder.log(progress.step, **line)
         if sample:
