@@ -141,6 +141,23 @@ def test_what_every_place_sets_is_known_and_what_some_set_is_not(tmp_path):
     assert (listed.find_axis_of("width"), listed.find_axis_of("lr")) == ("width", None)
 
 
+def test_what_an_item_of_a_list_leaves_out_is_shown_as_it_runs(tmp_path):
+    """`clip none` would be a run without clipping, and a recipe says more than the base."""
+    recipe = "word-language-model-lstm"
+    items = f"[{{optimizer: muon}}, {{clip: 3.0}}, {{recipe: {recipe}, steps: 9}}, {{mixers: [gru]}}]"
+    spec = read(tmp_path, f"method: list\nparameters: {items}\n")
+    none = {"recipe": None, "steps": None, "mixers": None}
+    assert places(spec) == [
+        {**none, "optimizer": "muon", "clip": 1.0},
+        {**none, "optimizer": "adamw", "clip": 3.0},
+        {**none, "optimizer": "sgd", "clip": 0.25, "recipe": recipe, "steps": 9},
+        {**none, "optimizer": "adamw", "clip": 1.0, "mixers": "[gru]"},
+    ]
+    for setting in spec.settings():
+        assert setting.parameters["optimizer"] == setting.run.optimizer
+        assert setting.parameters["clip"] == setting.run.clip
+
+
 def test_seeds_are_a_list_or_how_many(tmp_path):
     body = "parameters: {width: {values: [8]}}\n"
     assert read(tmp_path, body).seeds == (0, 1, 2)

@@ -19,7 +19,8 @@ from anaphor.config import from_text, look_up, read_mapping
 from anaphor.errors import AnaphorError, ConfigError, count_noun
 from anaphor.flags import parse
 from anaphor.registry import import_file
-from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_seeds, read_study
+from anaphor.studies.axes import read_seeds
+from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
 from anaphor.training.files import MAX_NAME, check_name
 
 if TYPE_CHECKING:

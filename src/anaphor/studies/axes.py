@@ -1,4 +1,4 @@
-"""Axes of a study: lists of values, or ranges to search in."""
+"""Axes of a study: lists of values, or ranges to search in; and its seeds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ DISTRIBUTIONS = {
     "int_uniform": "uniform integers",
     "int_log_uniform": "integers, uniform in the logarithm",
 }
+MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -135,3 +136,14 @@ def format_value(value: Any) -> str:
 def format_setting(parameters: Mapping[str, Any]) -> str:
     """`width 256, layers 2`."""
     return ", ".join(f"{name} {format_value(value)}" for name, value in parameters.items()) or "the only setting"
+
+
+def read_seeds(given: Any) -> tuple[int, ...]:
+    """A list of seeds, or their number."""
+    if type(given) is int and given > MAX_SEEDS:
+        raise ConfigError(f"seeds={given} is more than {MAX_SEEDS:,} seeds; a file has one seed as `seeds: [{given}]`")
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return tuple(range(given))
+    if not isinstance(given, list) or not all(type(item) is int for item in given):
+        raise ConfigError(f"seeds={given!r}: give the number of seeds, at least 1, or a list of integers")
+    return tuple(given)

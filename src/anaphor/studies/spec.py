@@ -17,7 +17,7 @@ from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS, import_file, resolve
-from anaphor.studies.axes import Axis, Range, format_setting, read_axis, to_label
+from anaphor.studies.axes import Axis, Range, format_setting, read_axis, read_seeds, to_label
 from anaphor.training.files import check_name
 from anaphor.training.spec import BUDGETS, RunSpec, StudySupport, TaskDefinition, merge_settings, recipe_file
 
@@ -31,7 +31,6 @@ METHODS = {
 TESTS = {"best": "the selected setting", "all": "every setting, after the selection", "none": "no setting"}
 GOALS = {"min": "minimize", "max": "maximize"}
 PRESETS = Path(__file__).parent / "presets"
-MAX_SEEDS = 1000
 REQUIRED = {"init": "--init, a run or a folder of transformers with pretrained weights", "data": "--data"}
 """Flags that give what a study may require."""
 
@@ -184,14 +183,26 @@ class StudySpec:
         if self.method == "list":
             names = dict.fromkeys(name for listed in self.listed for name in listed)
             for listed in self.listed:
-                merged = self._merge(self.base, listed)  # what an item leaves out is as in the base
-                yield {name: to_label(merged.get(name)) for name in names}, dict(listed)
+                filled = self._fill_in(self._merge(self.base, listed))
+                yield {name: to_label(filled.get(name)) for name in names}, dict(listed)
             return
         axes = [axis for axis in self.parameters if isinstance(axis, Axis)]
         columns = [list(zip(axis.values, axis.settings, strict=True)) for axis in axes]
         for combination in zip(*columns, strict=True) if self.method == "zip" else itertools.product(*columns):
             labels = {axis.name: label for axis, (label, _) in zip(axes, combination, strict=True)}
             yield labels, {name: value for _, settings in combination for name, value in settings.items()}
+
+    def _fill_in(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings with those that were left out, as a run has them: of the recipe, or by default."""
+        defaults = {one.name: one.default for one in dataclasses.fields(self.definition.spec)}
+        start = self._read_recipe(given.get("recipe")) or defaults
+        # No value for each layer is none at all.
+        return self._merge({name: start[name] for name in start if start[name] not in ((), dataclasses.MISSING)}, given)
+
+    def _read_recipe(self, name: Any) -> dict[str, Any]:
+        """The settings of a recipe; none without a name."""
+        kind = self.definition.spec
+        return {} if name is None else dict(vars(from_yaml(kind, recipe_file(str(name), self.definition))))
 
     def _merge(self, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         return merge_settings(self.definition.spec, base, given)
@@ -200,8 +211,7 @@ class StudySpec:
         """The run of one setting: the recipe, overridden by the base, overridden by what is given."""
         kind = self.definition.spec
         merged = self._merge(self.base, given)
-        recipe = merged.pop("recipe", None)
-        values = {} if recipe is None else dict(vars(from_yaml(kind, recipe_file(str(recipe), self.definition))))
+        values = self._read_recipe(merged.pop("recipe", None))
         self._refuse_other_tasks(merged)
         check_fields(kind, merged, "a run of a study")
         for name in self.required:
@@ -380,17 +390,6 @@ def _take_measures(values: dict[str, Any]) -> dict[str, Any]:
             listed = ", ".join(sorted(known | own))
             raise ConfigError(f"unknown key {key!r}{nearest(key, known | own)} (known: {listed})")
     return {name: values.pop(name) for name in own if name in values}
-
-
-def read_seeds(given: Any) -> tuple[int, ...]:
-    """A list of seeds, or their number."""
-    if type(given) is int and given > MAX_SEEDS:
-        raise ConfigError(f"seeds={given} is more than {MAX_SEEDS:,} seeds; a file has one seed as `seeds: [{given}]`")
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return tuple(range(given))
-    if not isinstance(given, list) or not all(type(item) is int for item in given):
-        raise ConfigError(f"seeds={given!r}: give the number of seeds, at least 1, or a list of integers")
-    return tuple(given)
 
 
 def _mapping(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
