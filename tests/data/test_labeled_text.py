@@ -119,6 +119,16 @@ def test_valid_is_held_out_of_train_where_it_is_missing(tmp_path):
     assert len(data.rows("valid").values) == 4
 
 
+@pytest.mark.parametrize("stem", ["valid", "val", "validation", "dev"])
+def test_valid_may_be_called_as_elsewhere(tmp_path, stem):
+    """GLUE has dev.tsv."""
+    write(tmp_path / "train.tsv", [(f"text {n}", "ab"[n % 2]) for n in range(40)])
+    write(tmp_path / f"{stem}.tsv", ROWS)
+    data = load_labeled(str(tmp_path))
+    assert len(data.rows("train").values) == 40
+    assert len(data.rows("valid").values) == len(ROWS)
+
+
 @pytest.mark.parametrize("prefix", ["", "train/"])
 def test_class_folders_of_text_files(tmp_path, prefix):
     for label in ("neg", "pos"):

@@ -45,7 +45,7 @@ def little(path, **more):
     return open_pairs(str(path), source="en")
 
 
-@pytest.mark.parametrize("stem", ["valid", "val", "validation"])
+@pytest.mark.parametrize("stem", ["valid", "val", "validation", "dev"])
 @pytest.mark.parametrize("ending", ["", ".gz", ".txt", ".txt.gz"])
 def test_a_folder_has_a_file_for_each_split_and_language(tmp_path, stem, ending):
     for name in ("train", stem, "test"):

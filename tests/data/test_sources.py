@@ -22,7 +22,7 @@ def folder(path, **texts):
     return open_dataset(str(path))
 
 
-@pytest.mark.parametrize("stem", ["valid", "val", "validation"])
+@pytest.mark.parametrize("stem", ["valid", "val", "validation", "dev"])
 @pytest.mark.parametrize("ending", ["txt", "txt.gz", "gz"])
 def test_a_folder_has_a_file_for_each_split(tmp_path, stem, ending):
     for name in ("train", stem, "test"):

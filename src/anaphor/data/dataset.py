@@ -23,7 +23,7 @@ from anaphor.errors import ConfigError, DataError, count_noun
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 ALL = "all"
 """All rows of data that have no splits of their own, as a split of them."""
-SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
+SPLIT_NAMES = {"train": TRAIN, **dict.fromkeys((VALID, "val", "validation", "dev"), VALID), "test": TEST}
 SOURCE, TARGET = PAIR_COLUMNS = ("source", "target")
 TEXT_COLUMNS = ("text",)
 LABELED_COLUMNS = ("text", "label")

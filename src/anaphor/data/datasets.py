@@ -39,7 +39,7 @@ _BY_LANGUAGE = re.compile(r"[^.]+\.(?P<language>[^.]+)(?:\.txt)?(?:\.gz)?")
 _NOT_LANGUAGES = ("txt", "gz")
 # src-train.txt next to train.txt or tgt-train.txt.
 _BY_PREFIX = re.compile(r"[^.]+(?:\.txt)?(?:\.gz)?")
-_SPLIT = re.compile(r"(?:src-|tgt-)?(?P<split>train|validation|valid|val|test)(?![a-zA-Z])")
+_SPLIT = re.compile(r"(?:src-|tgt-)?(?P<split>train|validation|valid|val|dev|test)(?![a-zA-Z])")
 
 
 @dataclass(frozen=True, kw_only=True)
