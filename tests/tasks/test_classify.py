@@ -550,6 +550,17 @@ def test_flags_over_a_file_have_the_default_learning_rate_of_the_flags(tmp_path,
     assert RunFolder(Path("new")).read_settings()["lr"] == OptimizerSpec.of(alone).peak_lr
 
 
+@pytest.mark.parametrize(("seed", "is_told"), [(0, False), (1, True)])
+def test_initial_weights_of_another_split_of_the_same_file_are_told(tmp_path, seed, is_told):
+    rows = "".join(f"a {word} house,{label}\n" for label, words in enumerate((WARM, COLD)) for word in words * 7)
+    (tmp_path / "colors.csv").write_text(f"text,label\n{rows}")
+    spec = ClassifyRunSpec(data="colors.csv", width=8, steps=1, device="cpu")
+    execute(spec, "first", test=False)
+    result, _ = execute(replace(spec, width=None, init="first", split_seed=seed), "second", test=False)
+    note = "init=first was trained on another split of the same data: its training texts are among those of valid and "
+    assert [line for line in result["notes"] if "split" in line] == [f"{note}test; use --split-seed 0"] * is_told
+
+
 def test_a_language_model_becomes_a_classifier(tmp_path):
     words = ["--model", "transformer", "--width", "16", "--layers", "1", "--heads", "2", "--steps", "2"]
     assert main(["train", "lm", "--data", "grammar", *words, "--device", "cpu", "--no-test", "--out", "lm"]) == 0

@@ -30,7 +30,7 @@ from anaphor.tasks import TOP5, describe_mostly_unknown, list_some, resolve_opti
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
 from anaphor.training.finetune import adopt_model, load_initial, prepare
-from anaphor.training.run_folder import RunFolder, resolve_data_path
+from anaphor.training.run_folder import RunFolder, absolute_path, resolve_data_path
 
 MAX_LENGTH = 512
 EVAL_ROWS = 128
@@ -293,6 +293,7 @@ class ClassifyExperiment(Experiment):
             if absent := [name for number, name in enumerate(self.classes) if number not in present]:
                 first = f"max_examples={limit}: the first {count_noun(limit, 'text')} of train"
                 notes.append(f"{first} have no example of {list_some(absent)}: use more, or shuffle the data")
+        notes += describe_other_split(self.spec, self.source)
         return notes + describe_mostly_unknown(counts, self.spec.vocabulary, self.spec.init)
 
     def resolved_settings(self) -> dict[str, Any]:
@@ -310,6 +311,20 @@ class ClassifyExperiment(Experiment):
             "padding_share_at_max_length": batches.padding_share_at(self.max_length),
             "truncated": self.split(TRAIN).truncated,
         }
+
+
+def describe_other_split(spec: ClassifyRunSpec, source: Dataset) -> list[str]:
+    """A warning where initial weights were trained on texts that are held out here."""
+    if spec.init is None or not getattr(source, "held_out", None) or not (run := RunFolder(Path(spec.init))).exists:
+        return []
+    settings = run.read_settings()
+    seed, data = settings.get("split_seed"), run.read_data_path() or settings.get("data")
+    if seed in (None, spec.split_seed) or data != (absolute_path(spec.data) or spec.data):
+        return []
+    return [
+        f"init={spec.init} was trained on another split of the same data: its training texts are among those of valid "
+        f"and test; use --split-seed {seed}"
+    ]
 
 
 def build_experiment(
