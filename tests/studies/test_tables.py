@@ -97,6 +97,7 @@ def test_lengths_that_no_row_has_are_named_once_unless_settings_differ():
     said = "lengths 40 and 80 are cut to 33 tokens, the longest row of the text."
     one = "length 80 is cut to 60 tokens, the longest row of the text."
     assert [describe_cut(reached) for reached in (short, refused, long, {})] == [said, "", one, ""]
+    assert describe_cut({2: 1}) == "length 2 is cut to 1 token, the longest row of the text."
     assert merge_remarks([("a", said, 33), ("d", said, 33), ("b", "", 5), ("e", "", 0)]) == [said]
     assert merge_remarks([("a", said, 33), ("c", one, 60)]) == [f"with a, {said}", f"with c, {one}"]
     assert merge_remarks([("a", said, 33), ("c", "", 80)]) == [f"with a, {said}"]

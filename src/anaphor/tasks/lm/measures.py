@@ -11,6 +11,7 @@ from typing import Any
 from safetensors.numpy import save_file
 
 from anaphor.data.files import default_permissions, split_lines
+from anaphor.errors import count_noun
 from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.metrics.result import LossResult, LossTotal, Tally, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
@@ -102,7 +103,7 @@ def describe_cut(reached: Mapping[int, int]) -> str:
     if not cut:
         return ""
     names = f"lengths {', '.join(cut[:-1])} and {cut[-1]} are" if len(cut) > 1 else f"length {cut[0]} is"
-    return f"{names} cut to {longest:,} tokens, the longest row of the text."
+    return f"{names} cut to {count_noun(longest, 'token')}, the longest row of the text."
 
 
 def save_losses(experiment: LanguageModelExperiment, folder: Path, split: str) -> dict[str, str]:
