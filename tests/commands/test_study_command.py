@@ -404,11 +404,11 @@ def test_a_run_s_folder_is_not_made_a_study_s(file, engine, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["spec.yaml"]
 
 
-def test_a_damaged_seal_is_told_in_one_line(file, engine, tmp_path, capsys):
-    told(capsys, file)
-    (tmp_path / "studies" / "gates-text" / "seal.json").write_text("garbage{")
-    assert main(["study", str(file), "--device", "cpu"]) == 2
-    assert "seal.json is damaged" in capsys.readouterr().err
+@pytest.mark.parametrize("content", ["garbage{", "[]", "{}", '{"cells": 1, "metric": 2, "chosen": 3}'])
+def test_a_damaged_seal_is_told_in_one_line(content, file, engine, tmp_path, capsys):
+    told(capsys, file, "--seeds", "1")
+    (tmp_path / "studies" / "gates-text" / "seal.json").write_text(content)
+    assert "seal.json is damaged" in refused(capsys, file, "--seeds", "1")
 
 
 @pytest.mark.parametrize("content", ['{"status": "fin', "[]", "{}", ""])

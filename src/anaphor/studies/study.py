@@ -352,7 +352,7 @@ def read_seal(folder: Path) -> dict[str, Any]:
     path = folder / SEAL
     try:
         sealed: dict[str, Any] = json.loads(path.read_bytes())
-        sealed["cells"], sealed["metric"], sealed["chosen"]
+        dict(sealed["cells"]), sealed["metric"], sealed["chosen"]
     except (ValueError, LookupError, TypeError) as error:
         raise DataError(f"{path} is damaged: {str(error)[:100]}; use another --out") from None
     return sealed
