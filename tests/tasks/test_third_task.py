@@ -149,6 +149,19 @@ WRONG = {
         LOSS, LOSS.removesuffix(", None"), "loss of DigitSum must return a Loss and a carry (None for none), not Loss",
     ),
     "a tensor": (LOSS, "batch.sums.sum(), None", "a Loss and a carry (None for none), not Tensor, NoneType"),
+    "losses": (LOSS, LOSS.replace(".sum()", ""), "loss of DigitSum has a total [50]: give its sum, one number"),
+    "a graph": (
+        LOSS, LOSS.replace("None", "self.model(batch.digits)"),
+        "loss of DigitSum returns a carry with gradient: detach it",
+    ),
+    "a metric on the device": (
+        "float(errors.square().mean())", "errors.square().mean()",
+        "evaluate of DigitSum returns mse as a Tensor: give a float",
+    ),
+    "no digests": (
+        'return {"data": {name: digest.hexdigest() for name, digest in digests.items()}}', "return {}",
+        "fingerprint of DigitSum must return a dict with 'data', the digests of train and valid",
+    ),
     "numbers": ("return Result(values, ", "return (values, ", "evaluate of DigitSum must return a Result, not a tuple"),
 }  # fmt: skip
 

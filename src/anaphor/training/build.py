@@ -12,7 +12,7 @@ from anaphor.metrics.result import find_metric
 from anaphor.registry import TASKS, ImportedFile, resolve
 from anaphor.training.averaging import build_average
 from anaphor.training.checkpoint import newest_first
-from anaphor.training.experiment import Experiment, autocast_of, describe_environment, get_batches
+from anaphor.training.experiment import Experiment, autocast_of, describe_environment, get_batches, get_fingerprint
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 from anaphor.training.run_folder import RunFolder, recorded_path, resolve_init
 from anaphor.training.schedule import ScheduleSpec, build_schedule, make_budget
@@ -115,7 +115,7 @@ def build_trainer(
         callback=callback,
         facts={
             "spec": resolve_settings(experiment),
-            **experiment.fingerprint(),
+            **get_fingerprint(experiment),
             "test": True,
             "environment": describe_environment(experiment.device, spec.dtype),
             "imports": describe_imports(imports),

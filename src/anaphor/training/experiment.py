@@ -20,7 +20,7 @@ import anaphor
 from anaphor.config import look_up
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import Result
-from anaphor.mixers.base import use_threads
+from anaphor.mixers.base import tensors_of, use_threads
 from anaphor.training.spec import DEVICES, RunSpec
 
 LARGEST_CROSS_ENTROPY = math.log(sys.float_info.max)
@@ -151,20 +151,38 @@ def check_batch(experiment: Experiment, batch: Any) -> None:
 def compute_loss(experiment: Experiment, batch: Any, carry: Any) -> tuple[Loss, Any]:
     """Loss of a batch, and the state carried to the next one."""
     result: Any = experiment.loss(batch, carry)
-    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Loss):
-        return result
-    kinds = ", ".join(type(item).__name__ for item in result) if isinstance(result, tuple) else type(result).__name__
-    raise ConfigError(
-        f"loss of {type(experiment).__name__} must return a Loss and a carry (None for none), not {kinds}"
-    )
+    method = f"loss of {type(experiment).__name__}"
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Loss)):
+        items = result if isinstance(result, tuple) else (result,)
+        kinds = ", ".join(type(item).__name__ for item in items)
+        raise ConfigError(f"{method} must return a Loss and a carry (None for none), not {kinds}")
+    if result[0].total.ndim:
+        raise ConfigError(f"{method} has a total {list(result[0].total.shape)}: give its sum, one number")
+    if any(tensor.requires_grad for tensor in tensors_of(result[1])):
+        raise ConfigError(f"{method} returns a carry with gradient: detach it")
+    return result
 
 
 def evaluate_split(experiment: Experiment, split: str) -> Result:
     """Result on a split while training."""
     result: Any = experiment.evaluate(split)
-    if isinstance(result, Result):
-        return result
-    raise ConfigError(f"evaluate of {type(experiment).__name__} must return a Result, not a {type(result).__name__}")
+    method = f"evaluate of {type(experiment).__name__}"
+    if not isinstance(result, Result):
+        raise ConfigError(f"{method} must return a Result, not a {type(result).__name__}")
+    for name, value in result.values.items():
+        if value is not None and not isinstance(value, int | float):
+            raise ConfigError(f"{method} returns {name} as a {type(value).__name__}: give a float")
+    return result
+
+
+def get_fingerprint(experiment: Experiment) -> dict[str, Any]:
+    """Digests of the data and the preprocessing. Without those of the data a checkpoint could not be used."""
+    found: Any = experiment.fingerprint()
+    if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
+        raise ConfigError(
+            f"fingerprint of {type(experiment).__name__} must return a dict with 'data', the digests of train and valid"
+        )
+    return found
 
 
 class HasSplits(Protocol):
