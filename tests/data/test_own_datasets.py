@@ -26,6 +26,27 @@ def sums():
     return InMemory("sums", ROWS, ("text", "label"))
 
 
+def test_rows_of_one_column_may_be_plain_texts():
+    """A text is a sequence as well: its first character is not its first column."""
+    dataset = InMemory("lines", {"train": ["a dog", ("a cat",)], "valid": ["a cow"]})
+    assert dataset.read("train") == b"a dog\na cat\n"
+    assert dataset.rows("valid").values == [("a cow",)]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("ab", "row 2 of valid of 'sums' is 'ab': it must be a tuple with text, label"),
+        (("3 4",), "row 2 of valid of 'sums' has 1 value: it must be a tuple with text, label"),
+        (("3 4", "7", "8"), "row 2 of valid of 'sums' has 3 values: it must be a tuple with text, label"),
+    ],
+)
+def test_a_row_without_a_value_for_each_column_is_refused(row, message):
+    with pytest.raises(DataError) as caught:
+        InMemory("sums", {**ROWS, "valid": [("2 2", "4"), row]}, ("text", "label"))
+    assert str(caught.value) == message
+
+
 @pytest.mark.parametrize(
     "entry", [sums, sums(), NamedDataset(about="sums", license="none", columns=("text", "label"), open=sums)]
 )

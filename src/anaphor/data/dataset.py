@@ -259,13 +259,23 @@ class Generated(Dataset):
 
 
 class InMemory(Generated):
-    """Rows given as lists, by split."""
+    """Rows given as lists, by split: a tuple with a value for each column, or the text alone where that is all."""
 
     def __init__(
-        self, name: str, rows: Mapping[str, Sequence[tuple[str, ...]]], columns: tuple[str, ...] = TEXT_COLUMNS
+        self, name: str, rows: Mapping[str, Sequence[tuple[str, ...] | str]], columns: tuple[str, ...] = TEXT_COLUMNS
     ) -> None:
-        self.name, self.columns, self._rows = name, columns, dict(rows)
+        self.name, self.columns = name, columns
+        self._rows = {split: [self._check_row(split, *row) for row in enumerate(rows[split], 1)] for split in rows}
         self.splits = tuple(split for split in SPLITS if split in rows)
+
+    def _check_row(self, split: str, number: int, row: tuple[str, ...] | str) -> tuple[str, ...]:
+        if isinstance(row, str) and len(self.columns) == 1:
+            return (row,)
+        if isinstance(row, str) or len(row) != len(self.columns):
+            given = f"is {row[:40]!r}" if isinstance(row, str) else f"has {count_noun(len(row), 'value')}"
+            wanted = f"it must be a tuple with {', '.join(self.columns)}"
+            raise DataError(f"row {number} of {split} of {self.name!r} {given}: {wanted}")
+        return row
 
     def generate(self, split: str) -> Sequence[tuple[str, ...]]:
         return self._rows[split]
