@@ -107,7 +107,7 @@ class Weights(NamedTuple):
 
     @staticmethod
     def of(model: nn.Module) -> Weights:
-        tables, heads = _of_parts(model, nn.Embedding), _of_parts(model, Head)
+        tables, heads = _find_weights(model, nn.Embedding), _find_weights(model, Head)
         weights = Weights([], [], [], [])
         for weight in model.parameters():
             if not weight.requires_grad:
@@ -127,7 +127,7 @@ def _is_vector(weight: nn.Parameter) -> bool:
     return weight.ndim < 2 or (weight.ndim > 2 and 1 in weight.shape[-2:])
 
 
-def _of_parts(model: nn.Module, kind: type[nn.Module]) -> set[nn.Parameter]:
+def _find_weights(model: nn.Module, kind: type[nn.Module]) -> set[nn.Parameter]:
     return {weight for part in model.modules() if isinstance(part, kind) for weight in part.parameters()}
 
 

@@ -151,8 +151,9 @@ CELLS: dict[str, CellType] = {"lstm": LSTMCell, "gru": GRUCell}
 
 
 def pack_weights(kind: CellType, cell: nn.RNNCellBase, w_hh: Tensor, outside: int) -> tuple[Tensor, Tensor, Tensor]:
-    """torch's weights as the loop needs them: the columns of the first `outside` input features, the matrix of the
-    other features and of the hidden vector [4·D, 2·D], and the bias. `w_hh` replaces the cell's own."""
+    """torch's weights as the loop needs them: the columns of the first `outside` input features, whose products are
+    computed before the loop; the matrix of the other features and of the hidden vector [4·D, 2·D]; and the bias. `w_hh`
+    replaces the cell's own."""
     w_ih = kind.reorder_input(cell.weight_ih)
     bias = kind.reorder_input(cell.bias_ih) + kind.reorder_hidden(cell.bias_hh)
     return w_ih[:, :outside], torch.cat((w_ih[:, outside:], kind.reorder_hidden(w_hh)), dim=1), bias
