@@ -154,6 +154,10 @@ WRONG = {
         LOSS, LOSS.replace("None", "self.model(batch.digits)"),
         "loss of DigitSum returns a carry with gradient: detach it",
     ),
+    "a list": (
+        LOSS, LOSS.replace("None", "[batch.sums]"),
+        "a carried state holds tensors, numbers and tuples, but not a list: give a tuple",
+    ),
     "a metric on the device": (
         "float(errors.square().mean())", "errors.square().mean()",
         "evaluate of DigitSum returns mse as a Tensor: give a float",

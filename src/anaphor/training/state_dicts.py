@@ -79,7 +79,9 @@ def flatten(tree: Any, path: str = "") -> dict[str, Tensor]:
         return {f"{path}@none": torch.zeros(0)}
     if type(tree) in _NUMBERS:
         return {f"{path}@number": torch.tensor(tree, dtype=_NUMBERS[type(tree)])}
-    assert isinstance(tree, tuple), f"a state holds tensors, numbers and tuples, but at {path!r} is a {type(tree)}"
+    if not isinstance(tree, tuple):  # of a user's own task or mixer
+        kind = type(tree).__name__
+        raise ConfigError(f"a carried state holds tensors, numbers and tuples, but not a {kind}: give a tuple")
     return {name: tensor for place, child in _children(tree, path) for name, tensor in flatten(child, place).items()}
 
 
