@@ -320,6 +320,19 @@ def test_flags_lie_over_the_file(file, engine, capsys):
     assert all("test" not in cell for cell in listed["cells"])
 
 
+def test_a_study_without_test_has_selected_too(file, engine, tmp_path, capsys):
+    _, first = told(capsys, file, "--test", "none", "--seeds", "1")
+    studied = tmp_path / "studies" / "gates-text"
+    code, result = told(capsys, "length", "--of", studied, "--out", "length")
+    assert code == 0
+    (cell,) = result["cells"]
+    assert cell["parameters"] == first["best"]["parameters"]
+    assert "test" not in cell, "as its study, unless --test is given"
+    assert "validation" in result["table_by_length"]
+    (studied / "result.json").unlink()
+    assert "run the study again" in refused(capsys, "length", "--of", studied, "--out", "again")
+
+
 def test_a_question_about_a_finished_study_trains_nothing(file, engine, tmp_path, capsys):
     _, first = told(capsys, file)
     engine.jobs.clear()

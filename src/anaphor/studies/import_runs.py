@@ -13,7 +13,7 @@ from anaphor.flags import from_yaml
 from anaphor.studies.axes import Axis
 from anaphor.studies.cell import JOB, MEASURES, STATUS, TEST, Cell, make_cell, read_json
 from anaphor.studies.spec import StudySpec, list_presets, read_study
-from anaphor.training.run_folder import NO_DATA, RunFolder
+from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
 from anaphor.training.spec import RunSpec
 
 STUDY_FILES = (JOB, MEASURES, TEST, STATUS)  # files of a cell that belong to its study
@@ -25,7 +25,7 @@ def find_runs(folder: Path) -> list[Path]:
         if RunFolder(folder).read_settings().get("data") == NO_DATA:
             raise ConfigError(f"{folder} was converted and has no data of its own: --of is for runs that were trained")
         return [folder]
-    if not (folder / "seal.json").is_file():
+    if not (_is_sealed(folder) or (folder / STUDY).is_file()):
         raise ConfigError(f"{folder} has neither a run nor a study that has selected a setting")
     result = read_json(folder / "result.json")
     try:
@@ -35,7 +35,7 @@ def find_runs(folder: Path) -> list[Path]:
         chosen = None if best is None else best["parameters"]
     except (LookupError, TypeError):
         raise DataError(
-            f"{folder / 'result.json'} is missing or damaged: run the study again, which writes it without training"
+            f"{folder / 'result.json'} is missing or damaged: run the study again, which keeps what it has trained"
         ) from None
     if chosen is None:
         raise DataError(f"the study in {folder} selected nothing: no setting of it finished")
@@ -78,7 +78,14 @@ def _measures_more(spec: StudySpec) -> bool:
 
 def _was_tested(folder: Path) -> bool:
     """Whether test was evaluated, for this run or by this study."""
-    return not RunFolder(folder).exists or RunFolder(folder).read_result().get("test") is not None
+    if not RunFolder(folder).exists:
+        return _is_sealed(folder)
+    return RunFolder(folder).read_result().get("test") is not None
+
+
+def _is_sealed(study: Path) -> bool:
+    """Whether a study has evaluated what it selected on test, or is about to; one without test is never sealed."""
+    return (study / "seal.json").is_file()
 
 
 def import_runs(spec: StudySpec, cells_folder: Path, folder: Path, threads: int) -> list[Cell]:
