@@ -154,6 +154,10 @@ WRONG = {
         LOSS, LOSS.replace("None", "self.model(batch.digits)"),
         "loss of DigitSum returns a carry with gradient: detach it",
     ),
+    "a carry of its own": (
+        LOSS, LOSS.replace("None", "(batch.sums, batch.sums)"),
+        "loss of DigitSum returns a carry, but initial_carry does not: a run could not be resumed",
+    ),
     "a list": (
         LOSS, LOSS.replace("None", "[batch.sums]"),
         "a carried state holds tensors, numbers and tuples, but not a list: give a tuple",

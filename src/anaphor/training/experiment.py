@@ -160,6 +160,8 @@ def compute_loss(experiment: Experiment, batch: Any, carry: Any) -> tuple[Loss, 
         raise ConfigError(f"{method} has a total {list(result[0].total.shape)}: give its sum, one number")
     if any(tensor.requires_grad for tensor in tensors_of(result[1])):
         raise ConfigError(f"{method} returns a carry with gradient: detach it")
+    if carry is None and isinstance(result[1], tuple) and not isinstance(experiment.initial_carry(), tuple):
+        raise ConfigError(f"{method} returns a carry, but initial_carry does not: a run could not be resumed")
     return result
 
 
