@@ -95,6 +95,16 @@ def test_one_file_of_other_text_is_scored_as_a_whole(run, tmp_path, capsys):
     assert capsys.readouterr().err.endswith(f"each row needs a token, and {tmp_path / 'other.txt'} has 30\n")
 
 
+@pytest.mark.parametrize("share", [0.4, 0.6])
+def test_other_text_that_is_mostly_unknown_is_called_so(run, tmp_path, capsys, share):
+    """Its perplexity is that of <unk>, and says little."""
+    line = " ".join(["a"] * round(10 * (1 - share)) + ["zzz"] * round(10 * share))  # eleven tokens with its end
+    (tmp_path / "other.txt").write_text(f"{line}\n" * 10)
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "other.txt"), "--device", "cpu"]) == 0
+    warning = "tokens that are not in the vocabulary: 54.5% of all; they are scored as <unk>\n"
+    assert (warning in capsys.readouterr().out) == (share > 0.5)
+
+
 def test_a_split_that_is_named_is_that_of_the_file(run, tmp_path, capsys):
     (tmp_path / "other.txt").write_text("e d c b a\n" * 40)
     words = ["evaluate", run, "--data", str(tmp_path / "other.txt"), "--device", "cpu", "--json"]

@@ -148,6 +148,8 @@ class EvaluateOptions:
             lines.append(describe_source_loss(source))
         if self.by_position:
             lines += _position_table(scores)
+        if self.data is not None:
+            lines += _describe_unknown(split, *experiment.count_tokens(split))
         lines += describe_overlap(shared)
         yield None, [*lines, *(f"figure: {path}" for path in self._draw(scores, experiment, split))]
 
@@ -267,6 +269,13 @@ def _row(length: int | None, result: LossResult) -> dict[str, Any]:
         **result.to_plain(),
         "refused": None,
     }
+
+
+def _describe_unknown(split: str, tokens: int, unknown: int) -> list[str]:
+    """A line where most of other text is unknown: its perplexity is then that of one token."""
+    if 2 * unknown <= tokens:
+        return []
+    return [f"tokens that are not in the vocabulary: {unknown / tokens:.1%} of {split}; they are scored as <unk>"]
 
 
 def _describe_refused(scores: Sequence[LengthScore]) -> list[str]:
