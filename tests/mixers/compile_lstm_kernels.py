@@ -20,7 +20,7 @@ NUMBERS = ("step", "first", "count", "rows", "steps")
 SINGLE = ("cells", "grad_cell")  # single precision always
 
 
-SHARED = {"WIDTH": lstm.MAX_WIDTH, "ROWS": 32, "UNITS": shared_lstm.UNITS, "BLOCKS": 2}
+SHARED = {"WIDTH": lstm.MAX_WIDTH, "ROWS": 32, "UNITS": 2 * shared_lstm.UNITS, "BLOCKS": 2}
 SHARED_FORWARD, SHARED_BACKWARD = ({**SHARED, "CHUNK": shared_lstm.CHUNKS[way]} for way in ("forward", "backward"))
 
 FORWARD, STEP = {"launch_cooperative_grid": True}, {"launch_pdl": True}
@@ -33,9 +33,9 @@ VARIANTS = {  # kernel, sizes, how it is launched, and in which types
     "wide step backward": (lstm._backward, FEW_ROWS, {"num_warps": 2, **STEP}, BOTH),
     "wide forward of more rows": (lstm._forward, MORE_ROWS, {"num_warps": 8, **FORWARD}, BOTH[1:]),
     "wide step backward of more rows": (lstm._backward, MORE_ROWS, {"num_warps": 2, **STEP}, BOTH[1:]),
-    "shared forward": (shared_lstm._forward, SHARED_FORWARD, shared_lstm.RESOURCES, BOTH),
-    "shared backward": (shared_lstm._backward, SHARED_BACKWARD, shared_lstm.RESOURCES, BOTH),
-    "shared scores": (shared_lstm._forward, {**SHARED_FORWARD, "PRECISION": "tf32x3"}, shared_lstm.RESOURCES, BOTH),
+    "shared forward": (shared_lstm._forward, SHARED_FORWARD, {"num_warps": 8}, BOTH),
+    "shared backward": (shared_lstm._backward, SHARED_BACKWARD, {"num_warps": 8}, BOTH),
+    "shared scores": (shared_lstm._forward, {**SHARED_FORWARD, "PRECISION": "tf32x3"}, {"num_warps": 8}, BOTH),
 }
 
 

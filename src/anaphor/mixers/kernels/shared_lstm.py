@@ -21,15 +21,11 @@ from torch import Tensor
 from anaphor.mixers.kernels import count_processes
 
 UNITS = 16
-"""Hidden units that a program computes at once, with all four gates."""
+"""Hidden units that a program computes at once, with all four gates; twice as many where it has more of them."""
 STAGES = tl.constexpr(4)
 """Chunks that are in flight at once."""
-PROGRAMS_PER_MULTIPROCESSOR = 4
-"""Programs that fit on one at the same time. Many small ones hide each other's latency, and read fewer weights each."""
-CHUNKS = {"forward": 32, "backward": 64}
+CHUNKS = {"forward": 64, "backward": 128}
 """Terms of a product that are read at once, in either pass."""
-RESOURCES = {"num_warps": 4, "maxnreg": 128}
-"""Launch options: with them four programs use all registers of a multiprocessor."""
 
 Layout = tuple[tuple[int, int], dict[str, Any]]
 """The grid, programs over units and blocks of rows, and the options that kernels are compiled for."""
@@ -45,19 +41,21 @@ def choose_layout(width: int, rows: int, device: torch.device, precision: str) -
     programs = _count_programs(device, row_blocks)
     if programs == 0:
         return None
-    programs = min(programs, triton.cdiv(width, UNITS))
-    sizes = {"WIDTH": width, "ROWS": block, "UNITS": UNITS, "BLOCKS": triton.cdiv(width, UNITS * programs)}
+    units = UNITS if width <= UNITS * programs else 2 * UNITS
+    programs = min(programs, triton.cdiv(width, units))
+    sizes = {"WIDTH": width, "ROWS": block, "UNITS": units, "BLOCKS": triton.cdiv(width, units * programs)}
     # Three products of TF32 are about as exact as one of single precision.
-    return (programs, row_blocks), sizes | {"PRECISION": "tf32" if precision == "tf32" else "tf32x3"} | RESOURCES
+    return (programs, row_blocks), sizes | {"PRECISION": "tf32" if precision == "tf32" else "tf32x3", "num_warps": 8}
 
 
 def _count_programs(device: torch.device, row_blocks: int) -> int:
     """Number of programs for each block of rows, which wait for each other. It is one in Triton's interpreter, which
-    runs one program after the other."""
+    runs one program after the other. On a GPU all processes together have no more of them than there are
+    multiprocessors: then one is always free of them. More might fit, but whether they do depends on how each
+    multiprocessor has divided its memory for the programs that it runs already."""
     if device.type == "cpu":
         return 1
-    room = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
-    return room // count_processes() // row_blocks
+    return torch.cuda.get_device_properties(device).multi_processor_count // count_processes() // row_blocks
 
 
 def launch_forward(layout: Layout, sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
