@@ -22,6 +22,7 @@ from anaphor.studies.spec import find_study_file, read_study
 from anaphor.studies.study import Study
 from anaphor.tasks.classify import ClassifyRunSpec, page
 from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
+from anaphor.training.optimizers import OptimizerSpec
 from studies.here import Here, Silent
 
 TEXTS = ["The statement is executed.", "no", "The value of an expression is its own, or that of another one."]
@@ -143,7 +144,7 @@ def test_fine_tuning_starts_from_a_folder_or_a_run(folders, name):
     experiment = build_experiment(spec)
     assert experiment.classes == ("bad", "good")
     assert experiment.tokenizer.kind == "pretrained"
-    assert spec.lr == 5e-5
+    assert OptimizerSpec.of(spec).peak_lr == 5e-5
     peer = load(folders / ("bert" if name == "bert-run" else "bert-base"), torch.float32)
     encoder = getattr(peer, "bert", peer)
     with torch.no_grad():
