@@ -64,18 +64,28 @@ def test_by_length_nobody_is_best_who_is_not_so_in_the_study(tmp_path):
     assert all("1 of 3" in row for row in rows)
 
 
-def test_lengths_that_are_added_without_test_are_those_of_validation(tmp_path, monkeypatch):
-    """Earlier scores on test, which stay, have no such lengths, or others."""
+@pytest.fixture
+def small_study(tmp_path, monkeypatch):
+    """A function that gives a study of one cell with these lengths."""
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
     (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 400)
     (tmp_path / "out").mkdir()
-    base = f"base: {{data: {tmp_path / 'text.txt'}, model: lstm, width: 4, layers: 1, steps: 1, device: cpu}}\n"
-    for lengths, test in (([], "all"), ([2], "none"), ([2], "all"), ([2, 3], "none")):
+
+    def build(lengths, test):
         file = tmp_path / "study.yaml"
+        base = f"base: {{data: {tmp_path / 'text.txt'}, model: lstm, width: 4, layers: 1, steps: 1, device: cpu}}\n"
         file.write_text(f"{base}parameters: {{lr: {{values: [0.1]}}}}\nlengths: {lengths}\nseeds: 1\ntest: {test}\n")
-        study = Study(read_study(file), tmp_path / "out", Here(), Silent())
+        return read_study(file)
+
+    return build
+
+
+def test_lengths_that_are_added_without_test_are_those_of_validation(small_study, tmp_path):
+    """Earlier scores on test, which stay, have no such lengths, or others."""
+    for lengths, test in (([], "all"), ([2], "none"), ([2], "all"), ([2, 3], "none")):
+        study = Study(small_study(lengths, test), tmp_path / "out", Here(), Silent())
         study.run()
         result = report(study)
         if lengths:
@@ -84,19 +94,11 @@ def test_lengths_that_are_added_without_test_are_those_of_validation(tmp_path, m
             assert {int(row.split("|")[3]) for row in rows[2:]} == set(lengths)
 
 
-def test_lengths_that_are_added_later_are_measured_on_test_too(tmp_path, monkeypatch):
+def test_lengths_that_are_added_later_are_measured_on_test_too(small_study, tmp_path):
     """They were missing from the table, because the test scores of before were used."""
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
-    torch.set_default_dtype(torch.float32)
-    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 400)
-    (tmp_path / "out").mkdir()
     actions, scores = [], []
     for lengths in ([2], [2], [2, 3]):
-        file = tmp_path / "study.yaml"
-        base = f"base: {{data: {tmp_path / 'text.txt'}, model: lstm, width: 4, layers: 1, steps: 1, device: cpu}}\n"
-        file.write_text(f"{base}parameters: {{lr: {{values: [0.1]}}}}\nlengths: {lengths}\nseeds: 1\ntest: all\n")
-        study = Study(read_study(file), tmp_path / "out", engine := Here(), Silent())
+        study = Study(small_study(lengths, "all"), tmp_path / "out", engine := Here(), Silent())
         study.run()
         result = report(study)
         actions.append([action for action, _ in engine.jobs])

@@ -148,7 +148,7 @@ class Trainer:
         self.measure_time()
         groups = self._groups()
         if self._validation_is_missing():
-            self.batches_per_epoch = len(self.experiment.batches(self.progress.epoch))
+            self.batches_per_epoch = len(get_batches(self.experiment, self.progress.epoch))
             self._validate()
         while not self.is_over():
             start = time.perf_counter()
