@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_optimizer as register_optimizer
     from anaphor.registry import register_preset as register_preset
     from anaphor.registry import register_task as register_task
+    from anaphor.registry import register_verb as register_verb
     from anaphor.training.conversion import convert as convert
     from anaphor.training.conversion import export as export
     from anaphor.training.experiment import Experiment as Experiment
@@ -82,6 +83,7 @@ _PUBLIC = {
         "register_optimizer",
         "register_preset",
         "register_task",
+        "register_verb",
     ),
     "anaphor.studies": ("StudySpec", "read_study"),
     "anaphor.tasks.lm": ("LanguageRunSpec",),

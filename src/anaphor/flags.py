@@ -371,6 +371,19 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
     return None
 
 
+def values_of(flag: str, words: Sequence[str]) -> list[str]:
+    """The values of a flag that may be given several times."""
+    values = []
+    for place, word in enumerate(words):
+        if word == flag:
+            if place + 1 == len(words) or words[place + 1].startswith("--"):
+                raise ConfigError(f"{flag} needs a value")
+            values.append(words[place + 1])
+        elif word.startswith(f"{flag}="):
+            values.append(word.partition("=")[2])
+    return values
+
+
 def from_yaml(kind: type[Spec], path: Path, *, default: Spec | None = None) -> Spec:
     """Read a spec from a file. Unknown keys, wrong types and anything nested but the sections are refused."""
     words = [word for key, value in read_settings(kind, path).items() for word in _to_words(key, value, path)]

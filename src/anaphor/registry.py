@@ -1,8 +1,9 @@
-"""Named parts: mixers, tasks, data sets, presets and optimizers. `register_*` adds a user's own.
+"""Named parts: mixers, tasks, data sets, presets, optimizers and verbs. `register_*` adds a user's own.
 
-Built-in parts are written as "module:attribute" and imported on first use, so that listing names needs no torch. A
-user's parts come from a file (`import_file`, the flag `--import`), from an installed package (entry-point group
-`anaphor.plugins`), or from a call in a notebook.
+Built-in parts are written as "module:attribute" and imported on first use, so that listing names needs no torch.
+Shelves, the packages of `anaphor` that may be missing, register theirs as a user does. A user's parts come from a file
+(`import_file`, the flag `--import`), from an installed package (entry-point group `anaphor.plugins`), or from a call in
+a notebook.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -27,6 +28,8 @@ from anaphor.config import read_mapping, user_path
 from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exception
 
 PLUGINS = "anaphor.plugins"
+SHELVES = ("extras", "kernels", "interchange", "studies", "trace", "labs", "web")
+"""Packages of `anaphor` that may be deleted. The `__init__` of each imports no torch and has a function `register`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _TRACED = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
 _IN_BACKWARD = "in the backward pass of"
@@ -43,6 +46,7 @@ class ImportedFile:
 IMPORTED: dict[Path, ImportedFile] = {}
 """Files imported so far, by absolute path."""
 _importing: ContextVar[list[tuple[str, str]] | None] = ContextVar("importing", default=None)
+_loads_shelves: ContextVar[bool] = ContextVar("loads_shelves", default=False)
 
 
 class Registry(Mapping[str, Any]):
@@ -54,7 +58,7 @@ class Registry(Mapping[str, Any]):
         self.hint = "; your own: with --import FILE" if is_open else ""
         """What an error adds to the known names."""
         self._entries: dict[str, Any] = dict(builtin or {})
-        self._builtin = frozenset(self._entries)
+        self._builtin = set(self._entries)
         self._origin: dict[str, Path] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -82,7 +86,8 @@ class Registry(Mapping[str, Any]):
         return self._origin.get(name)
 
     def add(self, name: str, value: Any) -> None:
-        """Register a user's own part. A taken name is refused, unless the same file registers it again."""
+        """Register a part. A taken name is refused, unless the same file registers it again."""
+        load_shelves()  # first, because their names are taken
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(f"{self.kind} name {name!r}: use lower-case letters, digits, '-', '_' and '.'")
         record = _importing.get()
@@ -92,6 +97,8 @@ class Registry(Mapping[str, Any]):
         ):
             raise ConfigError(f"{self.kind} name {name!r} is already registered: choose another name")
         self._entries[name] = value
+        if _loads_shelves.get():
+            self._builtin.add(name)
         if origin is not None:
             self._origin[name] = origin
         if record is not None:
@@ -109,6 +116,42 @@ def resolve(reference: str | Callable[..., Any]) -> Any:
     return getattr(import_module(module), attribute)
 
 
+@dataclass(frozen=True)
+class Verb:
+    """A verb of the command."""
+
+    summary: str
+    """Its line in `anaphor --help`."""
+    function: str | Callable[[list[str]], int | None]
+    """What is called with the words behind the verb and returns the exit code."""
+
+    def run(self, words: list[str]) -> int:
+        return int(resolve(self.function)(words) or 0)
+
+
+VERBS = Registry(
+    "verb",
+    {
+        "train": Verb("train a model, keep the best checkpoint, evaluate it", "anaphor.cli.train:run"),
+        "runs": Verb("list runs and studies: status, values, speed, age, settings that differ", "anaphor.cli.runs:run"),
+        "evaluate": Verb("evaluate a run on validation or test, at other lengths too", "anaphor.cli.evaluate:run"),
+        "generate": Verb("generate text with a trained language model", "anaphor.cli.generate:run"),
+        "score": Verb("loss of sentences, token by token", "anaphor.cli.score:run"),
+        "translate": Verb("translate sentences with a trained model, with alignments", "anaphor.cli.translate:run"),
+        "predict": Verb("predict labels of new inputs, with the probability of each class", "anaphor.cli.predict:run"),
+        "bleu": Verb("score translations against references", "anaphor.cli.bleu:run"),
+        "look": Verb(
+            "look inside a run: attention, gates, losses and heat maps, as figures and one page", "anaphor.cli.look:run"
+        ),
+        "trace": Verb("computation graph of any function: value and gradient at every node", "anaphor.cli.trace:run"),
+        "check-mixer": Verb(
+            "check that a mixer keeps the five promises of the contract", "anaphor.cli.check_mixer:run"
+        ),
+        "data": Verb("list data sets, show their files, download them", "anaphor.cli.data:run"),
+        "models": Verb("list model presets, with their size and the size of their state", "anaphor.cli.models:run"),
+        "bench": Verb("measure speed against the corresponding modules of torch", "anaphor.cli.bench:run"),
+    },
+)
 MIXERS = Registry(
     "mixer",
     {
@@ -204,6 +247,20 @@ def register_preset(task: str, name: str, settings: Mapping[str, Any]) -> None:
 def register_optimizer(name: str, optimizer: Any) -> None:
     """Add an optimizer."""
     OPTIMIZERS.add(name, optimizer)
+
+
+def register_verb(name: str, summary: str, run: str | Callable[[list[str]], int | None]) -> None:
+    """Add a verb: `anaphor NAME …` calls `run` with the words behind it.
+
+    Args:
+        name: The verb.
+        summary: Its line in `anaphor --help`.
+        run: A function that takes a list of words and returns the exit code, or "module:function": imported when the
+            verb is used, so that `anaphor --help` need not wait for what it imports.
+    """
+    if not callable(run) and not (isinstance(run, str) and run.count(":") == 1):
+        raise ConfigError(f'verb {name!r}: run={run!r} must be a function or "module:function"')
+    VERBS.add(name, Verb(" ".join(summary.split()), run))
 
 
 def files_used_by(task: str, settings: Mapping[str, Any]) -> list[ImportedFile]:
@@ -328,15 +385,44 @@ def _recording(path: Path) -> Iterator[list[tuple[str, str]]]:
         _current_file.reset(file_token)
 
 
+def has_shelf(name: str) -> bool:
+    """Whether the package of this shelf is there. A deleted one may leave a folder of compiled files behind."""
+    return Path(__file__).with_name(name).joinpath("__init__.py").is_file()
+
+
+def load_shelves() -> None:
+    """Let the shelves that are there register their parts."""
+    if not _loads_shelves.get():
+        _register_shelves()
+
+
+@cache
+def _register_shelves() -> None:
+    """In a context of its own: what shelves register belongs to no file that is being imported."""
+
+    def register_all() -> None:
+        _loads_shelves.set(True)
+        for shelf in filter(has_shelf, SHELVES):
+            import_module(f"anaphor.{shelf}").register()
+
+    Context().run(register_all)
+
+
 @cache
 def load_plugins() -> dict[str, str]:
-    """Import the installed packages that add parts. Gives the errors of those that failed, by name."""
-    from importlib.metadata import entry_points  # takes 20 ms, which `--help` need not spend
+    """Import the shelves and the installed packages that add parts.
+
+    Returns:
+        The errors of installed packages that failed, by name.
+    """
+    from importlib.metadata import entry_points  # takes 20 ms, which a verb of ours need not spend
+
+    load_shelves()
 
     failures: dict[str, str] = {}
     for entry in entry_points(group=PLUGINS):
         try:
-            entry.load()
+            Context().run(entry.load)  # what it registers belongs to no file that is being imported
         except Exception as error:  # noqa: BLE001 (one broken package must not take the others along)
             failures[entry.name] = f"{type(error).__name__}: {error}"
     return failures

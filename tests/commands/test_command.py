@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from anaphor import config
-from anaphor.cli.main import VERBS, main
+from anaphor.cli.main import main
 from anaphor.cli.train import options_of
-from anaphor.registry import TASKS
+from anaphor.registry import TASKS, VERBS
 
 PEER = "import argparse, ast, inspect\nsource = inspect.getsource(argparse)\nfor _ in range(4): ast.parse(source)"
 PEER_SECONDS = 0.1

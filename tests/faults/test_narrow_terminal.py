@@ -2,7 +2,8 @@
 
 import pytest
 
-from anaphor.cli.main import VERBS, main
+from anaphor.cli.main import main
+from anaphor.registry import VERBS
 
 
 @pytest.mark.parametrize("columns", ["1", "5", "8"])

@@ -1,7 +1,6 @@
-"""Rules of the house: only tasks know tasks, the way through the code is short, the words are those of the field."""
+"""Rules of the house: only tasks know tasks, the words are those of the field."""
 
 import ast
-import json
 import re
 import subprocess
 import sys
@@ -24,7 +23,6 @@ MAY_NAME_TASKS = {
 }
 TASK_NAMES = {"lm", "translate"}
 TASK_WORDS = re.compile(r"LanguageRunSpec|TranslationRunSpec|perplexity|bleu|chrf|bits_per_byte|bits per byte", re.I)
-VERBS = {"translate", "bleu"}  # names of verbs, which cli/main.py lists
 
 
 def relative(path):
@@ -42,8 +40,7 @@ def names_of_tasks(path):
     prose = docstrings(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-            is_verb = relative(path) == "cli/main.py" and node.value in VERBS
-            if not is_verb and (node.value in TASK_NAMES or TASK_WORDS.search(node.value)):
+            if node.value in TASK_NAMES or TASK_WORDS.search(node.value):
                 yield f"line {node.lineno}: {node.value!r}"
         elif isinstance(node, ast.Name) and TASK_WORDS.search(node.id):
             yield f"line {node.lineno}: {node.id}"
@@ -66,47 +63,18 @@ def test_only_tasks_name_tasks_specs_and_metrics(path):
     assert not list(names_of_tasks(path))
 
 
-WAY = """
-import json, sys, threading
-from pathlib import Path
-source = sys.argv[1]
-ran = set()
-def trace(frame, event, argument):  # of calls only, for it returns nothing that would trace lines
-    code = frame.f_code
-    is_function = code.co_flags & 1 and not code.co_name.startswith("<")  # not the body of a class or a module
-    if is_function and code.co_filename.startswith(source):
-        ran.add(code.co_filename)
-from anaphor.data.grammar import GrammarDataset
-for split in ("train", "valid", "test"):
-    GrammarDataset().read(split)  # drawn once for the whole process, and tedious to watch
-sys.settrace(trace)
-threading.settrace(trace)
+COMPILER = """
+import sys
 from anaphor.cli.main import main
-code = main(["train", "lm", "--data", "grammar", "--width", "16", "--steps", "2", "--out", sys.argv[2], "--json"])
-sys.settrace(None)
-imported = [name for name in sys.modules if name.split(".")[0] == "anaphor"]
-compiler = "torch._dynamo" in sys.modules
-print(json.dumps({"code": code, "ran": sorted(ran), "imported": sorted(imported), "compiler": compiler}))
+code = main(["train", "lm", "--data", "grammar", "--width", "16", "--steps", "2", "--out", sys.argv[1], "--json"])
+sys.exit(code or "torch._dynamo" in sys.modules)
 """
 
 
-def test_the_way_through_the_code_is_short(tmp_path):
-    """Modules whose functions run in a small training, classes aside, and modules that it imports."""
-    script = tmp_path / "way.py"
-    script.write_text(WAY)
-    done = subprocess.run(
-        [sys.executable, str(script), str(SOURCE), str(tmp_path / "run")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["code"] == 0
-    assert len(found["ran"]) <= 45, found["ran"]
-    assert len(found["imported"]) <= 80, found["imported"]
-    assert not found["compiler"], "to import torch's compiler takes as long as to import torch"
-
-
-def test_the_package_has_few_modules():
-    assert len(MODULES) <= 252
+def test_training_does_not_import_the_compiler_of_torch(tmp_path):
+    """It takes as long as to import torch."""
+    words = [sys.executable, "-c", COMPILER, str(tmp_path / "run")]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 FLAGS = [

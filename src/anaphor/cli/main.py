@@ -11,39 +11,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from types import FrameType
 from typing import Any, TextIO, TypeVar
 
 from anaphor import __version__
+from anaphor.cli.imports import import_given, split_leading_imports, without_imports
 from anaphor.cli.table import for_terminal
 from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.flags import value_of
-from anaphor.registry import describe_own_error
-
-VERBS = {
-    "train": "train a model, keep the best checkpoint, evaluate it",
-    "runs": "list runs and studies: status, values, speed, age, settings that differ",
-    "evaluate": "evaluate a run on validation or test, at other lengths too",
-    "generate": "generate text with a trained language model",
-    "score": "loss of sentences, token by token",
-    "translate": "translate sentences with a trained model, with alignments",
-    "predict": "predict labels of new inputs, with the probability of each class",
-    "bleu": "score translations against references",
-    "look": "look inside a run: attention, gates, losses and heat maps, as figures and one page",
-    "trace": "computation graph of any function: value and gradient at every node",
-    "study": "train many runs, compare them with statistics, draw a table and a figure",
-    "serve": "show runs and studies in the browser, live",
-    "report": "one page of one or several runs that needs no network",
-    "lab": "claims about attention and recurrence as programs with checks",
-    "check-mixer": "check that a mixer keeps the five promises of the contract",
-    "convert": "read weights of transformers into a run",
-    "export": "write a run as a folder of transformers",
-    "data": "list data sets, show their files, download them",
-    "models": "list model presets, with their size and the size of their state",
-    "bench": "measure speed against the corresponding modules of torch",
-}
+from anaphor.registry import VERBS, Verb, describe_own_error
 
 Value = TypeVar("Value")
 SIZE_FLAG, SIZE_VARIABLE = "--max-file-bytes", "ANAPHOR_MAX_FILE_BYTES"
@@ -214,20 +191,26 @@ def refuse_broken(words: Sequence[str]) -> None:
 
 
 def dispatch(words: list[str]) -> int:
+    """Call the function of a verb. `--import FILE` may stand before the verb, too, for the verb may be the user's."""
+    words, imports = split_leading_imports(words)
+    import_given(imports)
     if not words or words[0] in ("-h", "--help"):
         print(overview())
         return 0
     if words[0] == "--version":
         print(f"anaphor {__version__}")
         return 0
-    verb, *rest = words
-    if verb.startswith("-"):
+    name, *rest = [*words, *imports]
+    if name.startswith("-"):
         raise ConfigError(f"the verb is missing: it stands before all options (known: {', '.join(sorted(VERBS))})")
-    look_up(VERBS, verb, "verb")
-    module = import_module(f"anaphor.cli.{verb.replace('-', '_')}")
+    if name not in VERBS:
+        import_given(rest)
+    verb: Verb = look_up(VERBS, name, "verb")
+    if VERBS.origin(name) is not None:  # its function need not know the flag
+        rest = without_imports(rest)
     try:
         with file_size_limit(rest) as rest:
-            return int(module.run(rest))
+            return verb.run(rest)
     except SystemExit as done:  # --help has been printed
         if isinstance(done.__context__, BrokenPipeError):  # which rich makes an exit code of its own
             raise done.__context__ from None
@@ -259,7 +242,7 @@ def file_size_limit(words: list[str]) -> Iterator[list[str]]:
 
 def overview() -> str:
     width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {name:<{width}}  {does}" for name, does in VERBS.items())
+    verbs = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
     return (
         "usage: anaphor VERB [OPTIONS]\n\n"
         "Train, compare and look inside recurrent, attention and hybrid sequence models.\n\n"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from anaphor.cli.imports import import_given
 from anaphor.cli.table import print_table
-from anaphor.cli.train import import_given
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import parse

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
-from anaphor.cli.train import import_given
 from anaphor.config import user_path, writing_to
 from anaphor.errors import ConfigError
 from anaphor.flags import parse

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 
-from anaphor.cli.train import import_given, import_torch, warn
+from anaphor.cli.imports import import_given
+from anaphor.cli.train import import_torch, warn
 from anaphor.errors import ConfigError
 from anaphor.flags import flags_of, parse, read_words
 from anaphor.registry import TASKS, resolve

@@ -15,11 +15,12 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
 from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import flags_of, parse, value_of
-from anaphor.registry import TASKS, ImportedFile, import_file, suggest_imports
+from anaphor.registry import TASKS, ImportedFile, suggest_imports
 from anaphor.training.run_folder import RunFolder, locate_paths
 from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 
@@ -174,24 +175,6 @@ def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str
 def given_flags(words: Sequence[str]) -> set[str]:
     """The fields whose flags were typed."""
     return {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
-
-
-def values_of(flag: str, words: Sequence[str]) -> list[str]:
-    """The values of a flag that may be given several times."""
-    values = []
-    for place, word in enumerate(words):
-        if word == flag:
-            if place + 1 == len(words) or words[place + 1].startswith("--"):
-                raise ConfigError(f"{flag} needs a value")
-            values.append(words[place + 1])
-        elif word.startswith(f"{flag}="):
-            values.append(word.partition("=")[2])
-    return values
-
-
-def import_given(words: Sequence[str]) -> list[ImportedFile]:
-    """Import the files that --import names, before anything else is read: they may add what it names."""
-    return [import_file(path) for path in values_of("--import", words)]
 
 
 def import_torch() -> None:

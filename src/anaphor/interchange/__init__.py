@@ -4,6 +4,27 @@
 configuration becomes a spec of ours, and which of its tensors are which of our parameters.
 """
 
-from anaphor.interchange.pretrained import Pretrained, read_pretrained, write_pretrained
+from typing import TYPE_CHECKING, Any
+
+from anaphor.registry import register_verb
+
+if TYPE_CHECKING:
+    from anaphor.interchange.pretrained import Pretrained, read_pretrained, write_pretrained
 
 __all__ = ["Pretrained", "read_pretrained", "write_pretrained"]
+
+
+def register() -> None:
+    """Add the verbs of this shelf: the registry calls it when names are first needed."""
+    register_verb("convert", "read weights of transformers into a run", "anaphor.cli.convert:run")
+    register_verb("export", "write a run as a folder of transformers", "anaphor.cli.export:run")
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported on first use, so that `anaphor --help` does not wait for torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    from anaphor.interchange import pretrained
+
+    return getattr(pretrained, name)

@@ -1,5 +1,27 @@
 """Many runs, one answer: a study names axes, seeds and what to choose by."""
 
-from anaphor.studies.spec import StudySpec, read_study
+from typing import TYPE_CHECKING, Any
+
+from anaphor.registry import register_verb
+
+if TYPE_CHECKING:
+    from anaphor.studies.spec import StudySpec, read_study
 
 __all__ = ["StudySpec", "read_study"]
+
+
+def register() -> None:
+    """Add the verbs of this shelf: the registry calls it when names are first needed."""
+    register_verb(
+        "study", "train many runs, compare them with statistics, draw a table and a figure", "anaphor.cli.study:run"
+    )
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported on first use, so that `anaphor --help` does not wait for them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    from anaphor.studies import spec
+
+    return getattr(spec, name)
