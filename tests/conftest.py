@@ -61,8 +61,8 @@ def _known_start():
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch):
     """What a test registers is gone after it."""
-    parts = (registry.MIXERS, registry.TASKS, registry.DATASETS, registry.OPTIMIZERS, *registry.PRESETS.values())
-    for part in parts:
+    tables = [part for part in vars(registry).values() if isinstance(part, registry.Registry)]
+    for part in (*tables, *registry.PRESETS.values()):
         monkeypatch.setattr(part, "_entries", dict(part._entries))
     imported = dict(registry.IMPORTED)
     yield

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_optimizer as register_optimizer
     from anaphor.registry import register_preset as register_preset
     from anaphor.registry import register_task as register_task
+    from anaphor.registry import register_tokenizer as register_tokenizer
     from anaphor.registry import register_verb as register_verb
     from anaphor.training.conversion import convert as convert
     from anaphor.training.conversion import export as export
@@ -83,6 +84,7 @@ _PUBLIC = {
         "register_optimizer",
         "register_preset",
         "register_task",
+        "register_tokenizer",
         "register_verb",
     ),
     "anaphor.studies": ("StudySpec", "read_study"),

@@ -1,4 +1,4 @@
-"""Named parts: mixers, tasks, data sets, presets, optimizers and verbs. `register_*` adds a user's own.
+"""Named parts: mixers, tasks, data sets, tokenizers, presets, optimizers and verbs. `register_*` adds a user's own.
 
 Built-in parts are written as "module:attribute" and imported on first use, so that listing names needs no torch.
 Shelves, the packages of `anaphor` that may be missing, register theirs as a user does. A user's parts come from a file
@@ -52,11 +52,11 @@ _loads_shelves: ContextVar[bool] = ContextVar("loads_shelves", default=False)
 class Registry(Mapping[str, Any]):
     """Parts of one kind by name. Iterating gives the names; a value is imported when it is first looked up."""
 
-    def __init__(self, kind: str, builtin: Mapping[str, Any] | None = None, *, is_open: bool = True) -> None:
-        """`is_open`: whether users can register parts of their own."""
+    hint = "; your own: with --import FILE"
+    """What an error adds to the known names."""
+
+    def __init__(self, kind: str, builtin: Mapping[str, Any] | None = None) -> None:
         self.kind = kind
-        self.hint = "; your own: with --import FILE" if is_open else ""
-        """What an error adds to the known names."""
         self._entries: dict[str, Any] = dict(builtin or {})
         self._builtin = set(self._entries)
         self._origin: dict[str, Path] = {}
@@ -80,6 +80,10 @@ class Registry(Mapping[str, Any]):
         if name not in self._entries:
             load_plugins()
         return name in self._entries
+
+    def is_registered(self, name: str) -> bool:
+        """Whether a part was added by `add`, and so may be a user's own: its code may change."""
+        return name in self._entries and name not in self._builtin
 
     def origin(self, name: str) -> Path | None:
         """The file that registered a part; None for the others."""
@@ -198,6 +202,17 @@ DATASETS = Registry(
         "sst2": "anaphor.data.datasets:SST2",
     },
 )
+TOKENIZERS = Registry(
+    "tokenizer",
+    {
+        "word": "anaphor.data.tokenizer:Word",
+        "treebank": "anaphor.data.treebank:Treebank",
+        "character": "anaphor.data.tokenizer:Character",
+        "byte": "anaphor.data.tokenizer:Byte",
+        "bpe": "anaphor.data.bpe:BPE",
+    },
+)
+"""Those that are trained on a text; `PretrainedTokenizer` comes with weights."""
 OPTIMIZERS = Registry(
     "optimizer",
     {name: f"anaphor.training.optimizers:{name.upper()}" for name in ("sgd", "adamw", "adagrad", "muon")},
@@ -237,6 +252,15 @@ def register_dataset(name: str, dataset: Any) -> None:
     DATASETS.add(name, dataset)
 
 
+def register_tokenizer(name: str, tokenizer: Any) -> None:
+    """Add a tokenizer: a subclass of `anaphor.data.Tokenizer` under a name for `--tokenizer`.
+
+    The class gets the name as its `kind`, by which a checkpoint that holds its description names it.
+    """
+    TOKENIZERS.add(name, tokenizer)
+    tokenizer.kind = name
+
+
 def register_preset(task: str, name: str, settings: Mapping[str, Any]) -> None:
     """Add a model preset of a task: settings of its model spec under a name for `--model`."""
     if task not in PRESETS:
@@ -266,7 +290,7 @@ def register_verb(name: str, summary: str, run: str | Callable[[list[str]], int 
 def files_used_by(task: str, settings: Mapping[str, Any]) -> list[ImportedFile]:
     """The imported files whose parts a run uses: its task, or names among the values of its settings."""
     names = {task, *_names(settings)}
-    tables = (MIXERS, TASKS, DATASETS, OPTIMIZERS, *PRESETS.values())
+    tables = (MIXERS, TASKS, DATASETS, TOKENIZERS, OPTIMIZERS, *PRESETS.values())
     paths = {table.origin(name) for table in tables for name in names}
     return [IMPORTED[path] for path in IMPORTED if path in paths]
 

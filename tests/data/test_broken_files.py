@@ -9,8 +9,8 @@ import pytest
 from anaphor.data.batches import Stream
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.datasets import open_dataset
-from anaphor.data.tokenizer import TOKENIZERS
 from anaphor.errors import DataError
+from anaphor.registry import TOKENIZERS
 
 TEXT_KINDS = [kind for kind in TOKENIZERS if kind != "byte"]
 GOOD = b"a fine line of text .\n" * 20

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.tokenizer import TOKENIZERS
+from anaphor.registry import TOKENIZERS
 from anaphor.training import run
 
 SETTINGS = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "4", "--steps", "2", "--device", "cpu"]

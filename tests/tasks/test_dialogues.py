@@ -12,10 +12,10 @@ import torch
 from anaphor.cli.main import main
 from anaphor.data.batches import IGNORE_INDEX, batch_examples
 from anaphor.data.files import split_examples
-from anaphor.data.tokenizer import TOKENIZERS
 from anaphor.data.treebank import Treebank
 from anaphor.errors import DataError
 from anaphor.models import build
+from anaphor.registry import TOKENIZERS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import PaddedExperiment
 from anaphor.training.build import build_experiment

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import anaphor
-from anaphor.data.tokenizer import TOKENIZERS
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import progress_listener
 from anaphor.inspect.split_losses import Groups
+from anaphor.registry import TOKENIZERS
 from anaphor.web.inference import Cache, answer
 from anaphor.web.passages import rank_windows
 from web.planted import LINE, PLANTED, train_planted, write_text

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from anaphor.data.dataset import Dataset, Generated, InMemory
     from anaphor.data.datasets import NamedDataset, find_dataset, load_images, open_dataset
     from anaphor.data.images import ImageDataset, InMemoryImages
-    from anaphor.data.tokenizer import TOKENIZERS, Tokenizer, tokenizer_from_plain
-    from anaphor.registry import DATASETS
+    from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
+    from anaphor.registry import DATASETS, TOKENIZERS
 
 __all__ = [
     "DATASETS",
@@ -30,8 +30,8 @@ _HOME = {
     **dict.fromkeys(("Dataset", "Generated", "InMemory"), "data.dataset"),
     **dict.fromkeys(("NamedDataset", "find_dataset", "load_images", "open_dataset"), "data.datasets"),
     **dict.fromkeys(("ImageDataset", "InMemoryImages"), "data.images"),
-    **dict.fromkeys(("TOKENIZERS", "Tokenizer", "tokenizer_from_plain"), "data.tokenizer"),
-    "DATASETS": "registry",
+    **dict.fromkeys(("Tokenizer", "tokenizer_from_plain"), "data.tokenizer"),
+    **dict.fromkeys(("DATASETS", "TOKENIZERS"), "registry"),
 }
 
 

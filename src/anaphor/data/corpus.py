@@ -19,8 +19,9 @@ from anaphor.data.bpe import BPE, SubwordSampler
 from anaphor.data.buckets import Indices
 from anaphor.data.dataset import TRAIN, Dataset
 from anaphor.data.files import cache_folder, write_cache
-from anaphor.data.tokenizer import TOKENIZERS, Ids, Tokenizer, tokenizer_from_plain
+from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.registry import TOKENIZERS
 
 if TYPE_CHECKING:
     import torch
@@ -51,15 +52,21 @@ class Corpus:
 
 
 def build_tokenizer(dataset: Dataset, kind: str, size: int | None = None) -> Tokenizer:
-    """Train a tokenizer on the train split of a text, and on nothing else."""
+    """Train a tokenizer on the train split of a text, and on nothing else.
+
+    Nothing of a user's own tokenizer is cached, because its code may change.
+    """
     tokenizer_class = look_up(TOKENIZERS, kind, "tokenizer")
-    cached = _load_tokenizer(_entry("tokenizers", dataset.digest(TRAIN), kind, size))
+    is_own = TOKENIZERS.is_registered(kind)
+    cached = None if is_own else _load_tokenizer(_entry("tokenizers", dataset.digest(TRAIN), kind, size))
     if cached is not None:
         return cached
     raw = _read(dataset, TRAIN)
     tokenizer: Tokenizer = tokenizer_class.train_bytes(
         raw, size, where=dataset.where(TRAIN), offset=dataset.byte_offset(TRAIN)
     )
+    if is_own:
+        return tokenizer
     entry = _entry("tokenizers", hashlib.sha256(raw).hexdigest(), kind, size)
     facts = {"digest": tokenizer.digest(), "tokenizer": tokenizer.to_plain()}
     write_cache(entry.with_suffix(".json"), json.dumps(facts).encode())
@@ -68,8 +75,8 @@ def build_tokenizer(dataset: Dataset, kind: str, size: int | None = None) -> Tok
 
 def encode_split(dataset: Dataset, split: str, tokenizer: Tokenizer) -> Corpus:
     """One split of a text as token ids. The second call for the same text and tokenizer reads the cache."""
-    digest = dataset.digest(split)
-    cached = _load_corpus(_entry("corpora", digest, tokenizer.digest()), digest)
+    digest, is_own = dataset.digest(split), TOKENIZERS.is_registered(tokenizer.kind)
+    cached = None if is_own else _load_corpus(_entry("corpora", digest, tokenizer.digest()), digest)
     if cached is not None:
         return cached
     raw = _read(dataset, split)
@@ -80,6 +87,8 @@ def encode_split(dataset: Dataset, split: str, tokenizer: Tokenizer) -> Corpus:
         raise DataError(f"{dataset.where(split)} holds no {tokenizer.kind} tokens")
     unknowns = 0 if tokenizer.unknown is None else int(np.count_nonzero(tokens == tokenizer.unknown))
     corpus = Corpus(tokens, len(raw), digest, unknowns)
+    if is_own:
+        return corpus
     entry = _entry("corpora", digest, tokenizer.digest())
     _store_corpus(entry, corpus)
     return _load_corpus(entry, digest) or corpus

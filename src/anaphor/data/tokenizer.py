@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from anaphor.config import look_up
 from anaphor.data.files import CHUNK, decode_text, split_chunks
 from anaphor.errors import ConfigError, DataError
-from anaphor.registry import Registry
+from anaphor.registry import TOKENIZERS
 
 Ids = NDArray[np.int32]
 UNKNOWN = "<unk>"
@@ -347,20 +347,6 @@ class Byte(Tokenizer):
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         return cls()
-
-
-TOKENIZERS = Registry(
-    "tokenizer",
-    {
-        "word": Word,
-        "treebank": "anaphor.data.treebank:Treebank",
-        "character": Character,
-        "byte": Byte,
-        "bpe": "anaphor.data.bpe:BPE",
-    },
-    is_open=False,
-)
-"""Those that are trained on a text; `PretrainedTokenizer` comes with weights."""
 
 
 def tokenizer_from_plain(plain: Mapping[str, Any]) -> Tokenizer:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
+from anaphor.registry import TOKENIZERS
 from anaphor.tasks import BITS_PER_BYTE, LOSS, PERPLEXITY
 from anaphor.training.spec import StudySupport
 
@@ -35,8 +36,6 @@ class TextStudy(StudySupport):
         return tuple(getattr(spec, name) for name in self.text_settings)
 
     def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
-        from anaphor.data.tokenizer import TOKENIZERS
-
         look_up(TOKENIZERS, spec.tokenizer, "tokenizer")
         look_up(self.model_presets(), spec.model, "model")
         if not names_only:
