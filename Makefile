@@ -19,6 +19,7 @@ test-slow: .venv/.test .venv/.ray
 lint: .venv/.lint
 	$(BIN)/ruff check examples src tests
 	$(BIN)/ruff format --check examples src tests
+	$(BIN)/codespell README.md CHANGELOG.md docs examples src
 	$(BIN)/mypy
 
 # The peer of decoding is a package of the tests.

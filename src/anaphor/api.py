@@ -22,7 +22,7 @@ from anaphor.training.trainer import Callback, NullCallback
 
 
 @checks_arguments
-def train(
+def train(  # noqa: PLR0913 (a keyword for each flag of the command)
     task: str,
     *,
     out: Path | str | None = None,

@@ -75,12 +75,10 @@ def test_every_module_imports_alone():
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_nothing_unsafe_and_nothing_unfinished(path):
+    """What ruff has no rule for; it refuses `pickle`, `eval`, `exec` and bare `except`."""
     text = path.read_text(encoding="utf-8")
-    banned = (
-        r"(?<!allow_)pickle|allow_pickle(?! *= *False)|torch\.load\(|weights_only *= *False|(?<!\.)\beval\(|\bexec\("
-        r"|\b(TODO|FIXME|XXX)\b|^\s*except:"
-    )
-    assert not re.findall(banned, text, flags=re.MULTILINE)
+    banned = r"allow_pickle(?! *= *False)|torch\.load\(|weights_only *= *False|\b(TODO|FIXME|XXX)\b"
+    assert not re.findall(banned, text)
 
 
 def test_the_version_is_told_once():

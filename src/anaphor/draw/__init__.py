@@ -7,9 +7,9 @@ import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,6 +104,8 @@ class Panel:
     values: NDArray[Any]
     low: float
     high: float
+    scale: Literal["linear", "sqrt"] = field(default="linear", kw_only=True)
+    """How values become colors; by their square root small ones are visible."""
 
 
 def heat_maps(
@@ -116,13 +118,10 @@ def heat_maps(
     x_label: str = "",
     y_label: str = "",
     label: str = "",
-    sqrt_scale: bool = False,
 ) -> None:
     """Heat maps side by side, `across` per row; tick labels, if given, at the outer panels only. None leaves a gap.
 
-    Panels with equal limits share one color bar; signed ones have a diverging color map. NaN cells are gray.
-    `sqrt_scale` maps values to colors by their square root, so that small values are visible.
-    """
+    Panels with equal limits share one color bar; signed ones have a diverging color map. NaN cells are gray."""
     lines = -(-len(panels) // across)
     drawn = [panel for panel in panels if panel is not None]
     wide = _inches(max(panel.values.shape[1] for panel in drawn), across)
@@ -137,7 +136,7 @@ def heat_maps(
         if panel is None:
             one.set_axis_off()
             continue
-        image = _fill(one, panel, sqrt_scale, int(dpi * wide), int(dpi * high))
+        image = _fill(one, panel, int(dpi * wide), int(dpi * high))
         below = panels[place + across] if place + across < len(panels) else None
         _label_axis(one.yaxis, rows if place % across == 0 else (), high)
         _label_axis(one.xaxis, columns if below is None else (), wide)
@@ -152,11 +151,11 @@ def heat_maps(
         figure.set_layout_engine("none")  # keep the layout of the first file
 
 
-def _fill(axes: Any, panel: Panel, sqrt_scale: bool, columns_max: int, rows_max: int) -> Any:
+def _fill(axes: Any, panel: Panel, columns_max: int, rows_max: int) -> Any:
     from matplotlib.colors import Normalize, PowerNorm
 
     rows, columns = panel.values.shape
-    norm = PowerNorm(0.5, panel.low, panel.high) if sqrt_scale else Normalize(panel.low, panel.high)
+    norm = PowerNorm(0.5, panel.low, panel.high) if panel.scale == "sqrt" else Normalize(panel.low, panel.high)
     values, colormap = panel.values, "RdBu_r"
     if panel.low >= 0:
         values, colormap = _downsample(values, columns_max, rows_max), "Blues"

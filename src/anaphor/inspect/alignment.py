@@ -129,10 +129,10 @@ def alignment_page(found: Alignment) -> str:
 def draw_alignment(found: Alignment, stem: Path) -> list[Path]:
     """`stem`.png and `stem`.svg: source tokens as columns, target tokens as rows."""
     paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in SUFFIXES]
-    panel = Panel("", found.weights.numpy(), 0.0, 1.0)
+    panel = Panel("", found.weights.numpy(), 0.0, 1.0, scale="sqrt")
     labels = {"x_label": "source token", "y_label": "predicted token", "label": "attention weight"}
     rows, columns = token_labels(found.target), token_labels(found.source)
-    heat_maps([panel], paths, across=1, rows=rows, columns=columns, sqrt_scale=True, **labels)
+    heat_maps([panel], paths, across=1, rows=rows, columns=columns, **labels)
     return paths
 
 

@@ -57,10 +57,11 @@ def draw_attention(
         across = min(len(panels), 4)
     paths = [folder / f"{stem}.{suffix}" for suffix in SUFFIXES]
     names = token_labels(look.tokens)
-    sqrt_scale = all(panel is None or panel.low >= 0 for panel in panels)
+    if all(panel is None or panel.low >= 0 for panel in panels):
+        panels = [panel if panel is None else replace(panel, scale="sqrt") for panel in panels]
     labels = {"x_label": "key", "y_label": "query", "label": "attention weight"}
     panels = _add_title(run, panels, across)
-    heat_maps(panels, paths, across=across, rows=names, columns=names, sqrt_scale=sqrt_scale, **labels)
+    heat_maps(panels, paths, across=across, rows=names, columns=names, **labels)
     return paths
 
 
@@ -79,7 +80,7 @@ def draw_units(look: Look, folder: Path, *, stem: str = "states", run: str = "")
     paths = [folder / f"{stem}.{suffix}" for suffix in SUFFIXES]
     labels = {"x_label": "token", "y_label": f"units ({', '.join(sorted(counts))})"}
     panels, columns = _add_title(run, panels, across), token_labels(look.tokens)
-    heat_maps(panels, paths, across=across, rows=(), columns=columns, sqrt_scale=False, **labels)
+    heat_maps(panels, paths, across=across, rows=(), columns=columns, **labels)
     return paths
 
 

@@ -90,7 +90,7 @@ def grad_matrix(activations: Activations, g_h: dict[int, Tensor]) -> Tensor:
     return torch.stack([torch.outer(gradient, activations.h[i - 1]) for i, gradient in g_h.items()]).sum(0)
 
 
-def three_steps(
+def three_steps(  # noqa: PLR0913 (each is a node of the graph)
     W_hx: Tensor, W_hh: Tensor, W_yh: Tensor, h_0: Tensor,
     x_1: Tensor, x_2: Tensor, x_3: Tensor, y_1: Tensor, y_2: Tensor, y_3: Tensor,
 ) -> Tensor:  # fmt: skip

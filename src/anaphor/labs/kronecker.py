@@ -140,5 +140,5 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     rows, columns = ([f"{name}{token}" for token in tokens] * features for name in "yx")
     labels = {"x_label": "entry of vec(X), feature by feature", "y_label": "entry of vec(Y)", "label": "weight"}
     path = folder / "kronecker.png"
-    heat_maps(panels, [path], across=3, rows=rows, columns=columns, sqrt_scale=False, **labels)
+    heat_maps(panels, [path], across=3, rows=rows, columns=columns, **labels)
     return [path]

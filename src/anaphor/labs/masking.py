@@ -177,7 +177,9 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     high = max(float(values.max()) for values in maps.values())
     tokens = [str(position) for position in range(len(next(iter(maps.values()))))]
     path = folder / "masking.png"
-    panels = [Panel(name, np.where(values == 0, np.nan, values), 0.0, high) for name, values in maps.items()]
+    panels = [
+        Panel(name, np.where(values == 0, np.nan, values), 0.0, high, scale="sqrt") for name, values in maps.items()
+    ]
     labels = {"x_label": "token x_u (gray: exactly zero)", "y_label": "output y_t", "label": "‖∂y_t/∂x_u‖"}
-    heat_maps(panels, [path], across=len(maps), rows=tokens, columns=tokens, sqrt_scale=True, **labels)
+    heat_maps(panels, [path], across=len(maps), rows=tokens, columns=tokens, **labels)
     return [path]
