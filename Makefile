@@ -17,14 +17,14 @@ test-slow: .venv/.test .venv/.ray
 	$(BIN)/pytest -m slow
 
 lint: .venv/.lint
-	$(BIN)/ruff check examples src tests
-	$(BIN)/ruff format --check examples src tests
-	$(BIN)/codespell README.md CHANGELOG.md docs examples src
+	$(BIN)/ruff check benchmarks examples src tests
+	$(BIN)/ruff format --check benchmarks examples src tests
+	$(BIN)/codespell README.md CHANGELOG.md docs benchmarks examples src
 	$(BIN)/mypy
 
 # The peer of decoding is a package of the tests.
 bench: .venv/.test
-	$(BIN)/anaphor bench; status=$$?; $(BIN)/anaphor bench --parts decoding --pairs 6 && exit $$status
+	$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks --parts decoding --pairs 6 && exit $$status
 
 demo: .venv/.anaphor
 	$(BIN)/python examples/demo.py

@@ -10,15 +10,18 @@ import torch
 from hypothesis import settings
 
 from anaphor import registry
-from anaphor.bench.images import declare_operators
 from anaphor.training.run_folder import draw_curves
 
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# Before any test imports transformers, which imports torchvision where it is installed.
-declare_operators()
+# Tests import torchvision by way of transformers and timm. PyPI has it built for CUDA; beside a torch for CPUs it lacks
+# two operators, which are never called.
+if torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):
+    torchvision_operators = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        torchvision_operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 # The tests may run where a lost connection is ignored (`nohup`), or Ctrl-C (a job in the background of a script); those
 # of these signals need their defaults.

@@ -153,7 +153,6 @@ VERBS = Registry(
         ),
         "data": Verb("list data sets, show their files, download them", "anaphor.cli.data:run"),
         "models": Verb("list model presets, with their size and the size of their state", "anaphor.cli.models:run"),
-        "bench": Verb("measure speed against the corresponding modules of torch", "anaphor.cli.bench:run"),
     },
 )
 MIXERS = Registry(

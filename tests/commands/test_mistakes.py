@@ -94,7 +94,7 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, capsys, text,
         (["generate", "run", "--temprature=0"], "unknown option --temprature; did you mean '--temperature'?"),
         (["generate", "run", "--greedy"], "there is no --greedy: use --temperature 0"),
         (["train", "--json"], "the task is missing: `anaphor train lm --json` or `anaphor train translate --json`"),
-        (["--json", "models"], "the verb is missing: it stands before all options (known: bench, "),
+        (["--json", "models"], "the verb is missing: it stands before all options (known: bleu, "),
     ],
 )
 def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
@@ -106,7 +106,6 @@ def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
     [
         (["train", "lm", "--verbose"], "--verbose; `anaphor train lm --help` lists the options"),
         (["generate", "run", "--n", "3"], "--n; `anaphor generate --help` lists the options"),
-        (["bench", "--list"], "--list; `anaphor bench --help` lists the options"),
     ],
 )
 def test_an_unknown_flag_that_is_near_to_none_gets_no_guess(capsys, words, message):

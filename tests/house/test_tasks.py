@@ -55,7 +55,7 @@ def names_of_tasks(path):
     [
         path
         for path in MODULES
-        if relative(path) not in MAY_NAME_TASKS and relative(path).split("/")[0] not in ("tasks", "metrics", "bench")
+        if relative(path) not in MAY_NAME_TASKS and relative(path).split("/")[0] not in ("tasks", "metrics")
     ],
     ids=relative,
 )

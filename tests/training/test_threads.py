@@ -85,7 +85,7 @@ def test_training_from_python_takes_threads(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "verb", ["evaluate", "generate", "score", "translate", "look", "trace", "study", "check-mixer", "bench"]
+    "verb", ["evaluate", "generate", "score", "translate", "look", "trace", "study", "check-mixer"]
 )
 def test_every_verb_that_computes_takes_threads(verb, capsys):
     assert main([verb, "--help"]) == 0
@@ -105,7 +105,6 @@ def test_a_number_of_threads_that_torch_cannot_have_is_refused(trained, text, ca
     for words in (
         ["score", str(trained), "a b"],
         ["train", "lm", *TINY, "--data", text, "--out", "elsewhere"],
-        ["bench"],
     ):
         assert main([*words, "--threads", threads]) == 2
         assert capsys.readouterr().err.splitlines()[-1] == f"anaphor: threads={threads}: it must be from 1 to 1024"

@@ -1,7 +1,7 @@
 """BLEU: by its definition, to read and to check; and of a corpus of lines, fast and equal to sacreBLEU; chrF.
 
-Tokenizers and chrF are sacreBLEU's. BLEU's counts are our own, because they are faster: `anaphor bench --parts bleu`
-measures it (results/speed.md). Tests hold both equal to 1e-9.
+Tokenizers and chrF are sacreBLEU's. BLEU's counts are our own, because they are faster: `python -m benchmarks
+--parts bleu` measures it (results/speed.md). Tests hold both equal to 1e-9.
 """
 
 from __future__ import annotations

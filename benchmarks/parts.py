@@ -1,0 +1,68 @@
+"""The parts of the benchmark by name: each is a file of this folder, and its docstring says what it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from benchmarks import (
+    adaptation,
+    bleu,
+    decoding,
+    feeding,
+    finetune,
+    generation,
+    images,
+    overhead,
+    packing,
+    recording,
+    start,
+    training,
+    web,
+)
+from benchmarks.timing import Finding
+
+Tick = Callable[[str], None]
+"""Called after every timing with what was timed, for a progress bar."""
+
+
+class Part(Protocol):
+    """What a file needs to be a part."""
+
+    def measure(self, pairs: int, device: torch.device, tick: Tick) -> list[Finding]: ...
+
+    def count_ticks(self, pairs: int, device: torch.device) -> int:
+        """How often `measure` ticks."""
+
+
+PARTS: dict[str, Part] = {
+    "overhead": overhead,
+    "generation": generation,
+    "decoding": decoding,
+    "recording": recording,
+    "training": training,
+    "adaptation": adaptation,
+    "images": images,
+    "finetune": finetune,
+    "feeding": feeding,
+    "bleu": bleu,
+    "start": start,
+    "packing": packing,
+    "web": web,
+}
+SCALING = "scaling"
+"""The one part that has no peer and no ratios: `scaling.py` gives costs, in a report of their own."""
+DEFAULT_PARTS = tuple(name for name in PARTS if name not in ("decoding", "finetune", "packing", "web"))
+"""All but those that take long or need packages that are not installed with Anaphor."""
+
+
+def count_ticks(names: Sequence[str], pairs: int, device: torch.device) -> int:
+    """How often `measure` ticks."""
+    return sum(part.count_ticks(pairs, device) for name, part in PARTS.items() if name in names)
+
+
+def measure(names: Sequence[str], pairs: int, device: torch.device, tick: Tick) -> list[Finding]:
+    """The findings of the named parts, in the order of the table."""
+    return [finding for name, part in PARTS.items() if name in names for finding in part.measure(pairs, device, tick)]

@@ -1,0 +1,77 @@
+"""Other processes: a Python program that runs to its end, and a peer that answers calls."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def run_python(*words: str, source: Path | None = None) -> str:
+    """What Python prints; `source` is a folder whose packages win over those that are installed."""
+    done = subprocess.run([sys.executable, *words], check=True, capture_output=True, env=environment_of(source))
+    return done.stdout.decode()
+
+
+def environment_of(source: Path | None) -> dict[str, str]:
+    """The environment of a process that imports from `source`, and never from the current folder."""
+    # Modules are compiled once and for all, as those of an installed package are.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    paths = [str(source)] if source is not None else []
+    paths += [path for path in [kept.get("PYTHONPATH")] if path]
+    return {**kept, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+SPINS = "GOMP_SPINCOUNT"
+PEER_SPINS = "300000"
+"""How long waiting threads spin by default. Our processes set less, which would slow down a peer among them."""
+
+
+@contextmanager
+def elsewhere(make: Callable[..., Callable[..., Any]], *arguments: Any) -> Iterator[Callable[..., Any]]:
+    """The function that `make` gives, in a process of its own, where threads spin as they do without Anaphor."""
+    context = multiprocessing.get_context("spawn")
+    connection, its_end = context.Pipe()
+    process = context.Process(target=_serve, args=(its_end, torch.get_num_threads(), make, arguments), daemon=True)
+    before = os.environ.get(SPINS)
+    os.environ[SPINS] = PEER_SPINS
+    try:
+        process.start()
+    finally:
+        del os.environ[SPINS]
+        if before is not None:
+            os.environ[SPINS] = before
+    its_end.close()
+
+    def call(*given: Any) -> Any:
+        connection.send(given)
+        return connection.recv()
+
+    try:
+        yield call
+    finally:
+        connection.close()
+        process.join()
+
+
+def start_peer(
+    device: torch.device, make: Callable[..., Callable[..., Any]], *arguments: Any
+) -> AbstractContextManager[Callable[..., Any]]:
+    """The peer that `make` gives: on a CPU elsewhere, on a GPU, where threads of the host do not count, here."""
+    return elsewhere(make, *arguments) if device.type == "cpu" else nullcontext(make(*arguments))
+
+
+def _serve(connection: Connection, threads: int, make: Callable[..., Callable[..., Any]], arguments: Any) -> None:
+    torch.set_num_threads(threads)
+    work = make(*arguments)
+    with suppress(EOFError):  # the other end is closed
+        while True:
+            connection.send(work(*connection.recv()))

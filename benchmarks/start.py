@@ -1,0 +1,100 @@
+"""The start of the command against `import torch`; with a GPU, its time outside of training."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.processes import run_python
+from benchmarks.timing import Finding, time_rounds
+
+ROUNDS = 10
+"""At most so many rounds: each takes as long as a hundred pairs of other parts."""
+IMPORT = "import torch"
+HELPS = ("--help", "train lm --help")
+TRAININGS = (
+    "train lm --data grammar --model lstm --width 16 --steps 1 --no-test --device cpu",
+    "train lm --data grammar --steps 2 --device cpu",
+)
+"""The first is as small as a training can be; the second has the model, validation and test that are the defaults."""
+MAX_HELP_SECONDS = 0.5
+MAX_SECONDS_BEYOND_IMPORT = {TRAININGS[0]: 1.5}
+GPU_TRAINING = "train lm --data grammar --model lstm --width 200 --epochs 4 --device cuda"
+MAX_SECONDS_OUTSIDE = 8.0
+
+
+def count_ticks(pairs: int, device: torch.device) -> int:
+    return pairs + 1 if device.type == "cuda" else min(pairs, ROUNDS)
+
+
+def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
+    """Seconds of help, and of small trainings beyond the import; with a GPU those of a training around its steps."""
+    if device.type == "cuda":
+        return [_measure_time_outside(pairs, tick)]
+    seconds = time_start(pairs, tick)
+    return [
+        *(_describe_help(command, seconds[command], seconds[IMPORT]) for command in HELPS),
+        *(_describe_training(command, seconds[command], seconds[IMPORT]) for command in TRAININGS),
+    ]
+
+
+def time_start(pairs: int, tick: Callable[[str], None]) -> dict[str, list[float]]:
+    """Seconds of each command, and of the import, round by round."""
+    with tempfile.TemporaryDirectory() as folder:
+        works: dict[str, Callable[[], object]] = {IMPORT: partial(run_python, "-c", IMPORT)}
+        works |= {command: partial(run_command, command) for command in HELPS}
+        works |= {command: partial(run_command, command, Path(folder) / "run") for command in TRAININGS}
+        return time_rounds(works, min(pairs, ROUNDS), partial(tick, "start"))
+
+
+def run_command(command: str, out: Path | None = None, source: Path | None = None) -> str:
+    """What the command prints; a training writes to `out`. `source` is the folder of another package `anaphor`."""
+    more = [] if out is None else ["--out", str(out), "--overwrite"]
+    return run_python("-m", "anaphor.cli.main", *command.split(), *more, source=source)
+
+
+def _describe_help(command: str, seconds: Sequence[float], imported: Sequence[float]) -> Finding:
+    value = statistics.median(seconds)
+    return Finding(
+        f"`anaphor {command}`: seconds", f"`{IMPORT}`: {statistics.median(imported):.2f} s", value, None, None,
+        promise=f"under {MAX_HELP_SECONDS} s", kept=value < MAX_HELP_SECONDS, detail=_describe_rounds(seconds),
+    )  # fmt: skip
+
+
+def _describe_training(command: str, seconds: Sequence[float], imported: Sequence[float]) -> Finding:
+    beyond = [one - other for one, other in zip(seconds, imported, strict=True)]
+    value, limit = statistics.median(beyond), MAX_SECONDS_BEYOND_IMPORT.get(command)
+    medians = f"{statistics.median(seconds):.2f} s against {statistics.median(imported):.2f} s"
+    return Finding(
+        f"`anaphor {command}`: seconds beyond `{IMPORT}`", f"`{IMPORT}`", value, None, None,
+        promise="none: compare with another tree" if limit is None else f"at most {limit} s",
+        kept=limit is None or value <= limit, detail=f"{medians}; {_describe_rounds(beyond)}",
+    )  # fmt: skip
+
+
+def _describe_rounds(seconds: Sequence[float]) -> str:
+    return f"median of {len(seconds)}, from {min(seconds):.2f} to {max(seconds):.2f} s"
+
+
+def _measure_time_outside(pairs: int, tick: Callable[[str], None]) -> Finding:
+    """Import, data, validations, test, figures and files. The first run fills the caches and does not count."""
+    outside = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(pairs + 1):
+            start = time.perf_counter()
+            output = run_command(f"{GPU_TRAINING} --json", Path(folder) / "run")
+            outside.append(time.perf_counter() - start - json.loads(output)["seconds"])
+            tick("start")
+    value = statistics.median(outside[1:])
+    return Finding(
+        "seconds of the command outside training, on a GPU", "none: by the clock, less the seconds of training",
+        value, None, None, promise=f"at most {MAX_SECONDS_OUTSIDE:g} s", kept=value <= MAX_SECONDS_OUTSIDE,
+        detail=f"`{GPU_TRAINING}`, caches warm; {_describe_rounds(outside[1:])}",
+    )  # fmt: skip
