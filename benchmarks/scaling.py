@@ -119,7 +119,7 @@ def find_recipes(names: Sequence[str] = ()) -> dict[str, tuple[TaskDefinition, R
     """The recipes of all tasks, or those named."""
     paths = {name: (TASKS[task], path) for task in TASKS for name, path in recipes_of(TASKS[task]).items()}
     chosen = {name: look_up(paths, name, "recipe") for name in names or paths}
-    return {name: (task, from_yaml(task.spec, path)) for name, (task, path) in chosen.items()}
+    return {name: (task, from_yaml(task.run_spec, path)) for name, (task, path) in chosen.items()}
 
 
 def count_ticks(recipes: Sequence[str], device: torch.device) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.models import preset as preset
     from anaphor.registry import import_file as import_file
     from anaphor.registry import register_dataset as register_dataset
+    from anaphor.registry import register_loss_term as register_loss_term
     from anaphor.registry import register_mixer as register_mixer
     from anaphor.registry import register_optimizer as register_optimizer
     from anaphor.registry import register_preset as register_preset
@@ -80,6 +81,7 @@ _PUBLIC = {
     "anaphor.registry": (
         "import_file",
         "register_dataset",
+        "register_loss_term",
         "register_mixer",
         "register_optimizer",
         "register_preset",
@@ -88,12 +90,12 @@ _PUBLIC = {
         "register_verb",
     ),
     "anaphor.studies": ("StudySpec", "read_study"),
-    "anaphor.tasks.lm": ("LanguageRunSpec",),
-    "anaphor.tasks.translate": ("TranslationRunSpec",),
     "anaphor.training.experiment": ("Experiment", "Loss"),
     "anaphor.training.spec": ("RunSpec", "TaskDefinition"),
     "anaphor.web.inference": ("compare_runs",),
 }
+_RUN_SPECS = {"LanguageRunSpec": "lm", "TranslationRunSpec": "translate"}
+"""The settings of a run of each task, those of extras included."""
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
 
@@ -102,8 +104,10 @@ def __getattr__(name: str) -> Any:
         return import_module(f"anaphor.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
+    if name in _RUN_SPECS:
+        return import_module("anaphor.registry").TASKS[_RUN_SPECS[name]].run_spec
     raise AttributeError(f"module 'anaphor' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOME, *_PACKAGES, "__version__"])
+    return sorted([*_HOME, *_PACKAGES, *_RUN_SPECS, "__version__"])

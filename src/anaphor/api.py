@@ -78,10 +78,10 @@ def _check_callback(callback: Callback | None) -> None:
 
 def make_spec(task: TaskDefinition, file: Path | None, settings: dict[str, Any]) -> RunSpec:
     """The spec of a run: settings over a file over the defaults."""
-    check_fields(task.spec, settings, f"train({task.name!r})")
+    check_fields(task.run_spec, settings, f"train({task.name!r})")
     settings = {name: plain_value(value) for name, value in settings.items()}
-    base = {} if file is None else read_base_settings(task.spec, file, settings)
-    return task.spec(**merge_settings(task.spec, base, settings))
+    base = {} if file is None else read_base_settings(task.run_spec, file, settings)
+    return task.run_spec(**merge_settings(task.run_spec, base, settings))
 
 
 def _settings_file(

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from anaphor.errors import ConfigError, DataError, UnknownName
 
 Spec = TypeVar("Spec")
 Value = TypeVar("Value")
+Settings = TypeVar("Settings")
 
 FORMAT = 2
 """Format number of spec files and checkpoints."""
@@ -41,6 +42,9 @@ LISTED = 12
 """Most names that an error lists."""
 NOT_SETTINGS = ("format", "task", "environment", "imports")
 """Keys of a run's spec file beside the sections."""
+MISSPELT = 0.8
+"""How similar an unknown name is to a known one to be that one, misspelt (1: equal)."""
+MISSING_EXTRA = " (settings of an extra need the extra: pass --import FILE, or install it)"
 MEANT = {"gpu": "cuda", "char": "character", "chars": "character"}
 """What other programs call something whose nearest name is another thing here."""
 
@@ -67,7 +71,15 @@ def check_fields(kind: type, given: Iterable[str], where: str | None = None) -> 
         if name not in fields:
             few = where is None or len(fields) <= LISTED
             others = f" (known: {', '.join(sorted(fields))})" if few else "; --help lists all of them"
-            raise ConfigError(f"{where or kind.__name__} has no field {name!r}{nearest(name, fields) or others}")
+            hint = f"{nearest(name, fields) or others}{missing_extra(kind, name, fields)}"
+            raise UnknownName(f"{where or kind.__name__} has no field {name!r}{hint}", name)
+
+
+def missing_extra(kind: type, name: str, known: Iterable[str]) -> str:
+    """What an error adds for an unknown name that may be a setting of an extra; empty where it is a known one,
+    misspelt, or where the spec has no extras."""
+    is_misspelt = difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT)
+    return "" if is_misspelt or not getattr(kind, "has_extras", False) else MISSING_EXTRA
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
@@ -187,6 +199,70 @@ def optional_section(kind: type, name: str, section: str, exclude: Iterable[str]
     return options
 
 
+@cache
+def compose_spec(declared: Any, extras: tuple[type, ...]) -> Any:
+    """A spec that has the fields of several settings classes as well, each class in a section of its own.
+
+    Making it makes the settings objects, too, so that their own checks hold. `settings_of` returns one of them.
+
+    Args:
+        declared: The spec without them.
+        extras: Dataclasses with a `section`, whose fields all have defaults.
+    """
+    if not extras:
+        return declared
+    _check_taken(declared, extras)
+
+    def check(self: Any) -> None:
+        declared.__post_init__(self)
+        for kind in extras:
+            settings_of(self, kind)
+
+    bases = (*map(_repeat_fields, reversed(extras)), declared)
+    composed = dataclasses.make_dataclass(
+        declared.__name__, [], bases=bases, frozen=True, kw_only=True, namespace={"__post_init__": check}
+    )
+    composed.__doc__, composed.__module__ = declared.__doc__, declared.__module__
+    return composed
+
+
+def _check_taken(declared: Any, extras: Sequence[Any]) -> None:
+    """Raise for a name that two settings would share."""
+    owners = dict.fromkeys((field.name for field in dataclasses.fields(declared)), declared)
+    for kind in extras:
+        for field in dataclasses.fields(kind):
+            if field.name in owners:
+                raise ConfigError(
+                    f"{kind.__name__} has the setting {field.name!r}, and so has {owners[field.name].__name__}: "
+                    f"choose another name"
+                )
+            owners[field.name] = kind
+
+
+def _repeat_fields(kind: Any) -> type:
+    """A section with the fields of a settings class, and nothing else of it."""
+    fields: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(kind):
+        hint = field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
+        again = dataclasses.field(
+            default=field.default,
+            default_factory=field.default_factory,
+            metadata={**field.metadata, "documented_by": kind},
+        )
+        fields.append((field.name, hint, again))
+    section = dataclasses.make_dataclass(
+        kind.__name__, fields, frozen=True, kw_only=True, namespace={"section": kind.section}
+    )
+    section.__module__ = kind.__module__
+    return section
+
+
+def settings_of(spec: Any, kind: type[Settings]) -> Settings:
+    """The settings of one class that are part of a spec; defaults where the spec was made without them."""
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type] # a dataclass
+    return kind(**{name: getattr(spec, name) for name in names if hasattr(spec, name)})
+
+
 def plain_value(value: Any) -> Any:
     """A value as YAML and JSON hold it: tuples become lists, paths become strings, those of numpy become Python's."""
     if hasattr(value, "tolist"):
@@ -208,18 +284,25 @@ def dump_yaml(values: Mapping[str, Any]) -> str:
 
 
 def in_sections(kind: type, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Flat settings grouped by the sections of their spec."""
-    return {
+    """Flat settings grouped by the sections of their spec, without sections that have none."""
+    grouped = {
         section: {field.name: plain_value(values[field.name]) for field in fields if field.name in values}
         for section, fields in sections_of(kind).items()
     }
+    return {section: inside for section, inside in grouped.items() if inside}
 
 
-def flatten_sections(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Settings of a file without their sections. Flat files are welcome; a setting given twice is refused."""
+def flatten_sections(values: Mapping[str, Any], path: Path, kind: type | None = None) -> dict[str, Any]:
+    """Settings of a file without their sections. Flat files are welcome; a setting given twice is refused.
+
+    A setting may stand in any section of `kind`: that of a setting has changed since some files were written. Without
+    `kind` every mapping is a section.
+    """
     flat: dict[str, Any] = {}
+    sections = None if kind is None else sections_of(kind)
     for key, value in values.items():
-        inside = value if key in SECTIONS and isinstance(value, dict) else {key: value}
+        is_section = isinstance(value, dict) and (sections is None or key in sections)
+        inside = value if is_section else {key: value}
         for name in inside:
             if name in flat:
                 raise ConfigError(f"{path} gives {name!r} twice, in two sections")
@@ -243,7 +326,7 @@ def read_settings(kind: type, path: Path) -> dict[str, Any]:
     task, expected = values.get("task"), getattr(kind, "task", None)
     if task is not None and task != expected:
         raise ConfigError(f"{path} is for the task {str(task)[:60]!r}, not for {expected!r}")
-    flat = flatten_sections({key: value for key, value in values.items() if key not in NOT_SETTINGS}, path)
+    flat = flatten_sections({key: value for key, value in values.items() if key not in NOT_SETTINGS}, path, kind)
     if not flat:  # a wrong file would train with defaults alone
         raise ConfigError(f"{path} has no settings")
     check_fields(kind, flat, str(path))

@@ -17,7 +17,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from anaphor.config import field_docs, nearest, read_settings, sections_of, user_path
+from anaphor.config import field_docs, missing_extra, nearest, read_settings, sections_of, user_path
 from anaphor.errors import ConfigError
 
 Spec = TypeVar("Spec")
@@ -173,6 +173,7 @@ def read_words(
             meant = _guess_names(name, (*named, *switch_off))
             guess = " or ".join(", ".join(f"'--{one}'" for one in part) for part in (meant[:-1], meant[-1:]) if part)
             hint = f"did you mean {guess}?" if guess else f"`{program} --help` lists the options"
+            hint += "".join({missing_extra(flag.owner, name, named) for flag in flags.values()})
             raise ConfigError(f"unknown option {word}; {hint}")
         if flag.field in given and not flag.repeated:
             raise ConfigError(f"--{flag.name} is given twice: give it once")
@@ -313,7 +314,7 @@ def _view(kind: type, flags: dict[str, Flag], default: Any) -> Any:
         nested.__doc__ = ""
         import tyro
 
-        titled: Any = Annotated[nested, tyro.conf.arg(name=section)]
+        titled: Any = Annotated[nested, tyro.conf.arg(name=section.replace("_", " "))]
         parts.append((f"section_{section}", titled, dataclasses.field()))
     nested_kind = dataclasses.make_dataclass(kind.__name__, parts, frozen=True, kw_only=True)
     nested_kind.__doc__ = kind.__doc__

@@ -1,4 +1,5 @@
-"""Named parts: mixers, tasks, data sets, tokenizers, presets, optimizers and verbs. `register_*` adds a user's own.
+"""Named parts: mixers, tasks, data sets, tokenizers, presets, optimizers, extras and verbs. `register_*` adds a user's
+own.
 
 Built-in parts are written as "module:attribute" and imported on first use, so that listing names needs no torch.
 Shelves, the packages of `anaphor` that may be missing, register theirs as a user does. A user's parts come from a file
@@ -14,10 +15,10 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -226,6 +227,10 @@ PRESETS = Registry(
     },
 )
 """Model presets of each task, a registry each: overrides of the fields of its model spec."""
+EMBEDDERS, HEADS, LOSS_TERMS = Registry("embedder"), Registry("head"), Registry("loss term")
+EXTRAS = {table.kind: table for table in (EMBEDDERS, HEADS, LOSS_TERMS)}
+"""Parts that the settings of a run may ask for, each an `Extra`, by kind. A `TaskDefinition` names the kinds it
+takes."""
 RUN_FRAME = "anaphor.web.notebook:show_run"
 """What a notebook shows of a run: `(run, text) -> frame`. By name, because the page is built on runs."""
 
@@ -286,11 +291,85 @@ def register_verb(name: str, summary: str, run: str | Callable[[list[str]], int 
     VERBS.add(name, Verb(" ".join(summary.split()), run))
 
 
+@dataclass(frozen=True)
+class Extra:
+    """A part beside those that every run has: the idea of one paper, with settings of its own."""
+
+    name: str
+    make: str | Callable[..., Any]
+    """Function that returns the part, or "module:function"; None where the settings do not ask for it."""
+    settings: type | None
+    """Dataclass of its settings, which become settings of a run."""
+    tasks: tuple[str, ...]
+    """The tasks whose runs may have it."""
+
+
+def register_loss_term(
+    name: str, make: str | Callable[..., Any], settings: type | None = None, tasks: Sequence[str] = ("lm",)
+) -> None:
+    """Add a loss term: a penalty beside the loss, part of the gradient and of no score.
+
+    Args:
+        name: What messages call it.
+        make: `make(settings)` returns the term, a function `term(hidden_states, head, batch)` that returns the sum of
+            the penalties of all examples as a scalar tensor, or None where the settings ask for none.
+            A string "module:function" is imported when the first run is built.
+        settings: A frozen dataclass of the term's settings; see `check_settings_class`.
+        tasks: Names of the tasks whose runs may have it.
+    """
+    _add_extra(LOSS_TERMS, name, make, settings, tasks)
+
+
+def _add_extra(table: Registry, name: str, make: Any, settings: type | None, tasks: Sequence[str]) -> None:
+    if isinstance(tasks, str):
+        raise ConfigError(f"{table.kind} {name!r}: tasks={tasks!r} is not a list of names: write ({tasks!r},)")
+    if settings is not None:
+        check_settings_class(settings)
+    table.add(name, Extra(name, make, settings, tuple(tasks)))
+
+
+def check_settings_class(kind: Any) -> None:
+    """Raise unless a class can hold the settings of an extra: a frozen dataclass whose fields all have defaults, with a
+    `section`, which becomes a section of `--help` and of spec files. Its `__post_init__` may refuse values."""
+    name = getattr(kind, "__name__", repr(kind))
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        raise ConfigError(f"settings={name}: it must be a dataclass")
+    for field in fields(kind):
+        if field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"settings={name}: the field {field.name!r} needs a default, with which nothing changes")
+    section = getattr(kind, "section", None)
+    if not isinstance(section, str) or not section.isidentifier():
+        raise ConfigError(f"settings={name}: section={section!r} must be a name of letters, digits and '_'")
+
+
+def extras_of(task: str) -> list[tuple[str, Extra]]:
+    """The extras of a task, each with its kind."""
+    every = [(kind, table[name]) for kind, table in EXTRAS.items() for name in table]
+    return [(kind, extra) for kind, extra in every if task in extra.tasks]
+
+
+def extra_settings(task: str) -> tuple[type, ...]:
+    """The settings classes of the extras of a task. Extras of several kinds may share one."""
+    return tuple(dict.fromkeys(extra.settings for _, extra in extras_of(task) if extra.settings is not None))
+
+
+def make_extras(table: Registry, task: str, settings_for: Callable[[type], Any], *context: Any) -> list[Any]:
+    """The parts of one kind that the settings of a run ask for. `settings_for` returns the settings of a class."""
+    parts = []
+    for extra in (table[name] for name in table):
+        if task in extra.tasks:
+            settings = () if extra.settings is None else (settings_for(extra.settings),)
+            parts.append(resolve(extra.make)(*settings, *context))
+    return [part for part in parts if part is not None]
+
+
 def files_used_by(task: str, settings: Mapping[str, Any]) -> list[ImportedFile]:
-    """The imported files whose parts a run uses: its task, or names among the values of its settings."""
+    """The imported files whose parts a run uses: its task, extras of this task, or names among the values of its
+    settings."""
     names = {task, *_names(settings)}
     tables = (MIXERS, TASKS, DATASETS, TOKENIZERS, OPTIMIZERS, *PRESETS.values())
     paths = {table.origin(name) for table in tables for name in names}
+    paths |= {EXTRAS[kind].origin(extra.name) for kind, extra in extras_of(task)}
     return [IMPORTED[path] for path in IMPORTED if path in paths]
 
 
@@ -315,7 +394,7 @@ def suggest_imports(config: Path | str | None) -> Iterator[None]:
         imported = {path.name for path in IMPORTED}
         missing = [path for entry in entries if (path := Path(str(entry.get("file")))).name not in imported]
         sections = [document, *(value for value in document.values() if isinstance(value, dict))]
-        if not missing or not any(error.name in _names(section) for section in sections):
+        if not missing or not any(error.name in (*section, *_names(section)) for section in sections):
             raise
         files, flags = ", ".join(path.name for path in missing), " ".join(map(import_flag, missing))
         raise ConfigError(

@@ -74,7 +74,7 @@ def test_every_recipe_builds_the_recorded_model_and_signature(name, monkeypatch)
     torch.set_default_dtype(torch.float32)
     recorded = RECORDED["recipes"][name]
     task = TASKS[recorded["task"]]
-    spec = dataclasses.replace(from_yaml(task.spec, recipes_of(task)[name]), device="cpu")
+    spec = dataclasses.replace(from_yaml(task.run_spec, recipes_of(task)[name]), device="cpu")
     experiment = build_experiment(spec)
     assert sum(weight.numel() for weight in experiment.model.parameters()) == recorded["parameters"]
     if recorded["task"] == "lm":

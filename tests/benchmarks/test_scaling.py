@@ -32,7 +32,7 @@ def tiny(monkeypatch, tmp_path):
     data["lm"].write_text("a b c d\n" * 100)
     data["classify"].write_text("text\tlabel\n" + "a b c\tx\nd e\ty\n" * 50)
     specs = {
-        name: (TASKS[task], TASKS[task].spec(data=str(data[task]), **settings))
+        name: (TASKS[task], TASKS[task].run_spec(data=str(data[task]), **settings))
         for name, (task, settings) in TINY.items()
     }
     monkeypatch.setattr(scaling, "find_recipes", lambda names=(): {name: specs[name] for name in names or specs})

@@ -51,7 +51,7 @@ def test_help_parses_each_module_once(monkeypatch):
     config._written_docs.cache_clear()
     docs = config.field_docs(options_of(TASKS["lm"]))
     assert docs["bptt"] == "Segment length in tokens (truncated backpropagation through time)."
-    assert all(docs[field.name] for field in dataclasses.fields(TASKS["lm"].spec))
+    assert all(docs[field.name] for field in dataclasses.fields(TASKS["lm"].run_spec))
     assert 2 <= len(parsed) == len(set(parsed))
 
 

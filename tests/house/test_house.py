@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = ["errors", "config", "flags", "registry", "draw", "taps", "mixers", "cuda_graphs", "models", "data", "metrics",
-         "evaluation", "generate", "interchange", "inspect", "training", "tasks", "studies", "labs", "web",
+         "evaluation", "generate", "interchange", "inspect", "training", "tasks", "extras", "studies", "labs", "web",
          "cli", "api"]  # fmt: skip
 
 

@@ -137,5 +137,5 @@ def test_scores_of_a_test_split_that_has_changed_are_measured_again(tmp_path, mo
 @pytest.mark.parametrize("task", ["lm", "translate", "classify", "images"])
 def test_every_task_knows_its_test_split(task):
     data = {"lm": "grammar", "translate": "reverse", "classify": "negation", "images": "shapes"}[task]
-    found = digest_of_test(task, TASKS[task].spec(data=data))
+    found = digest_of_test(task, TASKS[task].run_spec(data=data))
     assert found == open_dataset(data).digest("test")

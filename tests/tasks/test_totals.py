@@ -65,7 +65,7 @@ def alive(monkeypatch):
     ids=["stream", "padded", "translate"],
 )
 def test_the_losses_of_a_batch_are_dropped_before_the_next_but_one(task, settings, alive):
-    experiment = build_experiment(TASKS[task].spec(**BASE, **settings))
+    experiment = build_experiment(TASKS[task].run_spec(**BASE, **settings))
     result = experiment.evaluate("valid")
     most, batches = alive()
     assert batches >= 20

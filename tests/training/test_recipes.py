@@ -12,7 +12,7 @@ ALL = [(task, name) for task in ("lm", "translate") for name in recipes_of(TASKS
 
 @pytest.mark.parametrize(("task", "name"), ALL, ids=[name for _, name in ALL])
 def test_every_recipe_is_a_run(task, name):
-    run = from_yaml(TASKS[task].spec, recipe_file(name, TASKS[task]))
+    run = from_yaml(TASKS[task].run_spec, recipe_file(name, TASKS[task]))
     assert run.model
     assert sum(budget is not None for budget in (run.epochs, run.steps, run.minutes)) == 1
 

@@ -55,7 +55,7 @@ def train(tmp_path):
 
     def trained(name, out="run", **more):
         task, settings = RUNS[name]
-        return executed(TASKS[task].spec(**settings, **more), tmp_path / out)
+        return executed(TASKS[task].run_spec(**settings, **more), tmp_path / out)
 
     return trained
 
@@ -85,7 +85,7 @@ def test_the_file_has_the_values_used_and_repeats_the_run(name, train, tmp_path)
     for setting, value in given.items():
         if setting in settings:
             assert settings[setting] == (list(value) if isinstance(value, tuple) else value)
-    again, same_losses = executed(from_yaml(TASKS[task].spec, folder.spec), tmp_path / "again")
+    again, same_losses = executed(from_yaml(TASKS[task].run_spec, folder.spec), tmp_path / "again")
     assert again.read_document() == document
     assert same_losses == losses
 
@@ -123,7 +123,7 @@ def test_settings_left_open_have_values_and_those_that_do_not_apply_are_left_out
 
 
 def test_the_default_budget_is_in_the_file(tmp_path):
-    spec = TASKS["lm"].spec(**{**LM, "steps": None, "layers": 1})
+    spec = TASKS["lm"].run_spec(**{**LM, "steps": None, "layers": 1})
     settings = executed(spec, tmp_path / "run")[0].read_settings()
     assert settings["epochs"] == 3
     assert "steps" not in settings
@@ -145,7 +145,7 @@ def test_the_environment_is_recorded_and_ignored(train, tmp_path):
 
 def test_a_device_left_to_auto_stays_auto(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    spec = TASKS["lm"].spec(**{**LM, "layers": 1, "device": "auto"})
+    spec = TASKS["lm"].run_spec(**{**LM, "layers": 1, "device": "auto"})
     folder, _ = executed(spec, tmp_path / "run")
     assert (folder.read_settings()["device"], folder.read_settings()["dtype"]) == ("auto", "auto")
     assert (folder.read_environment()["device"], folder.read_environment()["dtype"]) == ("cpu", "float32")
@@ -178,7 +178,7 @@ def test_a_config_of_another_format_is_refused_and_one_by_hand_needs_none(train,
     assert main(["train", "lm", "--config", "own.yaml", "--dry-run"]) == 2
     assert "own.yaml has format 7, but this version of anaphor reads format 2" in capsys.readouterr().err
     (tmp_path / "own.yaml").write_text("model: {model: gru, width: 8}\ndata: text\ntraining:\n  steps: 3\n")
-    spec = from_yaml(TASKS["lm"].spec, tmp_path / "own.yaml")
+    spec = from_yaml(TASKS["lm"].run_spec, tmp_path / "own.yaml")
     assert (spec.model, spec.width, spec.data, spec.steps) == ("gru", 8, "text", 3)
 
 
@@ -212,7 +212,9 @@ def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, cap
                  "--out", "gru", "--json"]) == 0  # fmt: skip
     found = RunFolder(tmp_path / "gru").read_settings()
     assert (found["width"], found["dropout"]) == (8, 0.1), "given for the first model"
-    plain = executed(TASKS["lm"].spec(**LM, model="gru", layers=2, dropout=0.1), tmp_path / "plain")[0].read_settings()
+    plain = executed(TASKS["lm"].run_spec(**LM, model="gru", layers=2, dropout=0.1), tmp_path / "plain")[
+        0
+    ].read_settings()
     assert found == plain
     capsys.readouterr()
     assert main(["train", "lm", "--config", "run/spec.yaml", "--model", "gru", "--dry-run"]) == 2
@@ -223,7 +225,7 @@ def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, cap
 def test_another_model_of_translation_does_not_get_the_values_of_the_first(train):
     folder, _ = train("luong")
     spec = settings_with("translate", folder.spec, "--model", "transformer-translation", "--width", "16")
-    expected = TASKS["translate"].spec(**{**TRANSLATE, "model": "transformer-translation", "width": 16})
+    expected = TASKS["translate"].run_spec(**{**TRANSLATE, "model": "transformer-translation", "width": 16})
     sizes = {"source_vocabulary": 9, "vocabulary": 9}
     assert spec.model_spec(**sizes) == expected.model_spec(**sizes)
 
@@ -232,7 +234,7 @@ def test_the_same_model_named_again_is_the_same(train):
     for name, preset in (("hybrid", "hybrid"), ("widths", "lstm")):
         folder, _ = train(name, out=name)
         spec = settings_with("lm", folder.spec, "--model", preset, "--seed", "3")
-        expected = TASKS["lm"].spec(**RUNS[name][1])
+        expected = TASKS["lm"].run_spec(**RUNS[name][1])
         assert spec.model_spec(vocabulary=9).resolved() == expected.model_spec(vocabulary=9).resolved()
 
 

@@ -77,8 +77,8 @@ class Handling:
 
 def options_of(task: TaskDefinition) -> Any:
     """The settings of a task together with those of `train`."""
-    kind = dataclasses.make_dataclass("Options", [], bases=(Handling, task.spec), frozen=True, kw_only=True)
-    kind.__doc__ = task.spec.__doc__
+    kind = dataclasses.make_dataclass("Options", [], bases=(Handling, task.run_spec), frozen=True, kw_only=True)
+    kind.__doc__ = task.run_spec.__doc__
     return kind
 
 
@@ -102,7 +102,7 @@ def train(words: Sequence[str], imports: list[ImportedFile], start: float) -> in
         RunFolder(Path(resumed)).check_imports(force="--force" in words, warn=lambda line: None)
     task: TaskDefinition = look_up(TASKS, words[0], "task")
     options = read(task, words[1:])
-    spec = task.spec(**{field.name: getattr(options, field.name) for field in dataclasses.fields(task.spec)})
+    spec = task.run_spec(**{field.name: getattr(options, field.name) for field in dataclasses.fields(task.run_spec)})
     if options.config is not None and not options.resume:
         spec = locate_paths(spec, options.config, given_flags(words))
     out = options.out or unused_folder(spec.model)
@@ -141,7 +141,7 @@ def unused_folder(model: str) -> Path:
 def read(task: TaskDefinition, words: Sequence[str]) -> Any:
     """Flags over a file over the defaults."""
     kind, file = options_of(task), file_of(task, words)
-    default = None if file is None else kind(**read_file(task.spec, file, words))
+    default = None if file is None else kind(**read_file(task.run_spec, file, words))
     return parse(kind, words, program=f"anaphor train {task.name}", default=default)
 
 

@@ -68,6 +68,11 @@ class Batch:
         return self.source_ids, self.source_lengths
 
     @property
+    def has_target(self) -> Tensor:
+        """[B, T]: True where there is a target."""
+        return self.targets != IGNORE_INDEX
+
+    @property
     def input_mask(self) -> Tensor:
         """[B, T]: True where a token is real."""
         if self.lengths is None:

@@ -69,7 +69,7 @@ def read_run_spec(spec: StudySpec, run: Path) -> RunSpec:
     task = RunFolder(run).read_task().name
     if task != spec.task:
         raise ConfigError(f"the run in {run} was trained by `train {task}`, and study {spec.name!r} is for {spec.task}")
-    return from_yaml(spec.definition.spec, RunFolder(run).spec)
+    return from_yaml(spec.definition.run_spec, RunFolder(run).spec)
 
 
 def _measures_more(spec: StudySpec) -> bool:

@@ -194,22 +194,22 @@ class StudySpec:
 
     def _fill_in(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Settings with those that were left out, as a run has them: of the recipe, or by default."""
-        defaults = {one.name: one.default for one in dataclasses.fields(self.definition.spec)}
+        defaults = {one.name: one.default for one in dataclasses.fields(self.definition.run_spec)}
         start = self._read_recipe(given.get("recipe")) or defaults
         # No value for each layer is none at all.
         return self._merge({name: start[name] for name in start if start[name] not in ((), dataclasses.MISSING)}, given)
 
     def _read_recipe(self, name: Any) -> dict[str, Any]:
         """The settings of a recipe; none without a name."""
-        kind = self.definition.spec
+        kind = self.definition.run_spec
         return {} if name is None else dict(vars(from_yaml(kind, recipe_file(str(name), self.definition))))
 
     def _merge(self, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        return merge_settings(self.definition.spec, base, given)
+        return merge_settings(self.definition.run_spec, base, given)
 
     def make_setting(self, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> Setting:
         """The run of one setting: the recipe, overridden by the base, overridden by what is given."""
-        kind = self.definition.spec
+        kind = self.definition.run_spec
         merged = self._merge(self.base, given)
         values = self._read_recipe(merged.pop("recipe", None))
         self._refuse_other_tasks(merged)
@@ -229,9 +229,9 @@ class StudySpec:
 
     def _refuse_other_tasks(self, given: Mapping[str, Any]) -> None:
         """Raise for a setting of another task, and name the task."""
-        own = {one.name for one in dataclasses.fields(self.definition.spec)}
+        own = {one.name for one in dataclasses.fields(self.definition.run_spec)}
         for name, other in itertools.product(given, TASKS):
-            if name not in own and name in {one.name for one in dataclasses.fields(TASKS[other].spec)}:
+            if name not in own and name in {one.name for one in dataclasses.fields(TASKS[other].run_spec)}:
                 raise ConfigError(
                     f"study {self.name!r}: {name} is a setting of `task: {other}`, and this study has "
                     f"`task: {self.task}`"
@@ -340,7 +340,7 @@ def read_study(
         raise ConfigError(f"{path}: with_data must map names of data sets to what is different for them")
     special = by_data.get(data if data is not None else str(_mapping(values, "base", path).get("data", "")), {})
     task = str(values.get("task") or next(iter(TASKS)))
-    kind = look_up(TASKS, task, "task").spec
+    kind = look_up(TASKS, task, "task").run_spec
     base = merge_settings(kind, _mapping(values, "base", path), _mapping(special, "base", path))
     if data is not None:
         base["data"] = data

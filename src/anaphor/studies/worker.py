@@ -83,7 +83,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     from anaphor.training.run import execute
 
     torch.set_num_threads(job["threads"])
-    spec = TASKS[job["task"]].spec(**job["spec"])
+    spec = TASKS[job["task"]].run_spec(**job["spec"])
     run_folder = RunFolder(folder)
     wait_for_lock(run_folder)
     if is_damaged(run_folder.result):
@@ -114,7 +114,7 @@ def test(folder: Path, job: dict[str, Any]) -> int:
     experiment = load_run(folder, device=job["spec"]["device"]).experiment
     result = experiment.score("test").to_plain()
     measures = measure(experiment, folder, "test", job)
-    digest = digest_of_test(job["task"], TASKS[job["task"]].spec(**job["spec"]))
+    digest = digest_of_test(job["task"], TASKS[job["task"]].run_spec(**job["spec"]))
     write(folder / TEST, {**result, "digest": digest, "wanted": job["measures"], "measures": measures})
     return 0
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from anaphor.config import FORMAT, dump_yaml, in_sections, look_up, plain_value, user_path
+from anaphor.config import FORMAT, dump_yaml, in_sections, look_up, plain_value, settings_of, user_path
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import find_metric
-from anaphor.registry import TASKS, ImportedFile, resolve
+from anaphor.registry import TASKS, ImportedFile, extra_settings, resolve
 from anaphor.training.averaging import build_average
 from anaphor.training.checkpoint import newest_first
 from anaphor.training.experiment import Experiment, autocast_of, describe_environment, get_batches, get_fingerprint
@@ -126,7 +126,8 @@ def build_trainer(
 
 
 def resolve_settings(experiment: Experiment) -> dict[str, Any]:
-    """The settings of a run with the values that are used, flat and plain; those that do not apply are left out."""
+    """The settings of a run with the values that are used, flat and plain. Those that do not apply are left out, and so
+    are those of an extra whose settings all have their defaults."""
     spec = experiment.spec
     values: dict[str, Any] = dict(vars(spec))
     values |= dict.fromkeys(("betas", "momentum", "min_lr_ratio", "plateau_factor"))
@@ -134,6 +135,10 @@ def resolve_settings(experiment: Experiment) -> dict[str, Any]:
     values["epochs"] = choose_epochs(spec)
     values["select"] = find_metric(task_of(spec).metrics, spec.select).name
     values |= experiment.resolved_settings()
+    for kind in extra_settings(spec.task):
+        unused = vars(kind())
+        if vars(settings_of(spec, kind)) == unused:  # the run can be read where the extra is missing
+            values = {name: value for name, value in values.items() if name not in unused}
     return {name: plain_value(value) for name, value in values.items() if value not in (None, ())}
 
 

@@ -44,6 +44,10 @@ class Loss:
         return self.total if self.penalty is None else self.total + self.penalty
 
 
+LossTerm = Callable[[Tensor, Any, Any], Tensor]
+"""A penalty beside the loss: `(hidden_states, head, batch)` -> the sum of the penalties of all examples []."""
+
+
 class Experiment(ABC):
     """One run's data, model and scoring. A task subclasses it; the loop never asks which task it has.
 

@@ -214,7 +214,7 @@ class Run:
 def read_spec(folder: Path | str) -> RunSpec:
     """The settings of a run, whatever its task."""
     run_folder = RunFolder(Path(folder))
-    return from_yaml(run_folder.read_task().spec, run_folder.spec)
+    return from_yaml(run_folder.read_task().run_spec, run_folder.spec)
 
 
 @checks_arguments

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from anaphor.config import plain_value
 from anaphor.errors import CheckpointError, ConfigError
+from anaphor.registry import extra_settings
 from anaphor.training import checkpoint
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.trainer import Trainer
@@ -37,7 +39,7 @@ def resume_from(folder: RunFolder, trainer: Trainer, *, force: bool, warn: Warn)
     if saved is not None:
         fingerprint = trainer.experiment.fingerprint()
         saved.validate_for_resume(facts=[name for name, value in fingerprint.items() if isinstance(value, dict)])
-    changed = list(differences(facts, trainer.facts))
+    changed = list(differences(facts, trainer.facts, trainer.experiment.spec.task))
     if changed and not force:
         raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changed)}; use --force to resume anyway")
     if saved is None:
@@ -78,9 +80,11 @@ def _compare_measurements(trainer: Trainer, before: dict[str, Any]) -> None:
             trainer.best_signature = line["valid"].get("signature")
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+def differences(before: dict[str, Any], now: dict[str, Any], task: str) -> Iterator[str]:
     """What differs between a checkpoint and the present: settings, data, preprocessing, environment, files."""
-    yield from setting_differences(before.get("spec", {}), now["spec"])
+    # A run from before an extra was there, or that did not use it, had the defaults of its settings.
+    without = {name: plain_value(value) for kind in extra_settings(task) for name, value in vars(kind()).items()}
+    yield from setting_differences(without | before.get("spec", {}), without | now["spec"])
     for split, digest in now["data"].items():
         if before.get("data", {}).get(split) != digest:
             yield f"{split} has changed"

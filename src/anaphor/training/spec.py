@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least_one, check_types, look_up, read_mapping, section_of
+from anaphor.config import check_at_least_one, check_types, compose_spec, look_up, read_mapping, section_of
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric, format_values
-from anaphor.registry import TASKS
+from anaphor.registry import TASKS, extra_settings, extras_of
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
 DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}
@@ -168,10 +168,13 @@ class EvaluationSection:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
-    """What every training run has. A task adds fields in sections of its own, by inheritance."""
+    """What every training run has. A task adds fields in sections of its own, by inheritance; extras add theirs to the
+    task's, see `TaskDefinition.run_spec`."""
 
     task: ClassVar[str]
     """What `train` calls it."""
+    has_extras: ClassVar[bool] = True
+    """For messages: an unknown setting may be that of an extra."""
     replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "optimizer": ("betas", "momentum"),
         "schedule": ("min_lr_ratio", "plateau_factor"),
@@ -331,7 +334,7 @@ class TaskDefinition:
     name: str
     """What `train` calls it."""
     spec: type[RunSpec]
-    """Settings of a run, in sections."""
+    """Settings of a run, in sections, without those of extras; see `run_spec`."""
     metrics: tuple[Metric, ...]
     """What is measured; the first one selects the best checkpoint unless `--select` names another."""
     build: str | Callable[..., Any]
@@ -364,6 +367,8 @@ class TaskDefinition:
     """How it takes and gives pretrained models, as "module:object"; see `training.conversion.Interchange`."""
     recipes: Path | None = None
     """Folder of recipes, YAML files of settings that are known to work."""
+    extras: tuple[str, ...] = ()
+    """Kinds of extras that its experiment asks for, see `registry.EXTRAS`."""
 
     def __post_init__(self) -> None:
         if not self.metrics:
@@ -371,6 +376,19 @@ class TaskDefinition:
         if getattr(self.spec, "task", self.name) != self.name:
             raise ConfigError(f"task {self.name!r} has the spec of the task {self.spec.task!r}")
         self.spec.task = self.name
+
+    @property
+    def run_spec(self) -> type[RunSpec]:
+        """The settings of a run: `spec` and the settings of the extras that are registered for this task."""
+        for kind, extra in extras_of(self.name):
+            if kind not in self.extras:
+                raise ConfigError(
+                    f"{kind} {extra.name!r} is registered for `train {self.name}`, which takes no such extra "
+                    f"(it takes: {', '.join(self.extras) or 'none'})"
+                )
+        declared: Any = self.spec
+        composed: type[RunSpec] = compose_spec(declared, extra_settings(self.name))
+        return composed
 
     def describe_split(self, split: str, result: Mapping[str, Any]) -> list[str]:
         """Lines for people about the result of a split; the first one has all metrics and the signature."""

@@ -78,10 +78,6 @@ class LanguageTraining(FineTuning, TrainingSection):
     """Shift rows and segments in every epoch, so that every transition is trained on."""
     partial_shuffle: bool = False
     """Partial shuffling: rotate every row by a random number of tokens in every epoch."""
-    activation_reg: float = 0.0
-    """Activation regularization (AR): weight of the squared features that the output layer reads."""
-    temporal_activation_reg: float = 0.0
-    """Temporal activation regularization (TAR): weight of their squared change from token to token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,4 +194,5 @@ TASK = TaskDefinition(
     items="anaphor.tasks.lm.token_losses:read_tokens",
     interchange="anaphor.tasks.lm.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
+    extras=("embedder", "head", "loss term"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anaphor.config import settings_of
 from anaphor.data.batches import Batch, PaddedBatches, Stream, batch_examples, batchify, epoch_offset, max_offset
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import ALL, EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEST, TEXT_COLUMNS, Dataset, count_overlap
@@ -26,7 +27,7 @@ from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
-from anaphor.registry import resolve
+from anaphor.registry import LOSS_TERMS, make_extras, resolve
 from anaphor.tasks import check_sampling, describe_mostly_unknown, resolve_options
 from anaphor.tasks.lm import (
     STREAM_CHOICES,
@@ -35,8 +36,16 @@ from anaphor.tasks.lm import (
     LanguageRunSpec,
     adopt_language_model,
 )
-from anaphor.tasks.lm.protocol import ActivationRegularization, Protocol, Split, resolve_carry
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
+from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
+from anaphor.training.experiment import (
+    LARGEST_CROSS_ENTROPY,
+    Experiment,
+    Loss,
+    LossTerm,
+    choose_device,
+    require_splits,
+    use_seed,
+)
 from anaphor.training.run import print_warning
 from anaphor.training.run_folder import resolve_data_path
 
@@ -66,7 +75,7 @@ class LanguageModelExperiment(Experiment):
         """`open_text` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.tokenizer = spec, model, tokenizer
         self.device, self.known = torch.device(device), known or {}
-        self.regularization = ActivationRegularization(spec.activation_reg, spec.temporal_activation_reg)
+        self.loss_terms: list[LossTerm] = make_extras(LOSS_TERMS, spec.task, partial(settings_of, spec))
         self._open_text = self._open_training_text = open_text
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
@@ -191,8 +200,9 @@ class LanguageModelExperiment(Experiment):
         """Loss of a batch after a state, and the next state."""
         with self.model.share_embeddings():
             x, state = self.model.features(batch.input_ids, state, batch.lengths)
-            penalty = self.regularization.penalty(x, batch.targets)
-            return Loss(self.model.cross_entropy(x, batch.targets, state), penalty), state
+            penalties = [term(x, self.model.head, batch) for term in self.loss_terms]
+            total = self.model.cross_entropy(x, batch.targets, state)
+            return Loss(total, torch.stack(penalties).sum() if penalties else None), state
 
     def prepare_for_inference(self) -> None:
         super().prepare_for_inference()

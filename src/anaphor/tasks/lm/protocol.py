@@ -1,9 +1,7 @@
-"""Protocol: how a text is cut into segments and scored, whether state is carried from one to the next, and penalties of
-its features."""
+"""Protocol: how a text is cut into segments and scored, and whether state is carried from one to the next."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,35 +10,7 @@ from torch import Tensor
 
 from anaphor.data.batches import Batch, EvaluationStream, Stream
 from anaphor.errors import ConfigError
-from anaphor.models.head import IGNORE_INDEX
 from anaphor.models.language_model import LanguageModel
-
-
-@dataclass(frozen=True)
-class ActivationRegularization:
-    """Penalties on the features that the output layer reads (Merity, McCann and Socher, 2017). They are part of the
-    gradient and of no score."""
-
-    activation: float = 0.0
-    """Weight of the mean square of the features (AR)."""
-    temporal: float = 0.0
-    """Weight of the mean square of their change from one token to the next (TAR)."""
-
-    def __post_init__(self) -> None:
-        for name, weight in (("activation_reg", self.activation), ("temporal_activation_reg", self.temporal)):
-            if not 0 <= weight < math.inf:
-                raise ConfigError(f"{name}={weight}: it must be at least 0, and finite")
-
-    def penalty(self, features: Tensor, targets: Tensor) -> Tensor | None:
-        """Sum over all tokens with a target; None where both weights are 0. [B, T, D], [B, T] -> []"""
-        if not (self.activation or self.temporal):
-            return None
-        x, valid = features.float(), targets != IGNORE_INDEX
-        total = self.activation * (x.square().mean(-1) * valid).sum()
-        if self.temporal:
-            change = (x[:, 1:] - x[:, :-1]).square().mean(-1)
-            total = total + self.temporal * (change * valid[:, 1:]).sum()
-        return total
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ import json
 import pytest
 import torch
 
+from anaphor.data.batches import IGNORE_INDEX, Batch
 from anaphor.errors import ConfigError
-from anaphor.models.head import IGNORE_INDEX
-from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.tasks.lm.experiment import ActivationRegularization
+from anaphor.extras.activation_regularization import ActivationRegularization, make_term
+from anaphor.registry import TASKS
 from anaphor.training.build import build_experiment
 from anaphor.training.load import load_run
 from anaphor.training.run import execute
 from anaphor.training.trainer import NullCallback
 
-SPEC = LanguageRunSpec(data="grammar", width=16, layers=1, batch_size=4, bptt=8, steps=60, lr=0.01, device="cpu")
+SPEC = TASKS["lm"].run_spec(data="grammar", width=16, layers=1, batch_size=4, bptt=8, steps=60, lr=0.01, device="cpu")
 
 
 def test_the_cost_is_that_of_a_loop_over_tokens():
@@ -27,8 +27,9 @@ def test_the_cost_is_that_of_a_loop_over_tokens():
             expected += 2.0 * x[row, time].square().mean()
             if time:
                 expected += 0.5 * (x[row, time] - x[row, time - 1]).square().mean()
-    torch.testing.assert_close(ActivationRegularization(activation=2.0, temporal=0.5).penalty(x, targets), expected)
-    assert ActivationRegularization().penalty(x, targets) is None
+    term = make_term(ActivationRegularization(activation_reg=2.0, temporal_activation_reg=0.5))
+    torch.testing.assert_close(term(x, None, Batch(targets, targets)), expected)
+    assert make_term(ActivationRegularization()) is None
 
 
 def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
