@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from anaphor.data.batches import Batch, EvaluationStream
+from anaphor.extras.adaptation.dynamic_evaluation import Dynamic
+from anaphor.extras.adaptation.steps import AdaptiveStep
 from anaphor.mixers.base import detach
 from anaphor.models import LanguageModel, build
-from anaphor.tasks.lm.adaptation import AdaptiveStep, Dynamic
 from benchmarks.timing import Finding, estimate_ratio, mean_seconds, time_alternately
 from benchmarks.training import VOCABULARY
 

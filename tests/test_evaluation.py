@@ -19,7 +19,6 @@ from anaphor.evaluation import (
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.inspect import attention_maps, look_at, unit_maps
 from anaphor.models import build
-from anaphor.tasks.lm.adaptation import Cache, Dynamic, cached_losses, dynamic_losses
 from stand_ins import ReplayedGraphs
 
 TOKENIZER = Word.train("a b c d")
@@ -30,8 +29,6 @@ USES = {
     "score_text": lambda model: score_text(model, TOKENIZER, "a b"),
     "look_at": lambda model: look_at(model, TOKENIZER, "a b"),
     "losses_by_batch": lambda model: list(losses_by_batch(model, [BATCH], carry=False)),
-    "cached_losses": lambda model: list(cached_losses(model, [BATCH], False, [Cache(3)])),
-    "dynamic_losses": lambda model: list(dynamic_losses(model, [BATCH], False, Dynamic(0.1))),
     "generate": lambda model: list(generate(model, [0, 1], 3, Sampler())),
     "beam_search": lambda model: beam_search(model, [0, 1], 3, width=2),
     "attention_maps": lambda model: attention_maps(model, ROW),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.models import preset as preset
     from anaphor.registry import import_file as import_file
     from anaphor.registry import register_dataset as register_dataset
+    from anaphor.registry import register_evaluation as register_evaluation
     from anaphor.registry import register_loss_term as register_loss_term
     from anaphor.registry import register_mixer as register_mixer
     from anaphor.registry import register_optimizer as register_optimizer
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_task as register_task
     from anaphor.registry import register_tokenizer as register_tokenizer
     from anaphor.registry import register_verb as register_verb
+    from anaphor.tasks.evaluations import Evaluation as Evaluation
+    from anaphor.tasks.evaluations import Variant as Variant
     from anaphor.training.conversion import convert as convert
     from anaphor.training.conversion import export as export
     from anaphor.training.experiment import Experiment as Experiment
@@ -81,6 +84,7 @@ _PUBLIC = {
     "anaphor.registry": (
         "import_file",
         "register_dataset",
+        "register_evaluation",
         "register_loss_term",
         "register_mixer",
         "register_optimizer",
@@ -90,6 +94,7 @@ _PUBLIC = {
         "register_verb",
     ),
     "anaphor.studies": ("StudySpec", "read_study"),
+    "anaphor.tasks.evaluations": ("Evaluation", "Variant"),
     "anaphor.training.experiment": ("Experiment", "Loss"),
     "anaphor.training.spec": ("RunSpec", "TaskDefinition"),
     "anaphor.web.inference": ("compare_runs",),

@@ -231,6 +231,8 @@ EMBEDDERS, HEADS, LOSS_TERMS = Registry("embedder"), Registry("head"), Registry(
 EXTRAS = {table.kind: table for table in (EMBEDDERS, HEADS, LOSS_TERMS)}
 """Parts that the settings of a run may ask for, each an `Extra`, by kind. A `TaskDefinition` names the kinds it
 takes."""
+EVALUATIONS = Registry("evaluation")
+"""What `evaluate` shows beside the score of a run, each an `Extra`: its settings are flags of `evaluate`."""
 RUN_FRAME = "anaphor.web.notebook:show_run"
 """What a notebook shows of a run: `(run, text) -> frame`. By name, because the page is built on runs."""
 
@@ -318,6 +320,28 @@ def register_loss_term(
         tasks: Names of the tasks whose runs may have it.
     """
     _add_extra(LOSS_TERMS, name, make, settings, tasks)
+
+
+def register_evaluation(
+    name: str, make: str | Callable[..., Any], settings: type | None = None, tasks: Sequence[str] = ("lm",)
+) -> None:
+    """Add rows to `evaluate`, or variants of the model for each of which all rows are repeated.
+
+    Args:
+        name: What messages call it.
+        make: `make(settings, experiment, run)` returns an `anaphor.Evaluation` for a run that is loaded, or None where
+            it has nothing to say of it; `run` is the folder. A string "module:function" is imported when a run is
+            evaluated.
+        settings: A frozen dataclass, whose fields become flags of `evaluate`; see `check_settings_class`.
+        tasks: Names of the tasks whose runs it can evaluate.
+    """
+    _add_extra(EVALUATIONS, name, make, settings, tasks)
+
+
+def evaluation_settings(task: str) -> tuple[type, ...]:
+    """The settings classes of the evaluations for runs of a task."""
+    extras: list[Extra] = [EVALUATIONS[name] for name in EVALUATIONS]
+    return tuple(dict.fromkeys(one.settings for one in extras if task in one.tasks and one.settings is not None))
 
 
 def _add_extra(table: Registry, name: str, make: Any, settings: type | None, tasks: Sequence[str]) -> None:

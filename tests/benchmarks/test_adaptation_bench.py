@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from anaphor.data.batches import EvaluationStream
+from anaphor.extras.adaptation.dynamic_evaluation import Dynamic
+from anaphor.extras.adaptation.steps import AdaptiveStep
 from anaphor.models import build
-from anaphor.tasks.lm.adaptation import AdaptiveStep, Dynamic
 from benchmarks import adaptation
 
 

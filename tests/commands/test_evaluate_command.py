@@ -30,10 +30,6 @@ def test_rows_of_both_states_say_which_is_theirs(run, capsys):
     assert beginnings(capsys, run, "--bptt", "2", "3", *both) == [
         "bptt 2, state carried", "bptt 3, state carried", "bptt 2, state restarted", "bptt 3, state restarted",
     ]  # fmt: skip
-    assert beginnings(capsys, run, "--bptt", "2", *both, "--cache", "4") == [
-        "bptt 2, state carried", "bptt 2, state restarted",
-        "bptt 2, state carried, adapted by cache(4,0.1,0.3)", "bptt 2, state restarted, adapted by cache(4,0.1,0.3)",
-    ]  # fmt: skip
     assert beginnings(capsys, run, "--bptt", "2", "--state", "restarted") == ["bptt 2"]
 
 
@@ -122,3 +118,30 @@ def test_the_run_s_own_file_and_data_sets_with_splits_are_scored_on_valid(run, t
         (row,) = json.loads(capsys.readouterr().out)
         assert f"|tokens:{tokens}|" in row["signature"]
         assert "overlap" not in row
+
+
+def test_the_overlap_of_other_data_is_that_with_the_text_of_training(run, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    for split in ("train", "valid"):
+        (other / f"{split}.txt").write_text("f f f\n" * 20, encoding="utf-8")
+    (other / "test.txt").write_text("a b c d e\nf f f\nf a f a\n", encoding="utf-8")
+    flags = ["evaluate", run, "--split", "test", "--data", str(other), "--device", "cpu", "--json"]
+    assert main(flags) == 0
+    assert json.loads(capsys.readouterr().out)[0]["overlap"] == {"unit": "lines", "test": 3, "in_train": 1}
+    (tmp_path / "text.txt").unlink()
+    assert main(flags) == 0
+    assert "overlap" not in json.loads(capsys.readouterr().out)[0]
+    assert main(["evaluate", run, "--split", "test", "--device", "cpu"]) == 2
+
+
+@pytest.mark.parametrize("words", [["--batch-size", "1"], ["--out", "curves"]])
+def test_padded_examples_have_no_rows_and_no_curves(tmp_path, capsys, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("a b c\nd e\n\nb c d\n\n" * 20)
+    train = ["train", "lm", "--data", "text.txt", "--batching", "padded", "--out", "run", "--width", "8"]
+    assert main([*train, "--steps", "1", "--no-test", "--device", "cpu", "--json"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "run", "--device", "cpu", *words]) == 2
+    assert f"{words[0]} needs a stream of text, and run was trained with --batching padded" in capsys.readouterr().err
+    assert not (tmp_path / "curves").exists()

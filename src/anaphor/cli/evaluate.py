@@ -5,25 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.config import finite, look_up
 from anaphor.data.dataset import SPLITS, VALID
 from anaphor.errors import ConfigError
+from anaphor.registry import evaluation_settings
+from anaphor.tasks.evaluations import Row, make_evaluations
 from anaphor.training.run_folder import NO_DATA
 
 if TYPE_CHECKING:
     from anaphor.training.experiment import Experiment
-    from anaphor.training.spec import TaskDefinition
-
-Row = tuple[dict[str, Any] | None, list[str]]
-"""A result as plain values, and lines for people. None: lines alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
     """Evaluate a trained model on a split of its data. Other options depend on the task of the run."""
+
+    has_extras: ClassVar[bool] = True
 
     split: str | None = None
     """Split to evaluate on: train, valid or test (if not given: valid; all of --data that has no splits)."""
@@ -34,7 +34,7 @@ class Options(RunOptions):
 
 
 def run(words: Sequence[str]) -> int:
-    task, options = parse_task_options("evaluate", words, Options)
+    _, options = parse_task_options("evaluate", words, Options, extras=evaluation_settings)
     validate = getattr(options, "validate", None)
     if validate is not None:
         validate(options.split)
@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> int:
         for split in experiment.changed_splits():
             warn(f"{split} has changed since {options.run} was trained")
     rows = []
-    for row, lines in _shown_progress(_results(task, options, experiment)):
+    for row, lines in _shown_progress(_results(options, experiment)):
         if row is not None:
             rows.append(row)
         for line in [] if options.json else lines:
@@ -56,14 +56,13 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _results(task: TaskDefinition, options: Any, experiment: Experiment) -> Iterator[Row]:
+def _results(options: Any, experiment: Experiment) -> Iterator[Row]:
     # Of other data without --split, the task chooses the part to score: it opens them.
     split = VALID if options.split is None and getattr(options, "data", None) is None else options.split
     if hasattr(options, "evaluate"):
-        yield from options.evaluate(experiment, options.run, split)
-        return
-    result = experiment.score(split).to_plain()
-    yield result, task.describe_split(split, result)
+        rows: Iterator[Row] = options.evaluate(experiment, options.run, split)
+        return rows
+    return make_evaluations(options, experiment, options.run).rows(split)
 
 
 def _shown_progress(rows: Iterator[Row]) -> Iterator[Row]:

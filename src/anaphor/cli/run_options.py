@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -13,6 +13,7 @@ import tyro
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.train import import_torch, warn
+from anaphor.config import compose_spec
 from anaphor.errors import ConfigError
 from anaphor.flags import flags_of, parse, read_words
 from anaphor.registry import TASKS, resolve
@@ -51,43 +52,58 @@ def parse_options(verb: str, words: Sequence[str], kind: type[Common]) -> Common
 
 
 def parse_task_options(
-    verb: str, words: Sequence[str], common: type[Common], *, required: bool = False
+    verb: str,
+    words: Sequence[str],
+    common: type[Common],
+    *,
+    required: bool = False,
+    extras: Callable[[str], tuple[type, ...]] = lambda task: (),
 ) -> tuple[TaskDefinition, Common]:
-    """Common options and those that the task of the run has for this verb, in one object; `required` refuses a task
-    that has none. Without a run, `--help` lists the options of all tasks."""
+    """The common options of a verb, those that the task of the run has for it, and those of extras, in one object.
+
+    Without a run, `--help` lists the options of all tasks.
+
+    Args:
+        verb: The verb.
+        words: What is behind it.
+        common: Options for runs of all tasks.
+        required: Whether a run whose task has no options of its own is refused.
+        extras: The settings classes that are registered for a task, by its name.
+    """
     program = f"anaphor {verb}"
     import_given(words)
     folder = next((word for word in words if os.path.isfile(os.path.join(word, "spec.yaml"))), None)
     if folder is None:
-        every = _combine(common, *(_own_options(verb, TASKS[name]) for name in TASKS))
+        every = _combine(common, *(part for name in TASKS for part in (_own_options(verb, name), *extras(name))))
         asks_for_help = bool({"-h", "--help"} & set(words))
         # Which other words are needed depends on the task: that there is no run is said first.
         found = {} if asks_for_help else read_words(flags_of(every), words, program=program, has_default=True)
         folder = str(found["run"] if "run" in found else parse(every, words, program=program).run)
     RunFolder(Path(folder)).check_imports(force="--force" in words, warn=lambda line: None)  # they may hold the task
     task = RunFolder(Path(folder)).read_task()
-    own = _own_options(verb, task)
+    own = _own_options(verb, task.name)
     if own is None and required:
         able = " or ".join(f"`train {name}`" for name in TASKS if getattr(TASKS[name], verb) is not None)
         raise ConfigError(f"{folder} is a run of `train {task.name}`, and `{verb}` is for runs of {able}")
-    kind = _combine(common, own)
+    declared: Any = _combine(common, own)
+    kind: type[Common] = compose_spec(declared, extras(task.name))
     known = _flag_names(kind)
     for word in words:
         flag = word[2:].partition("=")[0].removeprefix("no-")
-        others = [other for other in TASKS if flag in _flag_names(_own_options(verb, TASKS[other]))]
+        others = [name for name in TASKS if flag in _flag_names(_own_options(verb, name), *extras(name))]
         if word.startswith("--") and flag not in known and others:
             able = " or ".join(f"`train {other}`" for other in others)
             raise ConfigError(f"--{flag} is for runs of {able}; {folder} is one of `train {task.name}`")
     return task, parse(kind, words, program=program)
 
 
-def _own_options(verb: str, task: TaskDefinition) -> Any:
-    reference = getattr(task, verb)
+def _own_options(verb: str, task: str) -> Any:
+    reference = getattr(TASKS[task], verb)
     return None if reference is None else resolve(reference)
 
 
-def _flag_names(options: Any) -> set[str]:
-    return set() if options is None else {flag.name for flag in flags_of(options).values()}
+def _flag_names(*options: Any) -> set[str]:
+    return {flag.name for kind in options if kind is not None for flag in flags_of(kind).values()}
 
 
 def _combine(common: type[Common], *own: Any) -> type[Common]:

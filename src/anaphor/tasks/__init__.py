@@ -48,7 +48,7 @@ def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str
 
 def format_text_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
     """Values in one line, and why there is no perplexity where there is none."""
-    perplexity = format_perplexity(result[PERPLEXITY.name])
+    perplexity = format_perplexity(result.get(PERPLEXITY.name))
     return format_values(metrics, result).replace(PERPLEXITY.format(None), perplexity)
 
 

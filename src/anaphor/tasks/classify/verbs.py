@@ -12,7 +12,8 @@ import tyro
 from anaphor.data.dataset import default_split
 from anaphor.data.files import read_lines
 from anaphor.tasks import check_texts, describe_unknown_words, format_size, join_layers
-from anaphor.tasks.classify import BAG_OF_WORDS, TASK
+from anaphor.tasks.classify import BAG_OF_WORDS
+from anaphor.tasks.evaluations import Row, make_evaluations
 from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
@@ -32,14 +33,12 @@ class EvaluateOptions:
     label_column: str | None = None
     """Column of the labels in a file of --data (label if not given)."""
 
-    def evaluate(
-        self, experiment: ClassifyExperiment, run: Path, split: str | None
-    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    def evaluate(self, experiment: ClassifyExperiment, run: Path, split: str | None) -> Iterator[Row]:
+        evaluations = make_evaluations(self, experiment, run)
         if self.data is not None:
             experiment.use_data(self.data, self.text_column, self.label_column)
         split = split or default_split(experiment.source)
-        result = experiment.score(split).to_plain()
-        yield result, TASK.describe_split(split, result)
+        yield from evaluations.rows(split)
 
 
 @dataclass(frozen=True, kw_only=True)

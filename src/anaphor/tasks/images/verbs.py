@@ -11,7 +11,7 @@ import tyro
 
 from anaphor.data.dataset import default_split
 from anaphor.tasks import format_size, join_layers
-from anaphor.tasks.images import TASK
+from anaphor.tasks.evaluations import Row, make_evaluations
 from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
@@ -31,16 +31,14 @@ class EvaluateOptions:
     flips: bool | None = None
     """Average the probabilities of each image and its mirror image (as in training if not given)."""
 
-    def evaluate(
-        self, experiment: ImageExperiment, run: Path, split: str | None
-    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    def evaluate(self, experiment: ImageExperiment, run: Path, split: str | None) -> Iterator[Row]:
+        evaluations = make_evaluations(self, experiment, run)
         if self.flips is not None:
             experiment.spec = replace(experiment.spec, flips=self.flips)
         if self.data is not None:
             experiment.use_data(self.data)
         split = split or default_split(experiment.source)
-        result = experiment.score(split).to_plain()
-        yield result, TASK.describe_split(split, result)
+        yield from evaluations.rows(split)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,39 +1,33 @@
-"""`anaphor evaluate` for language models: other segment lengths, by position, and with adaptation. Imports no torch."""
+"""`anaphor evaluate` for language models: other lengths, states and texts, and loss by position. Imports no torch."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.config import check_at_least_one, create_folder, look_up, writing_to
 from anaphor.data.dataset import ALL, TEST, default_split
 from anaphor.errors import ConfigError, count_noun
+from anaphor.metrics.result import Result
 from anaphor.tasks import align_columns, describe_overlap
+from anaphor.tasks.evaluations import Evaluations, Row, make_evaluations
 from anaphor.tasks.lm import PROTOCOLS, describe, describe_source_loss
 
 if TYPE_CHECKING:
-    from anaphor.data.batches import Batch
-    from anaphor.metrics.result import LossResult
-    from anaphor.tasks.lm.adaptation import Cache, Dynamic
     from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
     from anaphor.tasks.lm.length import LengthScore
     from anaphor.tasks.lm.protocol import Protocol
 
 STATES = {"carried": True, "restarted": False}
-TUNED = (
-    "cache", "cache_weight", "cache_flatness", "dynamic", "dynamic_decay", "pointer_eval_memory", "pointer_eval_bias",
-)  # fmt: skip
-"""What is chosen on validation text."""
-Row = tuple[dict[str, Any] | None, list[str]]
+STREAM_ONLY = ("bptt", "carry", "state", "by_position", "out", "batch_size", "protocol")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """Options for language models. Adaptation has rows of its own, beside the plain score."""
+    """Options for language models."""
 
     data: str | None = None
     """Other text than that of training: a name, a folder or a file, which is scored as a whole."""
@@ -51,26 +45,6 @@ class EvaluateOptions:
     """Rows that are scored in parallel (as in training if not given)."""
     protocol: str | None = None
     """Scoring: complete or example (as in training if not given)."""
-    cache: tuple[int, ...] = ()
-    """Also with a neural cache of this many past tokens."""
-    cache_weight: tuple[float, ...] = ()
-    """Probability share of the cache (0.1 if not given)."""
-    cache_flatness: tuple[float, ...] = ()
-    """Factor of the similarity in the cache (0.3 if not given)."""
-    dynamic: tuple[float, ...] = ()
-    """Also with dynamic evaluation at this learning rate, in one row."""
-    dynamic_decay: tuple[float, ...] = ()
-    """Decay towards the trained weights in each step of dynamic evaluation (0 if not given)."""
-    dynamic_rule: str = "sgd"
-    """Update rule of dynamic evaluation: sgd or rms (scaled by the gradients of training)."""
-    both: bool = False
-    """Also with each cache together with each dynamic evaluation."""
-    cuda_graph: bool | None = None
-    """Capture cache and dynamic evaluation as a CUDA graph (as in training if not given)."""
-    pointer_eval_memory: tuple[int, ...] = ()
-    """Number of past tokens that the pointer copies from; one row each; 0: without the pointer."""
-    pointer_eval_bias: tuple[float, ...] = ()
-    """Constant added to the scores of the pointer; one row each."""
 
     def validate(self, split: str | None) -> None:
         """Refuse settings that do not fit together, before the run is loaded."""
@@ -83,64 +57,29 @@ class EvaluateOptions:
             raise ConfigError(f"state={self.state} and carry={self.carry} are the same option: give one of them")
         if self.protocol is not None:
             look_up(PROTOCOLS, self.protocol, "protocol")
-        for name, owner, given in (
-            ("cache_weight", "cache", bool(self.cache_weight)),
-            ("cache_flatness", "cache", bool(self.cache_flatness)),
-            ("dynamic_decay", "dynamic", bool(self.dynamic_decay)),
-            ("dynamic_rule", "dynamic", self.dynamic_rule != "sgd"),
-        ):
-            if given and not getattr(self, owner):
-                raise ConfigError(f"{name}={getattr(self, name)} has no effect without --{owner}")
-        if self.both and not (self.cache and self.dynamic):
-            raise ConfigError("--both needs --cache and --dynamic")
-        if self.cuda_graph is not None and not (self.cache or self.dynamic):
-            raise ConfigError(f"cuda_graph={self.cuda_graph} has no effect without --cache or --dynamic")
-        if any(memory < 0 for memory in self.pointer_eval_memory):
-            raise ConfigError(f"pointer_eval_memory={self.pointer_eval_memory}: it must be at least 0")
-        if not all(map(math.isfinite, self.pointer_eval_bias)):
-            raise ConfigError(f"pointer_eval_bias={self.pointer_eval_bias}: it must be finite")
-        for name in TUNED:
-            # Without a pointer is no choice between values: it is the plain model.
-            values = tuple(value for value in getattr(self, name) if value or name != "pointer_eval_memory")
-            if split == "test" and len(values) > 1:
-                raise ConfigError(f"{name}={values} on test: choose one of them on valid")
-        if len(self._pointers()) > 1 and (self.by_position or self.out is not None):
-            raise ConfigError("--by-position and --out show one model: give one --pointer-eval-memory and one bias")
 
     def evaluate(self, experiment: LanguageModelExperiment, run: Path, split: str | None) -> Iterator[Row]:
         """Rows as JSON, each with lines for people; then lines about all of them."""
-        from anaphor.tasks.lm.adaptation import Cache, Dynamic
         from anaphor.tasks.lm.experiment import StreamExperiment
 
-        caches = [
-            Cache(window, weight, flatness)
-            for window, flatness, weight in product(
-                self.cache, self.cache_flatness or (0.3,), self.cache_weight or (0.1,)
-            )
-        ]
-        dynamics = [
-            Dynamic(lr, decay, self.dynamic_rule) for lr, decay in product(self.dynamic, self.dynamic_decay or (0.0,))
-        ]
-        trained_on: Sequence[Batch] = ()
-        if dynamics and self.dynamic_rule == "rms" and isinstance(experiment, StreamExperiment):
-            trained_on = experiment.batches(0)  # of the run's own text, whatever is scored
+        evaluations = make_evaluations(self, experiment, run)
         if self.data is not None:
             experiment.use_data(self.data)
         split = split or default_split(experiment.source)
+        evaluations.check_choices(split)
         shared = experiment.overlap(split) if split in (TEST, ALL) else {}
         source = experiment.source_loss(split)
-        if (self.pointer_eval_memory or self.pointer_eval_bias) and experiment.model.pointer is None:
-            raise ConfigError(f"{run} has no pointer: it was trained without --pointer-memory")
         if isinstance(experiment, StreamExperiment):
-            rows = self._stream_rows(experiment, split, caches, dynamics, trained_on)
+            rows = self._stream_rows(experiment, split, evaluations)
         else:
-            rows = self._padded_rows(experiment, run, split)
+            refuse_examples(self, STREAM_ONLY, run)
+            rows = self._padded_rows(experiment, split, evaluations)
         scores, has_bound = [], False
-        for row, score in rows:
-            bound = source is not None and not row["refused"] and row["perplexity"] is not None
+        for row, label, score in rows:
+            bound = source is not None and not row["refused"] and row.get("perplexity") is not None
             has_bound |= bound
             plain = {**row, **({"source_loss": source} if bound else {}), **shared}
-            yield plain, [] if row["refused"] else [self._line(row, score)]
+            yield plain, [] if row["refused"] else [self._line(row, label, score)]
             if score is not None:
                 scores.append(score)
         lines = _describe_refused(scores)
@@ -153,17 +92,12 @@ class EvaluateOptions:
         lines += describe_overlap(shared)
         yield None, [*lines, *(f"figure: {path}" for path in self._draw(scores, experiment, split))]
 
-    def _stream_rows(
-        self,
-        experiment: StreamExperiment,
-        split: str,
-        caches: Sequence[Cache],
-        dynamics: Sequence[Dynamic],
-        trained_on: Sequence[Batch],
-    ) -> Iterator[tuple[dict[str, Any], LengthScore | None]]:
-        """The plain scores of all lengths, then those with adaptation."""
+    def _stream_rows(self, experiment: StreamExperiment, split: str, evaluations: Evaluations) -> Iterator[ScoredRow]:
+        """For each variant the plain scores of all lengths, then those of evaluations."""
         from anaphor.tasks.lm.length import refusal_reason, score_at_length
 
+        if evaluations.count_variants() > 1 and (self.by_position or self.out is not None):
+            raise ConfigError("--by-position and --out show one model: give one value of each option that changes it")
         if self.out is not None:
             create_folder(self.out)
         protocols = self._protocols(experiment, split)
@@ -171,51 +105,32 @@ class EvaluateOptions:
         if all(reasons):
             raise ConfigError("; ".join(dict.fromkeys(filter(None, reasons))))
         scored = [protocol for protocol, reason in zip(protocols, reasons, strict=True) if reason is None]
-        for memory, bias in self._pointers():
-            with experiment.model.use_pointer(memory, bias):
-                for protocol in protocols:
-                    score = score_at_length(experiment, split, protocol)
-                    row = {**score.to_plain(), "adaptation": None, "pointer": experiment.describe_pointer()}
-                    if not self.by_position:
-                        del row["positions"]
-                    yield row, score
-                for length, result in self._adapted(experiment, split, scored, caches, dynamics, trained_on):
-                    yield {**_row(length, result), "pointer": experiment.describe_pointer()}, None
+        for variant in evaluations.each_variant():
+            plain = []
+            for protocol in protocols:
+                score = score_at_length(experiment, split, protocol)
+                facts = {**experiment.model_facts(), **variant.facts}
+                if score.score is not None:
+                    plain.append(variant.sign(score.score))
+                    score = replace(score, score=plain[-1])
+                row = {**score.to_plain(), **evaluations.columns(facts)}
+                if not self.by_position:
+                    del row["positions"]
+                yield row, variant.label, score
+            for result, label in evaluations.score(split, variant, plain, scored):
+                yield _row(result, evaluations), label, None
 
-    def _adapted(
-        self,
-        experiment: StreamExperiment,
-        split: str,
-        protocols: Sequence[Protocol],
-        caches: Sequence[Cache],
-        dynamics: Sequence[Dynamic],
-        trained_on: Sequence[Batch],
-    ) -> Iterator[tuple[int, LossResult]]:
-        """Results with adaptation, each with its segment length. The rule rms needs the batches of training."""
-        from anaphor.tasks.lm.adaptation import gradient_scales, score_dynamically, score_with_caches
-
-        captured = experiment.spec.cuda_graph if self.cuda_graph is None else self.cuda_graph
-        scales = None
-        if dynamics and self.dynamic_rule == "rms":
-            scales = gradient_scales(experiment.model, trained_on, experiment.carry)
-        together = caches if self.both else ()
-        for protocol in protocols:
-            if caches:
-                for result in score_with_caches(experiment, split, protocol, caches, cuda_graph=captured):
-                    yield protocol.bptt, result
-            for result in score_dynamically(
-                experiment, split, protocol, dynamics, scales, caches=together, cuda_graph=captured
-            ):
-                yield protocol.bptt, result
-
-    def _pointers(self) -> list[tuple[int | None, float | None]]:
-        """Memory and bias of the pointer in each row; None as in training. Without a pointer the bias is nothing."""
-        memories: Sequence[int | None] = self.pointer_eval_memory or (None,)
-        biases: Sequence[float | None] = self.pointer_eval_bias or (None,)
-        pairs = ((memory, None if memory == 0 else bias) for memory, bias in product(memories, biases))
-        return list(dict.fromkeys(pairs))
+    def _padded_rows(
+        self, experiment: LanguageModelExperiment, split: str, evaluations: Evaluations
+    ) -> Iterator[ScoredRow]:
+        """For each variant the score of all examples, then those of evaluations."""
+        for variant in evaluations.each_variant():
+            plain = variant.sign(experiment.evaluate(split))
+            for result, label in chain([(plain, variant.label)], evaluations.score(split, variant, [plain])):
+                yield _row(result, evaluations), label, None
 
     def _protocols(self, experiment: StreamExperiment, split: str) -> list[Protocol]:
+        """How a plain row is scored, one protocol for each combination of options."""
         from anaphor.tasks.lm.protocol import Protocol
 
         spec = experiment.spec
@@ -228,25 +143,11 @@ class EvaluateOptions:
             raise ConfigError(f"batch_size={rows}: each row needs a token, and {where} has {tokens:,}")
         return [Protocol(rows, length, carry, complete) for carry in carries for length in self.bptt or [spec.bptt]]
 
-    def _padded_rows(
-        self, experiment: LanguageModelExperiment, run: Path, split: str
-    ) -> Iterator[tuple[dict[str, Any], None]]:
-        stream_only = ("cache", "dynamic", "bptt", "carry", "state", "by_position", "out", "batch_size", "protocol")
-        for name in stream_only:
-            if getattr(self, name) != getattr(EvaluateOptions, name):
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} needs a stream of text, and {run} was trained with --batching padded")
-        for memory, bias in self._pointers():
-            with experiment.model.use_pointer(memory, bias):
-                yield {**_row(None, experiment.evaluate(split)), "pointer": experiment.describe_pointer()}, None
-
-    def _line(self, row: dict[str, Any], score: LengthScore | None) -> str:
+    def _line(self, row: Mapping[str, Any], label: str, score: LengthScore | None) -> str:
         """A row for people. The state is part of it where rows differ in it."""
-        adapted = f", adapted by {row['adaptation']}" if row["adaptation"] else ""
         what = "padded examples" if row["bptt"] is None else f"bptt {row['bptt']}"
-        state = f", state {row['state']}" if len(set(self.state)) > 1 else ""
-        pointer = f", pointer {row['pointer']}" if self.pointer_eval_memory or self.pointer_eval_bias else ""
-        line = f"{what}{state}{pointer}{adapted}: {describe(row)[0]}"
+        state = [f"state {row['state']}"] if len(set(self.state)) > 1 else []
+        line = f"{', '.join(filter(None, [what, *state, label]))}: {describe(row)[0]}"
         if score is not None and len(score.positions) < score.length:
             count = count_noun(len(score.positions), "token")
             line += f"\n  segments have {count}, because no row of the text is longer"
@@ -261,13 +162,26 @@ class EvaluateOptions:
             return draw_lengths(scores, self.out, experiment.spec.bptt, split)
 
 
-def _row(length: int | None, result: LossResult) -> dict[str, Any]:
+ScoredRow = tuple[dict[str, Any], str, "LengthScore | None"]
+"""A row as JSON, what lines for people say of it, and the score where it is one of the plain scores of a stream."""
+
+
+def refuse_examples(options: Any, names: Collection[str], run: Path) -> None:
+    """Raise for options that need a stream of text, where a run was trained on separate examples."""
+    for name in names:
+        if getattr(options, name) != getattr(type(options), name):
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} needs a stream of text, and {run} was trained with --batching padded")
+
+
+def _row(result: Result, evaluations: Evaluations) -> dict[str, Any]:
+    """A result as JSON; without a segment length where the text is not a stream."""
     return {
-        "bptt": length,
+        "bptt": result.facts.get("bptt"),
         "state": result.facts.get("state", "restarted"),
-        "adaptation": result.facts.get("adaptation"),
         **result.to_plain(),
         "refused": None,
+        **evaluations.columns(result.facts),
     }
 
 

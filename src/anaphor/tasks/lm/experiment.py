@@ -214,12 +214,15 @@ class LanguageModelExperiment(Experiment):
             return self.model.pointer.describe()
         return None if self.spec.pointer_memory is None else "off"
 
+    def model_facts(self) -> dict[str, Any]:
+        """Facts of the model that are part of every signature."""
+        pointer = self.describe_pointer()
+        return ({"pointer": pointer} if pointer else {}) if self.model.causal else {"causal": "no"}
+
     def common_facts(self, tokens: int, unknowns: int) -> dict[str, Any]:
         """Part of every signature."""
-        pointer = self.describe_pointer()
-        sight = ({"pointer": pointer} if pointer else {}) if self.model.causal else {"causal": "no"}
         vocabulary = {"tokenizer": self.tokenizer.kind, "vocab": len(self.tokenizer)}
-        return {"tokens": tokens, **vocabulary, "unk": "kept" if unknowns else "none", **sight}
+        return {"tokens": tokens, **vocabulary, "unk": "kept" if unknowns else "none", **self.model_facts()}
 
 
 class StreamExperiment(LanguageModelExperiment):

@@ -13,7 +13,7 @@ import tyro
 from anaphor.config import writing_to
 from anaphor.errors import ConfigError
 from anaphor.tasks import format_size, join_layers
-from anaphor.tasks.translate import TASK
+from anaphor.tasks.evaluations import Row, make_evaluations
 from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
@@ -31,15 +31,13 @@ class EvaluateOptions:
     length_penalty: float | None = None
     """Length penalty (as in training if not given)."""
 
-    def evaluate(
-        self, experiment: TranslationExperiment, run: Path, split: str
-    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    def evaluate(self, experiment: TranslationExperiment, run: Path, split: str) -> Iterator[Row]:
+        evaluations = make_evaluations(self, experiment, run)
         given: dict[str, Any] = {"beam": self.beam, "length_penalty": self.length_penalty}
         experiment.spec = replace(
             experiment.spec, **{name: value for name, value in given.items() if value is not None}
         )
-        result = experiment.score(split).to_plain()
-        yield result, TASK.describe_split(split, result)
+        yield from evaluations.rows(split)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,22 +16,14 @@ from anaphor.data.batches import EvaluationStream
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import losses_by_batch
+from anaphor.extras.adaptation import neural_cache
+from anaphor.extras.adaptation.dynamic_evaluation import FLOOR, Dynamic, gradient_scales
+from anaphor.extras.adaptation.evaluation import score_dynamically, score_with_caches
+from anaphor.extras.adaptation.neural_cache import Cache, Memory, mix_losses
+from anaphor.extras.adaptation.steps import AdaptiveStep, cached_losses, dynamic_losses
 from anaphor.models import build
 from anaphor.models.head import IGNORE_INDEX
-from anaphor.tasks.lm import LanguageRunSpec, adaptation
-from anaphor.tasks.lm.adaptation import (
-    FLOOR,
-    AdaptiveStep,
-    Cache,
-    Dynamic,
-    Memory,
-    cached_losses,
-    dynamic_losses,
-    gradient_scales,
-    mix_losses,
-    score_dynamically,
-    score_with_caches,
-)
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, Split
 from stand_ins import ReplayedGraphs
@@ -181,13 +174,13 @@ def test_a_cache_holds_a_fixed_window_and_asks_it_in_pieces(monkeypatch):
     x, targets, losses = torch.randn(3, 30, 8), torch.randint(0, VOCABULARY, (3, 30)), torch.rand(3, 30)
     memory = Memory.empty(x, 100)
     after, whole = mix_losses(memory, x, targets, losses, CACHES)
-    held, piece = [], adaptation._mix_chunk
+    held, piece = [], neural_cache._mix_chunk
 
     def watched(before, x, *rest):
         held.append(x.shape[0] * x.shape[1] * before.next_tokens.shape[1])
         return piece(before, x, *rest)
 
-    monkeypatch.setattr(adaptation, "_mix_chunk", watched)
+    monkeypatch.setattr(neural_cache, "_mix_chunk", watched)
     again, pieces = mix_losses(memory, x, targets, losses, CACHES, chunk=2_000)
     torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=1e-12)
     assert len(held) > 1
@@ -444,25 +437,6 @@ def test_on_a_gpu_layers_in_evaluation_mode_have_the_gradients_of_training():
         torch.testing.assert_close(evaluated, trained, rtol=1e-3, atol=1e-4)
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """A run of two steps; its folder."""
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-
-    def train(*words):
-        text = "a b c d e f\nb c d e f a\n\nc d e f a b\nd e f a b c\n\n" * 8
-        (tmp_path / "text.txt").write_text(text, encoding="utf-8")
-        small = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--steps", "2"]
-        segments = [] if "padded" in words else ["--bptt", "5"]
-        out = tmp_path / "run"
-        place = ["--data", str(tmp_path / "text.txt"), "--out", str(out), "--device", "cpu", "--json"]
-        assert main(["train", "lm", *place, *small, *segments, *words]) == 0
-        capsys.readouterr()
-        return str(out)
-
-    return train
-
-
 def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_its_own(run, capsys):
     folder = run()
     flags = ["--device", "cpu", "--batch-size", "2"]
@@ -488,6 +462,33 @@ def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_it
     ]  # fmt: skip
 
 
+def test_rows_of_both_states_say_which_is_theirs_and_a_length_without_a_score_has_none_adapted_either(run, capsys):
+    words = ["--model", "transformer", "--heads", "2", "--position", "learned", "--max-positions", "8"]
+    flags = ["--device", "cpu", "--batch-size", "1", "--cache", "4", "--bptt", "5", "9"]
+    assert main(["evaluate", run(*words), *flags, "--state", "carried", "restarted"]) == 0
+    lines = [line.partition(": ")[0] for line in capsys.readouterr().out.splitlines() if "perplexity" in line]
+    assert lines == ["bptt 5, state restarted", "bptt 5, state restarted, adapted by cache(4,0.1,0.3)"]
+
+
+USES = {
+    "cache": lambda model, batches: list(cached_losses(model, batches, False, [Cache(3)])),
+    "dynamic": lambda model, batches: list(dynamic_losses(model, batches, False, Dynamic(0.1))),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_layer_that_its_owner_keeps_in_evaluation_mode_stays_there(use, fails, monkeypatch):
+    model = build("lstm", vocabulary=VOCABULARY, width=8, layers=2, dropout=0.5)
+    model.layers[0].eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    if fails:
+        monkeypatch.setattr(type(model.layers[1]), "forward", lambda *inputs: 1 / 0)
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        USES[use](model, EvaluationStream(tokens_of(), 0, 1, 10))
+    assert {name: module.training for name, module in model.named_modules()} == before
+
+
 def test_both_together_have_a_row_after_each_dynamic_evaluation(run, capsys):
     flags = ["--device", "cpu", "--cache", "4", "--dynamic", "0.1", "--both", "--no-cuda-graph", "--json"]
     assert main(["evaluate", run(), *flags]) == 0
@@ -505,61 +506,13 @@ def test_gradients_of_training_are_those_of_the_text_of_training_whatever_is_sco
         seen.append(torch.cat([batch.input_ids.flatten() for batch in batches]))
         return gradient_scales(model, batches, carry)
 
-    monkeypatch.setattr("anaphor.tasks.lm.adaptation.gradient_scales", keep)
+    monkeypatch.setattr("anaphor.extras.adaptation.evaluation.gradient_scales", keep)
     (tmp_path / "other.txt").write_text("f a f b\nf c f d\n" * 20, encoding="utf-8")
     flags = ["--device", "cpu", "--dynamic", "0.1", "--dynamic-rule", "rms"]
     folder = run()
     for other in ([], ["--data", str(tmp_path / "other.txt")]):
         assert main(["evaluate", folder, *flags, *other]) == 0
     assert torch.equal(*seen)
-
-
-def test_the_overlap_of_other_data_is_that_with_the_text_of_training(run, tmp_path, capsys):
-    folder, other = run(), tmp_path / "other"
-    other.mkdir()
-    for split in ("train", "valid"):
-        (other / f"{split}.txt").write_text("f f f\n" * 20, encoding="utf-8")
-    (other / "test.txt").write_text("a b c d e f\nf f f\nf a f a\n", encoding="utf-8")
-    flags = ["evaluate", folder, "--split", "test", "--data", str(other), "--device", "cpu", "--json"]
-    assert main(flags) == 0
-    assert json.loads(capsys.readouterr().out)[0]["overlap"] == {"unit": "lines", "test": 3, "in_train": 1}
-    (tmp_path / "text.txt").unlink()
-    assert main(flags) == 0
-    assert "overlap" not in json.loads(capsys.readouterr().out)[0]
-    assert main(["evaluate", folder, "--split", "test", "--device", "cpu"]) == 2
-
-
-def test_evaluate_gives_a_row_for_each_memory_of_the_pointer_and_for_the_model_without_it(run, capsys):
-    folder = run("--pointer-memory", "4", "--pointer-eval-memory", "6", "--pointer-eval-bias", "0.5")
-    place = ["--device", "cpu", "--batch-size", "1"]
-    assert main(["evaluate", folder, *place, "--json"]) == 0
-    (trained,) = json.loads(capsys.readouterr().out)
-    flags = [*place, "--pointer-eval-memory", "0", "6", "12", "--pointer-eval-bias", "0.5", "2"]
-    assert main(["evaluate", folder, *flags, "--dynamic", "0.1", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    names = ["off", "6,+0.5", "6,+2", "12,+0.5", "12,+2"]
-    assert [row["pointer"] for row in rows[::2]] == [row["pointer"] for row in rows[1::2]] == names
-    assert all(f"|pointer:{row['pointer']}" in row["signature"] for row in rows)
-    assert rows[2] == trained
-    assert len({row["loss"] for row in rows}) == len(rows)
-    assert main(["evaluate", folder, "--device", "cpu", "--split", "test", "--pointer-eval-memory", "0", "12"]) == 0
-    lines = [line.partition(": loss")[0] for line in capsys.readouterr().out.splitlines() if "perplexity" in line]
-    assert lines == ["bptt 5, pointer off", "bptt 5, pointer 12,+0.5"]
-
-
-def test_a_model_without_its_pointer_is_scored_as_one_that_has_none():
-    model, batches = adaptive_model("pointer"), EvaluationStream(tokens_of(), 0, 2, 5)
-    pointer, own = model.pointer, in_order(losses_by_batch(model, batches, True))
-    with model.use_pointer(0):
-        off = in_order(losses_by_batch(model, batches, True))
-        assert len(AdaptiveStep(model, True).weights) == len(list(model.parameters()))
-    plain = build("lstm", vocabulary=VOCABULARY, width=8, layers=1).eval()
-    plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("pointer.")})
-    assert torch.equal(off, in_order(losses_by_batch(plain, batches, True)))
-    with model.use_pointer(3, 1.0):
-        assert model.pointer is pointer
-        assert not torch.allclose(own, in_order(losses_by_batch(model, batches, True)))
-    assert torch.equal(own, in_order(losses_by_batch(model, batches, True)))
 
 
 @pytest.mark.parametrize(
@@ -574,11 +527,6 @@ def test_a_model_without_its_pointer_is_scored_as_one_that_has_none():
         (["--dynamic", "0.1", "--dynamic-rule", "sdg"], "did you mean 'sgd'"),
         (["--both", "--cache", "10"], "--both needs --cache and --dynamic"),
         (["--no-cuda-graph"], "cuda_graph=False has no effect without --cache or --dynamic"),
-        (["--pointer-eval-memory", "5"], "has no pointer: it was trained without --pointer-memory"),
-        (["--pointer-eval-memory", "-5"], "pointer_eval_memory=(-5,): it must be at least 0"),
-        (["--pointer-eval-bias", "1", "nan"], "pointer_eval_bias=(1.0, nan): it must be finite"),
-        (["--split", "test", "--pointer-eval-memory", "0", "5", "6"], "pointer_eval_memory=(5, 6) on test"),
-        (["--by-position", "--pointer-eval-memory", "0", "6"], "--by-position and --out show one model"),
     ],
 )
 def test_flags_that_cannot_work_get_one_line(run, capsys, words, message):
@@ -600,12 +548,3 @@ def test_padded_examples_have_nothing_to_adapt_to(run, capsys):
     assert main(["evaluate", folder, "--device", "cpu", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["adaptation"] is None
-
-
-@pytest.mark.parametrize("words", [["--batch-size", "1"], ["--out", "curves"]])
-def test_padded_examples_have_no_rows_and_no_curves_either(run, tmp_path, capsys, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    folder = run("--batching", "padded")
-    assert main(["evaluate", folder, "--device", "cpu", *words]) == 2
-    assert f"{words[0]} needs a stream of text" in capsys.readouterr().err
-    assert not (tmp_path / "curves").exists()

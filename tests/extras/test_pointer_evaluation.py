@@ -1,0 +1,96 @@
+"""`evaluate` with other memories and biases of the pointer, and without it."""
+
+import json
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from anaphor.data.batches import EvaluationStream
+from anaphor.evaluation import losses_by_batch
+from anaphor.extras.adaptation.steps import AdaptiveStep
+from anaphor.models import build
+
+VOCABULARY = 7
+
+
+def losses_of(model):
+    text = torch.randint(0, VOCABULARY, (41,), generator=torch.Generator().manual_seed(0))
+    return torch.cat([losses for _, losses in losses_by_batch(model, EvaluationStream(text, 0, 2, 5), True)], -1)
+
+
+def test_a_row_for_each_memory_and_for_the_model_without_it(run, capsys):
+    folder = run("--pointer-memory", "4", "--pointer-eval-memory", "6", "--pointer-eval-bias", "0.5")
+    place = ["--device", "cpu", "--batch-size", "1"]
+    assert main(["evaluate", folder, *place, "--json"]) == 0
+    (trained,) = json.loads(capsys.readouterr().out)
+    flags = [*place, "--pointer-eval-memory", "0", "6", "12", "--pointer-eval-bias", "0.5", "2"]
+    assert main(["evaluate", folder, *flags, "--dynamic", "0.1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    names = ["off", "6,+0.5", "6,+2", "12,+0.5", "12,+2"]
+    assert [row["pointer"] for row in rows[::2]] == [row["pointer"] for row in rows[1::2]] == names
+    assert all(f"|pointer:{row['pointer']}" in row["signature"] for row in rows)
+    assert rows[2] == trained
+    assert len({row["loss"] for row in rows}) == len(rows)
+
+
+def test_lines_name_the_pointer_before_the_adaptation(run, capsys):
+    words = ["--split", "test", "--pointer-eval-memory", "0", "12", "--dynamic", "0.1", "--device", "cpu"]
+    assert main(["evaluate", run("--pointer-memory", "4", "--pointer-eval-bias", "0.5"), *words]) == 0
+    lines = [line.partition(": loss")[0] for line in capsys.readouterr().out.splitlines() if "perplexity" in line]
+    assert lines == [
+        "bptt 5, pointer off", "bptt 5, pointer off, adapted by dynamic(0.1)",
+        "bptt 5, pointer 12,+0.5", "bptt 5, pointer 12,+0.5, adapted by dynamic(0.1)",
+    ]  # fmt: skip
+
+
+def test_padded_examples_are_scored_with_each_memory(run, capsys):
+    folder = run("--pointer-memory", "4", "--batching", "padded")
+    assert main(["evaluate", folder, "--pointer-eval-memory", "0", "4", "--device", "cpu", "--json"]) == 0
+    assert [row["pointer"] for row in json.loads(capsys.readouterr().out)] == ["off", "4"]
+
+
+def test_a_model_without_its_pointer_is_scored_as_one_that_has_none():
+    sizes = {"vocabulary": VOCABULARY, "width": 8, "layers": 1}
+    model = build("lstm", **sizes, pointer_memory=6, pointer_eval_memory=9).eval()
+    pointer, own = model.pointer, losses_of(model)
+    with model.use_pointer(0):
+        off = losses_of(model)
+        assert len(AdaptiveStep(model, True).weights) == len(list(model.parameters()))
+    plain = build("lstm", **sizes).eval()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("pointer.")})
+    assert torch.equal(off, losses_of(plain))
+    with model.use_pointer(3, 1.0):
+        assert model.pointer is pointer
+        assert not torch.allclose(own, losses_of(model))
+    assert torch.equal(own, losses_of(model))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pointer-eval-memory", "5"], "has no pointer: it was trained without --pointer-memory"),
+        (["--pointer-eval-memory", "-5"], "pointer_eval_memory=(-5,): it must be at least 0"),
+        (["--pointer-eval-bias", "1", "nan"], "pointer_eval_bias=(1.0, nan): it must be finite"),
+    ],
+)
+def test_flags_that_cannot_work_get_one_line(run, capsys, words, message):
+    assert main(["evaluate", run(), *words, "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--split", "test", "--pointer-eval-memory", "0", "5", "6"], "pointer_eval_memory=(5, 6) on test"),
+        (["--by-position", "--pointer-eval-memory", "0", "6"], "--by-position and --out show one model"),
+    ],
+)
+def test_several_models_are_refused_where_there_can_be_one(run, capsys, words, message):
+    assert main(["evaluate", run("--pointer-memory", "4"), *words, "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
