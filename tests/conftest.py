@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from anaphor import registry
 from anaphor.training.run_folder import draw_curves
+from browsing import open_browser
 
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
 if not torch.cuda.is_available():
@@ -22,6 +23,9 @@ if torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):
     torchvision_operators = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         torchvision_operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+# What shelves register stays to the end, not only to that of the first test that needs it.
+registry.load_plugins()
 
 # The tests may run where a lost connection is ignored (`nohup`), or Ctrl-C (a job in the background of a script); those
 # of these signals need their defaults.
@@ -64,9 +68,9 @@ def _known_start():
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch):
     """What a test registers is gone after it."""
-    tables = [part for part in vars(registry).values() if isinstance(part, registry.Registry)]
-    for part in (*tables, *registry.PRESETS.values()):
-        monkeypatch.setattr(part, "_entries", dict(part._entries))
+    tables = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
+    for table in (*tables, *registry.PRESETS.values()):
+        monkeypatch.setattr(table, "_entries", dict(table._entries))
     imported = dict(registry.IMPORTED)
     yield
     registry.IMPORTED.clear()  # in place: other modules hold the same dictionary
@@ -99,3 +103,10 @@ def text(tmp_path, monkeypatch):
     (tmp_path / "text").mkdir()
     for split in ("train", "valid"):
         (tmp_path / "text" / f"{split}.txt").write_text("the cat sat on the mat\na dog sat on a log\n" * 20)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium; without it tests are skipped and say so."""
+    with open_browser() as running:
+        yield running

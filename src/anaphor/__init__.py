@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.errors import DataError as DataError
     from anaphor.errors import Diverged as Diverged
     from anaphor.inspect import recorded as recorded
-    from anaphor.inspect import trace as trace
     from anaphor.metrics.result import Metric as Metric
     from anaphor.metrics.result import Result as Result
     from anaphor.mixers import Span as Span
@@ -33,6 +32,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_verb as register_verb
     from anaphor.tasks.evaluations import Evaluation as Evaluation
     from anaphor.tasks.evaluations import Variant as Variant
+    from anaphor.trace import trace as trace
     from anaphor.training.conversion import convert as convert
     from anaphor.training.conversion import export as export
     from anaphor.training.experiment import Experiment as Experiment
@@ -53,11 +53,11 @@ if "OMP_WAIT_POLICY" not in os.environ:  # the user's own choice; a spin count w
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
 
 # Looked up on first use, so that `anaphor --help` need not wait for torch.
-_PACKAGES = ("config", "draw", "errors", "inspect", "interchange", "mixers", "models", "taps")
+_PACKAGES = ("config", "draw", "errors", "inspect", "interchange", "mixers", "models", "taps", "trace")
 _PUBLIC = {
     "anaphor.api": ("train",),
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),
-    "anaphor.inspect": ("recorded", "trace"),
+    "anaphor.inspect": ("recorded",),
     "anaphor.labs.lab": ("LABS",),
     "anaphor.metrics.bleu": ("bleu", "corpus_bleu", "ngram_counts"),
     "anaphor.metrics.result": ("Metric", "Result"),

@@ -148,7 +148,6 @@ VERBS = Registry(
         "look": Verb(
             "look inside a run: attention, gates, losses and heat maps, as figures and one page", "anaphor.cli.look:run"
         ),
-        "trace": Verb("computation graph of any function: value and gradient at every node", "anaphor.cli.trace:run"),
         "check-mixer": Verb(
             "check that a mixer keeps the five promises of the contract", "anaphor.cli.check_mixer:run"
         ),

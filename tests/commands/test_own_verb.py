@@ -8,7 +8,6 @@ import pytest
 
 import anaphor
 from anaphor.cli.main import main
-from anaphor.registry import VERBS
 
 COUNT = """
 import anaphor
@@ -25,8 +24,7 @@ anaphor.register_verb("count-words", "count the words behind it", count)
 def file(tmp_path):
     path = tmp_path / "count.py"
     path.write_text(COUNT)
-    yield path
-    VERBS._entries.pop("count-words", None)
+    return path
 
 
 def test_a_verb_of_a_file_gets_the_words_behind_it_and_returns_the_exit_code(file, capsys):

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = ["errors", "config", "flags", "registry", "draw", "taps", "mixers", "cuda_graphs", "models", "data", "metrics",
-         "evaluation", "generate", "interchange", "inspect", "training", "tasks", "extras", "studies", "labs", "web",
-         "cli", "api"]  # fmt: skip
+         "evaluation", "generate", "interchange", "inspect", "training", "tasks", "extras", "studies", "trace", "labs",
+         "web", "cli", "api"]  # fmt: skip
 
 
 def name_of(path: Path) -> str:

@@ -1,6 +1,5 @@
-"""Two small runs on a text that holds what a careless page would execute, and a browser to open pages with."""
+"""Small runs on a text that holds what a careless page would execute."""
 
-import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -8,8 +7,6 @@ import torch
 
 from anaphor.cli.main import main
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 120_000  # milliseconds that a browser waits for anything: machines may be busy
 HOSTILE = "<script>alert(1)</script>"
 TEXT = f"the cat sat on the mat\nthe dog sat on the log\na bird saw {HOSTILE} on the log\n" * 30
 SETTINGS = "--width 16 --batch-size 4 --bptt 8 --steps 25 --device cpu --no-test --seed 1"
@@ -34,19 +31,6 @@ def runs(tmp_path_factory):
             assert main([*words, *model.split(), *SETTINGS.split(), "--json"]) == 0
     torch.set_default_dtype(before)
     return {name: folder / name for name in MODELS}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium; without it tests are skipped and say so."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium to open the page with: apt-get install chromium")
-    playwright.expect.set_options(timeout=PATIENCE)
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 class Parts(HTMLParser):

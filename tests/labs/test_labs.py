@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from anaphor.cli.lab import print_outcome
 from anaphor.errors import ConfigError
-from anaphor.labs import backprop, bptt, kronecker, low_rank, masking, scaling, specs, unroll
+from anaphor.labs import kronecker, low_rank, masking, scaling, specs, unroll
 from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, equal, true
 from anaphor.labs.measures import fit_power
 
@@ -52,44 +51,6 @@ def test_a_claim_without_checks_does_not_hold():
     assert not at_most("not a number", math.nan, 2).kept
     assert [check.kept for check in (at_least("c", 1, 2), equal("d", 3, 3), true("e", False))] == [False, True, False]
     assert at_most("b", math.inf, 2).to_plain()["value"] == "inf"
-
-
-def test_backprop_repeats_the_numbers_of_the_exercise(outcomes):
-    """Seed 001, problem 1."""
-    numbers = outcomes["backprop"].numbers
-    assert numbers["values"]["z5"] == "1/12"
-    assert list(numbers["gradients of z5"].values()) == ["1", "1/4", "1/3", "1/3", "1/12"]  # b2, w2, b1, w1, x
-    assert numbers["values"]["z6"] == "13/12"
-    assert list(numbers["gradients of z6"].values()) == ["1", "1/4", "1/3", "1/3", "13/12"]
-    assert numbers["with vectors, z5"] == 2
-    vectors = {"b2": 1, "u": [0, 2], "b1": [0, 1], "W": [[0, 0], [1, 1]], "x": [1, 1]}
-    assert numbers["with vectors, gradients"] == vectors
-
-
-def test_backprop_holds_for_other_fractions_and_a_dead_unit():
-    outcome = backprop.run(specs.BackpropSpec(x="0.3", w1="3", b1="-7/5", w2="-2", b2="1/7", vector_x=(2, -5)))
-    assert outcome.holds
-    assert outcome.numbers["values"]["z5"] == "1/7"
-    assert outcome.numbers["gradients of z6"]["x"] == "1"
-
-
-@pytest.mark.parametrize("given", [{"x": "3.14159265"}, {"w1": "123457/1000003"}, {"x": "1e9", "w1": "999999999/7"}])
-def test_backprop_holds_for_numbers_that_nobody_would_write_as_fractions(given):
-    large = {"vector_x": (1e6, 1e-3), "vector_w": (1e5, 7.7, 0.1, 0.3)}
-    assert [check.what for check in backprop.run(specs.BackpropSpec(**given, **large)).checks if not check.kept] == []
-
-
-def test_labs_end_in_a_verdict_where_numbers_grow_large():
-    swelling = bptt.run(specs.BpttSpec(steps=12, hidden=256, inputs=256))
-    assert max(swelling.numbers["losses"]) > 745  # where a share rounds to zero
-    assert [check.what for check in swelling.checks if not check.kept] == []
-    assert not scaling.run(specs.ScalingSpec(mean=1000.0, samples=100, queries=100)).holds
-
-
-def test_a_wrong_gradient_would_be_seen(monkeypatch):
-    right = backprop.backward
-    monkeypatch.setattr(backprop, "backward", lambda *given: right(*given) | {"w1": Fraction(1, 4)})
-    assert not backprop.run(specs.BackpropSpec()).holds
 
 
 def test_the_dense_matrix_of_attention_is_the_identity_times_the_weights():
@@ -142,7 +103,7 @@ def test_a_lab_does_not_change_the_random_numbers_of_its_caller():
     expected = torch.rand(2)
     torch.manual_seed(1)
     first = torch.rand(1)
-    assert LABS["bptt"].run(specs.BpttSpec(seed=5)).holds
+    assert LABS["unroll"].run(specs.UnrollSpec(seed=5)).holds
     assert torch.equal(torch.cat((first, torch.rand(1))), expected)
 
 
@@ -151,28 +112,8 @@ def test_terms_of_a_state_that_cancel_leave_rounding_alone():
     assert unroll.run(specs.UnrollSpec(hidden=1, radii=(1.0,))).holds
 
 
-def test_truncated_backpropagation_is_seen_to_be_off():
-    outcome = bptt.run(specs.BpttSpec(reach=1))
-    assert [check.kept for check in outcome.checks] == [True, False, False, False, False]
-    assert 0 < outcome.numbers["∂J/∂W_hh, share that the formulas find"] < 1
-
-
-def test_backpropagation_through_time_holds_at_other_sizes():
-    assert bptt.run(specs.BpttSpec(steps=12, inputs=2, hidden=7, outputs=5, seed=3)).holds
-    assert bptt.run(specs.BpttSpec(steps=1)).holds
-
-
-def test_the_drawn_graph_has_every_name_of_the_sheet():
-    graph = bptt.trace_steps(bptt.run(specs.BpttSpec()).numbers["curves"]["network"])
-    names = [node.name for node in graph.nodes if node.op != "input"]
-    assert sorted(names) == sorted(["J", *(f"{name}_{t}" for name in "zhoŷJ" for t in (1, 2, 3))])
-    for t in (1, 2, 3):
-        torch.testing.assert_close(graph[f"o_{t}"].gradient, graph[f"ŷ_{t}"].value - graph[f"y_{t}"].value)
-        assert torch.equal(graph[f"h_{t}"].value, graph[f"z_{t}"].value)
-
-
-def test_the_graph_is_right_where_a_share_rounds_to_zero():
-    assert bptt.run(specs.BpttSpec(hidden=256, inputs=256, outputs=256)).holds
+def test_a_lab_ends_in_a_verdict_where_numbers_grow_large():
+    assert not scaling.run(specs.ScalingSpec(mean=1000.0, samples=100, queries=100)).holds
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (0.5, 1.0), (-2.0, 0.3)])
@@ -230,9 +171,9 @@ def test_low_rank_times_decide_beside_what_holds_without_a_clock(monkeypatch, ca
 
 
 def test_a_lab_without_a_clock_says_nothing_about_timing(outcomes, capsys):
-    print_outcome(outcomes["backprop"], [])
+    print_outcome(outcomes["unroll"], [])
     assert "timing" not in capsys.readouterr().out
-    assert outcomes["backprop"].to_plain()["timing"] is None
+    assert outcomes["unroll"].to_plain()["timing"] is None
 
 
 def test_low_rank_products_are_exact_and_cheap(outcomes):

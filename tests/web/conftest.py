@@ -1,4 +1,4 @@
-"""A folder with small runs of every kind, a server for it, and a browser.
+"""A folder with small runs of every kind, and a server for it.
 
 The runs are trained once for all processes of a test run. Each process has its own copy of the folder, so that tests of
 another one cannot change it. A test that changes runs itself makes a copy: `copied`.
@@ -23,10 +23,6 @@ from anaphor.web.catalog import make_id
 from studies.here import Here, Silent
 from web.serving import begin_run, serving
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 120_000
-"""Milliseconds that a browser waits for anything. The worker, which yields to all others, loads torch before its first
-answer: on a busy machine that takes a while."""
 HOSTILE = "<script>alert(1)</script>"
 TEXT = f"the cat sat on the mat\nthe dog sat on the log\na bird saw {HOSTILE} on the log\n"
 LANGUAGE = "lm --data data/text.txt --width 16 --batch-size 4 --bptt 8 --steps 24 --eval-every 8"
@@ -131,16 +127,3 @@ def served(folder):
     """A server for `folder`. Its thread ends with the module: other tests start processes by forking."""
     with serving(folder) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium; without it tests are skipped and say so."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium to open the page with: apt-get install chromium")
-    playwright.expect.set_options(timeout=PATIENCE)
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()

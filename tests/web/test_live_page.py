@@ -14,7 +14,8 @@ import pytest
 
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
-from web.conftest import HOSTILE, PATIENCE
+from browsing import PATIENCE
+from web.conftest import HOSTILE
 from web.pretended_runs import write_run
 from web.serving import begin_run, serving
 

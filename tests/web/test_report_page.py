@@ -14,7 +14,7 @@ from anaphor.web import report
 from anaphor.web.catalog import make_id
 from anaphor.web.inference import Cache, answer
 from anaphor.web.report import build_report, get_key, post_key
-from web.conftest import PATIENCE
+from browsing import PATIENCE
 
 HYBRID = "hybrid <script>alert(1)<⁄script>"
 

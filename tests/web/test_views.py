@@ -12,7 +12,7 @@ from PIL import Image
 import anaphor
 from anaphor.cli.main import main
 from anaphor.web.catalog import make_id
-from web.conftest import PATIENCE
+from browsing import PATIENCE
 from web.planted import LINE, PLANTED, train_planted
 from web.serving import serving
 

@@ -1,7 +1,5 @@
 """Look inside a model while it runs."""
 
-from anaphor.inspect.graph import Edge, Graph, Node
-from anaphor.inspect.graph.tracing import Traced, trace
 from anaphor.inspect.look import Look, TextLook, compare_losses, look_at, look_inside
 from anaphor.inspect.maps import (
     HeadSummary,
@@ -18,8 +16,7 @@ from anaphor.inspect.maps import (
 from anaphor.inspect.record import Recording, hidden_states, recorded, recorded_calls, recorded_gradients
 
 __all__ = [
-    "Edge", "Graph", "HeadSummary", "Look", "Node", "Recording", "TextLook", "Traced", "UnitMap", "attention_maps",
-    "compare_losses", "head_average", "hidden_states", "look_at", "look_inside", "rank_heads", "recorded",
-    "recorded_calls", "recorded_gradients", "rollout", "select_maps", "select_units", "summarize_heads", "trace",
-    "unit_maps",
+    "HeadSummary", "Look", "Recording", "TextLook", "UnitMap", "attention_maps", "compare_losses", "head_average",
+    "hidden_states", "look_at", "look_inside", "rank_heads", "recorded", "recorded_calls", "recorded_gradients",
+    "rollout", "select_maps", "select_units", "summarize_heads", "unit_maps",
 ]  # fmt: skip

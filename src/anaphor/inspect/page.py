@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from anaphor.inspect.image_maps import ImageLook
 from anaphor.inspect.look import ClassLook, Look, TextLook, compare_losses, layer_label
 from anaphor.inspect.maps import UnitMap
 
+STATIC = Path(__file__).with_name("static")
 SHARED = ("element.js", "packed.js", "colors.js")
 """Scripts that need no data of a page: other pages use them, too."""
 SCRIPTS = (*SHARED, "data.js", "grid.js", "lines.js", "text.js", "maps.js", "page.js")
@@ -51,11 +52,11 @@ def build_page(looks: Mapping[str, Look], first: tuple[str, int | None] | None =
 
 
 def render_page(
-    content: Mapping[str, Any], markup: str, scripts: Sequence[str], styles: Sequence[str] = ("page.css",)
-) -> str:
-    """One HTML file from parts in `static/` and the data."""
-    static = files("anaphor.inspect") / "static"
-    read = {name: (static / name).read_text(encoding="utf-8") for name in (markup, *styles, *scripts)}
+    content: Mapping[str, Any], markup: str | Path, scripts: Sequence[str | Path],
+    styles: Sequence[str | Path] = ("page.css",),
+) -> str:  # fmt: skip
+    """One HTML file from its parts and the data. Names are those of files in `static/`; others are given by path."""
+    read = {name: (STATIC / name).read_text(encoding="utf-8") for name in (markup, *styles, *scripts)}
     return embed(read[markup], [read[name] for name in styles], [read[name] for name in scripts], content)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.inspect import Graph, trace
 from anaphor.labs.lab import CURVES, Outcome, at_most, equal, true
 from anaphor.labs.specs import BackpropSpec
+from anaphor.trace import Graph, trace
 
 ROUNDING = 1e-12
 STEP = Fraction(1, 1000)  # of x, for finite differences

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from anaphor.draw.cells import Annotated, annotated_heat_maps
-from anaphor.inspect import Graph, trace
 from anaphor.labs.lab import CURVES, Outcome, at_most
 from anaphor.labs.specs import BpttSpec
+from anaphor.trace import Graph, trace
 
 ROUNDING = 1e-12
 SIGNS = {f"h_{t}": "ψ" for t in (1, 2, 3)} | {f"J_{t}": "−Σ y log ŷ" for t in (1, 2, 3)}  # as in the exercise

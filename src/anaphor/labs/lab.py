@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from anaphor.labs import specs
 from anaphor.labs.specs import LabSpec
+from anaphor.registry import has_shelf
 
 MEASURED, NOT_MEASURED = "measured", "not measured"
 CURVES = "curves"
@@ -96,6 +97,8 @@ class Lab:
 
     module: str
     spec: type[LabSpec]
+    shelf: str | None = None
+    """A package of `anaphor` that it needs and that may be missing."""
 
     @property
     def claim(self) -> str:
@@ -116,11 +119,11 @@ class Lab:
         return import_module(f"anaphor.labs.{self.module}")
 
 
-LABS: dict[str, Lab] = {
-    "backprop": Lab("backprop", specs.BackpropSpec),
+_LABS = {
+    "backprop": Lab("backprop", specs.BackpropSpec, shelf="trace"),
     "kronecker": Lab("kronecker", specs.KroneckerSpec),
     "unroll": Lab("unroll", specs.UnrollSpec),
-    "bptt": Lab("bptt", specs.BpttSpec),
+    "bptt": Lab("bptt", specs.BpttSpec, shelf="trace"),
     "complexity": Lab("complexity", specs.ComplexitySpec),
     "low-rank": Lab("low_rank", specs.LowRankLabSpec),
     "scaling": Lab("scaling", specs.ScalingSpec),
@@ -128,3 +131,5 @@ LABS: dict[str, Lab] = {
     "concepts": Lab("concepts", specs.ConceptsSpec),
     "selection": Lab("selection", specs.SelectionSpec),
 }
+LABS: dict[str, Lab] = {name: lab for name, lab in _LABS.items() if lab.shelf is None or has_shelf(lab.shelf)}
+"""All labs but those that need a missing package."""

@@ -12,9 +12,8 @@ import numpy as np
 from scipy.stats import linregress, t
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
-
-from anaphor.inspect.graph.program import tensors_in
 
 MIN_SECONDS = 0.02  # a call is repeated until its processor time adds up to this
 GROUPS = 4  # of calls that are timed together; the fastest counts
@@ -96,11 +95,11 @@ class CostMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = tensors_in((args, kwargs or {}))
+        inputs = _tensors_in((args, kwargs or {}))
         depth_before = max((self._depths.get(_storage(tensor), 0) for tensor in inputs), default=0)
         known = {_storage(tensor) for tensor in inputs}
         result = function(*args, **(kwargs or {}))
-        for tensor in tensors_in(result):
+        for tensor in _tensors_in(result):
             key = _storage(tensor)
             is_new = key not in known
             if is_new and key not in self._sizes:
@@ -127,3 +126,8 @@ class CostMode(TorchDispatchMode):
 def _storage(tensor: Tensor) -> int:
     """Identity of a tensor's storage, which its views share."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in lists, tuples and dictionaries."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from anaphor.draw import COLORS
 from anaphor.errors import ConfigError
-from anaphor.inspect.graph import Graph, Node, formatting
+from anaphor.trace import formatting
+from anaphor.trace.graph import Graph, Node
 
 LETTER, LINE, MARGIN = 6.1, 13.0, 6.0
 """In points at font size 10: width of a character, height of a line, margin around the text."""

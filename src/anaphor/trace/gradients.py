@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.inspect.graph import Graph, Node, formatting
-from anaphor.inspect.graph.exact import Exact, compute_exact
-from anaphor.inspect.graph.program import Program
-from anaphor.inspect.graph.rounding import Errors, rounding_errors
+from anaphor.trace import formatting
+from anaphor.trace.exact import Exact, compute_exact
+from anaphor.trace.graph import Graph, Node
+from anaphor.trace.program import Program
+from anaphor.trace.rounding import Errors, rounding_errors
 
 
 @dataclass(frozen=True, eq=False)

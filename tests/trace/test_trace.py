@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import anaphor
 from anaphor.errors import ConfigError
-from anaphor.inspect import trace
 from anaphor.models import build
+from anaphor.trace import trace
 
 THIRD, QUARTER, TWELFTH = Fraction(1, 3), Fraction(1, 4), Fraction(1, 12)
 
@@ -426,3 +427,9 @@ def test_dropout_is_checked_with_the_same_gaps():
     graph = trace(lambda x: (F.dropout(x, 0.5) * x).sum())(x=torch.arange(1.0, 9.0))
     assert 0 < int((graph["dropout"].value == 0).sum()) < 8
     assert graph.check().agrees
+
+
+def test_the_package_is_the_function():
+    assert str(anaphor.trace(network)()) == str(trace(network)())
+    assert anaphor.trace(network, level="names")().level == "names"
+    assert anaphor.trace.Graph is type(anaphor.trace(network)())

@@ -15,8 +15,8 @@ from anaphor.errors import ConfigError
 from anaphor.flags import parse
 
 if TYPE_CHECKING:
-    from anaphor.inspect import Graph
-    from anaphor.inspect.graph.gradients import Check
+    from anaphor.trace.gradients import Check
+    from anaphor.trace.graph import Graph
 
 LEVELS = ("operations", "names", "modules", "everything")
 
@@ -56,7 +56,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor trace")
 
-    from anaphor.inspect.graph.inputs import trace_file
+    from anaphor.trace.inputs import trace_file
     from anaphor.training.experiment import set_threads
 
     set_threads(options.threads)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from anaphor.config import nearest
 from anaphor.errors import AnaphorError, ConfigError, DataError
-from anaphor.inspect.graph import Graph
-from anaphor.inspect.graph.program import map_nested
+from anaphor.trace.graph import Graph
+from anaphor.trace.program import map_nested
 
 
 @dataclass
@@ -134,7 +134,7 @@ def _exact(value: Any) -> Fraction | None:
 
 def trace_file(path: Path, name: str, *, level: str = "operations", output: str | None = None) -> Graph:
     """Run the file and trace a function with its defaults. Every error becomes one line."""
-    from anaphor.inspect.graph.tracing import trace  # which imports this module
+    from anaphor.trace.tracing import trace  # which imports this module
 
     try:
         # Output of the file must not mix with the result on stdout.

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anaphor.inspect.graph import program as operations
-from anaphor.inspect.graph.program import Call, Program, Ref, rerun, resolve_refs, tensors_in
+from anaphor.trace import program as operations
+from anaphor.trace.program import Call, Program, Ref, rerun, resolve_refs, tensors_in
 
 Array = NDArray[Any]
 """Of fractions, or of `Dual` numbers."""

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from anaphor.inspect import recorded, trace
+from anaphor.inspect import recorded
 from anaphor.mixers import Span, mixer_spec
 from anaphor.models import build
+from anaphor.trace import trace
 
 UNARY = {
     "tanh": torch.tanh,
@@ -197,7 +198,7 @@ def test_gpt_nano(layers):
 
 def test_local_derivatives_add_up_to_the_gradient():
     """What comes back through all that read a node is its gradient, at every level."""
-    from anaphor.inspect.graph.gradients import local_derivative
+    from anaphor.trace.gradients import local_derivative
 
     layer = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     whole = trace(lambda x: (layer(x) * x[:2]).sum())(torch.randn(3))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from anaphor.config import look_up
-from anaphor.inspect.graph import formatting
+from anaphor.trace import formatting
 
 if TYPE_CHECKING:
-    from anaphor.inspect.graph.gradients import Check, ProgramGradients
+    from anaphor.trace.gradients import Check, ProgramGradients
 
 
 @dataclass(frozen=True)
@@ -103,19 +103,19 @@ class Graph:
 
     def at(self, level: str) -> Graph:
         """The same run at another level of detail: everything, operations, names or modules."""
-        from anaphor.inspect.graph.levels import graph_at_level
+        from anaphor.trace.levels import graph_at_level
 
         return graph_at_level(self.source, level)
 
     def collapsed(self, *modules: str) -> Graph:
         """The graph with each of these modules as one node. `layers.*` means every layer."""
-        from anaphor.inspect.graph.levels import graph_at_level
+        from anaphor.trace.levels import graph_at_level
 
         return graph_at_level(self.source, self.level, modules)
 
     def shown(self, node: Node) -> tuple[Tensor, Tensor | None]:
         """Value and gradient of a node with 0 for what is zero up to rounding."""
-        from anaphor.inspect.graph.rounding import zero_if_rounding
+        from anaphor.trace.rounding import zero_if_rounding
 
         values, gradients = self.source.errors
         gradient = None if node.gradient is None else zero_if_rounding(node.gradient, gradients.get(node.number))
@@ -141,19 +141,19 @@ class Graph:
 
     def draw(self, *paths: Path | str) -> Sequence[Path]:
         """Draw into files; the suffix chooses PNG, SVG, PDF or HTML (the interactive page)."""
-        from anaphor.inspect.graph.drawing import draw_graph
+        from anaphor.trace.drawing import draw_graph
 
         return draw_graph(self, [Path(path) for path in paths])
 
     def page(self) -> str:
         """The interactive page as one self-contained HTML file."""
-        from anaphor.inspect.graph.page import build_page
+        from anaphor.trace.page import build_page
 
         return build_page(self)
 
     def check(self) -> Check:
         """Compare the gradients with finite differences in double precision."""
-        from anaphor.inspect.graph.gradients import check_gradients
+        from anaphor.trace.gradients import check_gradients
 
         return check_gradients(self)
 

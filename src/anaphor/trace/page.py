@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import zlib
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from anaphor.inspect.graph import Edge, Graph, Node, formatting
-from anaphor.inspect.graph.drawing import Box, Curve, compute_layout, thumbnail
-from anaphor.inspect.graph.gradients import LocalDerivative, local_derivative
-from anaphor.inspect.graph.rounding import zero_if_rounding
 from anaphor.inspect.page import SHARED, render_page
+from anaphor.trace import formatting
+from anaphor.trace.drawing import Box, Curve, compute_layout, thumbnail
+from anaphor.trace.gradients import LocalDerivative, local_derivative
+from anaphor.trace.graph import Edge, Graph, Node
+from anaphor.trace.rounding import zero_if_rounding
 
+STATIC = Path(__file__).with_name("static")
 MAX_JACOBIAN = 64
 """Largest Jacobian that is written in full."""
 
@@ -32,7 +35,8 @@ def build_page(graph: Graph) -> str:
         "notes": list(graph.notes),
         "levels": [_level(one) for one in graphs],
     }
-    return render_page(content, "graph.html", (*SHARED, "data.js", "graph.js"), ("page.css", "graph.css"))
+    scripts = (*SHARED, "data.js", STATIC / "graph.js")
+    return render_page(content, STATIC / "graph.html", scripts, ("page.css", STATIC / "graph.css"))
 
 
 def _level(graph: Graph) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from anaphor.inspect.graph.program import Program, rerun, resolve_refs, tensors_in
+from anaphor.trace.program import Program, rerun, resolve_refs, tensors_in
 
 PROBES = 4
 FACTOR = 16.0

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from anaphor.errors import ConfigError
-from anaphor.inspect.graph import Graph, naming
-from anaphor.inspect.graph.inputs import InputConverter, bound_arguments, common_dtype, name_of, signature_of
-from anaphor.inspect.graph.levels import build_graph
-from anaphor.inspect.graph.program import (
+from anaphor.trace import naming
+from anaphor.trace.graph import Graph
+from anaphor.trace.inputs import InputConverter, bound_arguments, common_dtype, name_of, signature_of
+from anaphor.trace.levels import build_graph
+from anaphor.trace.program import (
     PYTHON_CONVERSIONS,
     SHAPE_ONLY,
     Call,
@@ -255,36 +256,14 @@ class Tracer(TorchFunctionMode):
 
     def finish(self, function: Any, variables: dict[str, Any], result: Any) -> None:
         """Set the names that are known only at the end, and the outputs."""
-        tensors = self.program.tensors
-        outputs = list(_outputs(result))
         # The frame keeps its variables after the function has returned.
-        inside = dict(self.root.f_locals) if self.root is not None else {}
-        owner = _owner(function)
-        known = dict(naming.modules_by_name({"": owner} if owner is not None else {}))
-        for name, module in naming.modules_by_name({**variables, **inside}):
-            known.setdefault(name, module)
-        paths: dict[int, str] = {}
-        for path, module in known.items():
-            paths.setdefault(id(module), path)
-            for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-                number = self._numbers.get(id(tensor))
-                if number is not None and tensors[number].name is None:
-                    tensors[number].name, tensors[number].central = f"{path}.{name}".lstrip("."), tensor.requires_grad
-        for name, tensor in naming.tensors_by_name({**variables, **inside}):
+        variables = {**variables, **(self.root.f_locals if self.root is not None else {})}
+        self._name_modules(function, variables)
+        for name, tensor in naming.tensors_by_name(variables):
             self._set_name(name, tensor)
-        for call_of, module in self._modules.values():
-            call_of.path = paths.get(id(module), call_of.kind)
-        for call in self.program.calls:
-            call.modules = tuple(module for module in call.modules if module.path)
-        for name, tensor in outputs:
-            if id(tensor) not in self._numbers and tensor.grad_fn is None:
-                continue
-            number = self.number_of(tensor)
-            self.program.outputs.append(number)
-            if tensors[number].name is None:
-                tensors[number].name, tensors[number].central = name or self.program.name, True
+        self._set_outputs(result)
         for where, numbers, verb in self._conversions:
-            names = " and ".join(dict.fromkeys(tensors[one].name or "a traced tensor" for one in numbers))
+            names = " and ".join(dict.fromkeys(self.program.tensors[one].name or "a traced tensor" for one in numbers))
             self.program.notes.append(f"{where}: {names} {verb}; no gradient passes there")
         if not self.program.outputs:
             what = f"a value of type {type(result).__name__}" if result is not None else "nothing"
@@ -294,6 +273,36 @@ class Tracer(TorchFunctionMode):
             )
         self.root = None
         self._modules.clear()
+
+    def _name_modules(self, function: Any, variables: dict[str, Any]) -> None:
+        """Set the paths of modules, and the names of their parameters and buffers."""
+        owner = _owner(function)
+        modules = dict(naming.modules_by_name({"": owner} if owner is not None else {}))
+        for name, module in naming.modules_by_name(variables):
+            modules.setdefault(name, module)
+        paths: dict[int, str] = {}
+        for path, module in modules.items():
+            paths.setdefault(id(module), path)
+            for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                number = self._numbers.get(id(tensor))
+                traced = None if number is None else self.program.tensors[number]
+                if traced is not None and traced.name is None:
+                    traced.name, traced.central = f"{path}.{name}".lstrip("."), tensor.requires_grad
+        for call_of, module in self._modules.values():
+            call_of.path = paths.get(id(module), call_of.kind)
+        for call in self.program.calls:
+            call.modules = tuple(module for module in call.modules if module.path)
+
+    def _set_outputs(self, result: Any) -> None:
+        """The traced tensors among what was returned are outputs; one without a name gets that of its place."""
+        for name, tensor in _outputs(result):
+            if id(tensor) not in self._numbers and tensor.grad_fn is None:
+                continue
+            number = self.number_of(tensor)
+            self.program.outputs.append(number)
+            traced = self.program.tensors[number]
+            if traced.name is None:
+                traced.name, traced.central = name or self.program.name, True
 
 
 def _outputs(result: Any) -> Iterator[tuple[str, Tensor]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from anaphor.inspect.graph import program as operations
-from anaphor.inspect.graph.program import Call, ModuleCall, Program
+from anaphor.trace import program as operations
+from anaphor.trace.program import Call, ModuleCall, Program
 
 MAX_FORMULA = 72
 """Characters of a formula."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
-from anaphor.inspect import trace
+from anaphor.trace import trace
 
 FILE = """import functools
 import math

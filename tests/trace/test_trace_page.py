@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from anaphor.errors import ConfigError
-from anaphor.inspect import trace
-from anaphor.inspect.graph.drawing import compute_layout
 from anaphor.models import build
+from anaphor.trace import trace
+from anaphor.trace.drawing import compute_layout
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

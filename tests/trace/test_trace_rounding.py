@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from anaphor.inspect import trace
-from anaphor.inspect.graph.drawing import compute_layout
+from anaphor.trace import trace
+from anaphor.trace.drawing import compute_layout
 
 
 def shifted(x, b, v):

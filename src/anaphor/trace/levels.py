@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 
 from anaphor.config import look_up, nearest
 from anaphor.errors import ConfigError
-from anaphor.inspect.graph import Edge, Graph, Node
-from anaphor.inspect.graph import program as operations
-from anaphor.inspect.graph.gradients import ProgramGradients, differentiate
-from anaphor.inspect.graph.grouping import Group, is_view_like, outermost_module
-from anaphor.inspect.graph.program import Call, ModuleCall, Program
+from anaphor.trace import program as operations
+from anaphor.trace.gradients import ProgramGradients, differentiate
+from anaphor.trace.graph import Edge, Graph, Node
+from anaphor.trace.grouping import Group, is_view_like, outermost_module
+from anaphor.trace.program import Call, ModuleCall, Program
 
 
 def build_graph(program: Program, level: str, output: str | None) -> Graph:
