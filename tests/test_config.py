@@ -1,19 +1,18 @@
 """Specs to files and back, and what is refused on the way."""
 
-import dataclasses
-from typing import Annotated, get_type_hints
+from pathlib import Path
 
 import pytest
-import tyro
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.cli.main import main
+from anaphor.cli.score import Options as ScoreOptions
 from anaphor.cli.train import options_of, read
 from anaphor.config import dump_yaml, from_text, look_up, read_mapping, to_yaml
 from anaphor.errors import ConfigError
-from anaphor.flags import flags_of, from_yaml, parse
+from anaphor.flags import from_yaml, parse, read_flags
 from anaphor.models import PRESETS, LanguageModelSpec, preset
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
@@ -139,11 +138,14 @@ def test_help_shows_defaults_of_zero(capsys):
     assert "Random seed. (default: 0)" in capsys.readouterr().out
 
 
-def test_flags_override_a_file():
-    base = preset("lstm", vocabulary=9)
-    assert parse(LanguageModelSpec, ["--width", "12"], program="x", default=base).width == 12
+def test_flags_override_a_file(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("width: 8\nlayers: 3\n")
+    _, spec, given = read(TASKS["lm"], ["--config", str(path), "--width", "12"])
+    assert (spec.width, spec.layers) == (12, 3)
+    assert given == {"config", "width"}
     with pytest.raises(ConfigError, match=r"--widht.*did you mean '--width'"):
-        parse(LanguageModelSpec, ["--widht", "12"], program="x", default=base)
+        read(TASKS["lm"], ["--config", str(path), "--widht", "12"])
 
 
 @pytest.mark.parametrize(("words", "tied"), [([], None), (["--tied"], True), (["--no-tied"], False)])
@@ -163,10 +165,9 @@ def test_a_flag_given_twice_is_refused(words):
 def test_a_switch_overrides_a_file_and_a_file_may_leave_it_open(tmp_path, given):
     path = tmp_path / "spec.yaml"
     path.write_text(to_yaml(LanguageRunSpec(tied=given)), encoding="utf-8")
-    base = from_yaml(LanguageRunSpec, path)
-    assert base.tied is given
-    assert parse(LanguageRunSpec, ["--width", "8"], program="x", default=base).tied is given
-    assert parse(LanguageRunSpec, ["--no-tied"], program="x", default=base).tied is False
+    assert from_yaml(LanguageRunSpec, path).tied is given
+    for flag, tied in (("--width=8", given), ("--no-tied", False), ("--tied", True)):
+        assert read(TASKS["lm"], ["--config", str(path), flag])[1].tied is tied
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("--teid", "--tied"), ("--no-teid", "--no-tied")])
@@ -196,8 +197,8 @@ def test_a_list_without_values_is_refused(words, capsys):
 def test_a_list_without_values_clears_that_of_a_file(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("layers: 2\nlayer_lr: [0.5, 1]\n")
-    assert read(TASKS["lm"], ["--config", str(path)]).layer_lr == (0.5, 1)
-    assert read(TASKS["lm"], ["--config", str(path), "--layer-lr"]).layer_lr == ()
+    for flags, expected in (([], (0.5, 1)), (["--layer-lr"], ())):
+        assert read(TASKS["lm"], ["--config", str(path), *flags])[1].layer_lr == expected
 
 
 def test_look_up_says_what_there_is():
@@ -206,32 +207,31 @@ def test_look_up_says_what_there_is():
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "values"),
     [
-        "", "--width 12 --lr 1e-3 --model gru", "--mixers lstm attention --layer-widths 8 16", "--tied --no-carry",
-        "--no-tied --carry", "--dropout 0 --seed 3 --memory None", "--layer_dropouts 0.1 0.2 --data=text --epochs=2",
-        "--import a.py --import b.py --no-test --json", "--layer-widths 8 --bptt 5", "--normalize softmax --out ~/runs",
+        ("", {}),
+        ("--width 12 --lr 1e-3 --model gru", {"width": 12, "lr": 1e-3, "model": "gru"}),
+        ("--mixers lstm attention --layer-widths 8 16", {"mixers": ("lstm", "attention"), "layer_widths": (8, 16)}),
+        ("--tied --no-carry", {"tied": True, "carry": False}),
+        ("--dropout 0 --seed 3 --memory None", {"dropout": 0.0, "seed": 3, "memory": None}),
+        ("--layer_dropouts 0.1 0.2 --epochs=2", {"layer_dropouts": (0.1, 0.2), "epochs": 2.0}),
+        ("--import a.py --import b.py --no-test", {"imports": (Path("a.py"), Path("b.py")), "no_test": True}),
+        ("--layer-widths=8 16 --bptt 5", {"layer_widths": (8, 16), "bptt": 5}),
+        ("--normalize softmax --out ~/runs", {"normalize": "softmax", "out": Path.home() / "runs"}),
+        ("--data=--width --model=a=b", {"data": "--width", "model": "a=b"}),
+        ("--data -x --pointer-eval-bias -1e-3 --seed -5", {"data": "-x", "pointer_eval_bias": -1e-3, "seed": -5}),
     ],
 )  # fmt: skip
-def test_words_are_read_as_tyro_reads_them(words):
-    kind = options_of(TASKS["lm"])
-    read = tyro.cli(declared_for_tyro(kind), args=words.split())
-    expected = {**vars(read), "out": read.out and read.out.expanduser()}
-    found = parse(kind, words.split(), program="anaphor train lm")
-    assert {field.name: getattr(found, field.name) for field in dataclasses.fields(found)} == expected
+def test_words_are_read_by_the_types_of_the_fields(words, values):
+    assert read_flags(options_of(TASKS["lm"]), words.split(), program="anaphor train lm") == values
 
 
-def declared_for_tyro(kind):
-    """The same options for tyro's own parser, which is told what only metadata of ours say."""
-    hints, members = get_type_hints(kind), []
-    for field in dataclasses.fields(kind):
-        flag = flags_of(kind)[field.name]
-        extras = [tyro.conf.arg(name=flag.name)]
-        extras += [tyro.conf.UseAppendAction] if flag.repeated else []
-        extras += [tyro.conf.DisallowNone] if flag.is_switch and flag.optional else []
-        annotated = Annotated[(hints[field.name], *extras)]
-        members.append((field.name, annotated, dataclasses.field(default=field.default)))
-    return dataclasses.make_dataclass(kind.__name__, members, kw_only=True)
+def test_words_between_flags_are_positional():
+    options = parse(
+        ScoreOptions, ["run", "-h is no help here", "--threads", "2", "- one", "-2"], program="anaphor score"
+    )
+    assert (options.run, options.threads) == (Path("run"), 2)
+    assert options.texts == ("-h is no help here", "- one", "-2")
 
 
 def outcome(text, **options):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.cli.progress import Bar, SecondBar
-from anaphor.cli.train import check_handling, unused_folder
+from anaphor.cli.train import check_train_options, unused_folder
 from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
@@ -50,7 +50,7 @@ def train(  # noqa: PLR0913 (a keyword for each flag of the command)
     with ExitStack() as stack:
         stack.enter_context(suggest_imports(config))
         definition: TaskDefinition = look_up(TASKS, task, "task")
-        check_handling(out=out, resume=resume, force=force, overwrite=overwrite)
+        check_train_options(out=out, resume=resume, force=force, overwrite=overwrite)
         _check_callback(callback)
         spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
         if config is not None and not resume:

@@ -261,7 +261,7 @@ def test_neither_help_nor_the_list_imports_torch(folder):
     for task in ("translate", "images", "classify"):
         write_run(folder / "runs" / task, task=task)
     command = [sys.executable, "-X", "importtime", "-m", "anaphor.cli.main", "runs"]
-    for words, needed in ((["--help"], "tyro"), ([], "anaphor.web.catalog")):
+    for words, needed in ((["--help"], "anaphor.flags"), ([], "anaphor.web.catalog")):
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
         imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
         assert needed in imported

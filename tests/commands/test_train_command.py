@@ -164,9 +164,9 @@ def test_without_a_test_split_the_error_names_no_test(capsys):
 def test_a_budget_replaces_that_of_the_file(tmp_path, form):
     (tmp_path / "mine.yaml").write_text("model: lstm\nepochs: 4.0\n")
     for file in (["--recipe", "word-language-model-lstm"], ["--config", "mine.yaml"]):
-        found = read(TASKS["lm"], [*file, *form])
+        _, found, _ = read(TASKS["lm"], [*file, *form])
         assert (found.epochs, found.steps, found.minutes) == (None, 5, None)
-        kept = read(TASKS["lm"], [*file, "--lr", "0.1", "--steps", "None"])
+        _, kept, _ = read(TASKS["lm"], [*file, "--lr", "0.1", "--steps", "None"])
         assert (kept.epochs > 3, kept.steps) == (True, None)
         with pytest.raises(ConfigError, match=r"^steps=5, minutes=1\.0: give one of them$"):
             read(TASKS["lm"], [*file, *form, "--minutes", "1"])

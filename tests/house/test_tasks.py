@@ -83,7 +83,7 @@ def test_help_is_in_sections_and_says_one_thing_of_each_flag(task, capsys):
 
     assert main(["train", task, "--help"]) == 0
     text = capsys.readouterr().out
-    titles = re.findall(r"^[╭─ ]*(options|[\w ]+ options)\s[─╮\s]*$", text, flags=re.MULTILINE)
+    titles = re.findall(r"^(options|[\w ]+ options):$", text, flags=re.MULTILINE)
     assert titles[:5] == ["options", "data options", "model options", "training options", "evaluation options"]
     from anaphor.cli.train import options_of
 

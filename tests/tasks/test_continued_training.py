@@ -54,9 +54,10 @@ def test_adapters_of_a_language_model_are_trained_saved_and_loaded(pretrained):
     assert any(name.endswith(".0.b") and bool(after[name].any()) for name in after)
 
 
-def test_flags_for_what_comes_with_the_weights_are_refused(pretrained, capsys):
-    assert main(["train", "lm", "--init", pretrained, "--width", "8", "--dry-run"]) == 2
-    assert "width=8 has no effect: it comes with init=" in capsys.readouterr().err
+@pytest.mark.parametrize(("flag", "setting"), [("--width=8", "width=8"), ("--no-tied", "tied=False")])
+def test_flags_for_what_comes_with_the_weights_are_refused(pretrained, capsys, flag, setting):
+    assert main(["train", "lm", "--init", pretrained, flag, "--dry-run"]) == 2
+    assert f"{setting} has no effect: it comes with init=" in capsys.readouterr().err
 
 
 def test_adapters_of_random_weights_are_refused(pretrained, capsys):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -92,14 +93,14 @@ def test_no_other_file_of_the_checkpoint_is_opened(run):
 def test_the_global_random_state_is_left_alone(run):
     torch.manual_seed(123)
     torch.randn(3)
-    # Python's own generator is left out: tyro draws from it, but under pytest only.
-    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     loaded = load_run(run, device="cpu")
     assert torch.equal(torch.get_rng_state(), before[0])
     loaded.evaluate("valid")
     loaded.generate(tokens=5)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]
+    assert random.getstate() == before[2]
 
 
 def test_the_weights_do_not_depend_on_the_global_random_state(run):

@@ -203,7 +203,7 @@ def test_mistakes_in_sections_are_one_line(tmp_path, capsys, text, message):
 
 def settings_with(task, file, *flags):
     """What a run would have with a file and flags."""
-    return read(TASKS[task], ["--config", str(file), *flags])
+    return read(TASKS[task], ["--config", str(file), *flags])[1]
 
 
 def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, capsys):

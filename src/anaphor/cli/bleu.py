@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from anaphor.config import look_up
 from anaphor.data.files import read_lines
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 from anaphor.metrics.bleu import TOKENIZERS
 
 
@@ -22,9 +20,9 @@ from anaphor.metrics.bleu import TOKENIZERS
 class Options:
     """Corpus BLEU of translations, without smoothing. Files have one sentence per line; .gz is decompressed."""
 
-    hypotheses: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="HYP")]
+    hypotheses: Annotated[Path, Positional("HYP")]
     """File of translations."""
-    references: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="REF…")] = ()
+    references: Annotated[tuple[Path, ...], Positional("REF…")] = ()
     """Files of reference translations, with the same number of lines."""
     tokenize: str = "none"
     """Tokenizer: none (white space), 13a, intl, zh, char, ja-mecab or ko-mecab."""

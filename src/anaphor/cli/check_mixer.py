@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 from anaphor.registry import import_file
 
 
@@ -21,7 +19,7 @@ class Options:
     The exit code is 0 whether they hold or not: scripts read the verdict, `holds`, from --json.
     """
 
-    mixer: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    mixer: Annotated[str, Positional("NAME")]
     """Name of the mixer."""
     imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
     """Python file that registers parts of your own; may be given several times."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from anaphor.cli.train import warn
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +17,7 @@ class Options:
     """Read a folder as transformers writes it (config.json, safetensors, tokenizer.json) and write it as a run, which
     every verb takes. Known: BERT, RoBERTa, DistilBERT, MPNet, GPT-2, GPT-NeoX and ViT. Nothing in it is executed."""
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    folder: Annotated[Path, Positional("DIR")]
     """Folder to read."""
     out: Path
     """Run folder to write."""

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.cli.table import print_table
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 from anaphor.registry import DATASETS, TASKS
 
 if TYPE_CHECKING:
@@ -29,9 +27,9 @@ ACTIONS = {
 class Options:
     """Named data sets: `list` shows them all, `where NAME` their files, `get NAME` downloads what is missing."""
 
-    action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[ACTION]")] = "list"
+    action: Annotated[str, Positional("[ACTION]")] = "list"
     """list, get or where."""
-    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
+    name: Annotated[str | None, Positional("[NAME]")] = None
     """A data set, for get and where."""
     json: bool = False
     """Print one JSON value instead of a table."""

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +16,7 @@ class Options:
     """Write a run as a folder that transformers loads, where one of its classes computes exactly the same: GPT-2,
     GPT-NeoX (rotary positions), BERT, RoBERTa, DistilBERT, MPNet or ViT."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: Annotated[Path, Positional("RUN")]
     """Run folder."""
     out: Path
     """Folder to write."""

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from anaphor.flags import values_of
+from anaphor.flags import split_argv
 from anaphor.registry import ImportedFile, import_file
 
 FLAG = "--import"
 
 
-def import_given(words: Sequence[str]) -> list[ImportedFile]:
+@dataclass(frozen=True)
+class ImportOptions:
+    """The flag of every verb that takes parts of a user's own."""
+
+    imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
+
+
+def import_given(argv: Sequence[str]) -> list[ImportedFile]:
     """Import the files that --import names."""
-    return [import_file(path) for path in values_of(FLAG, words)]
+    given, _ = split_argv(ImportOptions, argv)
+    return [import_file(path) for path in given.get("imports", ())]
 
 
 def split_leading_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -23,13 +33,6 @@ def split_leading_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(words[place:]), list(words[:place])
 
 
-def without_imports(words: Sequence[str]) -> list[str]:
+def without_imports(argv: Sequence[str]) -> list[str]:
     """The words without `--import FILE`."""
-    kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word == FLAG:
-            next(rest, None)
-        elif not word.startswith(f"{FLAG}="):
-            kept.append(word)
-    return kept
+    return split_argv(ImportOptions, argv)[1]

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from anaphor.cli.table import print_line, print_table
 from anaphor.config import create_folder, look_up
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 from anaphor.labs.lab import CURVES, LABS, Check, Outcome
 
 MAX_LINE = 70  # characters next to a name
@@ -30,7 +28,7 @@ class Options:
     `anaphor lab list` lists the labs; `anaphor lab NAME --help` lists the inputs of one.
     """
 
-    lab: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    lab: Annotated[str, Positional("NAME")]
     """A lab by name, or `list`."""
     json: bool = False
     """Print one JSON value."""

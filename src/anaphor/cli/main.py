@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TextIO, TypeVar
 
@@ -19,11 +20,11 @@ from anaphor.cli.imports import import_given, split_leading_imports, without_imp
 from anaphor.cli.table import for_terminal
 from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
-from anaphor.flags import value_of
+from anaphor.flags import split_argv
 from anaphor.registry import VERBS, Verb, describe_own_error
 
 Value = TypeVar("Value")
-SIZE_FLAG, SIZE_VARIABLE = "--max-file-bytes", "ANAPHOR_MAX_FILE_BYTES"
+SIZE_VARIABLE = "ANAPHOR_MAX_FILE_BYTES"
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -212,28 +213,32 @@ def dispatch(words: list[str]) -> int:
         with file_size_limit(rest) as rest:
             return verb.run(rest)
     except SystemExit as done:  # --help has been printed
-        if isinstance(done.__context__, BrokenPipeError):  # which rich makes an exit code of its own
+        if isinstance(done.__context__, BrokenPipeError):  # of a table, for which rich has an exit code of its own
             raise done.__context__ from None
         return int(done.code or 0)
 
 
+@dataclass(frozen=True)
+class GlobalOptions:
+    """Flags of every verb, beside `--json`."""
+
+    max_file_bytes: str = ""
+
+
 @contextlib.contextmanager
-def file_size_limit(words: list[str]) -> Iterator[list[str]]:
+def file_size_limit(argv: list[str]) -> Iterator[list[str]]:
     """The words without `--max-file-bytes N`, which holds for the command and, by the environment, for its workers."""
-    given = value_of(SIZE_FLAG, words)
-    if given is None:
-        yield words
+    given, rest = split_argv(GlobalOptions, argv)
+    if not given:
+        yield argv
         return
-    place, *others = [number for number, word in enumerate(words) if word.partition("=")[0] == SIZE_FLAG]
-    if others:
-        raise ConfigError(f"{SIZE_FLAG} is given twice: give it once")
-    if not given.isdecimal():
-        raise ConfigError(f"max_file_bytes={given!r}: it must be a number of bytes")
-    length = 1 if "=" in words[place] else 2
+    size = given["max_file_bytes"]
+    if not size.isdecimal():
+        raise ConfigError(f"max_file_bytes={size!r}: it must be a number of bytes")
     before = os.environ.get(SIZE_VARIABLE)
-    os.environ[SIZE_VARIABLE] = given
+    os.environ[SIZE_VARIABLE] = size
     try:
-        yield words[:place] + words[place + length :]
+        yield rest
     finally:
         os.environ.pop(SIZE_VARIABLE)
         if before is not None:

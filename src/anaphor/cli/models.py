@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import print_table
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 from anaphor.registry import PRESETS, TASKS, Registry, resolve
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 class Options:
     """List model presets: layers, number of parameters, size of the state. Each task has a table of its own."""
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    names: Annotated[tuple[str, ...], Positional("NAME…")] = ()
     """Model presets to show (all if not given)."""
     vocabulary: int = 33_278
     """Vocabulary size; the default is that of WikiText-2."""
@@ -41,9 +39,9 @@ class Options:
             raise ConfigError(f"tokens={self.tokens}: it must be at least 0")
 
 
-def run(words: Sequence[str]) -> int:
-    import_given(words)
-    options = parse(Options, words, program="anaphor models")
+def run(argv: Sequence[str]) -> int:
+    import_given(argv)
+    options = parse(Options, argv, program="anaphor models")
     every = [(task, name) for task in TASKS if task in PRESETS for name in PRESETS[task]]
     # Of tasks that have a preset of this name the first one.
     by_name = Registry("model", {name: (task, name) for task, name in reversed(every)})

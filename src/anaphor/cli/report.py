@@ -10,20 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
 from anaphor.config import user_path, writing_to
 from anaphor.errors import ConfigError
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """One page of runs or studies that needs no network: curves, settings, scores, samples, attention, token losses."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    runs: Annotated[tuple[Path, ...], Positional("RUN")]
     """Folders of runs or studies."""
     out: Path
     """HTML file to write."""
@@ -51,9 +49,9 @@ class Options:
             raise ConfigError("--text needs models: leave out --no-model")
 
 
-def run(words: Sequence[str]) -> int:
-    import_given(words)
-    options = parse(Options, words, program="anaphor report")
+def run(argv: Sequence[str]) -> int:
+    import_given(argv)
+    options = parse(Options, argv, program="anaphor report")
 
     from anaphor.training.files import replace_file
     from anaphor.web.report import build_report

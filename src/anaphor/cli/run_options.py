@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import tyro
-
 from anaphor.cli.imports import import_given
 from anaphor.cli.train import import_torch, warn
 from anaphor.config import compose_spec
 from anaphor.errors import ConfigError
-from anaphor.flags import flags_of, parse, read_words
+from anaphor.flags import Positional, asks_for_help, flags_of, parse, read_flags
 from anaphor.registry import TASKS, resolve
 from anaphor.training.run_folder import RunFolder
 
@@ -31,7 +29,7 @@ Common = TypeVar("Common", bound="RunOptions")
 class RunOptions:
     """Options of every verb that uses a trained run."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: Annotated[Path, Positional("RUN")]
     """Run folder."""
     device: str = "auto"
     """Device: auto, cpu or cuda."""
@@ -45,15 +43,15 @@ class RunOptions:
     """Print one JSON value."""
 
 
-def parse_options(verb: str, words: Sequence[str], kind: type[Common]) -> Common:
+def parse_options(verb: str, argv: Sequence[str], kind: type[Common]) -> Common:
     """Options of a verb that exists for one task."""
-    import_given(words)
-    return parse(kind, words, program=f"anaphor {verb}")
+    import_given(argv)
+    return parse(kind, argv, program=f"anaphor {verb}")
 
 
 def parse_task_options(
     verb: str,
-    words: Sequence[str],
+    argv: Sequence[str],
     common: type[Common],
     *,
     required: bool = False,
@@ -65,21 +63,20 @@ def parse_task_options(
 
     Args:
         verb: The verb.
-        words: What is behind it.
+        argv: The words behind it.
         common: Options for runs of all tasks.
         required: Whether a run whose task has no options of its own is refused.
         extras: The settings classes that are registered for a task, by its name.
     """
     program = f"anaphor {verb}"
-    import_given(words)
-    folder = next((word for word in words if os.path.isfile(os.path.join(word, "spec.yaml"))), None)
+    import_given(argv)
+    folder = next((word for word in argv if os.path.isfile(os.path.join(word, "spec.yaml"))), None)
     if folder is None:
         every = _combine(common, *(part for name in TASKS for part in (_own_options(verb, name), *extras(name))))
-        asks_for_help = bool({"-h", "--help"} & set(words))
         # Which other words are needed depends on the task: that there is no run is said first.
-        found = {} if asks_for_help else read_words(flags_of(every), words, program=program, has_default=True)
-        folder = str(found["run"] if "run" in found else parse(every, words, program=program).run)
-    RunFolder(Path(folder)).check_imports(force="--force" in words, warn=lambda line: None)  # they may hold the task
+        found = {} if asks_for_help(argv) else read_flags(every, argv, program=program, over_file=True)
+        folder = str(found["run"] if "run" in found else parse(every, argv, program=program).run)
+    RunFolder(Path(folder)).check_imports(force="--force" in argv, warn=lambda line: None)  # they may hold the task
     task = RunFolder(Path(folder)).read_task()
     own = _own_options(verb, task.name)
     if own is None and required:
@@ -88,13 +85,13 @@ def parse_task_options(
     declared: Any = _combine(common, own)
     kind: type[Common] = compose_spec(declared, extras(task.name))
     known = _flag_names(kind)
-    for word in words:
+    for word in argv:
         flag = word[2:].partition("=")[0].removeprefix("no-")
         others = [name for name in TASKS if flag in _flag_names(_own_options(verb, name), *extras(name))]
         if word.startswith("--") and flag not in known and others:
             able = " or ".join(f"`train {other}`" for other in others)
             raise ConfigError(f"--{flag} is for runs of {able}; {folder} is one of `train {task.name}`")
-    return task, parse(kind, words, program=program)
+    return task, parse(kind, argv, program=program)
 
 
 def _own_options(verb: str, task: str) -> Any:

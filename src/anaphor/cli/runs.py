@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.cli.table import LONGEST, print_table
 from anaphor.config import from_text, look_up, nearest, user_path
 from anaphor.errors import ConfigError, DataError
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 
 if TYPE_CHECKING:
     from anaphor.web.catalog import Listing
@@ -62,7 +60,7 @@ class Options:
     """List the runs and studies below a folder: status, step, best and last value, size, speed, age, and the settings
     in which they differ."""
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path()
+    folder: Annotated[Path, Positional("[FOLDER]")] = Path()
     """Folder with runs and studies (the current folder if not given); links are not followed."""
     sort: str = "name"
     """Order: name, task, status, step, best, last, parameters, throughput or age."""

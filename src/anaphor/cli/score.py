@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
 from anaphor.cli.table import print_line
 from anaphor.config import finite
 from anaphor.data.files import read_lines
 from anaphor.errors import count_noun
+from anaphor.flags import Positional
 from anaphor.tasks import LOSS, PERPLEXITY, check_texts, format_text_values
 from anaphor.tasks.lm import describe_unknown
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 class Options(RunOptions):
     """Score sentences with a trained language model, each on its own."""
 
-    texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    texts: Annotated[tuple[str, ...], Positional("TEXT…")] = ()
     """Sentences to score."""
     file: Path | None = None
     """File with a sentence on each line; - is standard input. Blank lines have no score."""

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import tyro
-
 from anaphor.cli.table import for_terminal
 from anaphor.errors import ConfigError, DataError
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 
 if TYPE_CHECKING:
     from uvicorn import Config
@@ -38,7 +36,7 @@ class Options:
     The address that is printed includes a token, without which the server shows nothing.
     """
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path()
+    folder: Annotated[Path, Positional("[FOLDER]")] = Path()
     """Folder with runs and studies (the current folder if not given)."""
     port: int | None = None
     """Port; 0 for any free one (8765, or the next free one, if not given)."""

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.config import from_text, look_up, read_mapping
 from anaphor.errors import AnaphorError, ConfigError, count_noun
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 from anaphor.registry import import_file
 from anaphor.studies.axes import read_seeds
 from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
@@ -36,7 +34,7 @@ class Options:
     `anaphor study list` lists the presets. The same command resumes an interrupted study: finished cells are kept.
     """
 
-    study: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
+    study: Annotated[str, Positional("STUDY")]
     """Preset or YAML file; `list` lists the presets."""
     data: str | None = None
     """Data set, in place of the study's own."""

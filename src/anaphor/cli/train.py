@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -19,13 +19,13 @@ from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
 from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError, count_noun
-from anaphor.flags import flags_of, parse, value_of
+from anaphor.flags import asks_for_help, print_help, read_flags, split_argv
 from anaphor.registry import TASKS, ImportedFile, suggest_imports
 from anaphor.training.run_folder import RunFolder, locate_paths
-from anaphor.training.spec import BUDGETS, RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
+from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 
 
-def check_handling(*, out: Path | str | None, resume: bool, force: bool, overwrite: bool) -> None:
+def check_train_options(*, out: Path | str | None, resume: bool, force: bool, overwrite: bool) -> None:
     """Raise for a combination of what is to be done with a run that is there already."""
     if force and overwrite:
         raise ConfigError("--force and --overwrite: one resumes the run, the other deletes it; give one of them")
@@ -38,7 +38,7 @@ def check_handling(*, out: Path | str | None, resume: bool, force: bool, overwri
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handling:
+class TrainOptions:
     """What is done with a run, whatever the task."""
 
     out: Path | None = None
@@ -69,48 +69,43 @@ class Handling:
     """Print one JSON value; progress goes to stderr."""
 
     def __post_init__(self) -> None:
-        after: Any = getattr(super(), "__post_init__", None)
-        if after is not None:
-            after()
-        check_handling(out=self.out, resume=self.resume, force=self.force, overwrite=self.overwrite)
+        check_train_options(out=self.out, resume=self.resume, force=self.force, overwrite=self.overwrite)
 
 
 def options_of(task: TaskDefinition) -> Any:
-    """The settings of a task together with those of `train`."""
-    kind = dataclasses.make_dataclass("Options", [], bases=(Handling, task.run_spec), frozen=True, kw_only=True)
+    """Returns the class of all flags of `train`: its options and the settings of a task."""
+    kind = dataclasses.make_dataclass("Options", [], bases=(TrainOptions, task.run_spec), frozen=True, kw_only=True)
     kind.__doc__ = task.run_spec.__doc__
     return kind
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     start = time.monotonic()
-    if not words or words[0] in ("-h", "--help"):
+    if not argv or argv[0] in ("-h", "--help"):
         print(f"usage: anaphor train {'|'.join(TASKS)} [OPTIONS]\n\n`anaphor train TASK --help` lists the options.")
         return 0
-    if words[0].startswith("-"):
-        raise ConfigError("the task is missing: " + " or ".join(f"`anaphor train {task} {words[0]}`" for task in TASKS))
-    imports = import_given(words[1:])
-    with suggest_imports(value_of("--config", words)):
-        return train(words, imports, start)
+    if argv[0].startswith("-"):
+        raise ConfigError("the task is missing: " + " or ".join(f"`anaphor train {task} {argv[0]}`" for task in TASKS))
+    early, _ = split_argv(TrainOptions, argv[1:])  # which other flags there are depends on the task
+    imports = import_given(argv[1:])
+    with suggest_imports(early.get("config")):
+        folder = early.get("out") if early.get("resume") else None
+        if folder is not None and RunFolder(folder).exists:
+            # Before the task is looked up: it may be one of the user's.
+            RunFolder(folder).check_imports(force=early.get("force", False), warn=lambda line: None)
+        return train(look_up(TASKS, argv[0], "task"), argv[1:], imports, start)
 
 
-def train(words: Sequence[str], imports: list[ImportedFile], start: float) -> int:
-    """Train as the words say, which begin with the task."""
-    resumed = value_of("--out", words) if "--resume" in words else None
-    if resumed is not None and RunFolder(Path(resumed)).exists:
-        # Before its task is looked up: it may be one of the user's.
-        RunFolder(Path(resumed)).check_imports(force="--force" in words, warn=lambda line: None)
-    task: TaskDefinition = look_up(TASKS, words[0], "task")
-    options = read(task, words[1:])
-    spec = task.run_spec(**{field.name: getattr(options, field.name) for field in dataclasses.fields(task.run_spec)})
+def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile], start: float) -> int:
+    options, spec, given = read(task, argv)
     if options.config is not None and not options.resume:
-        spec = locate_paths(spec, options.config, given_flags(words))
+        spec = locate_paths(spec, options.config, given)
     out = options.out or unused_folder(spec.model)
     if not options.dry_run:
         # Before torch is imported: a folder that is in use or cannot be written is refused at once.
         with RunFolder(out).lock():
             pass
-    spec.reject_unused_flags(given_flags(words))
+    spec.reject_unused_flags(given)
     import_torch()
     if options.dry_run:
         return print_plan(spec, out, options)
@@ -138,43 +133,33 @@ def unused_folder(model: str) -> Path:
     return next(path for path in names if not os.path.exists(path))
 
 
-def read(task: TaskDefinition, words: Sequence[str]) -> Any:
-    """Flags over a file over the defaults."""
-    kind, file = options_of(task), file_of(task, words)
-    default = None if file is None else kind(**read_file(task.run_spec, file, words))
-    return parse(kind, words, program=f"anaphor train {task.name}", default=default)
+def read(task: TaskDefinition, argv: Sequence[str]) -> tuple[TrainOptions, RunSpec, set[str]]:
+    """Returns the options of `train`, the settings of the run, and which fields have flags on the command line. Flags
+    override a file, and a file the defaults."""
+    kind, program = options_of(task), f"anaphor train {task.name}"
+    early, _ = split_argv(TrainOptions, argv)
+    file = settings_file(task, early)
+    if asks_for_help(argv):
+        print_help(kind, program, default=None if file is None else kind(**read_base_settings(task.run_spec, file, ())))
+    given = read_flags(kind, argv, program=program, over_file=file is not None)
+    names = {field.name for field in dataclasses.fields(TrainOptions)}
+    settings = {name: value for name, value in given.items() if name not in names}
+    base = {} if file is None else read_base_settings(task.run_spec, file, settings)
+    spec = task.run_spec(**merge_settings(task.run_spec, base, settings))
+    return TrainOptions(**{name: given[name] for name in names & given.keys()}), spec, set(given)
 
 
-def file_of(task: TaskDefinition, words: Sequence[str]) -> Path | None:
-    """The file with the settings that flags override: a recipe, a config, or the run to resume."""
-    recipe, file, out = (value_of(flag, words) for flag in ("--recipe", "--config", "--out"))
+def settings_file(task: TaskDefinition, given: Mapping[str, Any]) -> Path | None:
+    """Returns the file with the settings that flags override: a recipe, a config, or the run to resume."""
+    recipe, file, out = (given.get(name) for name in ("recipe", "config", "out"))
     if recipe is not None and file is not None:
         raise ConfigError(f"--recipe {recipe} and --config {file}: give one of them")
     if recipe is not None:
         return recipe_file(recipe, task)
     if file is not None:
         return Path(file)
-    resumed = RunFolder(Path(out)) if out is not None and "--resume" in words else None
+    resumed = RunFolder(out) if out is not None and given.get("resume") else None
     return resumed.spec if resumed is not None and resumed.exists else None
-
-
-def read_file(kind: type[RunSpec], path: Path, words: Sequence[str]) -> dict[str, Any]:
-    """The settings of a file without those that flags replace: of budgets, for one, a spec may have only one."""
-    flags, typed = flags_of(kind), given_flags(words)
-    given: dict[str, Any] = {}
-    for name in {name for owner in kind.__mro__ for name in owner.__dict__.get("replaced", {})} | set(BUDGETS):
-        if flags[name].is_switch:
-            given |= {name: f"--{flags[name].name}" in words} if {name, f"no_{name}"} & typed else {}
-        elif (value := value_of(f"--{flags[name].name}", words)) not in (None, "None"):
-            given[name] = value
-    typed = {name for name in flags if {name, f"no_{name}"} & typed}
-    merged = merge_settings(kind, read_base_settings(kind, path, typed), given)
-    return {name: value for name, value in merged.items() if name not in given}
-
-
-def given_flags(words: Sequence[str]) -> set[str]:
-    """The fields whose flags were typed."""
-    return {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
 
 
 def import_torch() -> None:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_options, warn
 from anaphor.cli.table import for_terminal
 from anaphor.config import create_folder
 from anaphor.data.files import read_lines
 from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.flags import Positional
 from anaphor.tasks import check_texts, describe_unknown_words, list_some
 from anaphor.tasks.translate.verbs import align, plain_alignment, write_alignment
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 class Options(RunOptions):
     """Translate sentences with a trained model: one line out for each line in."""
 
-    texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    texts: Annotated[tuple[str, ...], Positional("TEXT…")] = ()
     """Sentences to translate."""
     file: Path | None = None
     """File with a sentence on each line; .gz is decompressed, - is standard input. Empty lines stay empty."""

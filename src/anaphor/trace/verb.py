@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.config import writing_to
 from anaphor.errors import ConfigError
-from anaphor.flags import parse
+from anaphor.flags import Positional, parse
 
 if TYPE_CHECKING:
     from anaphor.trace.gradients import Check
@@ -29,7 +27,7 @@ class Options:
     Gradients are those of the sum of the returned scalars, or of all returned tensors if none is a scalar.
     """
 
-    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE::FUNCTION")]
+    target: Annotated[str, Positional("FILE::FUNCTION")]
     """Function to trace; the file is run."""
     output: str | None = None
     """Name of the tensor to differentiate, instead of the returned ones."""

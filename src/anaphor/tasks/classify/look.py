@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.config import look_up, writing_to
 from anaphor.errors import ConfigError
+from anaphor.flags import Positional
 from anaphor.tasks import align_columns
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ SHOWN = 12  # tokens that are printed
 class LookOptions:
     """Options for text classification. Shows the label of a text, attention, and gradient × input of each token."""
 
-    text: Annotated[str, tyro.conf.Positional]
+    text: Annotated[str, Positional("TEXT")]
     """Text to classify."""
     label: str | None = None
     """Class whose logit the contributions are of (the predicted one if not given)."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.data.dataset import default_split
 from anaphor.data.files import read_lines
+from anaphor.flags import Positional
 from anaphor.tasks import check_texts, describe_unknown_words, format_size, join_layers
 from anaphor.tasks.classify import BAG_OF_WORDS
 from anaphor.tasks.evaluations import Row, make_evaluations
@@ -45,7 +44,7 @@ class EvaluateOptions:
 class PredictOptions:
     """Options for text classification."""
 
-    texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    texts: Annotated[tuple[str, ...], Positional("TEXT…")] = ()
     """Texts to classify."""
     file: Path | None = None
     """File with a text on each line; .gz is decompressed, - is standard input. Empty lines stay empty."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.data.dataset import default_split
+from anaphor.flags import Positional
 from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.evaluations import Row, make_evaluations
 from anaphor.training.spec import ModelRow
@@ -45,7 +44,7 @@ class EvaluateOptions:
 class PredictOptions:
     """Options for images."""
 
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
+    images: Annotated[tuple[Path, ...], Positional("IMAGE")]
     """Image files. The central square is resized to the size that the model was trained on."""
 
     def predict(

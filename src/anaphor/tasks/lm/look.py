@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.config import writing_to
 from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.flags import Positional
 from anaphor.tasks import LOSS, PERPLEXITY, align_columns, format_size, format_text_values, join_layers
 from anaphor.tasks.lm import describe_unknown
 from anaphor.training.spec import ModelRow
@@ -28,7 +27,7 @@ MAX_WEIGHTS = 4_000_000  # in JSON
 class LookOptions:
     """Options for language models. Prints what each attention head does, heads that repeat earlier text first."""
 
-    text: Annotated[str | None, tyro.conf.Positional] = None
+    text: Annotated[str | None, Positional("TEXT")] = None
     """Text to look at."""
     file: Path | None = None
     """File with the text."""

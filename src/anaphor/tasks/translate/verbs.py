@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from anaphor.config import writing_to
 from anaphor.errors import ConfigError
+from anaphor.flags import Positional
 from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.evaluations import Row, make_evaluations
 from anaphor.training.spec import ModelRow
@@ -44,7 +43,7 @@ class EvaluateOptions:
 class LookOptions:
     """Options for translation. Prints the translation of a sentence and its alignment with the source."""
 
-    text: Annotated[str, tyro.conf.Positional]
+    text: Annotated[str, Positional("TEXT")]
     """Sentence to translate."""
     layer: int | None = None
     """Decoder layer whose attention is shown (the last one if not given)."""
