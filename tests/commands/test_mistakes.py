@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from anaphor.cli.main import main
+from anaphor.config import MISSING_EXTRA
 
 
 def error_of(capsys, *words):
@@ -48,7 +49,7 @@ def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(capsys, words, 
         ("random_offset: maybe", "it.yaml: random_offset='maybe': it must be True or False"),
         ("tied: maybe", "it.yaml: tied='maybe': it must be True or False"),
         ("widht: 3", "it.yaml has no field 'widht'; did you mean 'width'?"),
-        ("zzz: 3", "it.yaml has no field 'zzz'; --help lists all of them"),
+        ("zzz: 3", f"it.yaml has no field 'zzz'; --help lists all of them{MISSING_EXTRA}"),
         ("data: [1\nb: 2", "it.yaml is not a plain YAML file: line 2, column 2: expected ',' or ']', but got ':'"),
         ("a: \x01", "it.yaml is not a plain YAML file: unacceptable character #x0001: special characters are not "
          "allowed at position 3"),
@@ -104,7 +105,7 @@ def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "lm", "--verbose"], "--verbose; `anaphor train lm --help` lists the options"),
+        (["train", "lm", "--verbose"], f"--verbose; `anaphor train lm --help` lists the options{MISSING_EXTRA}"),
         (["generate", "run", "--n", "3"], "--n; `anaphor generate --help` lists the options"),
     ],
 )
@@ -112,13 +113,16 @@ def test_an_unknown_flag_that_is_near_to_none_gets_no_guess(capsys, words, messa
     assert error_of(capsys, *words) == f"unknown option {message}"
 
 
-def test_a_part_that_nobody_can_register_is_not_said_to_be_importable(capsys):
-    known = "(known: bpe, byte, character, treebank, word)"
-    for name, guess in (("chars", "; did you mean 'character'?"), ("sentencepiece", "")):
-        assert error_of(capsys, "train", "lm", "--tokenizer", name, "--out", "run") == (
-            f"unknown tokenizer {name!r}{guess} {known}"
-        )
-    assert "your own: with --import FILE" in error_of(capsys, "train", "lm", "--optimizer", "adam", "--out", "run")
+def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(capsys):
+    own = "; your own: with --import FILE"
+    tokenizers = f"(known: bpe, byte, character, treebank, word{own})"
+    for flag, message in (
+        ("--tokenizer=chars", f"unknown tokenizer 'chars'; did you mean 'character'? {tokenizers}"),
+        ("--tokenizer=sentencepiece", f"unknown tokenizer 'sentencepiece' {tokenizers}"),
+        ("--dtype=half", "unknown dtype 'half' (known: auto, bfloat16, float32)"),
+    ):
+        assert error_of(capsys, "train", "lm", flag, "--out", "run") == message
+    assert own in error_of(capsys, "train", "lm", "--optimizer", "adam", "--out", "run")
 
 
 @pytest.mark.parametrize(
