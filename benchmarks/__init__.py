@@ -7,3 +7,5 @@
 Run from the root of the repository, on a machine that does nothing else. Nothing in `src/` imports this folder: Anaphor
 is complete without it and `tests/benchmarks/`.
 """
+
+import anaphor  # noqa: F401  (before any file imports torch: it bounds the spinning of threads)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from anaphor.cli.table import print_table  # first of all that imports torch: Anaphor bounds the spinning of threads
+from anaphor.cli.table import print_table
 from anaphor.config import create_folder, look_up, writing_to
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.flags import parse
 from anaphor.training.experiment import choose_device, set_threads
-from benchmarks import report, scaling, scaling_report
+from benchmarks import report, scaling, scaling_report, trees
 from benchmarks.parts import DEFAULT_PARTS, PARTS, SCALING, Tick, count_ticks, measure
+from benchmarks.scaling_report import Scaling
+from benchmarks.timing import Finding
 
 PROGRAM = "python -m benchmarks"
 
@@ -30,10 +33,13 @@ class Options:
 
     pairs: int = 60
     """Pairs of timings per ratio; ours and the peer run alternately."""
-    parts: tuple[str, ...] = DEFAULT_PARTS
+    parts: tuple[str, ...] = ()
     """Benchmarks (all but decoding, finetune, packing, web and scaling if not given)."""
+    against: Path | None = None
+    """Folder of another source tree, such as that of an earlier commit: it takes the place of all peers, and the parts
+    are start and training."""
     recipes: tuple[str, ...] = ()
-    """Recipes of the part scaling (all if not given)."""
+    """Recipes of the part scaling (all if not given), and of training with --against."""
     device: str = "cpu"
     """Device of decoding, training, adaptation, images, finetune, feeding, start, packing and scaling: auto, cpu or
     cuda; others use the CPU."""
@@ -47,10 +53,13 @@ class Options:
     def __post_init__(self) -> None:
         if self.pairs < 2:
             raise ConfigError(f"pairs={self.pairs}: an interval needs at least 2")
+        known = {**PARTS, SCALING: scaling}
         for part in self.parts:
-            look_up({**PARTS, SCALING: scaling}, part, "part")
-        if self.recipes and SCALING not in self.parts:
-            raise ConfigError(f"recipes={' '.join(self.recipes)} has no effect: only --parts scaling uses it")
+            look_up(known if self.against is None else {name: known[name] for name in trees.PARTS}, part, "part")
+        if self.recipes and self.against is None and SCALING not in self.parts:
+            raise ConfigError(
+                f"recipes={' '.join(self.recipes)} has no effect: only --parts scaling and --against use it"
+            )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -66,19 +75,20 @@ def main(words: Sequence[str] | None = None) -> int:
 def run(options: Options, command: str) -> int:
     set_threads(options.threads)
     device = choose_device(options.device)
-    has_scaling = SCALING in options.parts
     if options.out is not None:
         create_folder(options.out)
-    total = count_ticks(options.parts, options.pairs, device)
-    total += scaling.count_ticks(options.recipes, device) if has_scaling else 0
-    with progress_bar(total) as tick:
-        findings = measure(options.parts, options.pairs, device, tick)
-        costs = scaling.measure(options.recipes, device, tick) if has_scaling else None
     machine = report.describe_machine(device)
+    costs: Scaling | None = None
+    if options.against is not None:
+        source = trees.find_source(options.against)
+        machine["against"] = f"{source} at {report.read_commit(source)}"
+        findings = compare_trees(options, source, device)
+    else:
+        findings, costs = compare_with_peers(options, device)
     written: list[Path] = []
     if options.out is not None:
         with writing_to(options.out):
-            if options.parts != (SCALING,):
+            if findings:
                 written += report.write_report(options.out, findings, machine, command)
             if costs is not None:
                 written += scaling_report.write_report(options.out, costs, machine, command)
@@ -87,16 +97,38 @@ def run(options: Options, command: str) -> int:
         plain |= {} if costs is None else {"scaling": costs.to_plain()}
         print(json.dumps({**plain, "files": [str(path) for path in written]}))
     else:
-        console = Console()
-        if findings:
-            print_table(console, report.build_table(findings))
-        if costs is not None:
-            scaling_report.print_report(console, costs)
-        console.print(", ".join(f"{key} {value}" for key, value in machine.items()), style="dim")
-        for path in written:
-            console.print(f"wrote {path}")
+        print_report(findings, costs, machine, written)
     has_failed = costs is not None and costs.failed
     return 0 if all(finding.kept for finding in findings) and not has_failed else 1
+
+
+def compare_with_peers(options: Options, device: torch.device) -> tuple[list[Finding], Scaling | None]:
+    parts = options.parts or DEFAULT_PARTS
+    total = count_ticks(parts, options.pairs, device)
+    if SCALING not in parts:
+        with progress_bar(total) as tick:
+            return measure(parts, options.pairs, device, tick), None
+    with progress_bar(total + scaling.count_ticks(options.recipes, device)) as tick:
+        return measure(parts, options.pairs, device, tick), scaling.measure(options.recipes, device, tick)
+
+
+def compare_trees(options: Options, source: Path, device: torch.device) -> list[Finding]:
+    parts = options.parts or trees.PARTS
+    with progress_bar(trees.count_ticks(parts, options.recipes, options.pairs, device)) as tick:
+        return trees.measure(source, parts, options.recipes, options.pairs, device, tick)
+
+
+def print_report(
+    findings: Sequence[Finding], costs: Scaling | None, machine: Mapping[str, str | int], written: Sequence[Path]
+) -> None:
+    console = Console()
+    if findings:
+        print_table(console, report.build_table(findings))
+    if costs is not None:
+        scaling_report.print_report(console, costs)
+    console.print(", ".join(f"{key} {value}" for key, value in machine.items()), style="dim")
+    for path in written:
+        console.print(f"wrote {path}")
 
 
 @contextmanager

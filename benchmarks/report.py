@@ -22,7 +22,7 @@ def describe_machine(device: torch.device) -> dict[str, str | int]:
     gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
     return {
         "anaphor": __version__,
-        "commit": _read_commit(),
+        "commit": read_commit(Path(__file__).parent),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "processor": _read_processor(),
@@ -96,10 +96,11 @@ def smooth(seconds: Sequence[float], size: int = 16) -> tuple[list[float], list[
     ]
 
 
-def _read_commit() -> str:
+def read_commit(folder: Path) -> str:
+    """The commit of the repository that a folder is in, and whether files differ from it."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return done.stdout.strip()

@@ -38,26 +38,39 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
     """Seconds of help, and of small trainings beyond the import; with a GPU those of a training around its steps."""
     if device.type == "cuda":
         return [_measure_time_outside(pairs, tick)]
-    seconds = time_start(pairs, tick)
+    seconds = time_start(min(pairs, ROUNDS), tick)
     return [
         *(_describe_help(command, seconds[command], seconds[IMPORT]) for command in HELPS),
         *(_describe_training(command, seconds[command], seconds[IMPORT]) for command in TRAININGS),
     ]
 
 
-def time_start(pairs: int, tick: Callable[[str], None]) -> dict[str, list[float]]:
-    """Seconds of each command, and of the import, round by round."""
+def time_start(rounds: int, tick: Callable[[str], None]) -> dict[str, list[float]]:
+    """Seconds of the import and of each command, round by round."""
     with tempfile.TemporaryDirectory() as folder:
-        works: dict[str, Callable[[], object]] = {IMPORT: partial(run_python, "-c", IMPORT)}
-        works |= {command: partial(run_command, command) for command in HELPS}
-        works |= {command: partial(run_command, command, Path(folder) / "run") for command in TRAININGS}
-        return time_rounds(works, min(pairs, ROUNDS), partial(tick, "start"))
+        works = {IMPORT: import_torch, **list_commands(Path(folder) / "run")}
+        return time_rounds(works, rounds, partial(tick, "start"))
 
 
-def run_command(command: str, out: Path | None = None, source: Path | None = None) -> str:
-    """What the command prints; a training writes to `out`. `source` is the folder of another package `anaphor`."""
+def import_torch() -> object:
+    return run_python("-c", IMPORT)
+
+
+def list_commands(out: Path, source: Path | None = None) -> dict[str, Callable[[], object]]:
+    """What runs each command. Trainings write to `out`; `source` is the folder of another package `anaphor`."""
+    commands = dict.fromkeys(HELPS) | dict.fromkeys(TRAININGS, out)
+    return {command: partial(run_command, command, out, source=source) for command, out in commands.items()}
+
+
+def run_command(command: str, out: Path | None = None, *, source: Path | None = None) -> str:
+    """What the command prints."""
     more = [] if out is None else ["--out", str(out), "--overwrite"]
     return run_python("-m", "anaphor.cli.main", *command.split(), *more, source=source)
+
+
+def subtract(seconds: Sequence[float], imported: Sequence[float]) -> list[float]:
+    """Seconds beyond those of the import in the same round."""
+    return [one - other for one, other in zip(seconds, imported, strict=True)]
 
 
 def _describe_help(command: str, seconds: Sequence[float], imported: Sequence[float]) -> Finding:
@@ -69,7 +82,7 @@ def _describe_help(command: str, seconds: Sequence[float], imported: Sequence[fl
 
 
 def _describe_training(command: str, seconds: Sequence[float], imported: Sequence[float]) -> Finding:
-    beyond = [one - other for one, other in zip(seconds, imported, strict=True)]
+    beyond = subtract(seconds, imported)
     value, limit = statistics.median(beyond), MAX_SECONDS_BEYOND_IMPORT.get(command)
     medians = f"{statistics.median(seconds):.2f} s against {statistics.median(imported):.2f} s"
     return Finding(

@@ -10,11 +10,14 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from scipy import stats
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,13 @@ def time_alternately(
 
 
 def time_rounds(
-    works: Mapping[str, Callable[[], object]], rounds: int, tick: Callable[[], None] = lambda: None
-) -> dict[str, list[float]]:
+    works: Mapping[Name, Callable[[], object]], rounds: int, tick: Callable[[], None] = lambda: None
+) -> dict[Name, list[float]]:
     """Seconds of each, round by round, after a warm-up: all run once in every round, in random order."""
     order = random.Random(0)
     for work in works.values():
         work()
-    seconds: dict[str, list[float]] = {name: [] for name in works}
+    seconds: dict[Name, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name in order.sample(list(works), len(works)):
             seconds[name].append(measure_seconds(works[name]))

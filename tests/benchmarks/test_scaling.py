@@ -73,7 +73,7 @@ def test_people_get_a_table(tiny, capsys):
     ("words", "message"),
     [
         (["--parts", "scaling", "--recipes", "wikitext-2-lstn"], "did you mean 'wikitext-2-lstm'?"),
-        (["--recipes", "sst2"], "recipes=sst2 has no effect: only --parts scaling uses it"),
+        (["--recipes", "sst2"], "recipes=sst2 has no effect: only --parts scaling and --against use it"),
     ],
 )
 def test_wrong_recipes_are_refused_in_one_line(words, message, capsys):
