@@ -18,6 +18,8 @@ from benchmarks.timing import Finding, time_rounds
 ROUNDS = 10
 """At most so many rounds: each takes as long as a hundred pairs of other parts."""
 IMPORT = "import torch"
+RUN = "import sys; from anaphor.cli.main import main; sys.exit(main())"
+"""The command, also of versions that `python -m anaphor` does not know."""
 HELPS = ("--help", "train lm --help")
 TRAININGS = (
     "train lm --data grammar --model lstm --width 16 --steps 1 --no-test --device cpu",
@@ -65,7 +67,7 @@ def list_commands(out: Path, source: Path | None = None) -> dict[str, Callable[[
 def run_command(command: str, out: Path | None = None, *, source: Path | None = None) -> str:
     """What the command prints."""
     more = [] if out is None else ["--out", str(out), "--overwrite"]
-    return run_python("-m", "anaphor.cli.main", *command.split(), *more, source=source)
+    return run_python("-c", RUN, *command.split(), *more, source=source)
 
 
 def subtract(seconds: Sequence[float], imported: Sequence[float]) -> list[float]:

@@ -76,7 +76,7 @@ def launch_chromium() -> Iterator[Any]:
 def write_runs(folder: Path, runs: int = RUNS, rows: int = ROWS) -> None:
     """Finished runs that differ in learning rate and seed, with a validation in each row; the first ones are newest."""
     pattern = folder / "pattern"
-    run_python("-m", "anaphor.cli.main", *SMALL.split(), "--out", str(pattern))
+    run_python("-m", "anaphor", *SMALL.split(), "--out", str(pattern))
     spec, result = (pattern / "spec.yaml").read_text(), (pattern / "result.json").read_text()
     (row,) = map(json.loads, (pattern / "metrics.jsonl").read_text().splitlines())
     shutil.rmtree(pattern)
@@ -109,7 +109,7 @@ def _row(like: dict[str, Any], step: int, number: int, draw: random.Random) -> s
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
     """The address of the live page of a folder, served by a process of its own."""
-    words = [sys.executable, "-m", "anaphor.cli.main", "serve", str(folder), "--no-browser", "--port", "0"]
+    words = [sys.executable, "-m", "anaphor", "serve", str(folder), "--no-browser", "--port", "0"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:
@@ -236,5 +236,5 @@ def _measure_training(browser: Any, folder: Path, pairs: int, tick: Callable[[st
 
 def _train(out: Path) -> float:
     """Seconds of training, validations included, without the start of the process."""
-    run_python("-m", "anaphor.cli.main", *TRAINING.split(), "--out", str(out))
+    run_python("-m", "anaphor", *TRAINING.split(), "--out", str(out))
     return float(json.loads((out / "result.json").read_bytes())["seconds"])

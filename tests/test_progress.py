@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.cli.progress import Bar, SecondBar
 from anaphor.evaluation import progress_listener
 from anaphor.metrics.result import Result
+from anaphor.progress import Bar, SecondBar
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import TranslationExperiment
@@ -135,7 +135,7 @@ def test_an_interrupted_run_is_still_scored(tmp_path):
 
 @pytest.mark.usefixtures("_undrawn")
 def test_the_command_prints_the_progress_of_long_translations_without_a_terminal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("anaphor.cli.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("anaphor.progress.LINE_SECONDS", 0.0)
     twice(tmp_path)
     words = "train translate --source en --target de --width 8 --layers 1 --steps 1 --batch-size 1 --no-test"
     assert main([*words.split(), "--data", str(tmp_path), "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
@@ -148,7 +148,7 @@ class Time:
     def __init__(self, monkeypatch):
         self.now = 1000.0
         for name in ("monotonic", "perf_counter"):
-            monkeypatch.setattr(f"anaphor.cli.progress.time.{name}", self.look)
+            monkeypatch.setattr(f"anaphor.progress.time.{name}", self.look)
 
     def look(self):
         self.now += 0.01

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from anaphor.cli.progress import Bar, SecondBar
 from anaphor.cli.train import check_train_options, unused_folder
 from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
+from anaphor.progress import Bar, SecondBar
 from anaphor.registry import TASKS, import_file, suggest_imports
 from anaphor.training.load import Run, checks_arguments, load_run
 from anaphor.training.run import SAVE_MINUTES, execute

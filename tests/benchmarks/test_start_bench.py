@@ -15,7 +15,7 @@ def test_seconds_of_help_and_seconds_beyond_the_import(monkeypatch, help_seconds
     clock = [0.0]
 
     def run_python(*words, source=None):
-        command = words[1] if words[0] == "-c" else " ".join(words[2:]).partition(" --out")[0]
+        command = words[1] if len(words) == 2 else " ".join(words[2:]).partition(" --out")[0]
         clock[0] += seconds.get(command, help_seconds)
 
     monkeypatch.setattr(start, "run_python", run_python)

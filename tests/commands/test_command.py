@@ -100,7 +100,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(capsys, words, message):
 def test_the_one_line_is_the_same_in_every_terminal(encoding, color):
     environment = os.environ | {"PYTHONIOENCODING": encoding, "FORCE_COLOR": color}
     done = subprocess.run(
-        [sys.executable, "-m", "anaphor.cli.main", "models", "--vocabulry", "3"],
+        [sys.executable, "-m", "anaphor", "models", "--vocabulry", "3"],
         capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 2

@@ -87,7 +87,7 @@ def test_the_name_may_stand_behind_options(capsys):
 def test_every_lab_ends_within_half_a_minute(name, tmp_path):
     """Time spent computing, on one thread: the clock on the wall says more on a busy machine."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    words = [sys.executable, "-m", "anaphor.cli.main", "lab", name, "--json", "--out", str(tmp_path)]
+    words = [sys.executable, "-m", "anaphor", "lab", name, "--json", "--out", str(tmp_path)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -209,7 +209,7 @@ def in_terminal(*words, columns=100, until=None):
     leader, follower = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "LINES": "40", "TERM": "xterm"}
     with subprocess.Popen(
-        [sys.executable, "-m", "anaphor.cli.main", "runs", *words], stdin=follower, stdout=follower, stderr=follower,
+        [sys.executable, "-m", "anaphor", "runs", *words], stdin=follower, stdout=follower, stderr=follower,
         env=environment, start_new_session=True, preexec_fn=lambda: take_terminal(follower),
     ) as process:  # fmt: skip
         os.close(follower)
@@ -260,7 +260,7 @@ def test_neither_help_nor_the_list_imports_torch(folder):
     write_run(folder / "runs" / "own", task="my-task")
     for task in ("translate", "images", "classify"):
         write_run(folder / "runs" / task, task=task)
-    command = [sys.executable, "-X", "importtime", "-m", "anaphor.cli.main", "runs"]
+    command = [sys.executable, "-X", "importtime", "-m", "anaphor", "runs"]
     for words, needed in ((["--help"], "anaphor.flags"), ([], "anaphor.web.catalog")):
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
         imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

@@ -15,7 +15,7 @@ import pytest
 from anaphor.cli import serve
 from anaphor.cli.main import main
 
-COMMAND = (sys.executable, "-P", "-m", "anaphor.cli.main", "serve")
+COMMAND = (sys.executable, "-P", "-m", "anaphor", "serve")
 CPU_SECONDS = 1.5
 
 

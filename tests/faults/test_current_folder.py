@@ -41,10 +41,10 @@ def test_workers_of_a_study(trap, tmp_path):
     assert main(["study", str(tmp_path / "study.yaml"), "--out", str(tmp_path / "out")]) == 0
 
 
-def test_the_command_as_a_module(trap, tmp_path):
+def test_the_package_as_a_command(trap, tmp_path):
     words = ["train", "lm", "--data", str(tmp_path / "text.txt"), "--width", "4", "--bptt", "8", "--steps", "1"]
     done = subprocess.run(
-        [sys.executable, "-m", "anaphor.cli.main", *words, "--out", str(tmp_path / "run"), "--device", "cpu"],
+        [sys.executable, "-m", "anaphor", *words, "--out", str(tmp_path / "run"), "--device", "cpu"],
         capture_output=True,
         text=True,
         check=False,

@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = ["errors", "config", "flags", "registry", "draw", "taps", "mixers", "cuda_graphs", "models", "data", "metrics",
          "evaluation", "generate", "interchange", "inspect", "training", "tasks", "extras", "studies", "trace", "labs",
-         "web", "cli", "api"]  # fmt: skip
+         "web", "progress", "cli", "api", "__main__"]  # fmt: skip
 
 
 def name_of(path: Path) -> str:

@@ -231,7 +231,7 @@ def test_resume_is_exact_with_augmentation_mixup_and_ema(tmp_path, monkeypatch):
 
 
 def kill_at_step_8():
-    from anaphor.cli.progress import Bar
+    from anaphor.progress import Bar
 
     left = iter(range(7))
 

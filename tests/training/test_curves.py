@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.cli.progress import Bar, Pace, duration
 from anaphor.metrics.result import LossTotal, Metric, loss_result
+from anaphor.progress import Bar, Pace, duration
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.run import execute
@@ -244,7 +244,7 @@ def test_durations_are_as_precise_as_a_guess(seconds, shown):
 
 def test_without_a_terminal_each_validation_is_a_line_with_speed_and_time_left(capsys, monkeypatch):
     clock = iter([10.0, 12.0, 13.0, 15.0, 16.0])
-    monkeypatch.setattr("anaphor.cli.progress.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("anaphor.progress.time.perf_counter", lambda: next(clock))
     result = loss_result(LossTotal(2.0, 1), {})
     with Bar("training", TASKS["lm"]) as bar:
         bar.on_step(0.1, 3.0, 100)

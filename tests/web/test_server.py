@@ -232,7 +232,7 @@ def test_with_a_full_disk_everything_is_shown_and_models_answer(folder, ids):
         sys.executable,
         "-P",
         "-m",
-        "anaphor.cli.main",
+        "anaphor",
         "serve",
         str(folder),
         "--port",

@@ -257,9 +257,3 @@ def overview() -> str:
         "Environment: ANAPHOR_DATA (folder of data sets), ANAPHOR_CACHE (folder of caches),\n"
         "ANAPHOR_MAX_FILE_BYTES (as the flag)."
     )
-
-
-if __name__ == "__main__":
-    if not sys.flags.safe_path:
-        del sys.path[0]  # `python -m` puts the current folder there, and would execute a torch.py that lies in it
-    sys.exit(main())

@@ -77,8 +77,8 @@ def _load_models(options: Options, stack: ExitStack) -> Any:
     """What answers requests to models, with a progress bar."""
     from functools import partial
 
-    from anaphor.cli.progress import Bar, SecondBar
     from anaphor.evaluation import progress_listener
+    from anaphor.progress import Bar, SecondBar
     from anaphor.training.experiment import choose_device, set_threads
     from anaphor.web.inference import Cache, answer
 

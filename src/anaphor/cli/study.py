@@ -232,7 +232,7 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     """List all cells with their status and an estimate of the remaining time."""
     if spec.is_search:
         raise ConfigError(f"method {spec.method} draws settings while it runs: its {spec.trials} cannot be listed")
-    from anaphor.cli.progress import duration
+    from anaphor.progress import duration
     from anaphor.studies.axes import format_setting
     from anaphor.studies.cell import make_cell
     from anaphor.studies.study import FINAL, validate_sealed

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from anaphor.cli.progress import duration
 from anaphor.cli.table import for_terminal
 from anaphor.errors import count_noun
+from anaphor.progress import duration
 from anaphor.studies.axes import format_setting
 from anaphor.studies.cell import Cell
 from anaphor.studies.spec import Setting, StudySpec

@@ -110,8 +110,8 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
     if options.dry_run:
         return print_plan(spec, out, options)
 
-    from anaphor.cli.progress import Bar, SecondBar
     from anaphor.evaluation import progress_listener
+    from anaphor.progress import Bar, SecondBar
     from anaphor.training.run import execute
 
     out = options.out or unused_folder(spec.model)  # again: others may have started while torch was imported

@@ -72,9 +72,9 @@ class Options(RunOptions):
 def run(words: Sequence[str]) -> int:
     options = parse_options("translate", words, Options)
 
-    from anaphor.cli.progress import Bar, SecondBar
     from anaphor.evaluation import progress_listener
     from anaphor.generate import Beam
+    from anaphor.progress import Bar, SecondBar
 
     beam = Beam(width=options.beam, max_length=options.max_length, length_penalty=options.length_penalty)
     # A sentence is one line, as in training: line ends within one are read as spaces.
