@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_mixer as register_mixer
     from anaphor.registry import register_optimizer as register_optimizer
     from anaphor.registry import register_preset as register_preset
+    from anaphor.registry import register_stream_order as register_stream_order
     from anaphor.registry import register_task as register_task
     from anaphor.registry import register_tokenizer as register_tokenizer
     from anaphor.registry import register_verb as register_verb
@@ -89,6 +90,7 @@ _PUBLIC = {
         "register_mixer",
         "register_optimizer",
         "register_preset",
+        "register_stream_order",
         "register_task",
         "register_tokenizer",
         "register_verb",

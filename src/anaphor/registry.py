@@ -227,7 +227,8 @@ PRESETS = Registry(
 )
 """Model presets of each task, a registry each: overrides of the fields of its model spec."""
 EMBEDDERS, HEADS, LOSS_TERMS = Registry("embedder"), Registry("head"), Registry("loss term")
-EXTRAS = {table.kind: table for table in (EMBEDDERS, HEADS, LOSS_TERMS)}
+STREAM_ORDERS = Registry("stream order")
+EXTRAS = {table.kind: table for table in (EMBEDDERS, HEADS, LOSS_TERMS, STREAM_ORDERS)}
 """Parts that the settings of a run may ask for, each an `Extra`, by kind. A `TaskDefinition` names the kinds it
 takes."""
 EVALUATIONS = Registry("evaluation")
@@ -321,6 +322,21 @@ def register_loss_term(
     _add_extra(LOSS_TERMS, name, make, settings, tasks)
 
 
+def register_stream_order(
+    name: str, make: str | Callable[..., Any], settings: type | None = None, tasks: Sequence[str] = ("lm",)
+) -> None:
+    """Add an order of the text of training, which changes from epoch to epoch.
+
+    Args:
+        name: What messages call it.
+        make: `make(settings, spec)` returns an `anaphor.data.StreamOrder` for a run with this spec, or None where the
+            settings ask for none. A string "module:function" is imported when the first run is built.
+        settings: A frozen dataclass; see `check_settings_class`.
+        tasks: Names of the tasks whose runs may have it.
+    """
+    _add_extra(STREAM_ORDERS, name, make, settings, tasks)
+
+
 def register_evaluation(
     name: str, make: str | Callable[..., Any], settings: type | None = None, tasks: Sequence[str] = ("lm",)
 ) -> None:
@@ -384,6 +400,13 @@ def make_extras(table: Registry, task: str, settings_for: Callable[[type], Any],
             settings = () if extra.settings is None else (settings_for(extra.settings),)
             parts.append(resolve(extra.make)(*settings, *context))
     return [part for part in parts if part is not None]
+
+
+def changed_settings(table: Registry, task: str, settings_for: Callable[[type], Any]) -> dict[str, Any]:
+    """The settings of the extras of one kind that do not have their defaults."""
+    kinds = [table[name].settings for name in table if task in table[name].tasks]
+    pairs = [(vars(settings_for(kind)), vars(kind())) for kind in kinds if kind is not None]
+    return {name: value for given, defaults in pairs for name, value in given.items() if value != defaults[name]}
 
 
 def files_used_by(task: str, settings: Mapping[str, Any]) -> list[ImportedFile]:

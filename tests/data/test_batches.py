@@ -15,9 +15,9 @@ from anaphor.data.batches import (
     Stream,
     batch_examples,
     batchify,
-    epoch_offset,
 )
 from anaphor.data.files import split_examples
+from anaphor.data.stream_order import StreamOrder
 from anaphor.errors import ConfigError, DataError
 
 LETTERS = torch.arange(26)
@@ -47,6 +47,14 @@ def test_batches_of_a_stream_are_views():
     assert batch.input_ids.untyped_storage().data_ptr() == LETTERS.untyped_storage().data_ptr()
 
 
+class Later(StreamOrder):
+    def __init__(self, offset):
+        self.tokens = offset
+
+    def offset(self, epoch):
+        return self.tokens
+
+
 streams = st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(0, 5), st.integers(0, 60))
 
 
@@ -54,7 +62,7 @@ streams = st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(0, 5), st.
 def test_every_transition_within_a_row_appears_once(shape):
     rows, bptt, offset, more = shape
     text = torch.arange(offset + 2 * rows + more)
-    stream = Stream(text, rows, bptt, offset)
+    stream = Stream(text, rows, bptt, orders=[Later(offset)])
     seen = torch.cat([torch.stack([b.input_ids, b.targets], -1).flatten(0, 1) for b in stream])
     length = (len(text) - offset) // rows
     expected = [
@@ -67,18 +75,6 @@ def test_every_transition_within_a_row_appears_once(shape):
     assert all(batch.input_ids.shape[1] <= bptt for batch in stream)
 
 
-@given(st.integers(1, 8), st.integers(1, 12), st.integers(0, 80))
-def test_shifted_offsets_learn_every_transition_within_one_cycle(rows, bptt, more):
-    cycle = max(bptt, rows + 1)
-    text = torch.arange(2 * rows + cycle + 4 + more)
-    learnt = set()
-    for epoch in range(cycle):
-        for batch in Stream(text, rows, bptt, epoch_offset(epoch, rows, bptt)):
-            learnt |= set(batch.targets.flatten().tolist())
-    assert learnt == set(range(1, len(text)))
-    assert epoch_offset(0, rows, bptt) == epoch_offset(cycle, rows, bptt) == 0
-
-
 @pytest.mark.parametrize(
     ("tokens", "rows", "cure"), [(0, 1, "a longer text"), (1, 1, "a longer text"), (7, 4, "at most 3 rows")]
 )
@@ -87,10 +83,13 @@ def test_a_text_too_short_for_its_rows_is_refused(tokens, rows, cure):
         Stream(torch.arange(tokens), rows, 2)
 
 
-@pytest.mark.parametrize(("settings", "name"), [((0, 2), "rows=0"), ((4, 0), "bptt=0"), ((4, 2, -1), "offset=-1")])
+@pytest.mark.parametrize(
+    ("settings", "name"), [((0, 2), "rows=0"), ((4, 0), "bptt=0"), ((4, 2, [Later(-1)]), "offset=-1")]
+)
 def test_settings_below_their_least_are_named(settings, name):
+    rows, bptt, *orders = settings
     with pytest.raises(ConfigError, match=name):
-        Stream(LETTERS, *settings)
+        Stream(LETTERS, rows, bptt, orders=orders[0] if orders else ())
 
 
 def test_an_index_out_of_range_ends_the_loop():
@@ -214,27 +213,10 @@ def test_dialogues_are_separated_by_blank_lines():
     assert split_examples(" \n\n ") == []
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 7])
-def test_partial_shuffling_rotates_every_row_by_itself(epoch):
-    tokens = torch.arange(1000)
-    plain, shuffled = Stream(tokens, 10, 7).rows, Stream(tokens, 10, 7, shuffle=(3, epoch)).rows
-    shifts = (shuffled[:, 0] - plain[:, 0]).tolist()
-    for before, after, shift in zip(plain, shuffled, shifts, strict=True):
-        assert torch.equal(after, before.roll(-shift))
-    assert len(set(shifts)) > 1
+def test_orders_are_applied_one_after_the_other_with_the_epoch():
+    class Backwards(StreamOrder):
+        def arrange(self, rows, epoch):
+            return rows.flip(1) + epoch
 
-
-def test_partial_shuffling_depends_on_seed_and_epoch_alone():
-    tokens = torch.arange(1000)
-    first, again, other_epoch, other_seed = (
-        Stream(tokens, 10, 7, shuffle=shuffle).rows for shuffle in ((3, 1), (3, 1), (3, 2), (4, 1))
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other_epoch)
-    assert not torch.equal(first, other_seed)
-
-
-def test_partial_shuffling_follows_the_offset():
-    """Both may be used: the rows are cut at the offset first."""
-    rows = Stream(torch.arange(103), 4, 7, offset=3, shuffle=(0, 0)).rows
-    assert torch.equal(rows.sort(dim=1).values, torch.arange(3, 103).view(4, 25))
+    stream = Stream(torch.arange(10), 2, 3, orders=[Later(1), Later(1), Backwards()], epoch=100)
+    assert stream.rows.tolist() == [[105, 104, 103, 102], [109, 108, 107, 106]]

@@ -16,7 +16,7 @@ from command_line import override
 SETTINGS = [
     "--model", "hybrid", "--width", "16", "--layers", "2", "--heads", "2", "--memory", "8", "--dropout", "0.2",
     "--batch-size", "4", "--bptt", "6", "--steps", "60", "--eval-every", "7", "--device", "cpu", "--no-test",
-    "--average", "ema", "--random-offset",
+    "--average", "ema",
 ]  # fmt: skip
 
 

@@ -175,12 +175,6 @@ def test_without_a_test_split_it_runs_if_none_is_wanted(tmp_path, train):
     assert train(folder(tmp_path, train=GOOD, valid=GOOD), "--no-test")["test"] is None
 
 
-def test_rows_that_would_run_out_of_text_when_shifted_are_refused_at_once(tmp_path, train):
-    parts = folder(tmp_path, train=b"a b c d e f g h i\n", valid=GOOD, test=GOOD)
-    assert "too short for 4 rows after 34 tokens" in train(parts, "--random-offset")
-    assert works(train(parts))
-
-
 def test_the_overlap_of_test_and_train_in_lines_is_reported_wherever_test_is_read(tmp_path, train, capsys):
     parts = folder(
         tmp_path, train=GOOD, valid=b"nine ten\n", test=b"one two three .\nseven eight\n\nfour five , six .\n"

@@ -17,10 +17,9 @@ from anaphor.training.trainer import NullCallback
 
 SPEC = {
     "data": "text", "model": "lstm", "width": 8, "layers": 1, "batch_size": 4, "bptt": 5, "steps": 24, "eval_every": 8,
-    "device": "cpu", "dropout": 0.2, "random_offset": True, "lr": 0.01, "tied": True,
+    "device": "cpu", "dropout": 0.2, "lr": 0.01, "tied": True,
 }  # fmt: skip
 OPTIONS = {
-    "partial shuffling": {"partial_shuffle": True},
     "n-grams": {"ngram_embedding": True},
     "n-grams, average, not tied": {"ngram_embedding": True, "average": "ema", "tied": False},
     "pointer": {"pointer_memory": 8, "pointer_eval_memory": 20, "pointer_eval_bias": 0.5},
@@ -65,13 +64,6 @@ def test_a_run_resumes_with_the_same_bits_and_scores_the_same_when_loaded(tmp_pa
     if run.step == 24:
         assert run.evaluate("valid")["loss"] == pytest.approx(last["loss"], rel=1e-5)
     assert run.generate("the", tokens=5)
-
-
-def test_epochs_differ_and_an_epoch_is_the_same_again():
-    experiment = build_experiment(LanguageRunSpec(**SPEC, partial_shuffle=True))
-    first, again, other = (experiment.batches(epoch)[0].input_ids for epoch in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_a_run_with_ngrams_is_used_without_its_data(tmp_path):

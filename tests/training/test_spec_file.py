@@ -94,8 +94,7 @@ LEFT_OUT = {
     "lstm": {"heads", "memory", "mask", "layer_widths", "activation", "dropout_kind", "max_positions", "epochs",
              "momentum", "plateau_factor", "patience", "eval_every", "max_examples", "vocabulary"},
     "transformer": {"weight_drop", "max_positions", "memory", "window", "layer_norms"},
-    "padded": {"bptt", "protocol", "eval_batch_size", "carry", "random_offset", "partial_shuffle", "heads",
-               "min_lr_ratio"},
+    "padded": {"bptt", "protocol", "eval_batch_size", "carry", "heads", "min_lr_ratio"},
     "widths": {"width", "betas"},
     "mixed": {"batch_size", "max_length"},
 }  # fmt: skip

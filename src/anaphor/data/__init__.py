@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from anaphor.data.dataset import Dataset, Generated, InMemory
     from anaphor.data.datasets import NamedDataset, find_dataset, load_images, open_dataset
     from anaphor.data.images import ImageDataset, InMemoryImages
+    from anaphor.data.stream_order import StreamOrder
     from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
     from anaphor.registry import DATASETS, TOKENIZERS
 
@@ -19,6 +20,7 @@ __all__ = [
     "InMemory",
     "InMemoryImages",
     "NamedDataset",
+    "StreamOrder",
     "Tokenizer",
     "find_dataset",
     "load_images",
@@ -31,6 +33,7 @@ _HOME = {
     **dict.fromkeys(("NamedDataset", "find_dataset", "load_images", "open_dataset"), "data.datasets"),
     **dict.fromkeys(("ImageDataset", "InMemoryImages"), "data.images"),
     **dict.fromkeys(("Tokenizer", "tokenizer_from_plain"), "data.tokenizer"),
+    "StreamOrder": "data.stream_order",
     **dict.fromkeys(("DATASETS", "TOKENIZERS"), "registry"),
 }
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from anaphor.config import check_at_least_one
 from anaphor.data.buckets import Buckets, Indices
 from anaphor.data.corpus import EncodedPairs
+from anaphor.data.stream_order import StreamOrder
 from anaphor.data.tokenizer import Ids
 from anaphor.errors import ConfigError, DataError, count_noun
 
@@ -133,40 +134,17 @@ def batchify(tokens: Tensor, rows: int, offset: int = 0) -> Tensor:
     return tokens[offset : offset + rows * length].view(rows, length)
 
 
-def epoch_offset(epoch: int, rows: int, bptt: int) -> int:
-    """Offset of the rows in an epoch, so that rows and segments are cut elsewhere each time; 0 in the first epoch.
-
-    Over one cycle every transition of a text is learned, also those at the cuts and at the end.
-    """
-    return epoch % (max_offset(rows, bptt) + 1)
-
-
-def max_offset(rows: int, bptt: int) -> int:
-    """Largest offset of a cycle."""
-    # After `rows` offsets the end of the text has been reached; with two rows the cut between them moves back and forth
-    # once, so one offset more.
-    return max(bptt - 1, rows)
-
-
-def rotate_rows(rows: Tensor, seed: int, epoch: int) -> Tensor:
-    """Partial shuffling (Press, 2019): every row is rotated by a random number of tokens, so that in every epoch other
-    parts of the text share a batch. Depends on (seed, epoch) alone. [B, length] -> [B, length]"""
-    count, length = rows.shape
-    starts = torch.from_numpy(np.random.default_rng((seed, epoch)).integers(length, size=(count, 1))).to(rows.device)
-    return rows.gather(1, (starts + torch.arange(length, device=rows.device)) % length)
-
-
 class Stream(Batches):
     """Segments of `bptt` tokens of all rows, in order. Batches are views of the rows; the last may be shorter."""
 
     def __init__(
-        self, tokens: Tensor, rows: int, bptt: int, offset: int = 0, shuffle: tuple[int, int] | None = None
+        self, tokens: Tensor, rows: int, bptt: int, *, orders: Sequence[StreamOrder] = (), epoch: int = 0
     ) -> None:
-        """`shuffle` is a seed and an epoch; with it the rows are partially shuffled."""
+        """`orders` change the text for the epoch, one after the other."""
         check_at_least_one(bptt=bptt)
-        self.rows = batchify(tokens, rows, offset)  # [B, length]
-        if shuffle is not None:
-            self.rows = rotate_rows(self.rows, *shuffle)
+        self.rows = batchify(tokens, rows, sum(order.offset(epoch) for order in orders))  # [B, length]
+        for order in orders:
+            self.rows = order.arrange(self.rows, epoch)
         self.bptt = bptt
 
     def __len__(self) -> int:
@@ -350,7 +328,6 @@ def batch_examples(
     pad: int,
     rows: int | None = None,
     max_tokens: int | None = None,
-    pad_to: int = 1,
     seed: int = 0,
     epoch: int = 0,
     device: torch.device | str = "cpu",
@@ -369,7 +346,7 @@ def batch_examples(
             f"start from and one target"
         )
     sizes = lengths - 1  # inputs
-    buckets = Buckets(sizes=sizes[:, None], rows=rows, max_tokens=max_tokens, pad_to=pad_to)
+    buckets = Buckets(sizes=sizes[:, None], rows=rows, max_tokens=max_tokens)
     inputs = TokenSequences.build(np.concatenate(examples), np.cumsum(lengths) - lengths, sizes, pad, device)
     return PaddedBatches(inputs, None, np.arange(len(sizes)), buckets, seed=seed, epoch=epoch, text_bytes=text_bytes)
 

@@ -36,7 +36,6 @@ BATCHINGS = {"stream": "one text in parallel rows, segment after segment", "padd
 PROTOCOLS = {"complete": "every token once", "example": "as PyTorch's word_language_model example"}
 METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
 STREAM_ONLY = ("bptt", "protocol", "eval_batch_size")
-STREAM_CHOICES = ("carry", "random_offset", "partial_shuffle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +73,6 @@ class LanguageTraining(FineTuning, TrainingSection):
     """Segment length in tokens (truncated backpropagation through time)."""
     carry: bool | None = None
     """Carry the state from one segment to the next (wherever the model can, if not given)."""
-    random_offset: bool = False
-    """Shift rows and segments in every epoch, so that every transition is trained on."""
-    partial_shuffle: bool = False
-    """Partial shuffling: rotate every row by a random number of tokens in every epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,5 +189,5 @@ TASK = TaskDefinition(
     items="anaphor.tasks.lm.token_losses:read_tokens",
     interchange="anaphor.tasks.lm.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
-    extras=("embedder", "head", "loss term"),
+    extras=("embedder", "head", "loss term", "stream order"),
 )

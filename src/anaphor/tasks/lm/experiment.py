@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from anaphor.config import settings_of
-from anaphor.data.batches import Batch, PaddedBatches, Stream, batch_examples, batchify, epoch_offset, max_offset
+from anaphor.data.batches import Batch, PaddedBatches, Stream, batch_examples, batchify
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import ALL, EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEST, TEXT_COLUMNS, Dataset, count_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.data.files import split_examples
 from anaphor.data.grammar import GrammarDataset
+from anaphor.data.stream_order import StreamOrder
 from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
 from anaphor.evaluation import losses_by_batch
@@ -27,10 +28,9 @@ from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
-from anaphor.registry import LOSS_TERMS, make_extras, resolve
+from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, make_extras, resolve
 from anaphor.tasks import check_sampling, describe_mostly_unknown, resolve_options
 from anaphor.tasks.lm import (
-    STREAM_CHOICES,
     STREAM_ONLY,
     LanguageModelOptions,
     LanguageRunSpec,
@@ -236,22 +236,20 @@ class StreamExperiment(LanguageModelExperiment):
             raise ConfigError(
                 f"max_examples={spec.max_examples} counts examples, and a stream has none: use --batching padded"
             )
+        self.orders: list[StreamOrder] = make_extras(STREAM_ORDERS, spec.task, partial(settings_of, spec), spec)
         self.carry = resolve_carry(self.model, spec.carry, spec.bptt)
         self.protocol = Protocol(spec.eval_batch_size, spec.bptt, self.carry, spec.protocol == "complete")
 
     def resolved_settings(self) -> dict[str, Any]:
-        # Left out where it is off, so that runs from before the option can be resumed.
-        return super().resolved_settings() | {"carry": self.carry, "partial_shuffle": self.spec.partial_shuffle or None}
+        return super().resolved_settings() | {"carry": self.carry}
 
     def load_split(self, name: str) -> Split:
         corpus = encode_split(self.source, name, self.tokenizer)
         return Split(corpus.tensor(self.device), corpus.bytes, corpus.unknowns)
 
     def batches(self, epoch: int) -> Stream:
-        rows, bptt = self.spec.batch_size, self.spec.bptt
-        offset = epoch_offset(epoch, rows, bptt) if self.spec.random_offset else 0
-        shuffle = (self.spec.seed, epoch) if self.spec.partial_shuffle else None
-        return Stream(self.split("train").tokens, rows, bptt, offset, shuffle)
+        tokens, spec = self.split("train").tokens, self.spec
+        return Stream(tokens, spec.batch_size, spec.bptt, orders=self.orders, epoch=epoch)
 
     def initial_carry(self) -> ModelState | None:
         return self.model.initial_state(self.spec.batch_size) if self.carry else None
@@ -263,9 +261,8 @@ class StreamExperiment(LanguageModelExperiment):
     def validate(self, test: bool) -> None:
         super().validate(test)
         self.eval_batches("valid", self.protocol)
-        if self.spec.random_offset:
-            rows = self.spec.batch_size
-            batchify(self.split("train").tokens, rows, max_offset(rows, self.spec.bptt))
+        if self.orders:  # the text must be long enough in every epoch
+            batchify(self.split("train").tokens, self.spec.batch_size, sum(order.max_offset for order in self.orders))
 
     def evaluate(self, split: str) -> LossResult:
         return self.evaluate_with(split, self.protocol)
@@ -306,14 +303,15 @@ class PaddedExperiment(LanguageModelExperiment):
     overlap_unit, overlap_separator = "examples", EXAMPLE_SEPARATOR
 
     def setup(self) -> None:
-        for name in STREAM_CHOICES:
-            if getattr(self.spec, name):
-                raise ConfigError(
-                    f"{name}=True applies to segments of a stream, and examples have none: use --batching stream"
-                )
+        given = {"carry": True} if self.spec.carry else {}
+        given |= changed_settings(STREAM_ORDERS, self.spec.task, partial(settings_of, self.spec))
+        for name, value in given.items():
+            raise ConfigError(
+                f"{name}={value} applies to segments of a stream, and examples have none: use --batching stream"
+            )
 
     def resolved_settings(self) -> dict[str, Any]:
-        return super().resolved_settings() | dict.fromkeys((*STREAM_ONLY, *STREAM_CHOICES))
+        return super().resolved_settings() | dict.fromkeys((*STREAM_ONLY, "carry"))
 
     def load_split(self, name: str) -> PaddedBatches:
         where, tokenizer = self.source.where(name), self.tokenizer
