@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.models import preset as preset
     from anaphor.registry import import_file as import_file
     from anaphor.registry import register_dataset as register_dataset
+    from anaphor.registry import register_embedder as register_embedder
     from anaphor.registry import register_evaluation as register_evaluation
     from anaphor.registry import register_loss_term as register_loss_term
     from anaphor.registry import register_mixer as register_mixer
@@ -85,6 +86,7 @@ _PUBLIC = {
     "anaphor.registry": (
         "import_file",
         "register_dataset",
+        "register_embedder",
         "register_evaluation",
         "register_loss_term",
         "register_mixer",

@@ -306,6 +306,22 @@ class Extra:
     """The tasks whose runs may have it."""
 
 
+def register_embedder(
+    name: str, make: str | Callable[..., Any], settings: type, tasks: Sequence[str] = ("lm",)
+) -> None:
+    """Add embeddings of tokens that take the place of the plain table.
+
+    Args:
+        name: What messages call it.
+        make: `make(settings, spec)` returns an `anaphor.models.Embedding` for `spec.vocabulary` tokens with vectors of
+            `spec.width_in` dimensions, or None where the settings ask for none; `spec.words` are the words. A string
+            "module:function" is imported when the first model is built.
+        settings: A frozen dataclass of its settings; see `check_settings_class`.
+        tasks: Names of the tasks whose models may have it.
+    """
+    _add_extra(EMBEDDERS, name, make, settings, tasks)
+
+
 def register_loss_term(
     name: str, make: str | Callable[..., Any], settings: type | None = None, tasks: Sequence[str] = ("lm",)
 ) -> None:
@@ -371,8 +387,8 @@ def check_settings_class(kind: Any) -> None:
     """Raise unless a class can hold the settings of an extra: a frozen dataclass whose fields all have defaults, with a
     `section`, which becomes a section of `--help` and of spec files. Its `__post_init__` may refuse values."""
     name = getattr(kind, "__name__", repr(kind))
-    if not (isinstance(kind, type) and is_dataclass(kind)):
-        raise ConfigError(f"settings={name}: it must be a dataclass")
+    if not (is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen):  # noqa: B009 (unknown to mypy)
+        raise ConfigError(f"settings={name}: it must be a frozen dataclass")
     for field in fields(kind):
         if field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"settings={name}: the field {field.name!r} needs a default, with which nothing changes")
@@ -390,6 +406,22 @@ def extras_of(task: str) -> list[tuple[str, Extra]]:
 def extra_settings(task: str) -> tuple[type, ...]:
     """The settings classes of the extras of a task. Extras of several kinds may share one."""
     return tuple(dict.fromkeys(extra.settings for _, extra in extras_of(task) if extra.settings is not None))
+
+
+def model_settings(task: str | None = None) -> tuple[type, ...]:
+    """The settings classes of extras that are parts of a model, its embedder and its head; of all tasks, or of one."""
+    every = [table[name] for table in (EMBEDDERS, HEADS) for name in table]
+    return tuple(dict.fromkeys(extra.settings for extra in every if task is None or task in extra.tasks))
+
+
+def collect_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a model in which those of extras, given by name, are objects under `extras`, as its spec has them."""
+    rest, extras = dict(settings), list(settings.get("extras", ()))
+    for kind in model_settings():
+        given = {field.name: rest.pop(field.name) for field in fields(kind) if field.name in rest}
+        if given and not any(isinstance(one, kind) for one in extras):
+            extras.append(kind(**given))
+    return {**rest, "extras": tuple(extras)} if extras else rest
 
 
 def make_extras(table: Registry, task: str, settings_for: Callable[[type], Any], *context: Any) -> list[Any]:

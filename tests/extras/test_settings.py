@@ -143,9 +143,15 @@ def test_two_settings_of_one_name_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict, "settings=dict: it must be a dataclass"),
-        (dataclasses.make_dataclass("Open", [("a", int)], namespace={"section": "a"}), "the field 'a' needs a default"),
-        (dataclasses.make_dataclass("Loose", [("a", int, 0)]), "settings=Loose: section=None must be a name"),
+        (dict, "settings=dict: it must be a frozen dataclass"),
+        (
+            dataclasses.make_dataclass("Open", [("a", int)], frozen=True, namespace={"section": "a"}),
+            "field 'a' needs a default",
+        ),
+        (
+            dataclasses.make_dataclass("Loose", [("a", int, 0)], frozen=True),
+            "settings=Loose: section=None must be a name",
+        ),
     ],
 )
 def test_a_class_that_cannot_hold_settings_is_refused(settings, message):

@@ -47,8 +47,8 @@ class Decoder(Kind):
             return "its head has a bias, and the stock class has none"
         if spec.pointer_memory is not None:
             return "it has a pointer beside the head"
-        if spec.ngram_embedding:
-            return "its embeddings have character n-grams"
+        if spec.extras:
+            return f"it has extras: {', '.join(settings.section for settings in spec.extras)}"
         return ""
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anaphor.models.backbone import Backbone, Block, BlockSpec
     from anaphor.models.embedder import PatchEmbedder, TokenEmbedder
+    from anaphor.models.embedding import Embedding
     from anaphor.models.head import ClassHead, Head
     from anaphor.models.image_model import ImageClassifier
     from anaphor.models.image_spec import ImageModelSpec
@@ -52,6 +53,7 @@ __all__ = [
     "Block",
     "BlockSpec",
     "ClassHead",
+    "Embedding",
     "Head",
     "ImageClassifier",
     "ImageModelSpec",
@@ -81,6 +83,7 @@ __all__ = [
 _MODULES = {
     "backbone": ("Backbone", "Block", "BlockSpec"),
     "embedder": ("PatchEmbedder", "TokenEmbedder"),
+    "embedding": ("Embedding",),
     "head": ("ClassHead", "Head"),
     "image_model": ("ImageClassifier",),
     "image_spec": ("ImageModelSpec",),

@@ -13,21 +13,22 @@ from anaphor.mixers.attention.position import POSITIONS, check_limit, inverse_fr
 from anaphor.mixers.base import DROPOUTS, Span
 from anaphor.mixers.layers import LayerNorm
 from anaphor.mixers.spec import Sizes
+from anaphor.models.embedding import Embedding
 from anaphor.models.image_spec import ImageModelSpec, check_divides
-from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
 from anaphor.models.text_spec import TextEncoderSpec
+from anaphor.registry import EMBEDDERS
 
 
 class TokenEmbedder(nn.Module):
     """Embeddings, scaled, with position encoding, word dropout and dropout. [B, T] -> [B, T, D]"""
 
-    def __init__(self, spec: LanguageModelSpec | TextEncoderSpec, shared: nn.Embedding | None = None) -> None:
+    def __init__(self, spec: LanguageModelSpec | TextEncoderSpec, shared: Embedding | None = None) -> None:
         """`shared` are the embeddings of another model, to be used here too."""
         super().__init__()
         self.spec = spec
         width = spec.width_in
-        self.embedding: nn.Embedding
+        self.embedding: Embedding
         if shared is None:
             self.embedding = build_embedding(spec)
         else:
@@ -181,13 +182,18 @@ class PatchEmbedder(nn.Module):
             check_divides(spec.patch, side)
 
 
-def build_embedding(spec: LanguageModelSpec | TextEncoderSpec) -> nn.Embedding:
-    """A table for all tokens, with n-grams where wanted."""
-    if isinstance(spec, TextEncoderSpec) or not spec.ngram_embedding:
-        return nn.Embedding(spec.vocabulary, spec.width_in)
-    if spec.words is None:
-        raise ConfigError("ngram_embedding needs the words of the vocabulary: give words=tokenizer.tokens")
-    return NgramEmbedding(spec.words, spec.width_in)
+def build_embedding(spec: LanguageModelSpec | TextEncoderSpec) -> Embedding:
+    """A table for all tokens: that of an extra, where the model has one."""
+    found = spec.make_extra(EMBEDDERS) if isinstance(spec, LanguageModelSpec) else None
+    if found is None:
+        return Embedding(spec.vocabulary, spec.width_in)
+    name, embedding = found
+    if not isinstance(embedding, Embedding):
+        raise ConfigError(f"embedder {name!r} returns a {type(embedding).__name__}, not an anaphor.models.Embedding")
+    given, wanted = (embedding.num_embeddings, embedding.embedding_dim), (spec.vocabulary, spec.width_in)
+    if given != wanted:
+        raise ConfigError(f"embedder {name!r} has {given} tokens and dimensions, and the model needs {wanted}")
+    return embedding
 
 
 def drop_words(x: Tensor, tokens: Tensor, p: float, vocabulary: int, replacement: Tensor) -> Tensor:

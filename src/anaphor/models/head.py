@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from anaphor.mixers.base import multiply
 from anaphor.mixers.kernels import load_kernels
-from anaphor.models.ngram_embedding import NgramEmbedding
+from anaphor.models.embedding import Embedding
 from anaphor.models.vocabulary_blocks import compute_losses_in_blocks
 
 IGNORE_INDEX = -100  # target of a token that has none, as in torch
@@ -49,19 +49,19 @@ class Head(nn.Module):
     A tied matrix is looked up at every call rather than shared: so it exists once, in every copy, file and device.
     """
 
-    def __init__(self, width: int, vocabulary: int, bias: bool, tied_to: nn.Embedding | None) -> None:
+    def __init__(self, width: int, vocabulary: int, bias: bool, tied_to: Embedding | None) -> None:
         super().__init__()
         self.out_features = vocabulary
         self.own = nn.Parameter(torch.empty(vocabulary, width)) if tied_to is None else None
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
         self.tie(tied_to)
 
-    def tie(self, embedding: nn.Embedding | None) -> None:
+    def tie(self, embedding: Embedding | None) -> None:
         """Use these embeddings as the matrix."""
         self._tied_to = (embedding,)  # in a tuple, so that it is not registered a second time
 
     @property
-    def tied_to(self) -> nn.Embedding | None:
+    def tied_to(self) -> Embedding | None:
         """The embeddings that are its matrix; None if it has one of its own."""
         return self._tied_to[0]
 
@@ -72,7 +72,7 @@ class Head(nn.Module):
             return self.own
         embedding = self.tied_to
         assert embedding is not None, "a head without a matrix of its own is tied"
-        return embedding.table() if isinstance(embedding, NgramEmbedding) else embedding.weight
+        return embedding.table()
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)

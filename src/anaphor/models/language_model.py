@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +17,9 @@ from anaphor.mixers.linear import QRNN, Linear
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
+from anaphor.models.embedding import Embedding
 from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, token_losses, widen
 from anaphor.models.initialize import INIT_SCHEMES, without_weights
-from anaphor.models.ngram_embedding import NgramEmbedding
 from anaphor.models.spec import LanguageModelSpec
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ModelState(NamedTuple):
 class TokenModel(nn.Module):
     """Embedder and backbone: tokens and a state in, features and a state out. Subclasses initialize the weights."""
 
-    def __init__(self, spec: LanguageModelSpec, shared_embedding: nn.Embedding | None = None) -> None:
+    def __init__(self, spec: LanguageModelSpec, shared_embedding: Embedding | None = None) -> None:
         super().__init__()
         self.spec = spec
         blocks = spec.blocks()
@@ -60,7 +60,7 @@ class TokenModel(nn.Module):
         """Maximum number of positions; None means unbounded."""
 
     @property
-    def embed(self) -> nn.Embedding:
+    def embed(self) -> Embedding:
         """The embeddings of tokens."""
         return self.embedder.embedding
 
@@ -185,15 +185,14 @@ class LanguageModel(TokenModel):
             self.pointer = pointer
 
     def share_embeddings(self) -> AbstractContextManager[None]:
-        """Inside the block embeddings with n-grams are computed once, for embedder and head."""
-        return self.embed.share_table() if isinstance(self.embed, NgramEmbedding) else nullcontext()
+        """Inside the block embeddings that are computed from other weights are computed once, for embedder and head."""
+        return self.embed.share_table()
 
-    def fold_ngrams(self) -> None:
-        """Replace the embeddings of words and n-grams by their sum, which is faster without training."""
-        if isinstance(self.embed, NgramEmbedding):
-            self.embedder.embedding = self.embed.fold()
-            if self.spec.tied:
-                self.head.tie(self.embed)
+    def fold_embeddings(self) -> None:
+        """Replace embeddings that are computed from other weights by their values, which is faster without training."""
+        self.embedder.embedding = self.embed.fold()
+        if self.spec.tied:
+            self.head.tie(self.embed)
 
     def forward(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None

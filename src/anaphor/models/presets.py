@@ -10,7 +10,7 @@ from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
 from anaphor.models.spec import LanguageModelSpec, option_names
 from anaphor.models.text_spec import TextEncoderSpec
-from anaphor.registry import MIXERS, Registry
+from anaphor.registry import MIXERS, Registry, collect_extras
 
 if TYPE_CHECKING:
     from anaphor.models.image_model import ImageClassifier
@@ -68,7 +68,8 @@ PRESETS = Registry(
 
 def preset(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModelSpec:
     """The spec of that name, with some settings changed."""
-    settings = {**look_up(PRESETS, name, "model"), **overrides, "vocabulary": vocabulary}
+    given = {**look_up(PRESETS, name, "model"), **overrides, "vocabulary": vocabulary}
+    settings = collect_extras(given)
     check_fields(LanguageModelSpec, settings)
     if "mixers" in overrides and "layers" not in overrides:
         settings["layers"] = None  # one for each mixer named

@@ -16,6 +16,7 @@ from anaphor.mixers.base import Mixer
 from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.mixers.recurrent import HiddenState, LSTMState, Recurrent
 from anaphor.models.backbone import Backbone, Block, CrossState
+from anaphor.models.embedding import Embedding
 from anaphor.models.head import Head
 from anaphor.models.initialize import INIT_SCHEMES
 from anaphor.models.language_model import LanguageModel, ModelState, TokenModel
@@ -47,7 +48,7 @@ class Encoded(NamedTuple):
 class Encoder(TokenModel):
     """Reads the source as a whole; its layers may see in both directions."""
 
-    def __init__(self, spec: LanguageModelSpec, shared_embedding: nn.Embedding | None = None) -> None:
+    def __init__(self, spec: LanguageModelSpec, shared_embedding: Embedding | None = None) -> None:
         super().__init__(spec, shared_embedding)
         INIT_SCHEMES[spec.init_scheme](self)
 
@@ -141,7 +142,7 @@ class Seq2Seq(nn.Module):
         return self.decoder.device
 
     @property
-    def embed(self) -> nn.Embedding:
+    def embed(self) -> Embedding:
         """Embeddings of the target's tokens."""
         return self.decoder.embed
 

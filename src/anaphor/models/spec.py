@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
@@ -20,7 +20,7 @@ from anaphor.mixers.spec import (
     mixer_spec,
     options_of,
 )
-from anaphor.registry import MIXERS
+from anaphor.registry import MIXERS, Registry, model_settings, resolve
 
 if TYPE_CHECKING:
     from anaphor.models.backbone import Backbone, BlockSpec
@@ -288,6 +288,9 @@ class TokenModelSpec(TokenOptions, BackboneSpec):
 class LanguageModelSpec(TokenModelSpec):
     """A language model: embeddings, a stack of layers and a head."""
 
+    has_extras: ClassVar[bool] = True
+    """For messages: an unknown option may be that of an extra."""
+
     tied: bool = True
     """Tie the weights of the head to the embeddings."""
     pointer_memory: int | None = None
@@ -296,10 +299,10 @@ class LanguageModelSpec(TokenModelSpec):
     """The same in evaluation; None means as in training."""
     pointer_eval_bias: float = 0.0
     """Added to the scores of past tokens in evaluation, but not to that of the vocabulary."""
-    ngram_embedding: bool = False
-    """Add embeddings of character n-grams to those of the words, in a tied head, too."""
     words: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
-    """The words of the vocabulary, which ngram_embedding needs."""
+    """The words of the vocabulary, for embedders that look at their letters."""
+    extras: tuple[Any, ...] = ()
+    """Settings of extras that are part of the model: of an embedder, of a head."""
 
     def _check_input(self) -> None:
         super()._check_input()
@@ -309,6 +312,12 @@ class LanguageModelSpec(TokenModelSpec):
             raise ConfigError("pointer_eval_memory and pointer_eval_bias need a pointer: set pointer_memory")
         if self.pointer_memory is not None and not self.causal:
             raise ConfigError("a pointer copies from the past: pointer_memory needs causal=True")
+        object.__setattr__(self, "extras", tuple(self.extras))
+        known = model_settings()
+        for settings in self.extras:
+            if type(settings) not in known:
+                names = ", ".join(sorted({kind.__name__ for kind in known})) or "none"
+                raise ConfigError(f"extras: {settings!r} are no settings of an embedder or a head (known: {names})")
         if self.words is not None and len(self.words) != self.vocabulary:
             raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")
 
@@ -326,9 +335,22 @@ class LanguageModelSpec(TokenModelSpec):
         own: dict[str, Any] = {}
         if self.pointer_memory is None:
             own |= {"pointer_eval_bias": None}
-        if not self.ngram_embedding:
-            own |= {"ngram_embedding": None, "words": None}
+        if not self.extras:
+            own |= {"words": None}
         return super()._derived() | own
+
+    def make_extra(self, kind: Registry) -> tuple[str, Any] | None:
+        """The part of this kind that `extras` ask for, and its name; None where they ask for none."""
+        made = []
+        for name in kind:
+            for settings in self.extras:
+                if type(settings) is kind[name].settings:
+                    made.append((name, resolve(kind[name].make)(settings, self)))
+        wanted = [(name, part) for name, part in made if part is not None]
+        if len(wanted) > 1:
+            names = " and ".join(repr(name) for name, _ in wanted)
+            raise ConfigError(f"a model has one {kind.kind} of an extra, but the settings ask for {names}: use one")
+        return wanted[0] if wanted else None
 
     def build(self) -> LanguageModel:  # type: ignore[override]
         from anaphor.models.initialize import build_checked

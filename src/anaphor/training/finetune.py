@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 from anaphor.config import user_path
 from anaphor.errors import ConfigError, count_noun
 from anaphor.models.language_model import LanguageModel
+from anaphor.registry import EMBEDDERS
 from anaphor.training.state_dicts import Mismatch
 
 LORA_ALPHA = 16.0
@@ -82,8 +83,16 @@ def adopt_model(spec: Any, initial: Initial, options: Any, presets: Collection[s
     kept = {field.name for field in fields(options) if field.name in free and getattr(spec, field.name) is not None}
     names = {field.name for field in fields(options)} - kept
     adopted = {name: value for name, value in initial.options.items() if name in names}
+    for settings in initial.options.get("extras", ()):
+        if not is_embedder(settings):  # what an embedder computed is a plain table in the weights of a loaded run
+            adopted |= {name: value for name, value in vars(settings).items() if hasattr(spec, name)}
     model = initial.model if initial.model in presets else "transformer"
     return replace(spec, model=model, **adopted)
+
+
+def is_embedder(settings: Any) -> bool:
+    """Whether these are settings of the embedder of an extra."""
+    return any(type(settings) is EMBEDDERS[name].settings for name in EMBEDDERS)
 
 
 def initialize_from(model: nn.Module, initial: Initial) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least_one, check_types, compose_spec, look_up, read_mapping, section_of
+from anaphor.config import check_at_least_one, check_types, compose_spec, look_up, read_mapping, section_of, settings_of
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric, format_values
-from anaphor.registry import TASKS, extra_settings, extras_of
+from anaphor.registry import TASKS, extra_settings, extras_of, model_settings
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
 DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}
@@ -142,7 +142,8 @@ class FineTuning:
         """Refuse flags for what comes with pretrained weights, except those in `free`, and adapters of random ones."""
         if "lora" in flags and self.init is None and self.lora is not None:
             raise ConfigError(f"lora={self.lora} adapts pretrained weights: give them with --init, or leave out --lora")
-        for name in ("model", "tokenizer", "vocabulary", *self.model_options()):
+        extras = [name for settings in self.model_extras() for name in vars(settings)]
+        for name in ("model", "tokenizer", "vocabulary", *self.model_options(), *extras):
             if self.init is not None and name in flags and name not in free:
                 raise ConfigError(f"{name}={getattr(self, name)!r} has no effect: it comes with init={self.init}")
 
@@ -199,6 +200,11 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
         names = [field.name for field in fields(self) if section_of(kind, field.name) == ModelSection.section]
         values = {name: getattr(self, name) for name in names if name != "model"}
         return {name: value for name, value in values.items() if value not in (None, ())}
+
+    def model_extras(self) -> tuple[Any, ...]:
+        """The settings of the extras that the model has."""
+        found: list[Any] = [settings_of(self, kind) for kind in model_settings(self.task)]
+        return tuple(settings for settings in found if settings != type(settings)())
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:

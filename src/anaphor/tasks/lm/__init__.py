@@ -53,7 +53,7 @@ class LanguageData(DataSection):
 
 
 LanguageModelOptions: Any = optional_section(
-    LanguageModelSpec, "LanguageModelOptions", "model", exclude=["vocabulary", "words"]
+    LanguageModelSpec, "LanguageModelOptions", "model", exclude=["vocabulary", "words", "extras"]
 )
 
 
@@ -111,10 +111,12 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
             reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2))
 
     def model_spec(self, vocabulary: int, words: tuple[str, ...] | None = None) -> LanguageModelSpec:
-        """The model's own spec: the preset with the options that were given. `words` are needed for n-grams only."""
+        """The model's own spec: the preset with the options that were given. `words` are those of the vocabulary."""
         from anaphor.models.presets import preset
 
-        return preset(self.model, vocabulary=vocabulary, words=words, **self.model_options())
+        return preset(
+            self.model, vocabulary=vocabulary, words=words, extras=self.model_extras(), **self.model_options()
+        )
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +128,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
             return settings
         spec = cls(**settings)
         with without_weights():
-            model = replace(spec.model_spec(vocabulary=2), ngram_embedding=False).build()  # there are no words here
+            model = replace(spec.model_spec(vocabulary=2), extras=()).build()  # there are no words here
         implied = spec.carry is not None and spec.carry == resolve_carry(model, None, spec.bptt)
         kept = {name: value for name, value in settings.items() if not (name == "carry" and implied)}
         return drop_implied_options(

@@ -206,7 +206,7 @@ class LanguageModelExperiment(Experiment):
 
     def prepare_for_inference(self) -> None:
         super().prepare_for_inference()
-        self.model.fold_ngrams()
+        self.model.fold_embeddings()
 
     def describe_pointer(self) -> str | None:
         """Memory and bias of the pointer, "off" where a trained one is not used, None where the model has none."""
@@ -405,7 +405,7 @@ def build_experiment(
     else:
         tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
     with use_seed(spec.seed, keep_state=known is not None):
-        model = spec.model_spec(len(tokenizer), tokenizer.tokens if spec.ngram_embedding else None).build()
+        model = spec.model_spec(len(tokenizer), tokenizer.tokens).build()
         if spec.is_fine_tuning:
             resolve("anaphor.training.finetune:prepare")(model, spec, initial)
     return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
+from anaphor import LanguageRunSpec
 from anaphor.cli.main import main
-from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.models import Embedding
 from anaphor.tasks.lm.protocol import Protocol
 from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("text")
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
-    monkeypatch.setattr("anaphor.models.ngram_embedding.MIN_WORDS", 2)
+    monkeypatch.setattr("anaphor.extras.ngram_embedding.embedding.MIN_WORDS", 2)
 
 
 class Killer(NullCallback):
@@ -74,9 +75,22 @@ def test_a_run_with_ngrams_is_used_without_its_data(tmp_path):
     for file in (tmp_path / "text").iterdir():
         file.unlink()
     run = load_run(tmp_path / "run", device="cpu")
-    assert type(run.model.embed) is torch.nn.Embedding
+    assert type(run.model.embed) is Embedding
     assert torch.equal(run.model.embed.weight, expected)
     assert run.generate("the", tokens=3)
+
+
+def test_a_run_with_extras_can_be_continued_with_its_weights(tmp_path):
+    """The embeddings of words and n-grams are one plain table by then; the pointer is a new one."""
+    torch.set_default_dtype(torch.float32)
+    execute(LanguageRunSpec(**SPEC, ngram_embedding=True, pointer_memory=8), tmp_path / "first", test=False)
+    first = load_run(tmp_path / "first", device="cpu").model
+    settings = {"data": "text", "device": "cpu", "steps": 1, "init": str(tmp_path / "first")}
+    experiment = build_experiment(LanguageRunSpec(**settings))
+    assert torch.equal(experiment.model.embed.weight, first.embed.weight)
+    assert torch.equal(experiment.model.head.weight, first.head.weight)
+    assert experiment.model.pointer.train_memory == 8
+    assert main(["train", "lm", "--init", "first", "--pointer-memory", "4", "--dry-run"]) == 2
 
 
 def test_tokens_without_common_ngrams_are_refused(capsys):

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.errors import ConfigError
+from anaphor.models.embedding import Embedding
+
+if TYPE_CHECKING:
+    from anaphor.extras.ngram_embedding import NgramSettings
+    from anaphor.models.spec import LanguageModelSpec
 
 SIZES = (3, 4, 5)
 """Characters of an n-gram; the boundaries of a word count as one each."""
@@ -64,7 +69,7 @@ def _is_useful(ngram: str, words: int) -> bool:
     return fewest <= words <= (MAX_NUMBERS if ngram.startswith("#") else MAX_WORDS)
 
 
-class NgramEmbedding(nn.Embedding):
+class NgramEmbedding(Embedding):
     """`weight` holds the words' own embeddings, `table()` the sums with those of their n-grams.
 
     The index is computed from the words, which a checkpoint holds with the tokenizer.
@@ -100,7 +105,6 @@ class NgramEmbedding(nn.Embedding):
 
     @contextmanager
     def share_table(self) -> Iterator[None]:
-        """Inside the block the table is computed once, for embedder and head. Weights must not change inside."""
         self._shared = self.table()
         try:
             yield
@@ -111,10 +115,18 @@ class NgramEmbedding(nn.Embedding):
         return F.embedding(tokens, self.table())
 
     @torch.no_grad()
-    def fold(self) -> nn.Embedding:
-        """One plain table with the same values, for a model that is not trained further."""
-        plain: nn.Embedding = nn.Embedding.from_pretrained(self.table(), freeze=False)
-        return plain
+    def fold(self) -> Embedding:
+        table = self.table()
+        return Embedding(len(table), table.shape[1], _weight=table)
+
+
+def make_embedding(settings: NgramSettings, spec: LanguageModelSpec) -> NgramEmbedding | None:
+    """The embeddings of a model; None where it has no n-grams."""
+    if not settings.ngram_embedding:
+        return None
+    if spec.words is None:
+        raise ConfigError("ngram_embedding needs the words of the vocabulary: give words=tokenizer.tokens")
+    return NgramEmbedding(spec.words, spec.width_in)
 
 
 class _BagSum(torch.autograd.Function):

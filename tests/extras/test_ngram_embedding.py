@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from anaphor.errors import ConfigError
-from anaphor.models import LanguageModelSpec, ngram_embedding
+from anaphor.extras.ngram_embedding import NgramSettings
+from anaphor.extras.ngram_embedding import embedding as ngram_embedding
+from anaphor.extras.ngram_embedding.embedding import NgramEmbedding, NgramIndex, character_ngrams
+from anaphor.models import Embedding, LanguageModelSpec, build, preset
 from anaphor.models.head import cross_entropy, full_cross_entropy
-from anaphor.models.ngram_embedding import NgramEmbedding, NgramIndex, character_ngrams
 
+NGRAMS = (NgramSettings(ngram_embedding=True),)
 WORDS = ("the", "The", "walk", "walked", "walking", "talked", "talking", "1998", "1999", "1.5", "<unk>", "chalk")
 
 
@@ -18,9 +21,9 @@ def _small_vocabulary(monkeypatch):
     monkeypatch.setattr(ngram_embedding, "MIN_WORDS", 2)
 
 
-def build(**options):
+def build_model(**options):
     spec = LanguageModelSpec(
-        vocabulary=len(WORDS), width=8, mixers=("lstm",), feedforward=0, ngram_embedding=True, words=WORDS, **options
+        vocabulary=len(WORDS), width=8, mixers=("lstm",), feedforward=0, extras=NGRAMS, words=WORDS, **options
     )
     model = spec.build()
     torch.nn.init.normal_(model.embed.ngrams)
@@ -74,7 +77,7 @@ def test_the_table_and_its_gradient_against_an_explicit_sum():
 @pytest.mark.parametrize("tied", [True, False])
 def test_loss_and_gradients_against_an_explicit_sum(tied):
     """The embedder reads the sums; the logits of a tied head are made with them, and of another with its own matrix."""
-    model, tokens = build(tied=tied), torch.randint(len(WORDS), (3, 6))
+    model, tokens = build_model(tied=tied), torch.randint(len(WORDS), (3, 6))
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     weights = list(model.parameters())
     with model.share_embeddings():
@@ -91,7 +94,7 @@ def test_loss_and_gradients_against_an_explicit_sum(tied):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_shared_table_is_computed_once_and_not_kept(tied, monkeypatch):
-    model, tokens = build(tied=tied), torch.randint(len(WORDS), (2, 5))
+    model, tokens = build_model(tied=tied), torch.randint(len(WORDS), (2, 5))
     computed, apply = [], ngram_embedding._BagSum.apply
     monkeypatch.setattr(ngram_embedding._BagSum, "apply", lambda *inputs: computed.append(1) or apply(*inputs))
     with model.share_embeddings():
@@ -104,12 +107,12 @@ def test_a_shared_table_is_computed_once_and_not_kept(tied, monkeypatch):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_folded_model_computes_the_same(tied):
-    model, tokens = build(tied=tied).eval(), torch.arange(len(WORDS))[None]
+    model, tokens = build_model(tied=tied).eval(), torch.arange(len(WORDS))[None]
     before, _ = model(tokens)
-    model.fold_ngrams()
+    model.fold_embeddings()
     after, _ = model(tokens)
     torch.testing.assert_close(before, after)
-    assert type(model.embed) is torch.nn.Embedding
+    assert type(model.embed) is Embedding
     assert not any("ngrams" in name for name in model.state_dict())
     assert (model.head.weight is model.embed.weight) == tied
 
@@ -120,23 +123,31 @@ def test_before_training_it_is_a_plain_model():
     torch.manual_seed(0)
     plain = spec.build()
     torch.manual_seed(0)
-    model = LanguageModelSpec(**{**vars(spec), "ngram_embedding": True}).build()
+    model = LanguageModelSpec(**{**vars(spec), "extras": NGRAMS}).build()
     tokens = torch.arange(len(WORDS))[None]
     torch.testing.assert_close(model(tokens)[0], plain(tokens)[0], rtol=0, atol=0)
 
 
 def test_the_values_that_were_used_build_the_same_model():
-    values = build().spec.resolved()
-    assert values["ngram_embedding"] is True
+    values = build_model().spec.resolved()
+    assert values["extras"] == NGRAMS
     assert LanguageModelSpec(**values).resolved() == values
     plain = LanguageModelSpec(vocabulary=9).resolved()
-    assert plain.keys() & {"ngram_embedding", "words"} == set()
+    assert plain.keys() & {"extras", "words"} == set()
+
+
+def test_a_preset_takes_the_option_by_name():
+    model = build("lstm", vocabulary=len(WORDS), words=WORDS, width=8, ngram_embedding=True)
+    assert isinstance(model.embed, NgramEmbedding)
+    assert preset("lstm", vocabulary=len(WORDS), words=WORDS, width=8, extras=NGRAMS) == model.spec
+    with pytest.raises(ConfigError, match="has no field 'ngram_embeding'; did you mean"):
+        preset("lstm", vocabulary=9, ngram_embeding=True)
 
 
 def test_what_cannot_have_ngrams_is_refused():
     with pytest.raises(ConfigError, match=r"needs the words of the vocabulary: give words=tokenizer.tokens"):
-        LanguageModelSpec(vocabulary=3, ngram_embedding=True).build()
+        LanguageModelSpec(vocabulary=3, extras=NGRAMS).build()
     with pytest.raises(ConfigError, match="there are 2 words, but vocabulary=3"):
-        LanguageModelSpec(vocabulary=3, ngram_embedding=True, words=("a", "b"))
+        LanguageModelSpec(vocabulary=3, extras=NGRAMS, words=("a", "b"))
     with pytest.raises(ConfigError, match="no character n-gram is shared by 2 to 400 of the 2 tokens"):
-        LanguageModelSpec(vocabulary=2, ngram_embedding=True, words=("a", "b")).build()
+        LanguageModelSpec(vocabulary=2, extras=NGRAMS, words=("a", "b")).build()
