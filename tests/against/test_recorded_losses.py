@@ -1,4 +1,4 @@
-"""Against numbers that an earlier version recorded: losses of every preset, parameters and signatures of recipes."""
+"""Against numbers that an earlier version recorded: losses of presets, recipes and settings, sizes and signatures."""
 
 import dataclasses
 import json
@@ -7,72 +7,60 @@ from pathlib import Path
 
 import pytest
 import torch
+from recording import FILE, cases, train
 
 import anaphor
 from anaphor.flags import from_yaml
 from anaphor.generate import Hypothesis
 from anaphor.metrics.result import LossTotal
-from anaphor.registry import TASKS
+from anaphor.registry import PRESETS, TASKS
 from anaphor.training.build import build_experiment
 from anaphor.training.spec import recipes_of
-from anaphor.training.trainer import NullCallback
 
-RECORDED = json.loads(Path(__file__).with_name("recorded_losses.json").read_text())
-# transformer-xl without dropout: the earlier version consumed random numbers when a property of the model was read, so
-# that its dropout masks cannot be drawn again.
-DATA = {"lm": "grammar", "translate": "dates"}
+RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
 
 
-class Enough(Exception):
-    """The last step was taken."""
-
-
-class Losses(NullCallback):
-    def __init__(self, count):
-        self.values, self.count = [], count
-
-    def on_step(self, progress, loss, count):
-        self.values.append(loss)
-        if len(self.values) == self.count:
-            raise Enough  # before it is validated, which takes longer than the steps
-
-
-# Recorded at one small size, these are the same model as another preset.
-TWINS = ("gpt-mini", "gopher-44m", "gpt2-medium", "gpt2-large", "gpt2-xl")
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    """Tokenizers of these tests, none of which another version has written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANAPHOR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.mark.parametrize(
-    ("task", "name"),
+    ("task", "case"),
     [
-        pytest.param(task, name, marks=[pytest.mark.slow] if name in TWINS else [])
-        for task in DATA
-        for name in RECORDED[task]
+        pytest.param(task, case, id=f"{kind}-{task}-{name}", marks=[pytest.mark.slow] if case.get("slow") else [])
+        for kind, task, name, case in cases(RECORDED)
     ],
 )
-def test_ten_steps_of_every_preset_have_the_recorded_losses(tmp_path, task, name):
-    torch.set_default_dtype(torch.float32)
-    recorded = RECORDED[task][name]
-    losses = Losses(len(recorded["losses"]))
-    more = {"beam": 1} if task == "translate" else {}
-    settings = {**recorded["settings"], **more, "data": DATA[task], "model": name}
-    with pytest.raises(Enough):
-        anaphor.train(task, out=tmp_path / "run", callback=losses, no_test=True, **settings)
-    assert losses.values == pytest.approx(recorded["losses"], abs=1e-6, rel=1e-6)
+def test_ten_steps_have_the_recorded_losses(tmp_path, task, case):
+    stop_after = case["settings"]["steps"] if case.get("stop") else None
+    record = train(tmp_path, task, case["settings"], stop_after=stop_after)
+    assert record.losses == pytest.approx(case["losses"], abs=1e-6, rel=1e-6)
+    assert len(record.losses) == case["settings"]["steps"] == 10
+    if stop_after is None:
+        assert record.valid.keys() == case["valid"].keys()
+        for name, value in case["valid"].items():
+            assert record.valid[name] == (pytest.approx(value, 1e-6, 1e-6) if isinstance(value, float) else value), name
 
 
-def test_every_recorded_preset_is_still_there():
-    from anaphor.models import PRESETS, SEQ2SEQ_PRESETS
-
-    assert set(RECORDED["lm"]) <= set(PRESETS)
-    assert set(RECORDED["translate"]) <= set(SEQ2SEQ_PRESETS)
+@pytest.mark.parametrize("task", RECORDED["presets"])
+def test_every_preset_and_recipe_has_recorded_losses(task):
+    """So that none is lost, and a new one is recorded."""
+    recipes = Path(anaphor.__file__).parent / "tasks" / task / "recipes"
+    recorded = {case["settings"]["recipe"] for case in RECORDED["recipes"][task].values()}
+    assert recorded == {path.stem for path in recipes.glob("*.yaml")}
+    assert RECORDED["presets"][task].keys() == set(PRESETS[task])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("ANAPHOR_DATA" not in os.environ, reason="recipes need real data: set ANAPHOR_DATA")
-@pytest.mark.parametrize("name", RECORDED["recipes"])
+@pytest.mark.parametrize("name", RECORDED["built"])
 def test_every_recipe_builds_the_recorded_model_and_signature(name, monkeypatch):
     torch.set_default_dtype(torch.float32)
-    recorded = RECORDED["recipes"][name]
+    recorded = RECORDED["built"][name]
     task = TASKS[recorded["task"]]
     spec = dataclasses.replace(from_yaml(task.run_spec, recipes_of(task)[name]), device="cpu")
     experiment = build_experiment(spec)
