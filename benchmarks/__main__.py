@@ -18,7 +18,7 @@ from anaphor.cli.table import print_table
 from anaphor.config import create_folder, look_up, writing_to
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.flags import parse
-from anaphor.training.experiment import choose_device, set_threads
+from anaphor.training.device import choose_device, set_threads
 from benchmarks import report, scaling, scaling_report, trees
 from benchmarks.parts import DEFAULT_PARTS, PARTS, SCALING, Tick, count_ticks, measure
 from benchmarks.scaling_report import Scaling

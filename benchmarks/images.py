@@ -19,7 +19,7 @@ from anaphor.models import ImageModelSpec
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment, ImageFacts
 from anaphor.training.build import build_step
-from anaphor.training.experiment import autocast_of
+from anaphor.training.device import autocast_of
 from benchmarks.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
 from benchmarks.training import OurLoop
 

@@ -33,7 +33,7 @@ from anaphor.registry import DATASETS, TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.build import build_experiment, build_step
-from anaphor.training.experiment import choose_dtype
+from anaphor.training.device import choose_dtype
 from anaphor.training.spec import RunSpec, TaskDefinition, recipes_of
 from anaphor.training.step import CUDAGraphStep, Step
 from benchmarks.scaling_report import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anaphor
-from anaphor.training.trainer import NullCallback
+from anaphor.training.callbacks import NullCallback
 
 # Tuned on the validation split. Each model trains for as many epochs as it can read in the same time.
 COMMON: dict[str, Any] = {

@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 
 from anaphor import registry
-from anaphor.training.run_folder import draw_curves
+from anaphor.training.curves import draw_curves
 from browsing import open_browser
 
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
@@ -82,7 +82,7 @@ def _quick_runs():
     """A run of a few steps draws no curves, a third of its time, unless the test is marked `curves`, and its samples
     are short."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+        patch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
         patch.setattr("anaphor.tasks.lm.experiment.SAMPLE_TOKENS", 8)
         yield
 
@@ -91,7 +91,7 @@ def _quick_runs():
 def _curves(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("curves") is not None:
-            patch.setattr("anaphor.training.run.draw_curves", draw_curves)
+            patch.setattr("anaphor.training.loop.draw_curves", draw_curves)
         yield
 
 

@@ -12,7 +12,7 @@ import torch
 
 from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.mixers.base import tensors_of
-from anaphor.training.trainer import NullCallback
+from anaphor.training.callbacks import NullCallback
 
 
 class ReplayedGraphs(CUDAGraphs):

@@ -6,6 +6,7 @@ import signal
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.evaluation import progress_listener
 from anaphor.metrics.result import Result
@@ -14,8 +15,7 @@ from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.training.build import build_experiment
-from anaphor.training.run import execute
-from anaphor.training.trainer import NullCallback
+from anaphor.training.callbacks import NullCallback
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def stream(tmp_path):
 
 @pytest.fixture
 def _undrawn(monkeypatch):
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on first use
+    from anaphor.api import execute as execute
     from anaphor.api import train as train
     from anaphor.errors import AnaphorError as AnaphorError
     from anaphor.errors import CheckpointError as CheckpointError
@@ -41,7 +42,6 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.training.experiment import Loss as Loss
     from anaphor.training.load import Run as Run
     from anaphor.training.load import load_run as load_run
-    from anaphor.training.run import execute as execute
     from anaphor.training.spec import RunSpec as RunSpec
     from anaphor.training.spec import TaskDefinition as TaskDefinition
     from anaphor.web.inference import compare_runs as compare_runs
@@ -57,7 +57,7 @@ if "OMP_WAIT_POLICY" not in os.environ:  # the user's own choice; a spin count w
 # Looked up on first use, so that `anaphor --help` need not wait for torch.
 _PACKAGES = ("config", "draw", "errors", "inspect", "interchange", "mixers", "models", "taps", "trace")
 _PUBLIC = {
-    "anaphor.api": ("train",),
+    "anaphor.api": ("execute", "train"),
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),
     "anaphor.inspect": ("recorded",),
     "anaphor.labs.lab": ("LABS",),
@@ -82,7 +82,6 @@ _PUBLIC = {
     ),
     "anaphor.training.conversion": ("convert", "export"),
     "anaphor.training.load": ("Run", "load_run"),
-    "anaphor.training.run": ("execute",),
     "anaphor.registry": (
         "import_file",
         "register_dataset",

@@ -8,17 +8,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from anaphor.cli.train import check_train_options, unused_folder
 from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
 from anaphor.progress import Bar, SecondBar
 from anaphor.registry import TASKS, import_file, suggest_imports
+from anaphor.training.callbacks import Callback, NullCallback
 from anaphor.training.load import Run, checks_arguments, load_run
-from anaphor.training.run import SAVE_MINUTES, execute
-from anaphor.training.run_folder import RunFolder, locate_paths
+from anaphor.training.loop import train_run
+from anaphor.training.options import TrainOptions, require_folder
+from anaphor.training.paths import locate_paths
+from anaphor.training.run_folder import RunFolder, unused_folder
 from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
-from anaphor.training.trainer import Callback, NullCallback
 
 
 @checks_arguments
@@ -34,7 +35,7 @@ def train(  # noqa: PLR0913 (a keyword for each flag of the command)
     overwrite: bool = False,
     no_test: bool = False,
     tensorboard: bool = False,
-    save_minutes: float = SAVE_MINUTES,
+    save_minutes: float = TrainOptions.save_minutes,
     threads: int | None = None,
     progress: bool = True,
     callback: Callback | None = None,
@@ -47,10 +48,21 @@ def train(  # noqa: PLR0913 (a keyword for each flag of the command)
     """
     start = time.monotonic()
     files = [import_file(path) for path in imports]
+    options = TrainOptions(
+        resume=resume,
+        force=force,
+        overwrite=overwrite,
+        test=not no_test,
+        tensorboard=tensorboard,
+        save_minutes=save_minutes,
+        threads=threads,
+        start=start,
+        imports=tuple(files),
+    )
     with ExitStack() as stack:
         stack.enter_context(suggest_imports(config))
         definition: TaskDefinition = look_up(TASKS, task, "task")
-        check_train_options(out=out, resume=resume, force=force, overwrite=overwrite)
+        require_folder(out, resume)
         _check_callback(callback)
         spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
         if config is not None and not resume:
@@ -60,14 +72,27 @@ def train(  # noqa: PLR0913 (a keyword for each flag of the command)
             bar = stack.enter_context(Bar("training", definition))
             stack.enter_context(progress_listener(SecondBar(bar)))
             callback = bar
-        result, _ = execute(
-            spec, folder, callback or NullCallback(), resume=resume, force=force, overwrite=overwrite,
-            test=not no_test, tensorboard=tensorboard, save_minutes=save_minutes, threads=threads,
-            start=start, imports=files,
-        )  # fmt: skip
+        result, _ = train_run(spec, folder, callback or NullCallback(), options)
     if result["status"] == "stopped":
         raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")
     return load_run(folder, device=spec.device)
+
+
+def execute(
+    spec: RunSpec, out: Path | str, callback: Callback | None = None, **options: Any
+) -> tuple[dict[str, Any], int]:
+    """Train from a spec.
+
+    Args:
+        spec: The settings.
+        out: Folder of the run.
+        callback: Called at every step and validation.
+        **options: Those of `anaphor.training.options.TrainOptions`: `resume`, `force`, `overwrite`, `test` and others.
+
+    Returns:
+        The result, as `result.json` has it, and an exit code: 0, or 128 + N after signal N.
+    """
+    return train_run(spec, out, callback or NullCallback(), TrainOptions(**options))
 
 
 def _check_callback(callback: Callback | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 LONGEST_MESSAGE = 2000  # characters
 FLAG = re.compile(r"`[^`]*`|(?<![\w-])(--[a-z][a-z-]*[a-z])")
@@ -34,6 +35,11 @@ def keyword_of(flag: str) -> str:
     name = flag.removeprefix("--").replace("-", "_")
     plain = f"{name[3:]}=False" if name.startswith("no_") else f"{name}=…"
     return OTHER_KEYWORDS.get(flag, plain)
+
+
+def print_warning(line: str) -> None:
+    """A line that the user should read, on stderr, unless the caller has a better way."""
+    print(f"anaphor: {line}", file=sys.stderr)  # noqa: T201 (not on stdout, which is for results)
 
 
 class AnaphorError(Exception):
@@ -77,6 +83,10 @@ class TooLarge(DataError):
 
 class CheckpointError(AnaphorError):
     """A checkpoint that is damaged or does not fit."""
+
+
+class KernelError(AnaphorError):
+    """A kernel written by hand that cannot be compiled or launched."""
 
 
 class KernelWarning(UserWarning):

@@ -14,8 +14,8 @@ from anaphor.cli.main import main
 from anaphor.cli.train import import_torch, read
 from anaphor.errors import ConfigError
 from anaphor.registry import TASKS
-from anaphor.training.run import Interruption
 from anaphor.training.run_folder import RunFolder
+from anaphor.training.signals import Interruption
 from command_line import override
 
 SMALL = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--device", "cpu"]

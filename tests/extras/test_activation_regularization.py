@@ -6,14 +6,14 @@ import json
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.data.batches import IGNORE_INDEX, Batch
 from anaphor.errors import ConfigError
 from anaphor.extras.activation_regularization import ActivationRegularization, make_term
 from anaphor.registry import TASKS
 from anaphor.training.build import build_experiment
+from anaphor.training.callbacks import NullCallback
 from anaphor.training.load import load_run
-from anaphor.training.run import execute
-from anaphor.training.trainer import NullCallback
 
 SPEC = TASKS["lm"].run_spec(data="grammar", width=16, layers=1, batch_size=4, bptt=8, steps=60, lr=0.01, device="cpu")
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from anaphor import LanguageRunSpec
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.models import Embedding
 from anaphor.tasks.lm.protocol import Protocol
 from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment
+from anaphor.training.callbacks import NullCallback
 from anaphor.training.load import load_run
-from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.trainer import NullCallback
 
 SPEC = {
     "data": "text", "model": "lstm", "width": 8, "layers": 1, "batch_size": 4, "bptt": 5, "steps": 24, "eval_every": 8,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("text")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     monkeypatch.setattr("anaphor.extras.ngram_embedding.embedding.MIN_WORDS", 2)
 
 

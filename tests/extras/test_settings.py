@@ -7,13 +7,13 @@ from typing import ClassVar
 import pytest
 
 import anaphor
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.config import compose_spec, settings_of
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.registry import LOSS_TERMS, TASKS, register_loss_term
 from anaphor.training.build import build_experiment
-from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder
 
 SMALL = {"data": "grammar", "width": 8, "layers": 1, "batch_size": 4, "bptt": 8, "steps": 2, "device": "cpu"}

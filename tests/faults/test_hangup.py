@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.training.run import Interruption
-from anaphor.training.trainer import Trainer
+from anaphor.training import loop
+from anaphor.training.signals import Interruption
 
 WORDS = ["train", "lm", "--data", "text", "--width", "4", "--bptt", "4", "--batch-size", "2", "--device", "cpu",
          "--no-test", "--json"]  # fmt: skip
@@ -17,15 +17,15 @@ WORDS = ["train", "lm", "--data", "text", "--width", "4", "--bptt", "4", "--batc
 @pytest.fixture
 def hang_up(monkeypatch):
     """SIGHUP in the second step."""
-    train, steps = Trainer.is_over, []
+    train_step, steps = loop.train_step, []
 
-    def is_over(self):
+    def hang_up_in_the_second(run, group):
         steps.append(1)
-        if len(steps) == 3:
+        if len(steps) == 2:
             os.kill(os.getpid(), signal.SIGHUP)
-        return train(self)
+        return train_step(run, group)
 
-    monkeypatch.setattr(Trainer, "is_over", is_over)
+    monkeypatch.setattr(loop, "train_step", hang_up_in_the_second)
 
 
 def test_a_lost_connection_saves(text, tmp_path, hang_up, capsys):

@@ -12,7 +12,7 @@ from anaphor.cli.main import main
 from anaphor.metrics.result import LossTotal, loss_result
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training import checkpoint
-from anaphor.training.run import Interruption
+from anaphor.training.signals import Interruption
 from command_line import override
 
 TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "2", "--bptt", "5", "--device", "cpu"]

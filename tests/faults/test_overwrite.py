@@ -8,8 +8,8 @@ import pytest
 
 import forked
 from anaphor.cli.main import main
+from anaphor.training import loop
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.trainer import Trainer
 
 SMALL = ["train", "lm", "--data", "text", "--model", "lstm", "--width", "8", "--batch-size", "2", "--bptt", "8",
          "--no-test", "--json", "--device", "cpu"]  # fmt: skip
@@ -52,7 +52,7 @@ def test_the_old_run_survives_two_failures(run, capsys):
 
 def test_a_kill_before_the_first_checkpoint_leaves_the_old_run(run):
     def die_when_saving():
-        Trainer.save = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+        loop.save = lambda run: os.kill(os.getpid(), signal.SIGKILL)
 
     words = [*SMALL, "--steps", "5", "--overwrite", "--out", str(run)]
     done = forked.run(words, {}, first=die_when_saving)

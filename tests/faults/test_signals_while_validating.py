@@ -9,7 +9,7 @@ import pytest
 
 import anaphor.evaluation
 from anaphor.cli.main import main
-from anaphor.training.trainer import Trainer
+from anaphor.training import loop
 
 SMALL = ["train", "lm", "--data", "text", "--model", "lstm", "--width", "8", "--batch-size", "2", "--bptt", "4",
          "--steps", "12", "--eval-every", "4", "--eval-batch-size", "2", "--device", "cpu", "--no-test",
@@ -67,7 +67,7 @@ def test_a_validation_that_was_logged_but_not_saved_is_repeated(text, tmp_path, 
     stop_while_validating(out, monkeypatch, signal.SIGTERM, 143)
     resume = ["train", "lm", "--resume", "--out", str(out), "--no-test", "--json"]
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "save", Mock(side_effect=InterruptedError))
+        patch.setattr(loop, "save", Mock(side_effect=InterruptedError))
         with pytest.raises(InterruptedError):
             main(resume)
     assert [line[0] for line in lines_of(out)] == [4]

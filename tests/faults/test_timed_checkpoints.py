@@ -9,11 +9,11 @@ import sys
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training import checkpoint
-from anaphor.training.run import execute
+from anaphor.training.callbacks import NullCallback
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.trainer import NullCallback
 
 EVERY_STEP = 1e-6
 """Minutes: fewer than any step takes."""
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("text")
 
 @pytest.fixture(autouse=True)
 def _as_the_command_has_it(monkeypatch):
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
 
 
@@ -97,8 +97,8 @@ KILLED = """
 import json, os, signal, sys
 import torch
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.run import execute
-from anaphor.training.trainer import NullCallback
+from anaphor.api import execute
+from anaphor.training.callbacks import NullCallback
 
 class Killer(NullCallback):
     steps = 0

@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.tasks.classify import ClassifyRunSpec
-from anaphor.training.run import execute
 
 
 @pytest.fixture(autouse=True)

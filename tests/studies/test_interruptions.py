@@ -81,13 +81,13 @@ def test_a_worker_goes_on_where_the_result_cannot_be_read_or_is_not_of_the_end(t
     class Reached(Exception):
         pass
 
-    def execute(spec, folder, *, resume, test, **options):
-        assert (resume, test) == (True, False)
+    def train_run(spec, folder, *, options):
+        assert (options.resume, options.test) == (True, False)
         raise Reached
 
     (tmp_path / "spec.yaml").touch()
     (tmp_path / "result.json").write_text(content)
-    monkeypatch.setattr("anaphor.training.run.execute", execute)
+    monkeypatch.setattr("anaphor.training.loop.train_run", train_run)
     job = {"task": "lm", "spec": {}, "threads": 1, "measures": {}, "imports": {}}
     with pytest.raises(Reached):
         worker.train(tmp_path, job)

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.build import build_experiment, resolve_settings
-from anaphor.training.run import execute
-from anaphor.training.trainer import NullCallback
+from anaphor.training.build import build_experiment
+from anaphor.training.callbacks import NullCallback
+from anaphor.training.spec_file import collect_settings
 from stand_ins import Interrupted, assert_equal_batches, decode_pairs, weights
 
 WORDS = ["ein", "kleiner", "hund", "läuft", "über", "die", "grüne", "wiese"]
@@ -24,7 +25,7 @@ LONGEST = 8
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
 
 
@@ -154,7 +155,7 @@ def test_a_run_from_the_command_line_names_it_and_learns(folder, capsys):
 
 
 def test_the_settings_of_a_run_without_it_are_those_from_before_the_option(folder):
-    off, on = (resolve_settings(build_experiment(spec_of(folder, epochs))) for epochs in (0, 2))
+    off, on = (collect_settings(build_experiment(spec_of(folder, epochs))) for epochs in (0, 2))
     assert on == off | {"bidirectional_epochs": 2}
     assert "bidirectional_epochs" not in off
 

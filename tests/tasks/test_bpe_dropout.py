@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.generate import Beam
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.build import build_experiment, resolve_settings
-from anaphor.training.run import execute
-from anaphor.training.trainer import NullCallback
+from anaphor.training.build import build_experiment
+from anaphor.training.callbacks import NullCallback
+from anaphor.training.spec_file import collect_settings
 from stand_ins import Interrupted, assert_equal_batches, decode_pairs, weights
 
 TEXT = "ein kleiner Hund läuft über die grüne Wiese und bellt laut einen anderen Hunden hinterher"
@@ -23,7 +24,7 @@ TEXT = "ein kleiner Hund läuft über die grüne Wiese und bellt laut einen ande
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
 
 
@@ -146,7 +147,7 @@ def test_a_run_from_the_command_line_names_it_and_learns(folder, capsys):
 
 
 def test_the_settings_of_a_run_without_it_are_those_from_before_the_option(folder):
-    off, on = (resolve_settings(build_experiment(spec_of(folder, dropout=p))) for p in (0.0, 0.1))
+    off, on = (collect_settings(build_experiment(spec_of(folder, dropout=p))) for p in (0.0, 0.1))
     assert on == off | {"bpe_dropout": 0.1}
     assert "bpe_dropout" not in off
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from anaphor import load_run, registry
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.data import InMemory
 from anaphor.data.dataset import LABELED_COLUMNS
@@ -25,11 +26,11 @@ from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experime
 from anaphor.tasks.classify.look import describe
 from anaphor.training import checkpoint
 from anaphor.training.build import build_step
+from anaphor.training.callbacks import NullCallback
+from anaphor.training.curves import draw_curves
 from anaphor.training.finetune import check_vocabulary, initialize_from, load_initial, merged_weights
 from anaphor.training.optimizers import OptimizerSpec
-from anaphor.training.run import execute
-from anaphor.training.run_folder import RunFolder, draw_curves
-from anaphor.training.trainer import NullCallback
+from anaphor.training.run_folder import RunFolder
 
 SMALL = {"data": "colors", "width": 16, "batch_size": 16, "device": "cpu", "dtype": "float32"}
 FULL = {**SMALL, "model": "transformer", "layers": 2, "heads": 2}
@@ -70,7 +71,7 @@ def trained(tmp_path_factory):
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.DATASETS._entries, "colors", colors)
-        patch.setattr("anaphor.training.run.draw_curves", draw_curves)
+        patch.setattr("anaphor.training.loop.draw_curves", draw_curves)
         out = tmp_path_factory.mktemp("classify") / "run"
         result, code = execute(ClassifyRunSpec(**FULL, epochs=4, lr=0.01), out)
     assert code == 0

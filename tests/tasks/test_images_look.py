@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 from anaphor import load_run
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.inspect import image_figures
 from anaphor.models import build_image_classifier
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.look import mean_ratios
-from anaphor.training.run import execute
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)<!-- $x$ @data@.png"
 FIGURES = [f"{stem}.{suffix}" for stem in ("attention", "layers", "heads") for suffix in ("png", "svg")]

@@ -12,6 +12,7 @@ from PIL import Image
 
 import forked
 from anaphor import load_run, register_dataset
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.data import InMemoryImages
 from anaphor.errors import ConfigError, Diverged
@@ -22,11 +23,10 @@ from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment, build_experiment
 from anaphor.tasks.images.look import mean_ratios
 from anaphor.tasks.images.study import STUDY
-from anaphor.training import run
+from anaphor.training import loop
 from anaphor.training.build import build_step
-from anaphor.training.run import execute
-from anaphor.training.run_folder import draw_curves
-from anaphor.training.trainer import NullCallback
+from anaphor.training.callbacks import NullCallback
+from anaphor.training.curves import draw_curves
 
 SMALL = {"data": "bars", "width": 16, "layers": 1, "batch_size": 16, "device": "cpu", "dtype": "float32"}
 EVERYTHING = {
@@ -68,7 +68,7 @@ def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("images") / "run"
     spec = ImageRunSpec(**SMALL, steps=160, lr=0.01, crop_padding=1, eval_every=80)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "draw_curves", draw_curves)
+        patch.setattr(loop, "draw_curves", draw_curves)
         result, code = execute(spec, out)
     registry.DATASETS._entries = entries
     assert code == 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
@@ -16,9 +17,8 @@ from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import RDrop, compute_features
 from anaphor.training.build import build_experiment
+from anaphor.training.callbacks import NullCallback
 from anaphor.training.load import load_run
-from anaphor.training.run import execute
-from anaphor.training.trainer import NullCallback
 
 SPEC = TranslationRunSpec(
     data="reverse", width=16, layers=2, dropout=0.3, batch_size=5, label_smoothing=0.1, steps=6, beam=1, device="cpu"
@@ -29,7 +29,7 @@ PRICE = 3.0
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
 
 
 def prepared(**settings):

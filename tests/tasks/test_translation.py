@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.data.corpus import build_pair_tokenizers
 from anaphor.data.datasets import open_dataset
@@ -19,8 +20,7 @@ from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate import experiment as module
 from anaphor.tasks.translate.experiment import MAX_ROWS, ROWS, TranslationExperiment, count_rows
-from anaphor.training.run import execute
-from anaphor.training.trainer import NullCallback
+from anaphor.training.callbacks import NullCallback
 from stand_ins import Interrupted, weights
 
 
@@ -173,7 +173,7 @@ def _small_and_undrawn(monkeypatch):
     """Few pairs, and no figure at the end of a run: drawing takes longest."""
     few = dataclasses.replace(DATASETS["reverse"], open=lambda: Reverse(pairs=100))
     monkeypatch.setitem(DATASETS._entries, "reverse", few)
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
 
 
 @pytest.mark.usefixtures("_small_and_undrawn")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.cuda_graphs import WARM_UP
 from anaphor.errors import Diverged
 from anaphor.tasks.classify import ClassifyRunSpec
@@ -17,9 +18,8 @@ from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training import step as step_module
 from anaphor.training.build import build_experiment, build_step
-from anaphor.training.run import execute
+from anaphor.training.callbacks import NullCallback
 from anaphor.training.step import StepMetrics, StepReport
-from anaphor.training.trainer import NullCallback
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.metrics.result import LossTotal, Metric, loss_result
 from anaphor.progress import Bar, Pace, duration
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training.run import execute
-from anaphor.training.run_folder import RunFolder, draw_curves, progress_axis
+from anaphor.training.curves import draw_curves, progress_axis
+from anaphor.training.run_folder import RunFolder
 
 
 class Recorder:

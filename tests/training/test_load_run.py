@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.errors import CheckpointError
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training import checkpoint
 from anaphor.training.load import load_run
-from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder
 
 SPEC = {
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("text")
 def run(tmp_path, monkeypatch):
     """The folder of a run whose best checkpoint is not the newest."""
     torch.set_default_dtype(torch.float32)
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     execute(LanguageRunSpec(**SPEC), tmp_path / "run", test=False)
     for step, best in ((2, 2), (4, 2)):
         saved = checkpoint.read(tmp_path / "run" / "checkpoints" / f"step-{step}")
@@ -184,7 +184,7 @@ def test_a_run_that_was_killed_right_after_a_forced_resume_is_consistent(run, mo
 
     spec = LanguageRunSpec(**{**SPEC, "steps": 6, "seed": 9})
     with monkeypatch.context() as patch:
-        patch.setattr("anaphor.training.trainer.Trainer.fit", killed)
+        patch.setattr("anaphor.training.loop.fit", killed)
         with pytest.raises(Killed):
             execute(spec, run, test=False, resume=True, force=True)
     assert RunFolder(run).read_settings()["seed"] == 9

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from anaphor import load_run
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.errors import CheckpointError
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training import checkpoint
-from anaphor.training.run import execute
+from anaphor.training.callbacks import NullCallback
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.trainer import NullCallback
 from command_line import override
 
 TRAIN = "train lm --data text --model lstm --width 8 --layers 1 --batch-size 2 --bptt 5 --steps 4 --eval-every 2"
@@ -27,7 +27,7 @@ FINISHED = "anaphor: run has been trained to its end: it is only scored"
 
 @pytest.fixture(autouse=True)
 def _as_the_command_has_it(monkeypatch):
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
 
 
@@ -73,7 +73,7 @@ def test_another_name_of_the_same_dtype_is_no_difference(run, capsys):
 
 
 def test_another_default_dtype_of_torch_is_refused(run, capsys):
-    torch.set_default_dtype(torch.float64)  # weights are made with it, and it decides what is computed
+    torch.set_default_dtype(torch.float64)  # weights are made with it
     assert error_of(capsys, RESUME) == refused("dtype was float32 and is float64")
 
 
@@ -110,7 +110,7 @@ def test_a_resumed_run_has_the_threads_that_it_had(run, capsys):
 
 
 def test_the_number_of_threads_does_not_matter_on_a_gpu():
-    from anaphor.training.resume import differences
+    from anaphor.training.differences import differences
 
     facts = {"spec": {}, "data": {}, "environment": {"device": "cuda", "dtype": "bfloat16", "threads": 1}}
     other = {**facts, "environment": {**facts["environment"], "threads": 7}}

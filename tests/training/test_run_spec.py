@@ -8,7 +8,7 @@ from anaphor.errors import ConfigError
 from anaphor.models import LanguageModelSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.experiment import choose_device
+from anaphor.training.device import choose_device
 from anaphor.training.spec import DEVICES
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import anaphor
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.cli.train import read
 from anaphor.config import dump_yaml, read_mapping
 from anaphor.flags import from_yaml
 from anaphor.registry import TASKS
-from anaphor.training.run import execute
 from anaphor.training.run_folder import RunFolder
 
 TEXT = "the cat sat on the mat\na dog sat on a log\n\n" * 20
@@ -39,7 +39,7 @@ RUNS = {
 def _data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
     for folder in ("text", "pairs"):
         (tmp_path / folder).mkdir()

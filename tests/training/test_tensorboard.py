@@ -8,14 +8,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import Cancelled
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
-from anaphor.training.run import execute
+from anaphor.training import loop
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
-from anaphor.training.trainer import Trainer
 
 METRICS = ("loss", "perplexity")
 LINE = {"train_loss": 2.5, "lr": 0.125, "valid": {"loss": 2.0, "perplexity": 7.5, "signature": "bptt:35"}}
@@ -135,7 +135,7 @@ def test_a_run_that_was_killed_and_resumed_shows_what_an_undisturbed_one_shows(s
     execute(spec, whole, Killer(), tensorboard=True)
     with monkeypatch.context() as patch:
         if torn:  # the third validation is logged, but has no checkpoint
-            patch.setattr("anaphor.training.trainer.Trainer.save", saves_until(6))
+            patch.setattr(loop, "save", saves_until(6))
         with pytest.raises(SystemError):
             execute(spec, parts, Killer(lives=3), tensorboard=True)
     execute(spec, parts, Killer(), resume=True, tensorboard=True)
@@ -145,14 +145,12 @@ def test_a_run_that_was_killed_and_resumed_shows_what_an_undisturbed_one_shows(s
 
 
 def saves_until(step):
-    from anaphor.training.trainer import Trainer
+    save = loop.save
 
-    save = Trainer.save
-
-    def chosen(trainer):
-        if trainer.progress.step > step:
+    def chosen(run):
+        if run.state.progress.step > step:
             raise SystemError("killed")
-        save(trainer)
+        save(run)
 
     return chosen
 
@@ -214,7 +212,7 @@ def test_a_validation_that_was_logged_but_not_saved_is_shown_once(spec, tmp_path
         patch.setattr(StreamExperiment, "evaluate", interrupted)
         assert execute(spec, tmp_path / "run", **options)[1] == 128 + signal.SIGTERM
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "save", Mock(side_effect=SystemError("killed")))
+        patch.setattr(loop, "save", Mock(side_effect=SystemError("killed")))
         with pytest.raises(SystemError, match="killed"):
             execute(spec, tmp_path / "run", resume=True, **options)
     for path in (tmp_path / "run" / "events").iterdir():

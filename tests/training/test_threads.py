@@ -13,7 +13,7 @@ from anaphor.cli.main import main
 from anaphor.generate import Sampler, generate_rows
 from anaphor.mixers import layers
 from anaphor.models import build
-from anaphor.training.experiment import thread_count
+from anaphor.training.device import thread_count
 from anaphor.training.run_folder import RunFolder
 
 TINY = ["--model", "lstm", "--width", "8", "--layers", "1", "--steps", "2", "--batch-size", "4", "--bptt", "6",

@@ -8,15 +8,18 @@ import pytest
 import torch
 
 import anaphor.evaluation
+from anaphor.api import execute
 from anaphor.evaluation import Cancelled, progress_listener, report_progress
 from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.training.budget import Budget
+from anaphor.training.callbacks import NullCallback
 from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import Optimizer
-from anaphor.training.run import execute
+from anaphor.training.progress import Progress
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.schedule import Budget
 from anaphor.training.time_limit import TimeIsUp, estimate_duration
-from anaphor.training.trainer import NullCallback
+
+CPU = torch.device("cpu")
 
 
 class Clock:
@@ -48,11 +51,11 @@ def clock(monkeypatch):
 
 
 def test_a_short_computation_is_measured_to_its_end(clock):
-    assert estimate_duration(counting(clock, 0.01, 10), 1.0) == pytest.approx(0.14)
+    assert estimate_duration(counting(clock, 0.01, 10), 1.0, CPU) == pytest.approx(0.14)
 
 
 def test_a_long_computation_is_extrapolated_from_its_first_parts(clock):
-    assert estimate_duration(counting(clock, 0.5, 100), 4.0) == pytest.approx(52.0)
+    assert estimate_duration(counting(clock, 0.5, 100), 4.0, CPU) == pytest.approx(52.0)
     assert clock.now < 106, "it was cancelled"
 
 
@@ -62,7 +65,7 @@ def test_a_second_kind_of_work_is_extrapolated_on_its_own(clock):
         counting(clock, 0.1, 10)()
         counting(clock, 1.0, 50, "translating")()
 
-    assert estimate_duration(both, 8.0) == pytest.approx(1.4 + 54)
+    assert estimate_duration(both, 8.0, CPU) == pytest.approx(1.4 + 54)
 
 
 def test_a_signal_while_estimating_is_not_taken_for_the_end_of_it(clock):
@@ -70,23 +73,26 @@ def test_a_signal_while_estimating_is_not_taken_for_the_end_of_it(clock):
         raise Cancelled
 
     with progress_listener(cancel), pytest.raises(Cancelled):
-        estimate_duration(counting(clock, 1.0, 5), 1.0)
+        estimate_duration(counting(clock, 1.0, 5), 1.0, CPU)
 
 
 def test_estimating_leaves_the_random_state_alone():
     before = torch.get_rng_state()
-    estimate_duration(lambda: torch.rand(3), 1.0)
+    estimate_duration(lambda: torch.rand(3), 1.0, CPU)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_minutes_are_those_of_the_whole_command():
-    budget = Budget(None, 60.0)
-    assert budget.spent(9, 30.0) == 0.5
-    assert budget.spent(9, 24.0, other=16.0, reserve=20.0) == 1
-    assert budget.spent(9, 3.0, reserve=1e9) == 0.5, "a tenth is never reserved"
-    assert budget.spent(9, 3.0, other=1e9) == 1
-    assert budget.spent(0, 0.0, other=1e9) == 0, "there is one step at least"
-    assert 0 < budget.spent(1, 0.0) < 0.01, "nobody knows how long the first step will take"
+
+    def spent(step, seconds, other=0.0, reserve=0.0):
+        return Budget(None, 60.0).spent(Progress(step, seconds=seconds, elapsed=seconds + other, reserve=reserve))
+
+    assert spent(9, 30.0) == 0.5
+    assert spent(9, 24.0, other=16.0, reserve=20.0) == 1
+    assert spent(9, 3.0, reserve=1e9) == 0.5, "a tenth is never reserved"
+    assert spent(9, 3.0, other=1e9) == 1
+    assert spent(0, 0.0, other=1e9) == 0, "there is one step at least"
+    assert 0 < spent(1, 0.0) < 0.01, "nobody knows how long the first step will take"
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +126,7 @@ def passing(monkeypatch):
     monkeypatch.setattr(anaphor.evaluation, "report_progress", listen)
     for name in ("monotonic", "perf_counter"):
         monkeypatch.setattr(time, name, look)
-    monkeypatch.setattr("anaphor.training.run.draw_curves", lambda folder, task: [])
+    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
     return clock, cost
 

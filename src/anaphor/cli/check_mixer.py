@@ -34,7 +34,7 @@ def run(words: Sequence[str]) -> int:
     for path in options.imports:
         import_file(path)
     from anaphor.mixers.contract import PROMISES, check_mixer
-    from anaphor.training.experiment import set_threads
+    from anaphor.training.device import set_threads
 
     set_threads(options.threads)
     report = check_mixer(options.mixer)

@@ -72,7 +72,7 @@ def run(words: Sequence[str]) -> int:
     if options.out is not None:
         create_folder(options.out)  # fail before the lab runs, not after
     if "threads" not in own:
-        from anaphor.training.experiment import set_threads
+        from anaphor.training.device import set_threads
 
         set_threads(options.threads)
     with show_status(f"running {name}"):

@@ -79,7 +79,7 @@ def _load_models(options: Options, stack: ExitStack) -> Any:
 
     from anaphor.evaluation import progress_listener
     from anaphor.progress import Bar, SecondBar
-    from anaphor.training.experiment import choose_device, set_threads
+    from anaphor.training.device import choose_device, set_threads
     from anaphor.web.inference import Cache, answer
 
     set_threads(options.threads)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
-import os
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +19,15 @@ from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import asks_for_help, print_help, read_flags, split_argv
 from anaphor.registry import TASKS, ImportedFile, suggest_imports
-from anaphor.training.run_folder import RunFolder, locate_paths
+from anaphor.training.options import TrainOptions, check_existing_run, require_folder
+from anaphor.training.paths import locate_paths
+from anaphor.training.run_folder import RunFolder, unused_folder
 from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
 
 
-def check_train_options(*, out: Path | str | None, resume: bool, force: bool, overwrite: bool) -> None:
-    """Raise for a combination of what is to be done with a run that is there already."""
-    if force and overwrite:
-        raise ConfigError("--force and --overwrite: one resumes the run, the other deletes it; give one of them")
-    if resume and overwrite:
-        raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
-    if force and not resume:
-        raise ConfigError("--force belongs to --resume; use --overwrite to replace the run in --out")
-    if resume and out is None:
-        raise ConfigError("--resume needs --out: the folder of the run")
-
-
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """What is done with a run, whatever the task."""
+class TrainFlags:
+    """The flags of a training command that are no settings: `TrainOptions`, and where settings come from."""
 
     out: Path | None = None
     """Folder of the run (a new one under runs/ if not given)."""
@@ -69,12 +57,13 @@ class TrainOptions:
     """Print one JSON value; progress goes to stderr."""
 
     def __post_init__(self) -> None:
-        check_train_options(out=self.out, resume=self.resume, force=self.force, overwrite=self.overwrite)
+        check_existing_run(resume=self.resume, force=self.force, overwrite=self.overwrite)
+        require_folder(self.out, self.resume)
 
 
 def options_of(task: TaskDefinition) -> Any:
-    """Returns the class of all flags of `train`: its options and the settings of a task."""
-    kind = dataclasses.make_dataclass("Options", [], bases=(TrainOptions, task.run_spec), frozen=True, kw_only=True)
+    """Returns the class of all flags of `train`: its own and the settings of a task."""
+    kind = dataclasses.make_dataclass("Options", [], bases=(TrainFlags, task.run_spec), frozen=True, kw_only=True)
     kind.__doc__ = task.run_spec.__doc__
     return kind
 
@@ -86,7 +75,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if argv[0].startswith("-"):
         raise ConfigError("the task is missing: " + " or ".join(f"`anaphor train {task} {argv[0]}`" for task in TASKS))
-    early, _ = split_argv(TrainOptions, argv[1:])  # which other flags there are depends on the task
+    early, _ = split_argv(TrainFlags, argv[1:])  # which other flags there are depends on the task
     imports = import_given(argv[1:])
     with suggest_imports(early.get("config")):
         folder = early.get("out") if early.get("resume") else None
@@ -112,37 +101,41 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
 
     from anaphor.evaluation import progress_listener
     from anaphor.progress import Bar, SecondBar
-    from anaphor.training.run import execute
+    from anaphor.training.loop import train_run
 
     out = options.out or unused_folder(spec.model)  # again: others may have started while torch was imported
     with Bar("training", task) as bar, progress_listener(SecondBar(bar)):
-        result, code = execute(
-            spec, out, bar, resume=options.resume, force=options.force, overwrite=options.overwrite,
-            test=not options.no_test, tensorboard=options.tensorboard, save_minutes=options.save_minutes,
-            threads=options.threads, start=start, imports=imports, warn=warn,
-        )  # fmt: skip
+        result, code = train_run(spec, out, bar, train_options(options, imports, start))
     show(result, task, options)
     return code
 
 
-def unused_folder(model: str) -> Path:
-    """A folder for a new run, named by the model and the time, and by a number where there is one of that name."""
-    first = Path("runs") / f"{model}-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2)))
-    # Not Path.exists, which raises an OSError for names that no file can have.
-    return next(path for path in names if not os.path.exists(path))
+def train_options(flags: TrainFlags, imports: Sequence[ImportedFile], start: float) -> TrainOptions:
+    """The options of the training loop, as the flags say."""
+    return TrainOptions(
+        resume=flags.resume,
+        force=flags.force,
+        overwrite=flags.overwrite,
+        test=not flags.no_test,
+        tensorboard=flags.tensorboard,
+        save_minutes=flags.save_minutes,
+        threads=flags.threads,
+        start=start,
+        imports=tuple(imports),
+        warn=warn,
+    )
 
 
-def read(task: TaskDefinition, argv: Sequence[str]) -> tuple[TrainOptions, RunSpec, set[str]]:
+def read(task: TaskDefinition, argv: Sequence[str]) -> tuple[TrainFlags, RunSpec, set[str]]:
     """Returns the options of `train`, the settings of the run, and which fields have flags on the command line. Flags
     override a file, and a file the defaults."""
     kind, program = options_of(task), f"anaphor train {task.name}"
-    early, _ = split_argv(TrainOptions, argv)
+    early, _ = split_argv(TrainFlags, argv)
     file = settings_file(task, early)
     if asks_for_help(argv):
         print_help(kind, program, default=None if file is None else kind(**read_base_settings(task.run_spec, file, ())))
     given = read_flags(kind, argv, program=program, over_file=file is not None)
-    names = {field.name for field in dataclasses.fields(TrainOptions)}
+    names = {field.name for field in dataclasses.fields(TrainFlags)}
     settings = {name: value for name, value in given.items() if name not in names}
     base = {} if file is None else read_base_settings(task.run_spec, file, settings)
     spec = task.run_spec(**merge_settings(task.run_spec, base, settings))
@@ -177,14 +170,10 @@ def import_torch() -> None:
 
 def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
     from anaphor.training.build import build_experiment, build_step, check_settings, rebuild_experiment
-    from anaphor.training.experiment import get_batches
-    from anaphor.training.run import kept_data_path
+    from anaphor.training.checks import get_batches
 
     check_settings(spec)
-    if options.resume:
-        experiment = rebuild_experiment(spec, RunFolder(out), kept_data_path(RunFolder(out), spec))
-    else:
-        experiment = build_experiment(spec)
+    experiment = rebuild_experiment(spec, RunFolder(out)) if options.resume else build_experiment(spec)
     build_step(experiment)  # it refuses what does not fit the model
     notes = experiment.notes()
     for line in notes:

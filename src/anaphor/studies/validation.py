@@ -62,9 +62,9 @@ def estimate_range(run: RunSpec, threads: int) -> tuple[float, float]:
     """
     import torch
 
-    from anaphor.training.build import build_experiment, build_step, choose_epochs
-    from anaphor.training.experiment import thread_count
-    from anaphor.training.schedule import make_budget
+    from anaphor.training.budget import build_budget
+    from anaphor.training.build import build_experiment, build_step
+    from anaphor.training.device import thread_count
     from anaphor.training.time_limit import estimate_duration
 
     if run.minutes is not None:
@@ -84,10 +84,10 @@ def estimate_range(run: RunSpec, threads: int) -> tuple[float, float]:
             wall.append(time.perf_counter() - start)
             processor.append(time.process_time() - cpu)
         start, cpu = time.perf_counter(), time.process_time()
-        validating = estimate_duration(lambda: experiment.evaluate("valid"), PROBE_SECONDS)
+        validating = estimate_duration(lambda: experiment.evaluate("valid"), PROBE_SECONDS, experiment.device)
         busy = min((time.process_time() - cpu) / threads / (time.perf_counter() - start), 1.0)
     steps_per_epoch = -(-len(batches) // run.accumulate)
-    budget = make_budget(epochs=choose_epochs(run), steps=run.steps, minutes=None, steps_per_epoch=steps_per_epoch)
+    budget = build_budget(run, steps_per_epoch)
     assert budget.steps is not None, "epochs have become steps"
     validations = 2 + budget.steps // (run.eval_every or steps_per_epoch)  # with the final score
     on_gpu = experiment.device.type == "cuda"  # which works while the processor waits

@@ -55,7 +55,7 @@ def wait_for_job() -> list[str]:
     """Get ready for any job, and wait for one: action and folder. Empty: the study is over."""
     import torch
 
-    import anaphor.training.run  # noqa: F401 (a job will need it)
+    import anaphor.training.loop  # noqa: F401 (a job will need it)
 
     with suppress(RuntimeError):  # the cell that trains may leave no memory: then the job loads them
         if torch.cuda.is_available():  # the libraries of products are loaded with the first one
@@ -80,7 +80,8 @@ def train(folder: Path, job: dict[str, Any]) -> int:
 
     from anaphor.training import checkpoint
     from anaphor.training.load import load_run
-    from anaphor.training.run import execute
+    from anaphor.training.loop import train_run
+    from anaphor.training.options import TrainOptions
 
     torch.set_num_threads(job["threads"])
     spec = TASKS[job["task"]].run_spec(**job["spec"])
@@ -89,10 +90,14 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     if is_damaged(run_folder.result):
         run_folder.result.unlink()  # a run with such a file is not resumed
     if read_json(run_folder.result).get("status") != "finished":  # missing, interrupted or damaged
-        _, code = execute(
-            spec, folder, resume=run_folder.exists, threads=job["threads"], test=False, save_minutes=SAVE_MINUTES,
+        options = TrainOptions(
+            resume=run_folder.exists,
+            threads=job["threads"],
+            test=False,
+            save_minutes=SAVE_MINUTES,
             save_only_model=True,
-        )  # fmt: skip
+        )
+        _, code = train_run(spec, folder, options=options)
         if code:
             return code
     best = read_json(run_folder.result).get("best_step")

@@ -55,7 +55,7 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor trace")
 
     from anaphor.trace.inputs import trace_file
-    from anaphor.training.experiment import set_threads
+    from anaphor.training.device import set_threads
 
     set_threads(options.threads)
 

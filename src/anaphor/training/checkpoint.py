@@ -25,7 +25,7 @@ from anaphor.config import FORMAT
 from anaphor.data.files import default_permissions
 from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.training.files import describe_space, sync, write_file
-from anaphor.training.schedule import Progress
+from anaphor.training.progress import Progress
 from anaphor.training.state_dicts import Mismatch, format_shape
 
 Parts = Mapping[str, Mapping[str, Tensor]]

@@ -10,17 +10,17 @@ from typing import Any, Protocol
 from torch.nn.utils import parametrize
 
 from anaphor.config import user_path
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, print_warning
 from anaphor.interchange import Pretrained, read_pretrained, write_pretrained
 from anaphor.registry import TASKS, resolve
 from anaphor.training import checkpoint
-from anaphor.training.build import build_experiment, resolve_settings, task_of, write_document
-from anaphor.training.experiment import describe_environment
+from anaphor.training.build import build_experiment, task_of
+from anaphor.training.device import describe_environment
 from anaphor.training.load import Run, checks_arguments, load_run
-from anaphor.training.run import print_warning
+from anaphor.training.progress import Progress
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.schedule import Progress
 from anaphor.training.spec import RunSpec
+from anaphor.training.spec_file import collect_settings, spec_document
 
 
 class Interchange(Protocol):
@@ -52,14 +52,14 @@ def convert(
         experiment = build_experiment(spec, {**known, "data": {}})
         experiment.model.load_state_dict(pretrained.model.state_dict())
         facts = {
-            "spec": resolve_settings(experiment),
+            "spec": collect_settings(experiment),
             **known,
             "data": {},
             "test": False,
-            "environment": describe_environment(experiment.device, spec.dtype),
+            "environment": describe_environment(experiment.device, spec.dtype, experiment.model),
             "imports": [],
         }
-        run_folder.create(write_document(spec, facts))
+        run_folder.create(spec_document(spec, facts))
         checkpoint.write(
             run_folder.checkpoints,
             0,

@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from anaphor.config import check_at_least_one, plain_value
-from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError
+from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, print_warning
 from anaphor.flags import from_yaml
 from anaphor.registry import RUN_FRAME, resolve
 from anaphor.training import checkpoint
 from anaphor.training.averaging import copy_average
 from anaphor.training.build import build_experiment, task_of
-from anaphor.training.experiment import Experiment, set_threads
-from anaphor.training.resume import setting_differences
-from anaphor.training.run import print_warning
-from anaphor.training.run_folder import RunFolder, draw_curves
+from anaphor.training.curves import draw_curves
+from anaphor.training.device import choose_device, set_threads
+from anaphor.training.differences import setting_differences
+from anaphor.training.experiment import Experiment
+from anaphor.training.random_state import keep_random_state
+from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec, TaskDefinition
 
 Warn = Callable[[str], None]
@@ -243,8 +244,7 @@ def load_run(
         raise CheckpointError(
             f"{run_folder.spec} differs from {newest.path}: {'; '.join(changed)}; restore the file as it was"
         )
-    gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(gpus):
+    with keep_random_state(choose_device(device)):
         try:
             experiment = build_experiment(spec, saved.facts, run_folder.read_data_path())
         except DataError as error:  # no data are read, but the description of the preprocessing is

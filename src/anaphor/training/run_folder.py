@@ -8,22 +8,22 @@ TensorBoard events where they were asked for.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.registry import DATASETS, IMPORTED, TASKS, import_flag
-from anaphor.training.files import append_file, existing_paths, hold_lock, replace_file
-from anaphor.training.spec import RunSpec, TaskDefinition
+from anaphor.registry import IMPORTED, TASKS, import_flag
+from anaphor.training.files import append_file, hold_lock, replace_file
+from anaphor.training.spec import TaskDefinition
 
 STUDY = "study.yaml"  # a file of a study's folder
 LARGEST_RESULT = 10_000_000  # bytes; results have a few hundred
@@ -308,93 +308,15 @@ def _line(values: Mapping[str, Any]) -> bytes:
     return json.dumps(finite(values), ensure_ascii=False).encode() + b"\n"
 
 
-def absolute_path(data: str) -> str | None:
-    """Data as a path that means the same in every folder. None: they have a name, or are such a path already."""
-    if data in DATASETS:
-        return None
-    path = ",".join(str(path.absolute()) for path in existing_paths(data))
-    return None if path in ("", data) else path
-
-
-def resolve_data_path(data: str, path: str | None) -> str:
-    """The data of an existing run: as its spec calls them, else where they were when it was trained."""
-    if data == NO_DATA:
-        raise DataError("the run was converted and has no data of its own")
-    if data in DATASETS or existing_paths(data):
-        return data
-    if path is not None and existing_paths(path):
-        return path
-    here = "" if os.path.isabs(os.path.expanduser(data)) else " in this folder"
-    before = "" if path is None else f", and no {path}"
-    raise DataError(f"the data of the run are missing: there is no {data}{here}{before}")
-
-
-def resolve_init(init: str, path: str | None) -> str:
-    """The initial weights of an existing run, likewise; as its spec calls them where they are gone."""
-    return init if path is None or user_path(init).is_dir() or not os.path.isdir(path) else path
-
-
-def locate_paths(spec: RunSpec, file: Path, given: Collection[str]) -> RunSpec:
-    """Settings of a file and of what is given beside it, for a new run. Where it is the spec of a run whose data or
-    initial weights are not found from here: with those where they were then."""
-    environment, found = read_mapping(file).get("environment"), dict[str, Any]()
-    if (path := recorded_path(environment, "data_path")) is not None and "data" not in given:
-        found["data"] = resolve_data_path(spec.data, path)
-    init, path = getattr(spec, "init", None), recorded_path(environment, "init_path")
-    if init is not None and path is not None and "init" not in given:
-        found["init"] = resolve_init(init, path)
-        if not user_path(found["init"]).is_dir():
-            raise ConfigError(f"init={init}: there is no such folder, and no {path}")
-    return replace(spec, **found) if found else spec
-
-
 def recorded_path(environment: Any, key: str) -> str | None:
     """A path that the environment of a run names: `data_path` or `init_path`."""
     path = environment.get(key) if isinstance(environment, dict) else None
     return path if isinstance(path, str) and path else None
 
 
-def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
-    """Write the figures of a run and give their paths; empty where nothing was ever validated. `curves` has the task's
-    first metric; each further metric that is not derived from another has a figure of its own."""
-    from anaphor.draw import curves  # brings NumPy, and a bad folder is refused before
-
-    if not (lines := [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]):
-        return []
-    x, x_label = progress_axis(lines, task.counted)
-    train_loss = [_number(line.get("train_loss")) for line in lines]
-    figures: dict[str, tuple[str, dict[str, list[float]]]] = {}  # axis and series, by name
-    for metric in task.metrics:
-        if metric.derived_from is None:
-            valid = [_number(line["valid"].get(metric.name)) for line in lines]
-            series = {"training": train_loss} if metric.name == "loss" else {}
-            figures[metric.name] = (metric.axis, {**series, "validation": valid})
-    figures.setdefault("loss", ("loss", {"training": train_loss}))
-    paths: list[Path] = []
-    try:
-        for name, (axis, series) in figures.items():
-            drawn = {label: (x, y) for label, y in series.items() if not all(map(math.isnan, y))}
-            y_label = axis if len(drawn) > 1 else " ".join((*drawn, axis))  # a single curve has no legend
-            for path in folder.curves if drawn else ():
-                named = path if name == task.metrics[0].name else path.with_stem(f"{path.stem}-{name}")
-                paths.append(curves(drawn, named, x_label=x_label, y_label=y_label))
-    except OSError as error:
-        raise DataError(f"cannot write the curves to {folder.folder}: {error.strerror or error}") from None
-    return paths
-
-
-def progress_axis(lines: Sequence[Mapping[str, Any]], counted: str) -> tuple[list[float], str]:
-    """Epochs where each validation is at a later one, else items in a unit that keeps the numbers short."""
-    epochs = [_number(line.get("epoch")) for line in lines]
-    if all(before < after for before, after in zip([0.0, *epochs], epochs, strict=False)):
-        return epochs, "epoch"
-    counts = [_number(line.get(counted)) for line in lines]
-    for size, unit in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
-        if max(counts) >= size:
-            return [count / size for count in counts], f"{unit} of training {counted}"
-    return counts, f"training {counted}"
-
-
-def _number(value: Any) -> float:
-    """A value that is missing or not finite leaves a gap in its curve."""
-    return float(value) if isinstance(value, int | float) else math.nan
+def unused_folder(model: str) -> Path:
+    """A folder for a new run, named by the model and the time, and by a number where there is one of that name."""
+    first = Path("runs") / f"{model}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2)))
+    # Not Path.exists, which raises an OSError for names that no file can have.
+    return next(path for path in names if not os.path.exists(path))

@@ -1,14 +1,13 @@
-"""Schedule, budget and progress: the factor of the learning rate, how long to train, and where training is.
+"""Schedule: the factor of the learning rate, by the fraction of the budget that is spent.
 
-A schedule is a function of the spent fraction of the budget, so that a budget in steps, epochs or minutes shapes it
-alike. Only the plateau has state: it follows validation results.
+So a budget in steps, epochs or minutes shapes it alike. Only the plateau has state: it follows validation results.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from anaphor.config import check_types, look_up
@@ -165,121 +164,3 @@ def _check(state: Mapping[str, Any], wanted: set[str]) -> None:
             f"the schedule's state does not fit: it has {', '.join(sorted(state)) or 'nothing'}, "
             f"but {', '.join(sorted(wanted)) or 'nothing'} is wanted"
         )
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How long to train; exactly one of the two is given. Epochs become steps before."""
-
-    steps: int | None
-    seconds: float | None
-
-    def spent(self, steps: int, seconds: float, other: float = 0.0, reserve: float = 0.0) -> float:
-        """Fraction spent after so many steps and seconds of training; at 1 training is over. Minutes are those of the
-        whole command: `other` seconds were spent on other work, and `reserve` are for what comes after training."""
-        if self.steps is not None:
-            return steps / self.steps
-        if not steps:
-            return 0.0  # one step at least
-        if not seconds:
-            return FIRST_STEP  # asked before the first step, whose time is not known
-        available = self.available(other, reserve)
-        return seconds / available if available > 0 else 1.0
-
-    def available(self, other: float, reserve: float) -> float:
-        """Seconds that can be trained, in all. The reserve takes nine tenths of the budget at most."""
-        assert self.seconds is not None, "a budget has steps or seconds"
-        return max(self.seconds - reserve, MIN_TRAINING * self.seconds) - other
-
-
-FIRST_STEP = 0.001  # fraction of a budget in minutes that the first step counts as: more than 0, for the warmup
-MIN_TRAINING = 0.1  # part of the minutes that is never reserved
-
-
-def make_budget(*, epochs: float | None, steps: int | None, minutes: float | None, steps_per_epoch: int) -> Budget:
-    """The budget of a run, given one of the three."""
-    if minutes is not None:
-        return Budget(None, 60 * minutes)
-    if steps is None:
-        assert epochs is not None, "a run without another budget has its default epochs"
-        count = epochs * steps_per_epoch
-        if not math.isfinite(count):
-            raise ConfigError(f"epochs={epochs}: {steps_per_epoch:,} steps each are too many to be counted")
-        steps = max(1, round(count))
-    return Budget(steps, None)
-
-
-@dataclass
-class Progress:
-    """Where training is. Plain numbers, so that a checkpoint can hold them."""
-
-    step: int = 0
-    """Optimizer steps made."""
-    epoch: int = 0
-    """Completed passes over the data."""
-    batch: int = 0
-    """Batches of this epoch that were trained on."""
-    count: int = 0
-    """Items trained on, of the kind that the task counts."""
-    seconds: float = 0.0
-    """Time spent training, without evaluation."""
-    elapsed: float = 0.0
-    """Time of the whole command so far, and of those that it resumed."""
-    reserve: float = 0.0
-    """Seconds reserved for what comes after the last step, where the budget is in minutes."""
-    best_value: float | None = None
-    """Best validation value of the selecting metric."""
-    best_step: int | None = None
-    """Step of that validation."""
-    evaluations_without_improvement: int = 0
-    recent_loss: float = 0.0
-    """Summed training loss since the last validation."""
-    recent_count: int = 0
-    """Items trained on since then."""
-    recent_seconds: float = 0.0
-    """Training time since then."""
-    recent_correct: int | None = 0
-    """Items since then that were predicted correctly; None where they were not counted."""
-
-    @property
-    def last_logged(self) -> int:
-        """Last step that may be in a log. One that is not validated yet is validated again, and logged then."""
-        return self.step - (self.recent_count > 0)
-
-    def check(self) -> None:
-        """Raise for values that are not finite and for negative counts: they may come from a file."""
-        check_types(self)
-        for name in (field.name for field in fields(self)):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not math.isfinite(value):
-                raise ConfigError(f"{name}={value}: it must be finite")
-            if value < 0 and name != "best_value":
-                raise ConfigError(f"{name}={value}: it must be 0 or more")
-
-    def forget_best(self) -> None:
-        """The next validation is the best."""
-        self.best_value = self.best_step = None
-
-    def add_loss(self, loss: float, count: int, correct: int | None = None) -> None:
-        """Add a step's mean loss, its items, and those of them that were predicted correctly."""
-        self.recent_loss += loss * count
-        self.recent_count += count
-        self.recent_correct = None if correct is None or self.recent_correct is None else self.recent_correct + correct
-
-    def add_time(self, seconds: float) -> None:
-        """Add a step's time."""
-        self.seconds += seconds
-        self.recent_seconds += seconds
-
-    def pop_recent(self, counted: str) -> dict[str, float | None]:
-        """Mean loss, accuracy where it is counted, and throughput since the last validation, which are then reset."""
-        count, seconds, correct = self.recent_count, self.recent_seconds, self.recent_correct
-        recent = {
-            "train_loss": self.recent_loss / count if count else None,
-            **({"train_accuracy": correct / count} if count and correct is not None else {}),
-            f"{counted}_per_second": round(count / seconds, 1) if seconds else None,
-        }
-        self.recent_loss, self.recent_count, self.recent_seconds, self.recent_correct = 0.0, 0, 0.0, 0
-        return recent

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.models.head import Head
 from anaphor.registry import IMPORTED, note_backward_place
-from anaphor.training.experiment import Experiment, Loss, check_batch, compute_loss
+from anaphor.training.checks import check_batch, get_loss
+from anaphor.training.experiment import Experiment, Loss
 from anaphor.training.optimizers import Optimizer
 
 
@@ -166,7 +167,7 @@ class Step:
 
     def _forward(self, batch: Any, carry: Any, embeddings: Sequence[nn.Embedding]) -> tuple[Loss, Any]:
         with self.autocast(), sparse_gradients(embeddings):
-            return compute_loss(self.experiment, batch, carry)
+            return get_loss(self.experiment, batch, carry)
 
 
 @contextmanager

@@ -28,9 +28,12 @@ from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks import TOP5, describe_mostly_unknown, list_some, resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
+from anaphor.training.device import choose_device
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.finetune import adopt_model, load_initial, prepare
-from anaphor.training.run_folder import RunFolder, absolute_path, resolve_data_path
+from anaphor.training.paths import absolute_path, resolve_data_path
+from anaphor.training.random_state import use_seed
+from anaphor.training.run_folder import RunFolder
 
 MAX_LENGTH = 512
 EVAL_ROWS = 128

@@ -18,7 +18,7 @@ from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.data.datasets import load_images
 from anaphor.data.image_files import read_image
 from anaphor.data.images import ImageDataset, ImageSplit
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import ConfigError, DataError, print_warning
 from anaphor.evaluation import eval_mode, report_progress
 from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
@@ -26,9 +26,10 @@ from anaphor.models import ImageClassifier
 from anaphor.models.head import soft_cross_entropy
 from anaphor.tasks import TOP5, resolve_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
-from anaphor.training.run import print_warning
-from anaphor.training.run_folder import resolve_data_path
+from anaphor.training.device import choose_device
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.paths import resolve_data_path
+from anaphor.training.random_state import use_seed
 
 EVAL_ROWS, EVAL_PATCHES = 500, 1 << 16
 """Images that are scored at once, and their patches."""

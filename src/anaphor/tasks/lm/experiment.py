@@ -22,7 +22,7 @@ from anaphor.data.files import split_examples
 from anaphor.data.grammar import GrammarDataset
 from anaphor.data.stream_order import StreamOrder
 from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
-from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
+from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, print_warning
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossResult, Tally, loss_result
@@ -37,17 +37,10 @@ from anaphor.tasks.lm import (
     adopt_language_model,
 )
 from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
-from anaphor.training.experiment import (
-    LARGEST_CROSS_ENTROPY,
-    Experiment,
-    Loss,
-    LossTerm,
-    choose_device,
-    require_splits,
-    use_seed,
-)
-from anaphor.training.run import print_warning
-from anaphor.training.run_folder import resolve_data_path
+from anaphor.training.device import choose_device
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, LossTerm, require_splits
+from anaphor.training.paths import resolve_data_path
+from anaphor.training.random_state import use_seed
 
 if TYPE_CHECKING:
     from anaphor.inspect import TextLook

@@ -34,8 +34,10 @@ from anaphor.models.head import IGNORE_INDEX, Head, loss_by_kernels, smoothed_cr
 from anaphor.registry import DATASETS
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, choose_device, require_splits, use_seed
-from anaphor.training.run_folder import resolve_data_path
+from anaphor.training.device import choose_device
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.paths import resolve_data_path
+from anaphor.training.random_state import use_seed
 
 if TYPE_CHECKING:
     from anaphor.inspect.alignment import Alignment

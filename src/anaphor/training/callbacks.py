@@ -1,0 +1,27 @@
+"""Callbacks: what is called while a model trains, such as a progress bar."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from anaphor.metrics.result import Result
+
+
+class Callback(Protocol):
+    """Called after each step and each validation."""
+
+    def on_step(self, progress: float, loss: float, count: int) -> None:
+        """After a step: the fraction of the budget that is spent, its mean loss, and the items trained on so far."""
+
+    def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
+        """After a validation: epochs trained so far, mean training loss since the last one, and the result on valid."""
+
+
+class NullCallback:
+    """A callback that does nothing; a base for those that need one of the two methods."""
+
+    def on_step(self, progress: float, loss: float, count: int) -> None:
+        pass
+
+    def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
+        pass

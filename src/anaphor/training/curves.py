@@ -1,0 +1,58 @@
+"""Curves of a run: training and validation along its epochs, as figures in its folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anaphor.errors import DataError
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.spec import TaskDefinition
+
+
+def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
+    """Write the figures of a run and give their paths; empty where nothing was ever validated. `curves` has the task's
+    first metric; each further metric that is not derived from another has a figure of its own."""
+    from anaphor.draw import curves  # brings NumPy, and a bad folder is refused before
+
+    if not (lines := [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]):
+        return []
+    x, x_label = progress_axis(lines, task.counted)
+    train_loss = [_number(line.get("train_loss")) for line in lines]
+    figures: dict[str, tuple[str, dict[str, list[float]]]] = {}  # axis and series, by name
+    for metric in task.metrics:
+        if metric.derived_from is None:
+            valid = [_number(line["valid"].get(metric.name)) for line in lines]
+            series = {"training": train_loss} if metric.name == "loss" else {}
+            figures[metric.name] = (metric.axis, {**series, "validation": valid})
+    figures.setdefault("loss", ("loss", {"training": train_loss}))
+    paths: list[Path] = []
+    try:
+        for name, (axis, series) in figures.items():
+            drawn = {label: (x, y) for label, y in series.items() if not all(map(math.isnan, y))}
+            y_label = axis if len(drawn) > 1 else " ".join((*drawn, axis))  # a single curve has no legend
+            for path in folder.curves if drawn else ():
+                named = path if name == task.metrics[0].name else path.with_stem(f"{path.stem}-{name}")
+                paths.append(curves(drawn, named, x_label=x_label, y_label=y_label))
+    except OSError as error:
+        raise DataError(f"cannot write the curves to {folder.folder}: {error.strerror or error}") from None
+    return paths
+
+
+def progress_axis(lines: Sequence[Mapping[str, Any]], counted: str) -> tuple[list[float], str]:
+    """Epochs where each validation is at a later one, else items in a unit that keeps the numbers short."""
+    epochs = [_number(line.get("epoch")) for line in lines]
+    if all(before < after for before, after in zip([0.0, *epochs], epochs, strict=False)):
+        return epochs, "epoch"
+    counts = [_number(line.get(counted)) for line in lines]
+    for size, unit in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
+        if max(counts) >= size:
+            return [count / size for count in counts], f"{unit} of training {counted}"
+    return counts, f"training {counted}"
+
+
+def _number(value: Any) -> float:
+    """A value that is missing or not finite leaves a gap in its curve."""
+    return float(value) if isinstance(value, int | float) else math.nan

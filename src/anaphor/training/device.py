@@ -1,0 +1,76 @@
+"""Where a run computes: its device, its precision, its CPU threads; and the record of it that a run keeps."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+import anaphor
+from anaphor.config import look_up
+from anaphor.errors import ConfigError
+from anaphor.mixers.base import use_threads
+from anaphor.training.spec import DEVICES
+
+MAX_THREADS = 1024
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name. Torch is asked for a GPU only where the name leaves it open, or asks for one."""
+    look_up(DEVICES, name, "device")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device='cuda': torch finds no GPU here; use --device auto or --device cpu")
+    return torch.device(name)
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Precision of the forward pass: auto is float32 on a CPU, where bfloat16 is far slower."""
+    is_half = name == "bfloat16" or (name == "auto" and device.type == "cuda")
+    return torch.bfloat16 if is_half else torch.float32
+
+
+def autocast_of(name: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """A context manager for the forward pass."""
+    if choose_dtype(name, device) is torch.bfloat16:
+        return partial(torch.autocast, device.type, torch.bfloat16)
+    return nullcontext
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that torch cannot have; None leaves it as it is."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"threads={threads}: it must be from 1 to {MAX_THREADS}")
+
+
+def set_threads(threads: int | None) -> None:
+    """Use so many CPU threads in this process; None leaves the number as it is."""
+    check_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def thread_count(threads: int | None) -> AbstractContextManager[None]:
+    """So many CPU threads inside the block, as before afterwards; None leaves the number as it is."""
+    check_threads(threads)
+    return use_threads(torch.get_num_threads() if threads is None else threads)
+
+
+def describe_environment(device: torch.device, dtype: str, model: nn.Module) -> dict[str, Any]:
+    """Versions, device and dtype that are used, and threads, for a run's spec and checkpoints."""
+    is_half = choose_dtype(dtype, device) is torch.bfloat16
+    used = torch.bfloat16 if is_half else next(weight.dtype for weight in model.parameters())
+    return {
+        "anaphor": anaphor.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "device": device.type,
+        "dtype": str(used).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,44 @@
+"""What differs between a checkpoint and the run that is to continue from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from anaphor.config import plain_value
+from anaphor.registry import extra_settings
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], task: str) -> Iterator[str]:
+    """What differs between a checkpoint and the present: settings, data, preprocessing, environment, files."""
+    # A run from before an extra was there, or that did not use it, had the defaults of its settings.
+    without = {name: plain_value(value) for kind in extra_settings(task) for name, value in vars(kind()).items()}
+    yield from setting_differences(without | before.get("spec", {}), without | now["spec"])
+    for split, digest in now["data"].items():
+        if before.get("data", {}).get(split) != digest:
+            yield f"{split} has changed"
+    known = {"spec", "data", "test", "environment", "imports", "progress", "schedule"}
+    for name in sorted(now.keys() - known):
+        if before.get(name) != now[name]:
+            yield f"the {name} has changed"
+    old, new = before.get("environment", {}), now["environment"]
+    # Sums on a CPU are rounded by how many threads share them; on a GPU threads only bring the batches.
+    for name in ("device", "dtype", *(["threads"] if new["device"] == "cpu" else [])):
+        if old.get(name) != new[name]:
+            yield f"{name} was {old.get(name)} and is {new[name]}"
+    hashes = {entry.get("sha256") for entry in before.get("imports", [])}
+    for entry in now.get("imports", []):
+        if entry["sha256"] not in hashes:
+            yield f"{entry['file']} has changed"
+
+
+def setting_differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """Settings with other values. Device and dtype are compared as they were used, by the environment."""
+    for name in sorted(old.keys() | new.keys()):
+        if name not in ("device", "dtype") and old.get(name) != new.get(name):
+            yield f"{name} was {_format_setting(old, name)} and is {_format_setting(new, name)}"
+
+
+def _format_setting(settings: dict[str, Any], name: str) -> str:
+    text = repr(settings[name]) if name in settings else "not set"
+    return text if len(text) <= 80 else f"{text[:79]}…"

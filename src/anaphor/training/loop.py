@@ -1,0 +1,879 @@
+"""The training loop: all that happens between the settings of a run and its `result.json`.
+
+The file is read from top to bottom. `train_run` is the whole story; what it calls stands below it, in the order of the
+calls:
+
+    train_run               lock the folder; then:
+        build_run           build the experiment (or rebuild that of the run in the folder), step, budget, schedule
+        resume              restore the newest checkpoint; settings that differ are refused
+        write_spec          check what could not be scored later, write spec.yaml
+        fit                 for each group of batches:
+            train_step          learning rate, forward, backward, update
+            record_step         loss and gradient norms, which may arrive later; the end of a run that diverges
+            validate            metrics, a line of metrics.jsonl, the best checkpoint
+            save                a checkpoint
+        score               load the best weights; score valid and test, draw the curves, write result.json
+
+The parts are the files beside this one. Each does one thing, is called from here, and knows nothing of the loop: an
+`experiment` (data, model, loss, evaluation of a task), `step` and `optimizers`, `schedule`, `budget`, `averaging`,
+`checkpoint`, `run_folder`, `signals`, `time_limit`.
+
+Resuming is exact. What a step needs beyond weights and data is in the checkpoint (see `TrainState`), and the order of
+batches is a function of seed and epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from torch import Tensor, nn
+
+from anaphor.config import writing_to
+from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged, KernelError
+from anaphor.evaluation import Cancelled
+from anaphor.metrics.result import Metric, Result, find_metric
+from anaphor.mixers.kernels import describe_failure, is_kernel_failure
+from anaphor.registry import files_used_by
+from anaphor.training import checkpoint
+from anaphor.training.averaging import Average, build_average, copy_average
+from anaphor.training.budget import MIN_TRAINING, Budget, build_budget
+from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
+from anaphor.training.callbacks import Callback, NullCallback
+from anaphor.training.checks import evaluate_split, get_batches, get_fingerprint
+from anaphor.training.curves import draw_curves
+from anaphor.training.device import MAX_THREADS, check_threads, describe_environment, thread_count
+from anaphor.training.differences import differences
+from anaphor.training.experiment import Experiment
+from anaphor.training.optimizers import Optimizer, OptimizerSpec
+from anaphor.training.options import TrainOptions
+from anaphor.training.paths import current_data_path, current_init_path, recorded_data_path
+from anaphor.training.progress import Progress
+from anaphor.training.random_state import get_random_state, set_random_state
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.schedule import Schedule, ScheduleSpec, build_schedule
+from anaphor.training.signals import Interruption
+from anaphor.training.spec import RunSpec, TaskDefinition
+from anaphor.training.spec_file import collect_settings, describe_imports, spec_document
+from anaphor.training.state_dicts import flatten, unflatten
+from anaphor.training.step import Step, StepReport
+from anaphor.training.tensorboard import TensorBoard, require_tensorboard
+from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, estimate_reserve
+
+NO_CALLBACK = NullCallback()
+TAIL_START = 0.5
+"""Fraction of the budget after which a tail average begins."""
+
+Outcome = tuple[dict[str, Any], int]
+"""What a training command ends with: a result, as `result.json` has it where there are scores, and an exit code."""
+
+
+# The story ------------------------------------------------------------------------------------------------------------
+
+
+def train_run(
+    spec: RunSpec, out: Path | str, callback: Callback = NO_CALLBACK, options: TrainOptions | None = None
+) -> Outcome:
+    """Train a run, keep its best checkpoint, score it.
+
+    Args:
+        spec: The settings.
+        out: Folder of the run.
+        callback: Called at every step and validation, as by a progress bar.
+        options: What is done with a run that is in the folder, and how this one is saved.
+
+    Returns:
+        The result, and an exit code: 0, or 128 + N after signal N.
+    """
+    options = TrainOptions() if options is None else options
+    if options.tensorboard:
+        require_tensorboard()
+    check_threads(options.threads)
+    folder = RunFolder(Path(out))
+    with (
+        folder.lock(),
+        record_divergence(folder),
+        explain_kernel_failures(),
+        thread_count(choose_threads(folder, options)),
+        Interruption() as interruption,
+    ):
+        check_folder(folder, options)
+        experiment = rebuild_experiment(spec, folder) if options.resume else build_experiment(spec)
+        run = build_run(experiment, folder, str(out), callback, options, interruption)
+        changes = resume(run) if options.resume else None
+        check_data(run)
+        write_spec(run, changes)
+        return fit_and_score(run)
+
+
+def fit_and_score(run: TrainingRun) -> Outcome:
+    """Train to the end of the budget and score the best weights, or stop in order.
+
+    The first Ctrl-C (SIGINT) ends training after the present step, and the best weights are scored; a second one ends
+    the program at once. SIGTERM and SIGHUP end the command as soon as the state is saved. A validation, and the scores
+    at the end, are cancelled by the next signal, and when `--minutes` are exceeded. Whatever ends a command, a resumed
+    run continues from there.
+    """
+    progress, interruption = run.state.progress, run.interruption
+    run.first_step = progress.step
+    # A run whose budget is spent is resumed to be scored, however long that takes.
+    run.limit = None if is_over(run) else run.budget.seconds
+    if run.options.tensorboard:
+        metrics = [metric.name for metric in run.task.metrics]
+        run.events = TensorBoard(run.folder.events, metrics, progress.last_logged)
+    try:
+        with interruption.cancel_on_signal():
+            if run.limit is not None:
+                reserve_time(run)
+            with enforce_limit(run.start, run.limit):
+                fit(run)
+    except TimeIsUp:
+        save(run)
+        return unscored_result(run)
+    except Cancelled:  # while validating: the step is saved, and a resumed run validates it first
+        save(run)
+        return stopped_result(run)
+    finally:
+        if progress.step > run.first_step:
+            run.folder.result.unlink(missing_ok=True)  # that of the run before it was resumed
+        if run.events is not None:
+            run.events.close()
+    if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
+        return stopped_result(run)
+    return score(run)
+
+
+# What a run consists of -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TrainState:
+    """What training changes. A checkpoint holds all of it, and the random generators, so that a run that is resumed
+    continues bit by bit."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    schedule: Schedule
+    average: Average | None
+    """The running average of the weights, where one is asked for: it is then what is validated and scored."""
+    carry: Any = None
+    """What a batch hands to the next one, such as a recurrent state."""
+    progress: Progress = field(default_factory=Progress)
+    """Steps, position in the data, times, and the best validation so far."""
+
+
+@dataclass
+class TrainingRun:
+    """A run while a command trains it: its parts, its state, and what only this command has to know."""
+
+    # Parts, which stay as they are.
+    experiment: Experiment
+    folder: RunFolder
+    options: TrainOptions
+    interruption: Interruption
+    step: Step
+    budget: Budget
+    peak_lr: float
+    metric: Metric
+    """Selects the best checkpoint."""
+    metadata: dict[str, Any]
+    """What must be the same when the run is resumed: settings, data, environment. Every checkpoint repeats it."""
+    state: TrainState
+
+    # This command.
+    out: str
+    """The folder as the user wrote it."""
+    callbacks: tuple[Callback, ...]
+    start: float
+    """When the command started; earlier by the time of those that it resumes."""
+    events: TensorBoard | None = None
+    limit: float | None = None
+    """Seconds after which validation and scoring are given up."""
+    reserve: Reserve = field(default_factory=Reserve)
+    """Time for what comes after the last step, where the budget is in minutes."""
+    batches_per_epoch: int = 1
+    """Of the present epoch; a task may have more in one epoch than in another."""
+    first_step: int = 0
+    """The step from which this command trains on."""
+    last_save: float = field(default_factory=time.monotonic)
+    """When the last checkpoint that can be resumed was written."""
+
+    # The checkpoint that was loaded or written last.
+    resumable_step: int | None = None
+    """Step of the last checkpoint that can be resumed."""
+    resumable_best: int | None = None
+    """The best step at that time: a run that is resumed from there needs its weights."""
+    loaded_average: Mapping[str, Tensor] | None = None
+    """Of the checkpoint that was loaded, until it is saved again: its weights may be the best by this average."""
+    best_signature: str | None = None
+    """How the best value was measured, where settings have changed since."""
+    earlier_test: dict[str, Any] | None = None
+    """The score of test of an earlier command, which is kept where this one trains no step."""
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.experiment.spec
+
+    @property
+    def task(self) -> TaskDefinition:
+        return task_of(self.spec)
+
+
+def build_run(
+    experiment: Experiment,
+    folder: RunFolder,
+    out: str,
+    callback: Callback,
+    options: TrainOptions,
+    interruption: Interruption,
+) -> TrainingRun:
+    """All parts of a run, as they are before the first step."""
+    spec = experiment.spec
+    task = task_of(spec)
+    files = {file.path: file for file in (*options.imports, *files_used_by(spec.task, vars(spec)))}
+    batches = len(get_batches(experiment, 0))
+    step = build_step(experiment)
+    return TrainingRun(
+        experiment=experiment,
+        folder=folder,
+        options=options,
+        interruption=interruption,
+        step=step,
+        budget=build_budget(spec, steps_per_epoch=-(-batches // spec.accumulate)),
+        peak_lr=OptimizerSpec.of(spec).peak_lr,
+        metric=find_metric(task.metrics, spec.select),
+        metadata={
+            "spec": collect_settings(experiment),
+            **get_fingerprint(experiment),
+            "test": options.test,
+            "environment": describe_environment(experiment.device, spec.dtype, experiment.model),
+            "imports": describe_imports(files.values()),
+        },
+        state=TrainState(
+            model=experiment.model,
+            optimizer=step.optimizer,
+            schedule=build_schedule(ScheduleSpec.of(spec)),
+            average=None if spec.average == "none" else build_average(spec.average, experiment.model),
+        ),
+        out=out,
+        callbacks=(callback,),
+        start=options.start,
+    )
+
+
+# Before training: the run that is in the folder -----------------------------------------------------------------------
+
+
+def check_folder(folder: RunFolder, options: TrainOptions) -> None:
+    """Raise where there is no run to be resumed, or one that must not be replaced."""
+    if not options.resume:
+        if not options.overwrite:
+            folder.refuse_existing()
+        return
+    folder.require()
+    if read_result(folder).get("status") == "converted":  # weights of `transformers`, without an optimizer's state
+        raise ConfigError(
+            f"{folder.folder} was converted: there is no training to resume; start a new run from its weights with "
+            f"--init {quote(str(folder.folder))}"
+        )
+    folder.check_imports(force=options.force, warn=options.warn)
+
+
+def read_result(folder: RunFolder) -> dict[str, Any]:
+    """The earlier result; empty where there is none."""
+    if not folder.exists or not folder.result.is_file():
+        return {}
+    try:
+        return folder.read_result()
+    except DataError:  # it will be written again
+        return {}
+
+
+def choose_threads(folder: RunFolder, options: TrainOptions) -> int | None:
+    """The number of CPU threads: that of the run that is resumed, unless another one is given, because sums are rounded
+    by it. None: as many as torch has."""
+    if options.threads is not None or not options.resume or not folder.exists:
+        return options.threads
+    threads = folder.read_environment().get("threads")
+    return threads if type(threads) is int and 1 <= threads <= MAX_THREADS else None
+
+
+def resume(run: TrainingRun) -> list[str] | None:
+    """Continue from the newest checkpoint.
+
+    Settings, data or an environment that differ from those of the checkpoint are refused, unless by `--force`.
+
+    Returns:
+        What has changed since. None: the run ended before its first checkpoint, and starts again.
+    """
+    folder, warn = run.folder, run.options.warn
+    test = read_result(folder).get("test")
+    run.earlier_test = test if isinstance(test, dict) else None
+    saved = find_checkpoint(run)
+    before = {**run.metadata, "spec": folder.read_settings()} if saved is None else saved.facts
+    changes = list(differences(before, run.metadata, run.spec.task))
+    if changes and not run.options.force:
+        raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changes)}; use --force to resume anyway")
+    if saved is None:
+        warn(f"{folder.folder} has no checkpoint yet: training starts at step 0")
+        return None
+    folder.set_damaged_lines_aside(warn)
+    if not changes and run.experiment.initial_carry() is not None:
+        saved.validate_for_resume("carry")
+    restore(run, saved)
+    if saved.facts["spec"] != run.metadata["spec"] and changes and is_over(run):
+        raise ConfigError(
+            f"{folder.folder} is finished, so that other settings have no effect: {'; '.join(changes)}; "
+            f"give a larger budget as well, or train another run"
+        )
+    # A test split that was to stay unread stays unread.
+    run.metadata["test"] = run.options.test and saved.facts.get("test", True)
+    if changes and not is_over(run):
+        compare_measurements(run, saved.facts)
+    if run.state.progress.best_step != saved.step:
+        read_best(run)  # so that it is known to be lost before training, not after it
+    folder.truncate_after(run.state.progress.last_logged)
+    folder.delete_previous()  # a kill may have come between the checkpoint and this
+    if is_over(run):
+        warn(f"{folder.folder} has been trained to its end: it is only scored")
+    if changes:
+        warn(f"resuming {folder.folder} with changes: {'; '.join(changes)}")
+    return changes
+
+
+def find_checkpoint(run: TrainingRun) -> checkpoint.Checkpoint | None:
+    """The newest checkpoint of the run that can be resumed; damaged ones are skipped, with a warning each. None: there
+    is no checkpoint yet."""
+    folder = run.folder
+    saved, failures = checkpoint.newest(folder.checkpoints)
+    for line in failures:
+        run.options.warn(line if saved is None else f"{line}; skipping this checkpoint")
+    if saved is not None:
+        fingerprint = run.experiment.fingerprint()
+        saved.validate_for_resume(facts=[name for name, value in fingerprint.items() if isinstance(value, dict)])
+        return saved
+    if failures:
+        raise CheckpointError(
+            f"{folder.folder} has no checkpoint that can be read: --overwrite would delete it and train anew"
+            f"{folder.describe_previous()}"
+        )
+    if folder.result.is_file() and folder.read_result().get("status") == "finished":
+        if any(folder.checkpoints.glob("step-*")):
+            raise CheckpointError(
+                f"{folder.folder} cannot be resumed: it has the weights of its best step alone, as cells of a study "
+                f"do; start another run from them with --init"
+            )
+        raise CheckpointError(f"{folder.folder} has no checkpoint: --overwrite would delete it and train anew")
+    return None
+
+
+def restore(run: TrainingRun, saved: checkpoint.Checkpoint) -> None:
+    """Put the state of a checkpoint in the place of the run's own: the counterpart of `save`."""
+    state = run.state
+    state.progress = saved.validate_for_resume()
+    run.resumable_step, run.resumable_best = saved.step, state.progress.best_step
+    if run.options.save_only_model:
+        prune(run)  # weights of later steps, which will be trained again
+    run.start -= state.progress.elapsed
+    saved.load_into(state.model)
+    state.optimizer.load_state_dict(saved.parts["optimizer"])
+    state.schedule.load_state_dict(saved.facts["schedule"])
+    # As the last step had it: a validation that is missing logs it.
+    state.optimizer.set_lr(run.peak_lr * state.schedule.factor(run.budget.spent(state.progress)))
+    run.loaded_average = saved.parts.get("average")
+    if state.average is not None:
+        state.average.load_state_dict(run.loaded_average if is_averaging(run) else None)
+    if "carry" in saved.parts:
+        state.carry = unflatten(run.experiment.initial_carry(), saved.parts["carry"])
+    try:
+        set_random_state(saved.parts["random"], run.experiment.device)  # last, so that nothing draws in between
+    except (KeyError, RuntimeError, TypeError):
+        raise CheckpointError(f"{saved.file('random')} does not hold the state of a random generator") from None
+
+
+def compare_measurements(run: TrainingRun, before: Mapping[str, Any]) -> None:
+    """Forget a best value that cannot be compared: now, where it is of another metric or of other data; where it is of
+    another protocol, as soon as the next validation shows it."""
+    if before["spec"].get("select") != run.metadata["spec"]["select"] or (
+        before["data"].get("valid") != run.metadata["data"].get("valid")
+    ):
+        forget_best(run)
+    for line in run.folder.read_metrics():
+        if line["step"] == run.state.progress.best_step and isinstance(line.get("valid"), dict):
+            run.best_signature = line["valid"].get("signature")
+
+
+def forget_best(run: TrainingRun) -> None:
+    """The next validation is the best: earlier values cannot be compared with it."""
+    run.state.progress.forget_best()
+    run.state.schedule.forget_best()
+
+
+def check_data(run: TrainingRun) -> None:
+    """Raise for data that could not be scored after training, and print what is to be known of them. Of the test split
+    only that it exists is asked here: it is first read in `score`, at the very end."""
+    run.experiment.validate(run.metadata["test"])
+    for line in run.experiment.notes():
+        run.options.warn(line)
+
+
+def write_spec(run: TrainingRun, changes: list[str] | None) -> None:
+    """Write `spec.yaml`, with which there is a run in the folder. `changes` are those of a run that is resumed; without
+    them (None) it is a new one."""
+    spec, folder, options = run.spec, run.folder, run.options
+    recorded = recorded_data_path(folder, spec) if options.resume else None
+    document = spec_document(
+        spec,
+        run.metadata,
+        data_path=current_data_path(spec, recorded),
+        init_path=current_init_path(spec, folder),
+    )
+    if changes is None:
+        if options.overwrite and folder.exists:
+            options.warn(f"overwriting {folder.folder}: deleting {folder.describe_contents()}")
+        folder.create(document)
+        return
+    if changes:
+        save(run)  # so that the newest checkpoint has the settings of the spec file
+    folder.write_spec(document)
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def fit(run: TrainingRun) -> None:
+    """Train until the budget is spent, validation has stopped to improve, or a signal has come.
+
+    A checkpoint is written after each validation, every `--save-minutes`, and at the end, whatever ends it but a kill.
+    """
+    progress = run.state.progress
+    run.experiment.model.train()
+    run.last_save = time.monotonic()
+    measure_time(run)
+    groups = read_batches(run)
+    pending = deque[PendingStep]()  # a GPU is given the next step before the metrics of the last one are read
+    if is_validation_missing(run):
+        run.batches_per_epoch = len(get_batches(run.experiment, progress.epoch))
+        validate(run)
+    while not is_over(run):
+        start = time.perf_counter()
+        pending.append(train_step(run, next(groups)))
+        record_steps(run, pending, keep=run.step.lag)
+        progress.add_time(time.perf_counter() - start)
+        measure_time(run)
+        if is_validation_due(run) or is_over(run):
+            record_steps(run, pending)
+            validate(run)
+        elif time.monotonic() - run.last_save >= 60 * run.options.save_minutes:
+            record_steps(run, pending)
+            save(run)
+        if run.interruption.is_requested():
+            break
+    record_steps(run, pending)
+    if progress.step and not is_saved(run):
+        save(run)
+
+
+def read_batches(run: TrainingRun) -> Iterator[list[Any]]:
+    """The batches of one update after the other, epoch after epoch, from where training is."""
+    progress = run.state.progress
+    while True:
+        batches = get_batches(run.experiment, progress.epoch)
+        run.batches_per_epoch = len(batches)
+        if progress.batch >= len(batches):  # of a run that is resumed with larger batches, by --force
+            progress.batch = 0
+            progress.epoch += 1
+            continue
+        is_last = False
+        while not is_last:
+            size = min(run.spec.accumulate, len(batches) - progress.batch)
+            group = [batches[progress.batch + place] for place in range(size)]
+            is_last = progress.batch + size == len(batches)
+            # Counted before the group is yielded, so that a checkpoint after its step has the right position.
+            progress.batch = 0 if is_last else progress.batch + size
+            progress.epoch += is_last
+            yield group
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step whose metrics have not been read."""
+
+    step: int
+    lr: float
+    count: int
+    """Items trained on."""
+    report: StepReport
+
+
+def train_step(run: TrainingRun, group: list[Any]) -> PendingStep:
+    """One update of the weights, by a group of batches: here the learning rate of a step is decided."""
+    state, progress = run.state, run.state.progress
+    # The fraction at the end of the step: with a warmup from zero the first step would otherwise be wasted.
+    lr = run.peak_lr * state.schedule.factor(run.budget.spent(progress, more=1))
+    state.optimizer.set_lr(lr)
+    report, state.carry = run.step(group, state.carry)
+    count = sum(batch.count for batch in group)
+    progress.step += 1
+    progress.count += count
+    if state.average is not None and is_averaging(run):
+        state.average.update()
+    return PendingStep(progress.step, lr, count, report)
+
+
+def record_steps(run: TrainingRun, pending: deque[PendingStep], keep: int = 0) -> None:
+    """Read the metrics of all steps but the newest `keep`, oldest first."""
+    while len(pending) > keep:
+        record_step(run, pending.popleft())
+
+
+def record_step(run: TrainingRun, done: PendingStep) -> None:
+    """Add a step's loss to the mean since the last validation, and call the callbacks. A loss that is not finite ends
+    the run. `metrics.norms` has the gradient norm of each parameter."""
+    metrics = done.report.read()
+    if not metrics.is_finite(run.experiment.largest_loss):
+        bad = metrics.first_nonfinite
+        beyond = " (too large to be a loss)" if bad is None else ""
+        where = "" if bad is None else f", first non-finite gradient in {bad}"
+        raise Diverged(
+            f"training diverged at step {done.step}: loss {metrics.loss:.4g}{beyond}, gradient norm "
+            f"{metrics.norm:.4g}{where}, learning rate {done.lr:.4g}; {describe_last_checkpoint(run)}"
+        )
+    progress = run.state.progress
+    progress.add_loss(metrics.loss, done.count, metrics.correct)
+    for callback in run.callbacks:
+        callback.on_step(run.budget.spent(progress), metrics.loss, progress.count)
+
+
+def describe_last_checkpoint(run: TrainingRun) -> str:
+    """What is left of a run that diverges."""
+    is_there = any(run.folder.checkpoints.glob("step-*"))
+    return "the last good checkpoint is kept" if is_there else "there was no checkpoint yet"
+
+
+def is_over(run: TrainingRun) -> bool:
+    """Whether the budget is spent, or training stopped early."""
+    return run.budget.spent(run.state.progress) >= 1 or has_stopped_early(run)
+
+
+def has_stopped_early(run: TrainingRun) -> bool:
+    """Whether validation did not improve for `patience` evaluations, with budget left."""
+    patience, progress = run.spec.patience, run.state.progress
+    is_out = patience is not None and progress.evaluations_without_improvement >= patience
+    return is_out and run.budget.spent(progress) < 1
+
+
+def is_validation_due(run: TrainingRun) -> bool:
+    """Whether a validation follows the present step: every `--eval-every` steps, else at the end of each epoch."""
+    every, progress = run.spec.eval_every, run.state.progress
+    return progress.batch == 0 if every is None else progress.step % every == 0
+
+
+def is_validation_missing(run: TrainingRun) -> bool:
+    """Whether a resumed run was stopped before the validation of its last step was saved. The log does not decide: it
+    may have a line of a validation that the checkpoint knows nothing of, and it may have lost lines."""
+    return run.state.progress.recent_count > 0 and (is_validation_due(run) or is_over(run))
+
+
+def is_averaging(run: TrainingRun) -> bool:
+    """Whether weights are averaged by now; a larger budget may begin a tail average later than it was begun."""
+    begin = TAIL_START if run.spec.average == "tail" else 0.0
+    return run.budget.spent(run.state.progress) >= begin
+
+
+def measure_time(run: TrainingRun) -> None:
+    """Note the seconds of the whole command so far."""
+    run.state.progress.elapsed = time.monotonic() - run.start
+
+
+def reserve_time(run: TrainingRun) -> None:
+    """Estimate how long the last validation, the scores and the figures will take, reserve that part of the minutes,
+    and say so."""
+    total, progress = run.budget.seconds, run.state.progress
+    assert total is not None, "only minutes are reserved"
+    run.reserve, validating = estimate_reserve(run.experiment, total, splits=1 + run.metadata["test"])
+    progress.reserve = run.reserve.seconds(validating)
+    measure_time(run)
+    given, reserved = f"--minutes {total / 60:g}", progress.reserve
+    if reserved > (1 - MIN_TRAINING) * total:
+        run.reserve = Reserve(drawing=run.reserve.drawing)
+        progress.reserve = run.reserve.drawing
+        run.options.warn(
+            f"{given} is too short to score the model: validation, scoring and figures alone take about "
+            f"{reserved:.0f} s; it is trained and saved"
+        )
+    else:
+        left = max(run.budget.training_seconds(progress), 0.0)
+        run.options.warn(
+            f"{given}: {left:.0f} s for training, {reserved:.0f} s reserved for validation, scoring and figures"
+        )
+
+
+# Validation -----------------------------------------------------------------------------------------------------------
+
+
+def validate(run: TrainingRun) -> None:
+    """Evaluate on valid, log a line, tell the schedule, and save."""
+    state, progress = run.state, run.state.progress
+    start = time.perf_counter()
+    with averaged_weights(state):
+        result = evaluate_split(run.experiment, "valid")
+        value = select_value(run, result)
+        sample = run.experiment.sample(run.spec.seed)
+    run.experiment.model.train()  # a user's own task may leave it in evaluation mode
+    if run.best_signature not in (None, result.signature):
+        forget_best(run)
+    run.best_signature = None
+    is_best = run.metric.is_better(value, progress.best_value)
+    if is_best:
+        progress.best_value, progress.best_step = value, progress.step
+    progress.evaluations_without_improvement = 0 if is_best else progress.evaluations_without_improvement + 1
+    state.schedule.report(value if run.metric.goal == "min" else -value)
+    recent = progress.pop_recent(run.task.counted)
+    line = {
+        "epoch": count_epochs(run),
+        run.task.counted: progress.count,
+        "seconds": round(progress.seconds, 3),
+        **recent,
+        "lr": state.optimizer.lr,
+        "valid": result.to_plain(),
+    }
+    run.folder.log(progress.step, **line)
+    if sample:
+        run.folder.add_sample(progress.step, sample)
+    # Before the checkpoint, so that a run that is resumed from it does not log this again.
+    if run.events is not None:
+        run.events.add(progress.step, line, sample)
+    progress.reserve = run.reserve.seconds(time.perf_counter() - start)
+    save_validated(run, is_best)
+    measure_time(run)
+    for callback in run.callbacks:
+        callback.on_evaluation(count_epochs(run), recent["train_loss"], result, is_best)
+
+
+def averaged_weights(state: TrainState) -> AbstractContextManager[None]:
+    """The weights that are evaluated: the average where there is one."""
+    return nullcontext() if state.average is None else state.average.swapped_in()
+
+
+def select_value(run: TrainingRun, result: Result) -> float:
+    """The value of the selecting metric, which must be finite."""
+    metric = run.metric
+    if metric.name not in result.values:
+        raise ConfigError(
+            f"the result on valid has no metric {metric.name!r} to select by (it has: {', '.join(result.values)})"
+        )
+    value = result.values[metric.name]
+    if value is None:
+        raise ConfigError(f"{metric.name} has no value on valid: select by another metric with --select")
+    loss = result.values.get("loss")
+    has_bad_loss = loss is not None and not loss < run.experiment.largest_loss
+    if not math.isfinite(value) or has_bad_loss:
+        shown = f"loss {loss:.4g}" if has_bad_loss else f"{metric.label} {value:.4g}"
+        raise Diverged(
+            f"training diverged at step {run.state.progress.step}: validation {shown}, learning rate "
+            f"{run.state.optimizer.lr:.4g}; {describe_last_checkpoint(run)}"
+        )
+    return value
+
+
+def count_epochs(run: TrainingRun) -> float:
+    """Epochs trained, with a fraction; a whole number at the end of an epoch."""
+    progress = run.state.progress
+    return progress.epoch + (round(progress.batch / run.batches_per_epoch, 4) if progress.batch else 0)
+
+
+# Checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+def save(run: TrainingRun, *, only_model: bool = False) -> None:
+    """Write a checkpoint, which can be resumed unless it has the weights alone."""
+    state = run.state
+    parts: dict[str, Mapping[str, Tensor]] = {"model": state.model.state_dict()}
+    if state.average is not None:
+        parts["average"] = state.average.state_dict()
+    if run.loaded_average is not None and state.progress.step == run.resumable_step:
+        parts["average"] = dict(run.loaded_average)
+    run.loaded_average = None
+    if not only_model:
+        parts["optimizer"] = state.optimizer.state_dict()
+        parts["random"] = get_random_state(run.experiment.device)
+        if state.carry is not None:
+            parts["carry"] = flatten(state.carry)
+    measure_time(run)
+    facts = {**run.metadata, "progress": asdict(state.progress), "schedule": state.schedule.state_dict()}
+    if only_model:
+        facts[checkpoint.ONLY_MODEL] = True
+    checkpoint.write(run.folder.checkpoints, state.progress.step, parts, facts)
+    if not only_model:
+        run.resumable_step, run.resumable_best = state.progress.step, state.progress.best_step
+        run.last_save = time.monotonic()
+    prune(run)
+    run.folder.delete_previous()
+
+
+def save_validated(run: TrainingRun, is_best: bool) -> None:
+    """Save after a validation; with `save_only_model`, only what is the best, unless it is time for more."""
+    is_due = time.monotonic() - run.last_save >= 60 * run.options.save_minutes
+    if not run.options.save_only_model or is_due:
+        save(run)
+    elif is_best:
+        # A resumed run may validate the step that it was resumed from: that checkpoint is not to lose its parts.
+        save(run, only_model=run.state.progress.step != run.resumable_step)
+
+
+def is_saved(run: TrainingRun) -> bool:
+    """Whether the last step needs no further checkpoint when training ends."""
+    step = run.state.progress.step
+    if run.options.save_only_model:  # a run that is over is not resumed
+        return step == run.resumable_step or (is_over(run) and not run.interruption.is_requested())
+    return (run.folder.checkpoints / f"step-{step}").exists()
+
+
+def prune(run: TrainingRun) -> None:
+    """Delete checkpoints: the newest two and the best stay; with `save_only_model`, the best and the last that can be
+    resumed."""
+    kept = (run.state.progress.best_step, run.resumable_step, run.resumable_best)
+    newest = 0 if run.options.save_only_model else 2
+    checkpoint.prune(run.folder.checkpoints, keep=newest, also=[step for step in kept if step is not None])
+
+
+def read_best(run: TrainingRun) -> checkpoint.Checkpoint | None:
+    """The best checkpoint so far. Where it is damaged or missing, the next validation is the best."""
+    step = run.state.progress.best_step
+    if step is None:
+        return None
+    try:
+        saved = checkpoint.read(run.folder.checkpoints / f"step-{step}", ("model", "average"))
+        saved.validate_for_inference()
+    except CheckpointError as error:
+        run.options.warn(f"{error}; the best checkpoint is lost")
+        run.state.progress.forget_best()
+        return None
+    return saved
+
+
+# After training: scores and result ------------------------------------------------------------------------------------
+
+
+def score(run: TrainingRun) -> Outcome:
+    """Score the best weights on valid and test, draw the curves, and write `result.json`."""
+    result: dict[str, Any] | None = None
+    status = "finished" if is_over(run) else "interrupted"
+    try:
+        with run.interruption.cancel_on_signal(), enforce_limit(run.start, run.limit):
+            load_best(run)
+            with averaged_weights(run.state):
+                valid = run.experiment.score("valid")
+                figures = draw_figures(run, valid)
+                result = {"status": status, "run": run.out, **describe_result(run, valid, figures)}
+                if run.metadata["test"]:
+                    run.folder.write_result(result)  # in case that test cannot be scored
+                    # Here the test split is read, for the first time.
+                    result["test"] = run.experiment.score_test(valid).to_plain()
+    except TimeIsUp:
+        if result is None:
+            return unscored_result(run)
+        run.options.warn(
+            f"test is not scored {within_minutes(run)}: use `anaphor evaluate {quote(run.out)} --split test`"
+        )
+    except Cancelled:
+        return stopped_result(run)
+    run.folder.write_result(result)
+    return result, 130 if run.interruption.signal == signal.SIGINT else 0
+
+
+def load_best(run: TrainingRun) -> None:
+    """Give the model its best weights, the average of those where there is one."""
+    state = run.state
+    # The last weights may be the best: a cell of a study, whose time counts, need not read what it has just written.
+    if run.options.save_only_model and state.progress.best_step == state.progress.step:
+        return
+    saved = read_best(run)
+    if saved is None:
+        return
+    saved.load_into(state.model)
+    if "average" in saved.parts:
+        copy_average(saved.parts["average"], state.model)
+    state.average = None  # a run may have been resumed by --force with another one, or without
+
+
+def draw_figures(run: TrainingRun, valid: Result) -> list[Path]:
+    """The curves, and what the task draws of a result."""
+    figures: list[Path] = []
+    try:
+        with run.interruption.raise_on_signal(), writing_to(run.folder.folder):
+            figures += draw_curves(run.folder, run.task)
+            figures += run.experiment.draw(run.folder.folder, valid)
+    except TimeIsUp:
+        run.options.warn("some figures are not drawn: the minutes are over")
+    return figures
+
+
+def describe_result(run: TrainingRun, valid: Result, figures: list[Path]) -> dict[str, Any]:
+    """What `result.json` says of a run besides its status: all but the score of test, which follows."""
+    progress = run.state.progress
+    reserved = {} if run.budget.seconds is None else {"reserved_seconds": round(progress.reserve, 1)}
+    return {
+        "parameters": sum(weight.numel() for weight in run.state.model.parameters()),
+        "notes": run.experiment.notes(),
+        **run.experiment.statistics(),
+        "steps": progress.step,
+        "stopped_early": has_stopped_early(run),
+        "best_step": progress.best_step,
+        "seconds": progress.seconds,
+        **reserved,
+        f"{run.task.counted}_per_second": progress.count / progress.seconds if progress.seconds else None,
+        "valid": valid.to_plain(),
+        "test": run.earlier_test if progress.step == run.first_step else None,  # of the same weights
+        "figures": [str(path) for path in figures],
+    }
+
+
+def stopped_result(run: TrainingRun) -> Outcome:
+    """The result after a signal: the run is saved, and can be resumed."""
+    number = run.interruption.signal
+    assert number is not None, "only a signal stops it"
+    return {"status": "stopped", "run": run.out}, 128 + number
+
+
+def unscored_result(run: TrainingRun) -> Outcome:
+    """The result where the minutes were over before valid was scored."""
+    run.options.warn(f"saved, but not scored {within_minutes(run)}: `--resume` scores the run, however long it takes")
+    return {"status": "stopped", "run": run.out, "valid": None, "test": None}, 0
+
+
+def within_minutes(run: TrainingRun) -> str:
+    return f"within --minutes {run.spec.minutes:g}"
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def record_divergence(folder: RunFolder) -> Iterator[None]:
+    """The result of a run says so where training diverged, or where its weights are no longer finite."""
+    try:
+        yield
+    except Diverged as error:
+        folder.write_result({"status": "diverged", "reason": str(error), "run": str(folder.folder)})
+        raise
+
+
+@contextmanager
+def explain_kernel_failures() -> Iterator[None]:
+    """A kernel written by hand that cannot be compiled or launched ends the run in one line."""
+    try:
+        yield
+    except Exception as error:
+        if not is_kernel_failure(error):
+            raise
+        raise KernelError(f"a kernel failed: {describe_failure(error)}; use --no-kernels to train without") from None

@@ -1,0 +1,63 @@
+"""Options of a training command: what is done with the folder of a run, and how it is saved. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anaphor.errors import ConfigError, print_warning
+from anaphor.registry import ImportedFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How a run is trained and saved, whatever its settings; no part of its spec."""
+
+    resume: bool = False
+    """Resume the run in the folder from its newest checkpoint."""
+    force: bool = False
+    """With `resume`: although settings differ from the checkpoint."""
+    overwrite: bool = False
+    """Replace the run in the folder, which is kept until the new one has a checkpoint."""
+    test: bool = True
+    """Score the test split at the end; otherwise it is not read."""
+    tensorboard: bool = False
+    """Write TensorBoard events."""
+    save_minutes: float = 5.0
+    """Minutes between checkpoints, beside those of validations."""
+    save_only_model: bool = False
+    """Validations save the weights alone, and only if they are the best so far. What a resume needs, which is several
+    times as large, is saved every `save_minutes`, and when training is stopped."""
+    threads: int | None = None
+    """CPU threads. None: those of the run that is resumed, or torch's own for a new one. The number never follows the
+    load of the machine, because sums are rounded by it."""
+    start: float = field(default_factory=lambda: time.monotonic())
+    """When the command started, by `time.monotonic`: a budget in minutes counts from there."""
+    imports: tuple[ImportedFile, ...] = ()
+    """The user's files that were imported, whose parts the run may use."""
+    warn: Callable[[str], None] = print_warning
+    """Called with each line that is not an error and that the user should read."""
+
+    def __post_init__(self) -> None:
+        check_existing_run(resume=self.resume, force=self.force, overwrite=self.overwrite)
+        if not 0 < self.save_minutes < math.inf:
+            raise ConfigError(f"save_minutes={self.save_minutes}: it must be above 0")
+
+
+def check_existing_run(*, resume: bool, force: bool, overwrite: bool) -> None:
+    """Raise for a combination of what is to be done with a run that is there already."""
+    if force and overwrite:
+        raise ConfigError("--force and --overwrite: one resumes the run, the other deletes it; give one of them")
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite: --overwrite deletes the run; give one of them")
+    if force and not resume:
+        raise ConfigError("--force belongs to --resume; use --overwrite to replace the run in --out")
+
+
+def require_folder(out: Path | str | None, resume: bool) -> None:
+    """Refuse to resume a run without its folder."""
+    if resume and out is None:
+        raise ConfigError("--resume needs --out: the folder of the run")

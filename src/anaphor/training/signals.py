@@ -1,0 +1,84 @@
+"""Signals: Ctrl-C, a terminal that is closed, and a request to end are recorded, so that training stops in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from anaphor.evaluation import Cancelled, progress_listener
+
+
+class Interruption:
+    """Inside the block the first SIGINT, SIGTERM or SIGHUP is recorded; a second SIGINT ends the program at once.
+
+    SIGHUP says that the terminal is gone. Where it is ignored, as `nohup` has it, it stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        """The signal that was last received."""
+        self._handlers: dict[int, Any] = {}
+        self._terminals: list[int] = []
+        self._cancels = False
+
+    def is_requested(self) -> bool:
+        """Whether a signal was received."""
+        return self.signal is not None
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():  # signals cannot be caught in other threads
+            self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+            hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+            for number in (signal.SIGINT, signal.SIGTERM, *hangup):
+                self._handlers[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = number
+        if number == signal.SIGHUP and self._terminals:  # to write there would fail, before the checkpoint is saved
+            with open(os.devnull, "wb") as nowhere:
+                for stream in self._terminals:
+                    os.dup2(nowhere.fileno(), stream)
+        if self._cancels:
+            raise Cancelled
+
+    @contextmanager
+    def cancel_on_signal(self) -> Iterator[None]:
+        """Inside the block the next signal cancels work that reports its progress, such as a validation: it raises
+        `Cancelled`. An earlier signal does not: after Ctrl-C has ended training, the best model is still scored."""
+        before = self.signal
+
+        def listen(name: str, fraction: float) -> None:
+            if self.signal != before:
+                raise Cancelled
+
+        with progress_listener(listen):
+            yield
+
+    @contextmanager
+    def raise_on_signal(self) -> Iterator[None]:
+        """Inside the block the next signal raises `Cancelled` at once, for work that does not report its progress."""
+        before, self._cancels, hook = self.signal, True, sys.unraisablehook
+        # Where an object is being deleted, Python prints the exception and continues.
+        sys.unraisablehook = lambda raised: None if isinstance(raised.exc_value, Cancelled) else hook(raised)
+        try:
+            yield
+        except Exception:
+            if self.signal == before:
+                raise
+        finally:
+            self._cancels, sys.unraisablehook = False, hook
+        if self.signal != before:  # a library may have caught the exception, or made another one of it
+            raise Cancelled

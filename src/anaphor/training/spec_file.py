@@ -1,0 +1,57 @@
+"""`spec.yaml`: the settings of a run with the values that are used, none left open, and the environment they ran in.
+
+The same settings are in every checkpoint, as metadata that must not change when the run is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from anaphor.config import FORMAT, dump_yaml, in_sections, plain_value, settings_of
+from anaphor.metrics.result import find_metric
+from anaphor.registry import ImportedFile, extra_settings
+from anaphor.training.budget import choose_epochs
+from anaphor.training.build import task_of
+from anaphor.training.experiment import Experiment
+from anaphor.training.optimizers import OptimizerSpec
+from anaphor.training.schedule import ScheduleSpec
+from anaphor.training.spec import RunSpec
+
+
+def collect_settings(experiment: Experiment) -> dict[str, Any]:
+    """The settings of a run with the values that are used, flat and plain. Those that do not apply are left out, and so
+    are those of an extra whose settings all have their defaults."""
+    spec = experiment.spec
+    values: dict[str, Any] = dict(vars(spec))
+    values |= dict.fromkeys(("betas", "momentum", "min_lr_ratio", "plateau_factor"))
+    values |= OptimizerSpec.of(spec).resolved() | ScheduleSpec.of(spec).resolved()
+    values["epochs"] = choose_epochs(spec)
+    values["select"] = find_metric(task_of(spec).metrics, spec.select).name
+    values |= experiment.resolved_settings()
+    for kind in extra_settings(spec.task):
+        unused = vars(kind())
+        if vars(settings_of(spec, kind)) == unused:  # the run can be read where the extra is missing
+            values = {name: value for name, value in values.items() if name not in unused}
+    return {name: plain_value(value) for name, value in values.items() if value not in (None, ())}
+
+
+def describe_imports(imports: Iterable[ImportedFile]) -> list[dict[str, str]]:
+    """The user's own files that a run uses, as its metadata have them."""
+    return [{"file": str(file.path), "sha256": file.sha256} for file in imports]
+
+
+def spec_document(spec: RunSpec, metadata: Mapping[str, Any], **paths: str | None) -> str:
+    """The text of `spec.yaml`.
+
+    Args:
+        spec: The spec of the run, whose sections the settings are sorted into.
+        metadata: Its settings (`spec`), `environment` and `imports`, as checkpoints have them.
+        **paths: `data_path` and `init_path`: where data and initial weights were found, for the environment.
+    """
+    document: dict[str, Any] = {"format": FORMAT, "task": spec.task, **in_sections(type(spec), metadata["spec"])}
+    found = {name: path for name, path in paths.items() if path is not None}
+    document["environment"] = metadata["environment"] | found
+    if metadata["imports"]:
+        document["imports"] = metadata["imports"]
+    return dump_yaml(document)
