@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import anaphor
-from anaphor.training.callbacks import NullCallback
 
 # Tuned on the validation split. Each model trains for as many epochs as it can read in the same time.
 COMMON: dict[str, Any] = {
@@ -32,7 +31,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class PrintEpochs(NullCallback):
+class PrintEpochs(anaphor.NullCallback):
     """Prints one line for each validation."""
 
     def __init__(self, name: str) -> None:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.trace import trace as trace
     from anaphor.training.conversion import convert as convert
     from anaphor.training.conversion import export as export
+    from anaphor.training.callbacks import Callback as Callback
+    from anaphor.training.callbacks import NullCallback as NullCallback
     from anaphor.training.experiment import Experiment as Experiment
     from anaphor.training.experiment import Loss as Loss
     from anaphor.training.load import Run as Run
@@ -98,6 +100,7 @@ _PUBLIC = {
     ),
     "anaphor.studies": ("StudySpec", "read_study"),
     "anaphor.tasks.evaluations": ("Evaluation", "Variant"),
+    "anaphor.training.callbacks": ("Callback", "NullCallback"),
     "anaphor.training.experiment": ("Experiment", "Loss"),
     "anaphor.training.spec": ("RunSpec", "TaskDefinition"),
     "anaphor.web.inference": ("compare_runs",),

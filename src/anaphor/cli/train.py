@@ -139,7 +139,7 @@ def read(task: TaskDefinition, argv: Sequence[str]) -> tuple[TrainFlags, RunSpec
     settings = {name: value for name, value in given.items() if name not in names}
     base = {} if file is None else read_base_settings(task.run_spec, file, settings)
     spec = task.run_spec(**merge_settings(task.run_spec, base, settings))
-    return TrainOptions(**{name: given[name] for name in names & given.keys()}), spec, set(given)
+    return TrainFlags(**{name: given[name] for name in names & given.keys()}), spec, set(given)
 
 
 def settings_file(task: TaskDefinition, given: Mapping[str, Any]) -> Path | None:
