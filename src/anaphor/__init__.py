@@ -36,10 +36,10 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.tasks.evaluations import Evaluation as Evaluation
     from anaphor.tasks.evaluations import Variant as Variant
     from anaphor.trace import trace as trace
-    from anaphor.training.conversion import convert as convert
-    from anaphor.training.conversion import export as export
     from anaphor.training.callbacks import Callback as Callback
     from anaphor.training.callbacks import NullCallback as NullCallback
+    from anaphor.training.conversion import convert as convert
+    from anaphor.training.conversion import export as export
     from anaphor.training.experiment import Experiment as Experiment
     from anaphor.training.experiment import Loss as Loss
     from anaphor.training.load import Run as Run

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.data.batches import Stream
 from anaphor.extras.partial_shuffling import PartialShuffling
@@ -16,8 +17,7 @@ from anaphor.extras.random_offset import RandomOffset
 from anaphor.registry import TASKS
 from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment
-from anaphor.training.run import execute
-from anaphor.training.trainer import NullCallback
+from anaphor.training.callbacks import NullCallback
 
 TEXT = torch.arange(1000)
 
