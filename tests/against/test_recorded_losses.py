@@ -15,7 +15,6 @@ from anaphor.generate import Hypothesis
 from anaphor.metrics.result import LossTotal
 from anaphor.registry import PRESETS, TASKS
 from anaphor.training.build import build_experiment
-from anaphor.training.callbacks import NullCallback
 from anaphor.training.spec import recipes_of
 
 RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
