@@ -26,9 +26,9 @@ from anaphor.data.batches import Stream
 from anaphor.data.dataset import LABELED_COLUMNS, SPLITS, TRAIN
 from anaphor.data.datasets import NamedDataset, find_dataset
 from anaphor.data.tokenizer import Byte
-from anaphor.errors import DataError
+from anaphor.errors import DataError, describe_exception
 from anaphor.flags import from_yaml
-from anaphor.mixers.kernels import describe_failure, is_out_of_memory
+from anaphor.operations import is_out_of_memory
 from anaphor.registry import DATASETS, TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
@@ -252,7 +252,7 @@ def measure_point(spec: RunSpec, multiple: int, cost: RecipeCost, device: torch.
     except Exception as error:  # noqa: BLE001 (what the others measured is not lost with it)
         if is_out_of_memory(error):
             return point_at(reason="does not fit"), 0.0
-        return point_at(reason=f"{FAILED}: {describe_failure(error)[:200]}"), 0.0
+        return point_at(reason=f"{FAILED}: {describe_exception(error, '')[:200]}"), 0.0
     return point_at(rate, spread, read_peak_memory(device)), warm_up
 
 

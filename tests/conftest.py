@@ -10,6 +10,7 @@ import torch
 from hypothesis import settings
 
 from anaphor import registry
+from anaphor.operations import KERNELS
 from anaphor.training.curves import draw_curves
 from browsing import open_browser
 
@@ -69,7 +70,7 @@ def _known_start():
 def _own_registry(monkeypatch):
     """What a test registers is gone after it."""
     tables = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
-    for table in (*tables, *registry.PRESETS.values()):
+    for table in (*tables, *registry.PRESETS.values(), KERNELS):
         monkeypatch.setattr(table, "_entries", dict(table._entries))
     imported = dict(registry.IMPORTED)
     yield

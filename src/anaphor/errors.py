@@ -15,6 +15,7 @@ OTHER_KEYWORDS = {
     "--no-test": "no_test=True",  # the others with `--no-` say that a setting is False
     "--import": "imports=[…] or anaphor.import_file(…)",
     "--max-file-bytes": "os.environ['ANAPHOR_MAX_FILE_BYTES']",
+    "--no-kernels": "os.environ['ANAPHOR_NO_KERNELS'] = '1'",
 }
 
 
@@ -87,10 +88,6 @@ class CheckpointError(AnaphorError):
 
 class KernelError(AnaphorError):
     """A kernel written by hand that cannot be compiled or launched."""
-
-
-class KernelWarning(UserWarning):
-    """Kernels for a device cannot be compiled or run there, so that training is slower."""
 
 
 class Diverged(AnaphorError):

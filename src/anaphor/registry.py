@@ -70,6 +70,12 @@ class Registry(Mapping[str, Any]):
             value = self._entries[name] = resolve(value)
         return value
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The part of that name, or the default. Quick also where there is none: operations ask at every call."""
+        if name not in self._entries:
+            load_plugins()
+        return self[name] if name in self._entries else default
+
     def __iter__(self) -> Iterator[str]:
         load_plugins()
         return iter(dict(self._entries))

@@ -8,7 +8,7 @@ from torch import nn
 
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
-from anaphor.mixers import InputFeedingSpec, Span, contract, count_bytes, detach, select_rows
+from anaphor.mixers import InputFeedingSpec, Span, contract, count_bytes, detach, input_feeding, select_rows
 from anaphor.mixers.base import tensors_of
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-11}
@@ -113,8 +113,8 @@ def test_the_walk_and_its_readable_twin_agree(cell, layers, lengths, drops):
 @pytest.mark.parametrize("kind", ["each", "locked"])
 def test_locked_dropout_takes_the_same_features_at_every_step(kind, monkeypatch):
     mixer, seen = build("gru", 3, dropout=0.5, dropout_kind=kind), []
-    walk = mixer._run_fused
-    monkeypatch.setattr(mixer, "_run_fused", lambda *given: seen.append(given[3]) or walk(*given))
+    run = input_feeding.run_input_feeding
+    monkeypatch.setattr(input_feeding, "run_input_feeding", lambda *given: seen.append(given[-1]) or run(*given))
     x = torch.randn(20, 9, 8)
     mixer(x, mixer.initial_state(torch.randn(20, 3, 5)), Span.whole(x))
     (dropped,) = seen

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.kernels import PROCESSES_PER_GPU
 from anaphor.studies import engines, worker
 from anaphor.studies.engines import Job, LocalEngine, read_last_line, visible_gpus
 
@@ -77,7 +76,6 @@ def test_the_service_is_started_for_shared_devices_and_stopped(started, control,
     calls = control.read_text()
     assert calls.startswith("-d ")
     assert calls.rstrip().endswith("quit")
-    assert started[0][PROCESSES_PER_GPU] == "3"
     folder = started[0]["CUDA_MPS_PIPE_DIRECTORY"]
     assert folder in calls
     assert not os.path.exists(folder)
@@ -91,7 +89,7 @@ def test_one_process_for_each_device_needs_no_service(started, control, tmp_path
 
 def test_without_the_service_devices_are_shared_in_turns(monkeypatch):
     monkeypatch.setattr(engines.shutil, "which", lambda name: None)
-    with engines.share_gpus(2) as environment:
+    with engines.share_gpus() as environment:
         assert environment == {}
 
 
@@ -100,7 +98,7 @@ def test_a_service_that_does_not_start_is_done_without(control, monkeypatch):
         raise subprocess.CalledProcessError(1, words)
 
     monkeypatch.setattr(engines.subprocess, "run", fail)
-    with engines.share_gpus(2) as environment:
+    with engines.share_gpus() as environment:
         assert environment == {}
 
 
@@ -173,7 +171,7 @@ def test_no_more_processes_wait_than_jobs_are_left(devices, per_device, jobs, tm
     monkeypatch.setattr(engines, "assign", give)
     monkeypatch.setattr(engines, "stop_worker", lambda process: setattr(process, "is_stopped", True))
     monkeypatch.setattr(engines, "read_last_line", lambda folder: "")
-    monkeypatch.setattr(engines, "share_gpus", lambda processes: nullcontext({}))
+    monkeypatch.setattr(engines, "share_gpus", lambda: nullcontext({}))
     engine = LocalEngine(devices=list("012"[:devices]), per_device=per_device)
     left, running = deque(range(jobs)), {}
     with engine:

@@ -15,9 +15,7 @@ from anaphor.models.language_model import Decoding, FixedDecoding
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training import optimizers
-from anaphor.training import step as step_module
-from anaphor.training.build import build_experiment, build_step
+from anaphor.training.build import build_experiment
 
 # What brings a value, or a shape that depends on values, to the host.
 READS = {
@@ -26,7 +24,6 @@ READS = {
     "aten::masked_select",
     "aten::item",
     "aten::_unique2",
-    "aten::_coalesce",
 }
 
 
@@ -77,30 +74,6 @@ def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in experiment.model.parameters())
     with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
         loss.total.item()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter of the kernels is for machines without a GPU")
-@pytest.mark.parametrize("clip", [0.0, 0.25])
-def test_an_update_by_the_kernels_reads_no_value(clip, monkeypatch):
-    pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
-    from anaphor.mixers.kernels import layers as kernels
-
-    monkeypatch.setattr(optimizers, "_update_kernels", lambda part: kernels)
-    experiment = build_experiment(dataclasses.replace(RUNS["lstm"], optimizer="sgd", lr=0.5, clip=clip, tied=False))
-    step, batch = build_step(experiment), experiment.batches(0)[0]
-    experiment.model.train()
-    embedding = experiment.model.embedder.embedding
-    with step_module.sparse_gradients([embedding]):
-        loss, _ = experiment.loss(batch, experiment.initial_carry())
-    loss.objective.backward()
-    with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
-        embedding.weight.grad.coalesce()
-    before = embedding.weight.detach().clone()
-    with NoReads():
-        gradients = step_module._gradients(experiment.model, step.optimizer.update_kernels)
-        norms = torch.stack(torch._foreach_norm(list(gradients.values())))
-        step.optimizer.step(step_module._clip_factor(norms, clip) if clip else None)
-    assert not torch.equal(embedding.weight, before)
 
 
 @pytest.mark.parametrize("kind", [Decoding, partial(FixedDecoding, steps=8)])

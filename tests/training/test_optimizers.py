@@ -14,7 +14,6 @@ from anaphor.models import build, build_seq2seq
 from anaphor.registry import register_optimizer
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training import checkpoint
-from anaphor.training import step as step_module
 from anaphor.training.build import build_experiment, build_step
 from anaphor.training.muon import Muon, orthogonalize
 from anaphor.training.optimizers import OPTIMIZERS, OptimizerSpec, Weights, build_optimizer
@@ -444,53 +443,6 @@ def test_a_step_by_a_multiple_of_the_gradients_is_one_by_gradients_multiplied(sp
     assert lr == spec.lr, "the factor is of one step"
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_sparse_gradient_of_the_embeddings_learns_what_a_dense_one_does(tied, accumulate, monkeypatch):
-    spec = LanguageRunSpec(
-        data="grammar", width=16, tied=tied, optimizer="sgd", lr=20.0, clip=0.25, batch_size=4, bptt=8, device="cpu"
-    )
-
-    def learned(rows):
-        monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", rows)
-        torch.manual_seed(0)
-        experiment = build_experiment(spec)
-        experiment.model.train()
-        step, carry, batches = build_step(experiment), experiment.initial_carry(), experiment.batches(0)
-        reports = []
-        for number in range(3):
-            report, carry = step(batches[accumulate * number : accumulate * (number + 1)], carry)
-            reports.append(report.values)
-        embedding = experiment.model.embedder.embedding
-        assert not embedding.sparse, "only while training"
-        state = torch.nn.utils.parameters_to_vector(experiment.model.parameters())
-        return embedding.weight.grad.is_sparse, torch.stack(reports), state
-
-    (is_sparse, reports, state), (is_dense_sparse, dense_reports, dense_state) = learned(1), learned(10**9)
-    assert (is_sparse, is_dense_sparse) == (not tied, False)  # a tied one has a dense gradient by the head
-    torch.testing.assert_close(reports, dense_reports, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(state, dense_state, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("changes", [{"momentum": 0.5}, {"weight_decay": 0.1}, {"optimizer": "adamw", "lr": 0.01}])
-def test_only_plain_sgd_leaves_rows_without_a_gradient_alone(changes, monkeypatch):
-    monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", 1)
-    model = small()
-    spec = OptimizerSpec(optimizer="sgd", lr=0.5)
-    assert step_module.sparse_embeddings(model, build_optimizer(spec, model))
-    assert not step_module.sparse_embeddings(model, build_optimizer(replace(spec, **changes), model))
-
-
-def test_gradients_are_dense_where_a_hook_reads_them_and_on_devices_without_our_kernels(monkeypatch):
-    monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", 1)
-    spec, model = OptimizerSpec(optimizer="sgd", lr=0.5), small()
-    with_hook = build_optimizer(spec, model)
-    with_hook.parts[0].register_step_pre_hook(lambda part, args, kwargs: None)
-    assert not step_module.sparse_embeddings(model, with_hook)
-    elsewhere = small().to("meta")
-    assert not step_module.sparse_embeddings(elsewhere, build_optimizer(spec, elsewhere))
-
-
 def test_a_step_by_a_factor_on_a_device_reads_no_value_on_the_host():
     model = nn.Linear(4, 8, device="meta")
     optimizer = build_optimizer(OptimizerSpec(optimizer="sgd", lr=0.5), model)
@@ -499,24 +451,21 @@ def test_a_step_by_a_factor_on_a_device_reads_no_value_on_the_host():
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
-@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"scale_grad_by_freq": True}])
-def test_embeddings_with_options_of_their_own_have_dense_gradients(options, monkeypatch):
-    monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", 1)
-    parts = nn.ModuleList([nn.Embedding(5, 2), nn.Embedding(5, 2, **options)])
-    embeddings = step_module.sparse_embeddings(parts, build_optimizer(OptimizerSpec(optimizer="sgd"), parts))
-    assert embeddings == [parts[0]]
-    with step_module.sparse_gradients(embeddings):
-        sum(part(torch.tensor([1, 1, 0])) for part in parts).sum().backward()
-    assert [part.weight.grad.is_sparse for part in parts] == [True, False]
+@pytest.mark.parametrize("clip", [0.0, 0.25])
+def test_a_users_embeddings_with_sparse_gradients_learn_what_dense_ones_do(clip):
+    spec = LanguageRunSpec(
+        data="grammar", width=16, tied=False, optimizer="sgd", lr=20.0, clip=clip, batch_size=4, bptt=8, device="cpu"
+    )
 
+    def learned(sparse):
+        torch.manual_seed(0)
+        experiment = build_experiment(spec)
+        experiment.model.train().embedder.embedding.sparse = sparse
+        step, carry, batches = build_step(experiment), experiment.initial_carry(), experiment.batches(0)
+        for batch in batches[:3]:
+            report, carry = step([batch], carry)
+        assert experiment.model.embedder.embedding.weight.grad.is_sparse == sparse
+        return report.values, torch.nn.utils.parameters_to_vector(experiment.model.parameters())
 
-def test_a_sparse_gradient_for_an_optimizer_of_torch_has_each_row_once():
-    """Where our kernels do the updates, rows of zeros may be left, which torch would count as further ones."""
-    register_optimizer("own", torch.optim.Adagrad)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    table = nn.Embedding(5, 2, sparse=True, device=device, dtype=torch.float32)
-    optimizer = build_optimizer(OptimizerSpec(optimizer="own"), table)
-    table(torch.tensor([3, 1, 3], device=device)).sum().backward()
-    step_module._gradients(table, optimizer.update_kernels)
-    assert optimizer.update_kernels is None
-    assert table.weight.grad.indices().tolist() == [[1, 3]]
+    for found, expected in zip(learned(True), learned(False), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -24,7 +24,7 @@ from anaphor.flags import split_argv
 from anaphor.registry import VERBS, Verb, describe_own_error
 
 Value = TypeVar("Value")
-SIZE_VARIABLE = "ANAPHOR_MAX_FILE_BYTES"
+SIZE_VARIABLE, KERNELS_VARIABLE = "ANAPHOR_MAX_FILE_BYTES", "ANAPHOR_NO_KERNELS"
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -135,7 +135,7 @@ def describe_missing_memory(error: Exception) -> str | None:
     if "torch" not in sys.modules:
         return None
 
-    from anaphor.mixers.kernels import is_out_of_memory
+    from anaphor.operations import is_out_of_memory
 
     if not is_out_of_memory(error):
         return None
@@ -210,7 +210,7 @@ def dispatch(words: list[str]) -> int:
     if VERBS.origin(name) is not None:  # its function need not know the flag
         rest = without_imports(rest)
     try:
-        with file_size_limit(rest) as rest:
+        with global_options(rest) as rest:
             return verb.run(rest)
     except SystemExit as done:  # --help has been printed
         if isinstance(done.__context__, BrokenPipeError):  # of a table, for which rich has an exit code of its own
@@ -223,26 +223,29 @@ class GlobalOptions:
     """Flags of every verb, beside `--json`."""
 
     max_file_bytes: str = ""
+    no_kernels: bool = False
 
 
 @contextlib.contextmanager
-def file_size_limit(argv: list[str]) -> Iterator[list[str]]:
-    """The words without `--max-file-bytes N`, which holds for the command and, by the environment, for its workers."""
+def global_options(argv: list[str]) -> Iterator[list[str]]:
+    """The words without the flags of every verb, which hold for the command and, by the environment, for its workers."""
     given, rest = split_argv(GlobalOptions, argv)
-    if not given:
-        yield argv
-        return
-    size = given["max_file_bytes"]
-    if not size.isdecimal():
-        raise ConfigError(f"max_file_bytes={size!r}: it must be a number of bytes")
-    before = os.environ.get(SIZE_VARIABLE)
-    os.environ[SIZE_VARIABLE] = size
+    variables = {}
+    if "max_file_bytes" in given:
+        variables[SIZE_VARIABLE] = size = given["max_file_bytes"]
+        if not size.isdecimal():
+            raise ConfigError(f"max_file_bytes={size!r}: it must be a number of bytes")
+    if "no_kernels" in given:
+        variables[KERNELS_VARIABLE] = "1"
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
-        yield rest
+        yield rest if given else argv
     finally:
-        os.environ.pop(SIZE_VARIABLE)
-        if before is not None:
-            os.environ[SIZE_VARIABLE] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def overview() -> str:
@@ -252,8 +255,9 @@ def overview() -> str:
         "usage: anaphor VERB [OPTIONS]\n\n"
         "Train, compare and look inside recurrent, attention and hybrid sequence models.\n\n"
         f"{verbs}\n\n"
-        "`anaphor VERB --help` explains a verb. Every verb takes --json, and\n"
-        "--max-file-bytes N (largest size of a compressed file, decompressed; default 1 GiB).\n"
+        "`anaphor VERB --help` explains a verb. Every verb takes --json,\n"
+        "--max-file-bytes N (largest size of a compressed file, decompressed; default 1 GiB) and\n"
+        "--no-kernels (run readable code in place of kernels written by hand for speed).\n"
         "Environment: ANAPHOR_DATA (folder of data sets), ANAPHOR_CACHE (folder of caches),\n"
-        "ANAPHOR_MAX_FILE_BYTES (as the flag)."
+        "ANAPHOR_MAX_FILE_BYTES and ANAPHOR_NO_KERNELS (as the flags)."
     )

@@ -49,6 +49,8 @@ class TrainFlags:
     """CPU threads (all cores, or those of the resumed run, if not given)."""
     no_test: bool = False
     """Do not read the test split."""
+    no_kernels: bool = False
+    """Run readable code in place of kernels written by hand for speed."""
     tensorboard: bool = False
     """Write TensorBoard events into the run's folder."""
     dry_run: bool = False

@@ -5,8 +5,7 @@ source:
 
     scores = hᵀ W k        context c = softmax(scores) · source        h̃ = tanh(W [c; h])
 
-h̃ is the output, and the input of the next step. Sequences run in `kernels.input_feeding`; the explicit loop below runs
-while the tap `weights` is recorded, and for single tokens without gradient. Tests compare the two.
+h̃ is the output, and the input of the next step.
 """
 
 from __future__ import annotations
@@ -23,9 +22,11 @@ from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.score import softmax
 from anaphor.mixers.base import DROPOUTS, Mixer, Span
-from anaphor.mixers.kernels.input_feeding import CELLS, InputFeedingFunction, pack_weights
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_at_least, check_probability, required
+from anaphor.operations import operation
 from anaphor.taps import Tap
+
+CELLS: dict[str, type[nn.LSTMCell] | type[nn.GRUCell]] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 class InputFeedingState(NamedTuple):
@@ -82,9 +83,10 @@ class InputFeeding(Mixer):
     def __init__(self, spec: InputFeedingSpec) -> None:
         super().__init__(spec)
         width = spec.out
-        self.cell_type = CELLS[spec.cell]
+        self.has_cell = spec.cell == "lstm"
+        """Whether the state has a cell beside the hidden vector."""
         self.source_width = spec.width if spec.source_width is None else spec.source_width
-        cell = nn.LSTMCell if spec.cell == "lstm" else nn.GRUCell
+        cell = CELLS[spec.cell]
         widths_in = [spec.width + width] + [width] * (spec.layers - 1)
         self.cells = nn.ModuleList(cell(size, width) for size in widths_in)
         self.score = nn.Linear(self.source_width, width, bias=False)
@@ -110,7 +112,7 @@ class InputFeeding(Mixer):
         values = span.zero_padding(F.linear(like, weight[:, : self.source_width]).to(weight.dtype))
         return InputFeedingState(
             hidden,
-            torch.zeros_like(hidden) if self.cell_type.has_cell else None,
+            torch.zeros_like(hidden) if self.has_cell else None,
             weight.new_zeros(len(like), self.width_out),
             self.score(like).to(weight.dtype),
             values,
@@ -124,7 +126,7 @@ class InputFeeding(Mixer):
 
     def state_bytes(self, tokens: int) -> int:
         """Bytes of one row whose source has so many tokens."""
-        own = (self.spec.layers * (2 if self.cell_type.has_cell else 1) + 1) * self.width_out
+        own = (self.spec.layers * (2 if self.has_cell else 1) + 1) * self.width_out
         return (own + 2 * tokens * self.width_out) * self.out.weight.element_size() + tokens
 
     def mix(self, x: Tensor, state: InputFeedingState, span: Span) -> tuple[Tensor, InputFeedingState]:
@@ -132,11 +134,9 @@ class InputFeeding(Mixer):
         if self.training and self.spec.dropout and self.spec.layers > 1:
             shape = (self.spec.layers - 1, x.shape[1], x.shape[0], self.width_out)
             dropout_mask = DROPOUTS[self.spec.dropout_kind](state.feed.new_ones(shape), self.spec.dropout)
-        if self.weights.is_recorded or (x.shape[1] == 1 and not torch.is_grad_enabled()):
-            return self._run_explicitly(x, state, span, dropout_mask)
-        return self._run_fused(x, state, span, dropout_mask)
+        return run_input_feeding(x, self, state, span, dropout_mask)
 
-    def _recurrent_weights(self) -> list[Tensor]:
+    def recurrent_weights(self) -> list[Tensor]:
         """The hidden-to-hidden matrix of each layer; weight drop draws a new mask at every call."""
         matrices = [cast(Tensor, cell.weight_hh) for cell in self.cells]
         if not (self.training and self.spec.weight_drop):
@@ -148,65 +148,40 @@ class InputFeeding(Mixer):
         """W₂, the part of the output's matrix that reads the top layer. [D, D]"""
         return self.out.weight[:, self.source_width :]
 
-    def _run_fused(
-        self, x: Tensor, state: InputFeedingState, span: Span, dropout_mask: Tensor | None
-    ) -> tuple[Tensor, InputFeedingState]:
-        outside = [self.width_in] + [0] * (self.spec.layers - 1)
-        parts = zip(self.cells, self._recurrent_weights(), outside, strict=True)
-        weights = [pack_weights(self.cell_type, cast(nn.RNNCellBase, cell), w_hh, size) for cell, w_hh, size in parts]
-        (input_weight, _, input_bias), *upper = weights
-        # Time first, so that a step is contiguous.
-        gate_inputs = F.linear(x.transpose(0, 1), input_weight, input_bias).to(state.feed.dtype)
-        lowest = torch.finfo(state.keys.dtype).min / 4
-        score_mask = torch.zeros_like(state.valid, dtype=state.keys.dtype).masked_fill_(~state.valid, lowest)
-        # In the dtype of the weights whatever autocast says: steps are too small to gain by a narrower one.
-        with torch.autocast(x.device.type, enabled=False):
-            y, hidden, cell = InputFeedingFunction.apply(  # type: ignore[no-untyped-call]
-                self.cell_type,
-                gate_inputs.contiguous(),
-                state.hidden,
-                state.cell,
-                state.feed,
-                state.keys,
-                state.values,
-                score_mask[:, None],
-                self.hidden_weight,
-                span.given_lengths,
-                dropout_mask,
-                *(matrix for _, matrix, _ in weights),
-                *(bias for _, _, bias in upper),
-            )
-        return y, state._replace(hidden=hidden, cell=cell, feed=_last_output(y, state.feed, span))
 
-    def _run_explicitly(
-        self, x: Tensor, state: InputFeedingState, span: Span, dropout_mask: Tensor | None
-    ) -> tuple[Tensor, InputFeedingState]:
-        x = x.to(state.feed.dtype)
-        parts = (state.hidden,) if state.cell is None else (state.hidden, state.cell)
-        layers = list(zip(*(part.unbind(1) for part in parts), strict=True))  # hidden and cell of each
-        feed, outputs, maps = state.feed, [], []
-        cells = list(zip(self.cells, self._recurrent_weights(), strict=True))
-        with torch.autocast(x.device.type, enabled=False):
-            for step in range(x.shape[1]):
-                valid = span.valid[:, step, None]
-                below = torch.cat((x[:, step], feed), dim=-1)
-                for layer, (cell, w_hh) in enumerate(cells):
-                    before = layers[layer]
-                    after = _run_cell(cast(nn.RNNCellBase, cell), w_hh, below, before)
-                    layers[layer] = tuple(torch.where(valid, new, old) for new, old in zip(after, before, strict=True))
-                    below = after[0]
-                    if dropout_mask is not None and layer + 1 < len(layers):
-                        below = below * dropout_mask[layer, step]
-                scores = torch.bmm(below[:, None], state.keys.mT).squeeze(1)  # [B, S]
-                weights = softmax(scores, state.valid)
-                context = torch.bmm(weights[:, None], state.values).squeeze(1)
-                output = torch.tanh(context + F.linear(below, self.hidden_weight))
-                outputs.append(output)
-                maps.append((weights,))
-                feed = torch.where(valid, output, feed)
-        self.weights(torch.stack([weights for (weights,) in maps], 1), maps)
-        hidden, *c = (torch.stack(tensors, 1) for tensors in zip(*layers, strict=True))
-        return torch.stack(outputs, 1), state._replace(hidden=hidden, cell=c[0] if c else None, feed=feed)
+@operation
+def run_input_feeding(
+    x: Tensor, mixer: InputFeeding, state: InputFeedingState, span: Span, dropout_mask: Tensor | None
+) -> tuple[Tensor, InputFeedingState]:
+    """All steps of the decoder: outputs and the next state. `dropout_mask` [L - 1, T, B, D] multiplies the output of
+    each layer but the top one."""
+    x = x.to(state.feed.dtype)
+    parts = (state.hidden,) if state.cell is None else (state.hidden, state.cell)
+    layers = list(zip(*(part.unbind(1) for part in parts), strict=True))  # hidden and cell of each
+    feed, outputs, maps = state.feed, [], []
+    cells = list(zip(mixer.cells, mixer.recurrent_weights(), strict=True))
+    # In the dtype of the weights whatever autocast says: steps are too small to gain by a narrower one.
+    with torch.autocast(x.device.type, enabled=False):
+        for step in range(x.shape[1]):
+            valid = span.valid[:, step, None]
+            below = torch.cat((x[:, step], feed), dim=-1)
+            for layer, (cell, w_hh) in enumerate(cells):
+                before = layers[layer]
+                after = _run_cell(cast(nn.RNNCellBase, cell), w_hh, below, before)
+                layers[layer] = tuple(torch.where(valid, new, old) for new, old in zip(after, before, strict=True))
+                below = after[0]
+                if dropout_mask is not None and layer + 1 < len(layers):
+                    below = below * dropout_mask[layer, step]
+            scores = torch.bmm(below[:, None], state.keys.mT).squeeze(1)  # [B, S]
+            weights = softmax(scores, state.valid)
+            context = torch.bmm(weights[:, None], state.values).squeeze(1)
+            output = torch.tanh(context + F.linear(below, mixer.hidden_weight))
+            outputs.append(output)
+            maps.append((weights,))
+            feed = torch.where(valid, output, feed)
+    mixer.weights(torch.stack([weights for (weights,) in maps], 1), maps)
+    hidden, *c = (torch.stack(tensors, 1) for tensors in zip(*layers, strict=True))
+    return torch.stack(outputs, 1), state._replace(hidden=hidden, cell=c[0] if c else None, feed=feed)
 
 
 def _run_cell(cell: nn.RNNCellBase, w_hh: Tensor, x: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -215,12 +190,3 @@ def _run_cell(cell: nn.RNNCellBase, w_hh: Tensor, x: Tensor, before: tuple[Tenso
     if len(before) > 1:
         return torch.lstm_cell(x, before, *weights)
     return (torch.gru_cell(x, before[0], *weights),)
-
-
-def _last_output(y: Tensor, before: Tensor, span: Span) -> Tensor:
-    """The output of the last valid token of each row, or `before` in rows without any. [B, T, D], [B, D] -> [B, D]"""
-    lengths = span.given_lengths
-    if lengths is None:
-        return y[:, -1].clone()
-    last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, y.shape[-1])
-    return torch.where((lengths > 0)[:, None], y.gather(1, last.long()).squeeze(1), before)

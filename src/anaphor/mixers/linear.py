@@ -6,15 +6,14 @@ function in two forms: `parallel` is the one to read, a matrix of weights over t
 `chunkwise` is the one that runs, parallel within a chunk, recurrent between chunks. Tests compare them with each other
 and with the recurrence token by token.
 
-The gates of a QRNN depend on the input only. What is left to do step by step is one kernel on a GPU, which tests
-compare with the readable loop.
+The gates of a QRNN depend on the input only. What is left to do step by step is `scan_qrnn`, which is one kernel on a
+GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,7 +23,6 @@ from torch.nn import functional as F
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.base import Mixer, Span
-from anaphor.mixers.kernels import load_kernels
 from anaphor.mixers.layers import linear
 from anaphor.mixers.spec import (
     ConvolutionOptions,
@@ -36,6 +34,7 @@ from anaphor.mixers.spec import (
     check_probability,
     required,
 )
+from anaphor.operations import operation
 from anaphor.taps import Tap
 
 # Features are positive, so that weights are; a little is added where they may all be zero.
@@ -140,10 +139,6 @@ class Linear(Mixer):
         return self.out(y.transpose(1, 2).flatten(2).to(x.dtype)), state
 
 
-qrnn_kernels = partial(load_kernels, "qrnn")
-"""Our kernels for the recurrence of a QRNN, if they run on a device."""
-
-
 MAX_KERNEL_SIZE = 64
 
 
@@ -216,7 +211,7 @@ class QRNN(Mixer):
         if span.has_padding:  # a forget gate of one: the cell is kept, and nothing is added
             z, f, o = gate_inputs.chunk(3, dim=-1)
             gate_inputs = torch.cat((z, f.masked_fill(~span.valid[..., None], torch.inf), o), dim=-1)
-        y, cell = self._recur(gate_inputs, state.cell)
+        y, cell = scan_qrnn(gate_inputs, state.cell, self.gates, self.states)
         return y, QRNNState(cell, inputs)
 
     def _windows(self, x: Tensor, past: Tensor, span: Span) -> tuple[Tensor, Tensor]:
@@ -236,23 +231,18 @@ class QRNN(Mixer):
         """The weights of one call; weight drop draws a new mask at every call."""
         return F.dropout(self.project.weight, required(self.spec.weight_drop), self.training)
 
-    def _recur(self, gate_inputs: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and the last cell. [B, T, 3D], [B, D] -> [B, T, D], [B, D]"""
-        is_recorded = self.gates.is_recorded or self.states.is_recorded
-        kernels = qrnn_kernels(cell.device) if cell.is_cuda and not is_recorded else None
-        if kernels is None or not kernels.can_run(gate_inputs):
-            return self._run_explicitly(gate_inputs, cell)
-        y, last = kernels.recurrence(gate_inputs, cell)
-        return y, last
 
-    def _run_explicitly(self, gate_inputs: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        z, f, o = gate_inputs.to(cell.dtype).chunk(3, dim=-1)
-        z, f, o = torch.tanh(z), torch.sigmoid(f), torch.sigmoid(o)
-        if self.gates.is_recorded:
-            z, f, o = self.gates(torch.stack((z, f, o), dim=2)).unbind(2)
-        cells = []
-        for f_t, added in zip(f.unbind(1), ((1 - f) * z).unbind(1), strict=True):
-            cell = torch.addcmul(added, f_t, cell)
-            cells.append(cell)
-        all_cells = self.states(torch.stack(cells, dim=1)[:, :, None], [(c,) for c in cells])  # [B, T, 1, D]
-        return (o * all_cells[:, :, 0]).to(gate_inputs.dtype), cell
+@operation
+def scan_qrnn(gate_inputs: Tensor, cell: Tensor, gates: Tap, states: Tap) -> tuple[Tensor, Tensor]:
+    """Outputs and the last cell, from the pre-activations of candidate, forget and output gate and the initial cell.
+    The taps get the gates [B, T, 3, D] and the cells [B, T, 1, D]. [B, T, 3D], [B, D] -> [B, T, D], [B, D]"""
+    z, f, o = gate_inputs.to(cell.dtype).chunk(3, dim=-1)
+    z, f, o = torch.tanh(z), torch.sigmoid(f), torch.sigmoid(o)
+    if gates.is_recorded:
+        z, f, o = gates(torch.stack((z, f, o), dim=2)).unbind(2)
+    cells = []
+    for f_t, added in zip(f.unbind(1), ((1 - f) * z).unbind(1), strict=True):
+        cell = torch.addcmul(added, f_t, cell)
+        cells.append(cell)
+    all_cells = states(torch.stack(cells, dim=1)[:, :, None], [(c,) for c in cells])
+    return (o * all_cells[:, :, 0]).to(gate_inputs.dtype), cell

@@ -17,9 +17,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from anaphor.config import look_up
 from anaphor.mixers.base import Mixer, Span
-from anaphor.mixers.kernels import count_processes, load_kernels
-from anaphor.mixers.layers import linear
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, required
+from anaphor.operations import operation
 from anaphor.taps import Tap
 
 
@@ -289,10 +288,6 @@ class GRU(Recurrent):
         return (h,), (r, z, n)
 
 
-_lstm_kernels = partial(load_kernels, "lstm")
-"""Our kernels for small LSTM layers, if they run on a device."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LSTMSpec(RecurrentSpec):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997)."""
@@ -317,13 +312,9 @@ class LSTM(Recurrent):
         return (h, c), (i, f, g, o)
 
     def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        kernels = _lstm_kernels(x.device) if x.is_cuda and (self.training or count_processes() > 1) else None
-        if kernels is None or not kernels.is_faster(x, self.width_out, self.training):
-            return super()._run(x, before, weights)
-        w_ih, w_hh, b_ih, b_hh = weights
-        gate_inputs = linear(x, w_ih, b_ih + b_hh, self.training)
-        hiddens, c = kernels.recurrence(gate_inputs, *(tensor.squeeze(0) for tensor in before), w_hh)
-        return hiddens[:, 1:], (hiddens[None, :, -1], c[None])
+        hidden, cell = before
+        y, *after = run_lstm(x, hidden, cell, weights, self.training)
+        return y, tuple(after)
 
     def _last_state(
         self, x: Tensor, y: Tensor, before: tuple[Tensor, ...], weights: list[Tensor], span: Span
@@ -340,3 +331,13 @@ class LSTM(Recurrent):
         for f_t, added_t in zip(forget, added, strict=True):
             c = torch.addcmul(added_t, f_t, c)
         return (*super()._last_state(x, y, before, weights, span), c)
+
+
+@operation
+def run_lstm(
+    x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor], training: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All steps of a layer by torch; `LSTM.cell` is a step to read. `weights` are those of `nn.LSTM`, two matrices and
+    two biases. [B, T, D], [1, B, E], [1, B, E] -> [B, T, E], [1, B, E], [1, B, E]"""
+    needs_backward = training or torch.is_grad_enabled()
+    return torch.lstm(x, (hidden, cell), weights, True, 1, 0.0, needs_backward, False, True)

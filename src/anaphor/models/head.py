@@ -3,26 +3,21 @@ in memory.
 
 With a large vocabulary the logits are by far the largest tensor of a model, and most of the time of the loss is spent
 on reading and writing them. Here they are computed for a chunk of tokens at a time, in memory that the next chunk uses
-again, and turned into gradients at once; on a CPU for a block of the vocabulary at a time, which stays in its cache.
-`full_cross_entropy` is the simple version; tests compare it with both.
+again, and turned into gradients at once. `full_cross_entropy` is the simple version, which tests compare with it.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from anaphor.mixers.base import multiply
-from anaphor.mixers.kernels import load_kernels
 from anaphor.models.embedding import Embedding
-from anaphor.models.vocabulary_blocks import compute_losses_in_blocks
+from anaphor.operations import operation
 
 IGNORE_INDEX = -100  # target of a token that has none, as in torch
 # A CPU is slow to touch fresh memory: of 32 MiB at most the C library gives the same again. A GPU wants few large
@@ -30,17 +25,6 @@ IGNORE_INDEX = -100  # target of a token that has none, as in torch
 LOGITS_PER_CHUNK = {"cpu": 8_000_000, "cuda": 500_000_000}
 # Of tokens that are scored on a CPU: with 33,278 words and a width of 16 or 64, a third or two thirds of the time.
 MIN_LOGITS_PER_CHUNK = 1_000_000
-# With two threads blocks make the loss faster by a tenth for a vocabulary of 50,257, slower by 3 % for one of 10,000.
-MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
-# The products of a block are faster with more tokens. Memory for so many logits (96 MB) is kept for the next call.
-LOGITS_PER_CHUNK_IN_BLOCKS = 24_000_000
-# Tensor cores are several times slower if the vocabulary is no multiple of this.
-ALIGNMENT = 64
-
-
-Compute = Callable[[ModuleType, Tensor], tuple[Tensor, ...]]
-"""Losses of logits [N, V], by a module of kernels. The gradient of the first values that it gives is written over the
-logits; others have none."""
 
 
 class Head(nn.Module):
@@ -109,6 +93,7 @@ def full_cross_entropy(features: Tensor, head: Head, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets.flatten(), reduction="sum", ignore_index=IGNORE_INDEX)
 
 
+@operation
 def cross_entropy(
     features: Tensor,
     head: Head,
@@ -116,41 +101,22 @@ def cross_entropy(
     logits_per_chunk: int | None = None,
     token_losses: Tensor | None = None,
 ) -> Tensor:
-    """The same sum in chunks, to be differentiated once: the gradients are computed in the forward pass, or for tokens
-    that are one chunk on a GPU in the memory of the logits. The losses of the tokens are written to `token_losses`
-    [B · T] where it is given, without gradient."""
-    if logits_per_chunk is None and features.device.type == "cpu" and head.out_features > MAX_VOCABULARY_WITHOUT_BLOCKS:
-        logits_per_chunk = LOGITS_PER_CHUNK_IN_BLOCKS
-
-    def compute(kernels: ModuleType, logits: Tensor) -> tuple[Tensor, ...]:
-        losses = kernels.losses_and_gradient(logits, targets.flatten(), head.out_features, IGNORE_INDEX)
-        if token_losses is not None:
-            token_losses.copy_(losses)
-        return (losses,)
-
-    if (found := loss_by_kernels(features, head, compute, logits_per_chunk)) is not None:
-        return found[0]
-    rows, inputs = _chunk_size(features, head, logits_per_chunk), (features.flatten(0, -2), head.weight, head.bias)
-    total: Tensor = _ChunkedCrossEntropy.apply(*inputs, targets.flatten(), rows, token_losses)  # type: ignore[no-untyped-call]
-    return total
+    """The same sum in chunks, to be differentiated once: the gradients are computed in the forward pass. The losses of
+    the tokens are written to `token_losses` [B · T] where it is given, without gradient."""
+    rows = chunk_size(features, head, logits_per_chunk)
+    return chunked_cross_entropy(features, head.weight, head.bias, targets, rows, token_losses)
 
 
+@operation
 def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
     """The same sum with label smoothing: every target gives that part of its probability to all tokens uniformly.
 
-    Against the plain loss this weighs the target's logit less and the mean of all logits more. Tokens that are one
-    chunk on a GPU have a kernel that does; else the difference takes two products and no logits.
+    Against the plain loss this weighs the target's logit less and the mean of all logits more; the difference takes two
+    products and no logits.
     """
-    if not label_smoothing:
-        return cross_entropy(features, head, targets)
-
-    def compute(kernels: ModuleType, logits: Tensor) -> tuple[Tensor, ...]:
-        tokens, more = targets.flatten(), (head.out_features, IGNORE_INDEX, label_smoothing)
-        return (kernels.losses_and_gradient(logits, tokens, *more),)
-
-    if (found := loss_by_kernels(features, head, compute)) is not None:
-        return found[0]
     total = cross_entropy(features, head, targets)
+    if not label_smoothing:
+        return total
     valid, index = targets != IGNORE_INDEX, targets.clamp(min=0)
     target, mean = (features * head.weight[index]).sum(-1), features @ head.weight.mean(0)
     if head.bias is not None:
@@ -165,7 +131,7 @@ def token_losses(features: Tensor, head: Head, targets: Tensor, logits_per_chunk
         # Fresh memory is slow to touch, and that of a short chunk is used again. But each chunk reads all weights.
         least = max(MIN_LOGITS_PER_CHUNK, 2 * features.shape[-1] * head.out_features)
         logits_per_chunk = min(LOGITS_PER_CHUNK["cpu"], least)
-    rows = _chunk_size(features, head, logits_per_chunk)
+    rows = chunk_size(features, head, logits_per_chunk)
     chunks = [
         F.cross_entropy(widen(head(x)), target, reduction="none", ignore_index=IGNORE_INDEX)
         for x, target in zip(features.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
@@ -173,31 +139,14 @@ def token_losses(features: Tensor, head: Head, targets: Tensor, logits_per_chunk
     return torch.cat(chunks).view(targets.shape)
 
 
-def loss_by_kernels(
-    features: Tensor, head: Head, compute: Compute, logits_per_chunk: int | None = None
-) -> tuple[Tensor, ...] | None:
-    """On a GPU, where all tokens are one chunk: what `compute` makes of the logits, added up; None elsewhere."""
-    is_one = 0 < features[..., 0].numel() <= _chunk_size(features, head, logits_per_chunk)
-    kernels = _loss_kernels(features) if is_one else None
-    if kernels is None:
-        return None
-    inputs, functions = (features.flatten(0, -2), head.weight, head.bias), (kernels, compute)
-    sums: tuple[Tensor, ...] = _LossByKernels.apply(*inputs, *functions)  # type: ignore[no-untyped-call]
-    return sums
-
-
-def _loss_kernels(features: Tensor) -> ModuleType | None:
-    kernels = load_kernels("losses", features.device) if features.is_cuda else None
-    return kernels if kernels is not None and _product_dtype(features) in kernels.DTYPES else None
-
-
-def _product_dtype(features: Tensor) -> torch.dtype:
+def product_dtype(features: Tensor) -> torch.dtype:
     """The type of products, which autocast does not apply to those that are written to memory that is given."""
     device = features.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
 
 
-def _chunk_size(features: Tensor, head: Head, logits: int | None) -> int:
+def chunk_size(features: Tensor, head: Head, logits: int | None) -> int:
+    """How many tokens are a chunk of so many logits."""
     if logits is None:
         logits = LOGITS_PER_CHUNK.get(features.device.type, LOGITS_PER_CHUNK["cpu"])
     return max(1, logits // head.out_features)
@@ -211,7 +160,6 @@ class Chunk(NamedTuple):
     valid: Tensor  # [N]: whether there is a target
     matrix: Tensor  # [V, D]
     constant: Tensor | None  # [V]
-    vocabulary: int  # V without the rows added for alignment
     buffer: Tensor  # [N · V]: memory for logits
     grad_x: Tensor  # [N, D], to be written
     grad_weight: Tensor | None  # [V, D], of the chunks before
@@ -220,7 +168,42 @@ class Chunk(NamedTuple):
 
     def compute_logits(self, out: Tensor, at: slice = slice(None)) -> None:
         """The logits of a part of the vocabulary, written to `out`."""
-        _compute_logits(self.x, self.matrix[at], None if self.constant is None else self.constant[at], out)
+        compute_logits(self.x, self.matrix[at], None if self.constant is None else self.constant[at], out)
+
+
+def allocate_logits(rows: int, matrix: Tensor) -> Tensor:
+    """Memory for the logits of so many tokens. A CPU computes in single precision at least; on a GPU memory traffic
+    dominates, and torch computes in single precision internally."""
+    wide = matrix.dtype if matrix.is_cuda else torch.promote_types(matrix.dtype, torch.float32)
+    return matrix.new_empty(rows * len(matrix), dtype=wide)
+
+
+def compute_losses(chunk: Chunk) -> tuple[Tensor, Tensor]:
+    """The loss of each token, and the gradient of the weight so far."""
+    logits = chunk.buffer[: len(chunk.x) * len(chunk.matrix)].view(len(chunk.x), len(chunk.matrix))
+    chunk.compute_logits(logits)
+    losses, grad_logits = _losses_and_gradient(logits, chunk.target[:, None])
+    grad_logits, x = grad_logits.to(chunk.x.dtype), chunk.x * chunk.valid[:, None]
+    chunk.grad_x.copy_((grad_logits @ chunk.matrix) * chunk.valid[:, None])
+    if chunk.grad_bias is not None:
+        chunk.grad_bias.add_(chunk.valid.to(x.dtype) @ grad_logits)
+    return losses, add_product(chunk.grad_weight, grad_logits.t(), x, chunk.sum_dtype)
+
+
+def chunked_cross_entropy(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    rows: int,
+    token_losses: Tensor | None,
+    compute: Callable[[Chunk], tuple[Tensor, Tensor]] = compute_losses,
+    allocate: Callable[[int, Tensor], Tensor] = allocate_logits,
+) -> Tensor:
+    """The loss of `rows` tokens at a time by `compute`, in memory by `allocate`."""
+    inputs = (features.flatten(0, -2), weight, bias, targets.flatten())
+    total: Tensor = _ChunkedCrossEntropy.apply(*inputs, rows, token_losses, compute, allocate)  # type: ignore[no-untyped-call]
+    return total
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -238,92 +221,40 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         rows: int,
         token_losses: Tensor | None,
+        compute: Callable[[Chunk], tuple[Tensor, Tensor]],
+        allocate: Callable[[int, Tensor], Tensor],
     ) -> Tensor:
-        device, dtype = features.device.type, _product_dtype(features)
-        matrix, constant = _align(weight, dtype), None if bias is None else _align(bias, dtype)
-        vocabulary = len(weight)
+        dtype = product_dtype(features)
+        matrix, constant = weight.to(dtype), None if bias is None else bias.to(dtype)
         # Sums over all tokens: a narrow type would lose the contributions of single tokens.
         sum_dtype = torch.promote_types(weight.dtype, torch.float32)
         grad_features, grad_weight = torch.empty_like(features), None
-        grad_bias = None if bias is None else bias.new_zeros(len(matrix), dtype=sum_dtype)
+        grad_bias = None if bias is None else torch.zeros_like(bias, dtype=sum_dtype)
         valid = targets != IGNORE_INDEX
         targets = targets.where(valid, 0)
         total = widen(features.new_zeros(()))
         # One buffer for the logits, probabilities and gradients of all chunks: fresh memory is slow to touch.
         rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
-        buffer = _logits_buffer(min(rows, len(features)), matrix)
-        is_wide = device == "cpu" and len(matrix) > MAX_VOCABULARY_WITHOUT_BLOCKS
-        compute = compute_losses_in_blocks if is_wide else _compute_losses
-        with torch.autocast(device, enabled=False):
+        buffer = allocate(min(rows, len(features)), matrix)
+        with torch.autocast(features.device.type, enabled=False):
             for start in range(0, max(len(features), 1), rows):
                 chunk = slice(start, start + rows)
                 x, mask, target = features[chunk].to(dtype), valid[chunk], targets[chunk]
-                weights, grads = (matrix, constant, vocabulary, buffer), (grad_features[chunk], grad_weight, grad_bias)
+                weights, grads = (matrix, constant, buffer), (grad_features[chunk], grad_weight, grad_bias)
                 losses, grad_weight = compute(Chunk(x, target, mask, *weights, *grads, sum_dtype))
                 total = total + (losses * mask).sum()
                 if token_losses is not None:
                     token_losses[chunk] = losses
         assert grad_weight is not None, "there is at least one chunk"
-        grad_weight = grad_weight[:vocabulary].to(weight.dtype)
-        grad_bias = None if bias is None or grad_bias is None else grad_bias[:vocabulary].to(bias.dtype)
-        ctx.save_for_backward(grad_features, grad_weight, grad_bias)
+        grad_bias = None if bias is None or grad_bias is None else grad_bias.to(bias.dtype)
+        ctx.save_for_backward(grad_features, grad_weight.to(weight.dtype), grad_bias)
         return total
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # In place: a second copy of a whole output matrix would be slow to make.
         scaled = [None if saved is None else saved.mul_(gradient) for saved in ctx.saved_tensors]
-        return (*scaled, None, None, None)
-
-
-class _LossByKernels(torch.autograd.Function):
-    """The gradient of the logits stays in their memory until that of the result is known, which then scales the
-    features and not the much larger gradient of the matrix."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, kernels: ModuleType, compute: Compute
-    ) -> tuple[Tensor, ...]:
-        dtype = _product_dtype(features)
-        x, matrix, constant = features.to(dtype), _align(weight, dtype), None if bias is None else _align(bias, dtype)
-        logits = _compute_logits(x, matrix, constant, x.new_empty(len(x), len(matrix)))
-        sums = tuple(values.sum() for values in compute(kernels, logits))
-        ctx.save_for_backward(x, matrix, logits)
-        ctx.kernels, ctx.vocabulary, ctx.dtypes = kernels, len(weight), (features.dtype, weight.dtype)
-        ctx.mark_non_differentiable(*sums[1:])
-        return sums
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        (x, matrix, logits), kernels, (of_x, of_weight) = ctx.saved_tensors, ctx.kernels, ctx.dtypes
-        grad_x = grad_weight = grad_bias = None
-        if ctx.needs_input_grad[0]:
-            grad_x = torch.empty_like(x, dtype=of_x)
-            torch.mul(multiply(logits, matrix, torch.float32), gradient, out=grad_x)
-        if ctx.needs_input_grad[1]:
-            grad_weight = multiply(logits.t(), x * gradient, of_weight)[: ctx.vocabulary]
-        if ctx.needs_input_grad[2]:
-            grad_bias = (kernels.sum_rows(logits)[: ctx.vocabulary] * gradient).to(of_weight)
-        return grad_x, grad_weight, grad_bias, None, None
-
-
-def _compute_losses(chunk: Chunk) -> tuple[Tensor, Tensor]:
-    """The loss of each token, from its logits of the whole vocabulary, and the gradient of the weight so far."""
-    x, matrix, mask, kernels = chunk.x, chunk.matrix, chunk.valid, _loss_kernels(chunk.x)
-    logits = chunk.buffer[: len(x) * len(matrix)].view(len(x), len(matrix))
-    chunk.compute_logits(logits)
-    if kernels is None:
-        logits[:, chunk.vocabulary :] = -torch.inf  # rows added for alignment are no tokens
-        losses, grad_logits = _losses_and_gradient(logits, chunk.target[:, None])
-    else:
-        targets, grad_logits = chunk.target.where(mask, IGNORE_INDEX), logits
-        losses = kernels.losses_and_gradient(logits, targets, chunk.vocabulary, IGNORE_INDEX)
-    grad_logits, x = grad_logits.to(x.dtype), x * mask[:, None]
-    chunk.grad_x.copy_((grad_logits @ matrix) * mask[:, None])
-    if chunk.grad_bias is not None:
-        chunk.grad_bias.add_(mask.to(x.dtype) @ grad_logits if kernels is None else kernels.sum_rows(grad_logits))
-    return losses, _add_product(chunk.grad_weight, grad_logits.t(), x, chunk.sum_dtype)
+        return (*scaled, None, None, None, None, None)
 
 
 def _losses_and_gradient(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -345,7 +276,7 @@ def _missing_probability(p: Tensor, target: Tensor) -> Tensor:
     return p.scatter_(-1, target, 0).sum(-1, keepdim=True, dtype=torch.float32)
 
 
-def _compute_logits(x: Tensor, matrix: Tensor, constant: Tensor | None, out: Tensor) -> Tensor:
+def compute_logits(x: Tensor, matrix: Tensor, constant: Tensor | None, out: Tensor) -> Tensor:
     """The logits of a chunk, written to `out`."""
     if matrix.dtype != out.dtype:
         return out.copy_(F.linear(x, matrix, constant))
@@ -354,40 +285,7 @@ def _compute_logits(x: Tensor, matrix: Tensor, constant: Tensor | None, out: Ten
     return torch.addmm(constant, x, matrix.t(), out=out)
 
 
-def _align(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """The matrix in the given type, with rows of zeros added for tensor cores."""
-    rows, missing = len(matrix), -len(matrix) % ALIGNMENT if matrix.is_cuda else 0
-    if not missing:
-        return matrix.to(dtype)
-    padded = matrix.new_empty(rows + missing, *matrix.shape[1:], dtype=dtype)
-    padded[:rows], padded[rows:] = matrix, 0
-    return padded
-
-
-_kept_memory = threading.local()
-"""What the last call in the same thread used."""
-
-
-def _logits_buffer(rows: int, matrix: Tensor) -> Tensor:
-    """Memory for the logits of so many tokens. On a CPU in blocks that of the last call, where it is large enough: to
-    touch so much fresh memory at every step takes longer than more tokens at once save."""
-    size, dtype = rows * len(matrix), _buffer_dtype(matrix)
-    if matrix.device.type != "cpu" or len(matrix) <= MAX_VOCABULARY_WITHOUT_BLOCKS:
-        return matrix.new_empty(size, dtype=dtype)
-    buffer: Tensor = getattr(_kept_memory, "buffer", matrix.new_empty(0))
-    if buffer.dtype != dtype or len(buffer) < size:
-        with torch.inference_mode(False):  # a tensor made in that mode cannot be written to outside of it
-            buffer = _kept_memory.buffer = torch.empty(size, dtype=dtype)
-    return buffer[:size]
-
-
-def _buffer_dtype(matrix: Tensor) -> torch.dtype:
-    """Type of logits and probabilities. A CPU computes in single precision at least; on a GPU memory traffic dominates,
-    and the kernels compute in single precision internally."""
-    return matrix.dtype if matrix.is_cuda else torch.promote_types(matrix.dtype, torch.float32)
-
-
-def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+def add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """total + a @ b, in place where there is a total."""
     if total is None:
         return multiply(a, b, dtype)

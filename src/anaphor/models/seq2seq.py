@@ -109,7 +109,7 @@ StateKind = tuple[type[HiddenState] | type[LSTMState] | None, int]
 def _state_kinds(mixer: Mixer) -> list[StateKind]:
     """One for each layer of the mixer: several with input feeding."""
     if isinstance(mixer, InputFeeding):
-        return [(LSTMState if mixer.cell_type.has_cell else HiddenState, mixer.width_out)] * mixer.spec.layers
+        return [(LSTMState if mixer.has_cell else HiddenState, mixer.width_out)] * mixer.spec.layers
     return [_state_kind(mixer)]
 
 

@@ -91,7 +91,7 @@ class LocalEngine(Engine):
         self._contexts = ExitStack()
         self._environment: dict[str, str] = {}
         if devices and self.slots > len(devices):
-            self._environment = self._contexts.enter_context(share_gpus(-(-self.slots // len(devices))))
+            self._environment = self._contexts.enter_context(share_gpus())
         self._closed = False
         self._threads = threads
         self._spares: dict[str, list[subprocess.Popen[bytes]]] = {device: [] for device in devices}
@@ -308,20 +308,17 @@ def build_engine(name: str, *, device: str, **options: Any) -> Engine:
 
 
 @contextmanager
-def share_gpus(processes: int) -> Iterator[dict[str, str]]:
-    """Run NVIDIA's multi-process service (MPS), so that kernels of so many processes run on a GPU at the same time.
+def share_gpus() -> Iterator[dict[str, str]]:
+    """Run NVIDIA's multi-process service (MPS), so that kernels of several processes run on a GPU at the same time.
 
     Yields the environment of the processes; empty where MPS is not installed, runs already or fails to start: then the
     processes use the GPU in turns.
     """
-    from anaphor.mixers.kernels import PROCESSES_PER_GPU
-
     if shutil.which(MPS_CONTROL) is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="anaphor-mps-", ignore_cleanup_errors=True) as folder:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        environment[PROCESSES_PER_GPU] = str(processes)
 
         def control(*words: str, **options: Any) -> None:
             full = {**os.environ, **environment}

@@ -15,6 +15,7 @@ import anaphor
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.base import use_threads
+from anaphor.operations import kernels_are_on
 from anaphor.training.spec import DEVICES
 
 MAX_THREADS = 1024
@@ -63,10 +64,11 @@ def thread_count(threads: int | None) -> AbstractContextManager[None]:
 
 
 def describe_environment(device: torch.device, dtype: str, model: nn.Module) -> dict[str, Any]:
-    """Versions, device and dtype that are used, and threads, for a run's spec and checkpoints."""
+    """Versions, the device and dtype that are used, threads, and whether kernels are off, for a run's spec and
+    checkpoints."""
     is_half = choose_dtype(dtype, device) is torch.bfloat16
     used = torch.bfloat16 if is_half else next(weight.dtype for weight in model.parameters())
-    return {
+    environment = {
         "anaphor": anaphor.__version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -74,3 +76,4 @@ def describe_environment(device: torch.device, dtype: str, model: nn.Module) -> 
         "dtype": str(used).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }
+    return environment if kernels_are_on() else environment | {"kernels": False}

@@ -26,6 +26,8 @@ def differences(before: dict[str, Any], now: dict[str, Any], task: str) -> Itera
     for name in ("device", "dtype", *(["threads"] if new["device"] == "cpu" else [])):
         if old.get(name) != new[name]:
             yield f"{name} was {old.get(name)} and is {new[name]}"
+    if (was_on := old.get("kernels", True)) != (is_on := new.get("kernels", True)):
+        yield f"kernels were {'on' if was_on else 'off'} and are {'on' if is_on else 'off'} (--no-kernels)"
     hashes = {entry.get("sha256") for entry in before.get("imports", [])}
     for entry in now.get("imports", []):
         if entry["sha256"] not in hashes:

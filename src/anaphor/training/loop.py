@@ -38,10 +38,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from anaphor.config import writing_to
-from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged, KernelError
+from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
 from anaphor.evaluation import Cancelled
 from anaphor.metrics.result import Metric, Result, find_metric
-from anaphor.mixers.kernels import describe_failure, is_kernel_failure
+from anaphor.operations import kernel_errors
 from anaphor.registry import files_used_by
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average, build_average, copy_average
@@ -101,7 +101,7 @@ def train_run(
     with (
         folder.lock(),
         record_divergence(folder),
-        explain_kernel_failures(),
+        kernel_errors(),
         thread_count(choose_threads(folder, options)),
         Interruption() as interruption,
     ):
@@ -866,14 +866,3 @@ def record_divergence(folder: RunFolder) -> Iterator[None]:
     except Diverged as error:
         folder.write_result({"status": "diverged", "reason": str(error), "run": str(folder.folder)})
         raise
-
-
-@contextmanager
-def explain_kernel_failures() -> Iterator[None]:
-    """A kernel written by hand that cannot be compiled or launched ends the run in one line."""
-    try:
-        yield
-    except Exception as error:
-        if not is_kernel_failure(error):
-            raise
-        raise KernelError(f"a kernel failed: {describe_failure(error)}; use --no-kernels to train without") from None

@@ -11,7 +11,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +19,8 @@ from torch.optim import optimizer as torch_optimizer
 
 from anaphor.config import check_types, look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.layers import layer_kernels
 from anaphor.models.head import Head
+from anaphor.operations import operation
 from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
 from anaphor.training.spec import RunSpec
@@ -256,26 +255,7 @@ class Optimizer:
     def step(self, factor: Tensor | None = None) -> None:
         """Update the weights by the gradients, or by `factor` times them, which is what clipping asks for."""
         for part in self.parts:
-            if (kernels := _update_kernels(part)) is not None:
-                for group in part.param_groups:
-                    rate = group["lr"] if factor is None else group["lr"] * factor
-                    kernels.subtract([weight for weight in group["params"] if weight.grad is not None], rate)
-            elif factor is None:
-                _step(part)
-            else:
-                _step_scaled(part, factor)
-
-    @property
-    def update_kernels(self) -> ModuleType | None:
-        """Our kernels, where they do all updates."""
-        found = [_update_kernels(part) for part in self.parts]
-        return found[0] if all(found) else None
-
-    @property
-    def takes_sparse_gradients(self) -> bool:
-        """Whether an update may be of some rows only, each of which occurs once. Hooks may read gradients: of all."""
-        is_on_cpu = all(weight.is_cpu for group in self.param_groups for weight in group["params"])
-        return self.update_kernels is not None or (is_on_cpu and all(map(_takes_sparse_gradients, self.parts)))
+            update([weight for group in part.param_groups for weight in group["params"]], part, factor)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts:
@@ -306,54 +286,25 @@ class Optimizer:
                     yield part, group, weight
 
 
-def _step(part: TorchOptimizer) -> None:
+@operation
+def update(weights: list[Tensor], part: TorchOptimizer, factor: Tensor | None) -> None:
+    """Update the weights of one optimizer by their gradients, or by `factor` times them."""
+    if factor is not None:
+        torch._foreach_mul_([weight.grad for weight in weights if weight.grad is not None], factor)
+    step_once(part)
+
+
+def step_once(part: TorchOptimizer) -> None:
     """`part.step()`. Torch's own optimizers would import its compiler first, used or not, which takes as long as to
     import torch."""
-    if type(part) not in OPTIMIZER_STATE or _has_step_hooks(part):
+    if type(part) not in OPTIMIZER_STATE or has_step_hooks(part):
         part.step()
         return
     with torch.no_grad():
         inspect.unwrap(type(part).step)(part)
 
 
-def _step_scaled(part: Any, factor: Tensor) -> None:
-    """A step by `factor` times the gradients. Where the update can do it, no pass over all of them is needed."""
-    if type(part) in OPTIMIZER_STATE and part.defaults.get("fused"):  # torch's kernels divide gradients by a scale
-        part.grad_scale = factor.float().reciprocal()
-        _step(part)
-        part.grad_scale = None
-    elif _is_linear(part) and factor.is_cpu:  # a GPU would have to wait until the factor is read
-        rates = [group["lr"] for group in part.param_groups]
-        for group, rate in zip(part.param_groups, rates, strict=True):
-            group["lr"] = rate * factor.item()
-        _step(part)
-        for group, rate in zip(part.param_groups, rates, strict=True):
-            group["lr"] = rate
-    else:
-        weights = [weight for group in part.param_groups for weight in group["params"]]
-        torch._foreach_mul_([weight.grad for weight in weights if weight.grad is not None], factor)
-        _step(part)
-
-
-def _is_linear(part: TorchOptimizer) -> bool:
-    """Whether it subtracts a multiple of the gradient, and nothing else."""
-    others = ("momentum", "weight_decay", "maximize")
-    return type(part) is torch.optim.SGD and not any(group[name] for group in part.param_groups for name in others)
-
-
-def _update_kernels(part: TorchOptimizer) -> ModuleType | None:
-    """Our kernels for a plain update on a GPU. Torch's would also write the scaled gradients back."""
-    weights = [weight for group in part.param_groups for weight in group["params"]]
-    is_plain = _is_linear(part) and not _has_step_hooks(part)
-    is_supported = is_plain and all(weight.is_cuda and weight.dtype == torch.float32 for weight in weights)
-    return layer_kernels(weights[0].device) if is_supported else None
-
-
-def _takes_sparse_gradients(part: TorchOptimizer) -> bool:
-    return _is_linear(part) and not _has_step_hooks(part) and not part.defaults["fused"]
-
-
-def _has_step_hooks(part: TorchOptimizer) -> bool:
+def has_step_hooks(part: TorchOptimizer) -> bool:
     """Whether a hook is called before or after each step of this optimizer, or of all: torch wraps them around it."""
     own = (part._optimizer_step_pre_hooks, part._optimizer_step_post_hooks)
     return any((*own, torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks))

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from anaphor.cuda_graphs import CUDAGraphs
-from anaphor.models.head import Head
 from anaphor.registry import IMPORTED, note_backward_place
 from anaphor.training.checks import check_batch, get_loss
 from anaphor.training.experiment import Experiment, Loss
@@ -86,38 +84,6 @@ def tf32_matmul() -> Iterator[None]:
         matmul.fp32_precision = before
 
 
-MIN_SPARSE_ROWS = 4096
-"""Rows of an embedding from which on a gradient of those that a batch has is faster than one of all."""
-MAX_MERGED_ROWS = 2048
-"""Rows of such a gradient up to which a GPU merges them. Each is compared with all others, and those of one token, as
-of padding, are added one after the other."""
-
-
-def sparse_embeddings(model: nn.Module, optimizer: Optimizer) -> list[nn.Embedding]:
-    """Embeddings that may have a sparse gradient, and are large enough to gain by it."""
-    if not optimizer.takes_sparse_gradients:
-        return []
-    embeddings = [part for part in model.modules() if isinstance(part, nn.Embedding)]
-    large = [part for part in embeddings if part.num_embeddings >= MIN_SPARSE_ROWS]
-    # Torch waits for the number of tokens that are no padding, and has no sparse gradients scaled by frequency.
-    plain = [part for part in large if part.padding_idx is None and not part.scale_grad_by_freq]
-    # A GPU would add their rows to a head's dense gradient in any order.
-    tied = [part.tied_to for part in model.modules() if isinstance(part, Head)]
-    return [part for part in plain if not (part.weight.is_cuda and part in tied)]
-
-
-@contextmanager
-def sparse_gradients(embeddings: Sequence[nn.Embedding]) -> Iterator[None]:
-    """What these embeddings give inside the block has gradients of the rows that were read, without all the zeros."""
-    for embedding in embeddings:
-        embedding.sparse = True
-    try:
-        yield
-    finally:
-        for embedding in embeddings:
-            embedding.sparse = False
-
-
 @dataclass
 class Step:
     """Gradients of a group of batches, clipped together, and one update."""
@@ -148,16 +114,15 @@ class Step:
             raise
         total: Tensor | float = 0.0
         correct: list[Tensor] = []
-        embeddings = sparse_embeddings(model, self.optimizer)
         for batch in group:
-            forward = partial(self._forward, batch, carry, embeddings)
+            forward = partial(self._forward, batch, carry)
             loss, carry = forward()
             with located_backward(forward):
                 (loss.objective / amount).backward()
             total = total + loss.total.detach()
             if loss.correct is not None:
                 correct.append(loss.correct)
-        gradients = _gradients(model, self.optimizer.update_kernels)
+        gradients = _gradients(model)
         norms = torch.stack(torch._foreach_norm(list(gradients.values()))).float()
         self.optimizer.step(_clip_factor(norms, self.clip) if self.clip else None)
         assert isinstance(total, Tensor), "a group has at least one batch"
@@ -165,8 +130,8 @@ class Step:
         values = torch.cat([(total / amount).float().view(1), norms, *counts])
         return (values, list(gradients)), carry
 
-    def _forward(self, batch: Any, carry: Any, embeddings: Sequence[nn.Embedding]) -> tuple[Loss, Any]:
-        with self.autocast(), sparse_gradients(embeddings):
+    def _forward(self, batch: Any, carry: Any) -> tuple[Loss, Any]:
+        with self.autocast():
             return get_loss(self.experiment, batch, carry)
 
 
@@ -193,29 +158,16 @@ def _trace_backward(forward: Callable[[], tuple[Loss, Any]]) -> str:
     return "\n".join(str(warning.message) for warning in caught)
 
 
-def _gradients(model: nn.Module, kernels: ModuleType | None) -> dict[str, Tensor]:
-    """Gradients by name; of a sparse one the rows that it has, each of them once."""
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Gradients by name; of a sparse one, as a user's own embeddings may have, the rows that it has."""
     gradients = {}
     for name, weight in model.named_parameters():
         if weight.grad is None:
             continue
         if weight.grad.is_sparse:
-            weight.grad = weight.grad.coalesce() if kernels is None else _merge_rows(weight.grad, kernels)
+            weight.grad = weight.grad.coalesce()
         gradients[name] = weight.grad.values() if weight.grad.is_sparse else weight.grad
     return gradients
-
-
-def _merge_rows(gradient: Tensor, kernels: ModuleType) -> Tensor:
-    """A gradient in which each row occurs once, but for rows of zeros, which our kernels allow: torch would wait until
-    it knows how many rows there are. One of many rows becomes dense."""
-    indices, rows = gradient._indices()[0], gradient._values()
-    if len(rows) > MAX_MERGED_ROWS:
-        dense: Tensor = torch.ops.aten.embedding_dense_backward(rows, indices, len(gradient), -1, False)
-        return dense
-    # Not in place: the gradients of embeddings whose vectors are added are in the same memory.
-    merged = gradient.clone()
-    merged._values().copy_(kernels.merge_rows(indices, rows))
-    return merged._coalesced_(True)
 
 
 def _clip_factor(norms: Tensor, clip: float) -> Tensor:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +29,8 @@ from anaphor.generate import Beam, Hypothesis, ensemble, make_step, search_rows
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossResult, LossTotal, Result, Tally, loss_result
 from anaphor.models import Seq2Seq
-from anaphor.models.head import IGNORE_INDEX, Head, loss_by_kernels, smoothed_cross_entropy, token_losses
+from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
+from anaphor.operations import operation
 from anaphor.registry import DATASETS
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
@@ -72,16 +72,16 @@ class RDrop:
 
     def loss(self, features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Loss:
         """The mean of the losses of both passes, and the penalty. Features as above."""
+        return Loss(*rdrop_loss(features, head, targets, label_smoothing, self))
 
-        def compute(kernels: ModuleType, logits: Tensor) -> tuple[Tensor, ...]:
-            sizes = (head.out_features, IGNORE_INDEX, label_smoothing, self.weight / 4)
-            losses, penalties = kernels.pair_losses_and_gradient(logits, targets.flatten(), *sizes)
-            return losses + penalties, losses
 
-        if (found := loss_by_kernels(features, head, compute)) is not None:
-            return Loss(found[1], found[0] - found[1])  # the first has the gradient of both
-        total = smoothed_cross_entropy(features, head, targets.repeat(2, 1), label_smoothing) / 2
-        return Loss(total, self.penalty(features, head, targets))
+@operation
+def rdrop_loss(
+    features: Tensor, head: Head, targets: Tensor, label_smoothing: float, rdrop: RDrop
+) -> tuple[Tensor, Tensor]:
+    """The mean of the losses of both passes, and the penalty, of whose sum there is a gradient."""
+    loss = smoothed_cross_entropy(features, head, targets.repeat(2, 1), label_smoothing) / 2
+    return loss, rdrop.penalty(features, head, targets)
 
 
 def measure_divergence(logits: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from anaphor.mixers.kernels import layers, losses
+from anaphor.kernels import layer_norm, linear, losses, updates
 
 HOPPER = GPUTarget("cuda", 90, 32)
 ASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
@@ -23,22 +23,18 @@ NORM = {"WIDTH": 256, "COLUMNS": 256, "ROWS": 8}
 NORMED = {"means": "*fp32", "scales": "*fp32", "rows": "i32", "eps": "fp32"}
 # Kernel, constants, and the types of all arguments that are no pointers to numbers of the given type.
 VARIANTS = {
-    "norm": (layers._forward, {**NORM, "ADDS": False}, NORMED, 4),
-    "norm of a sum": (layers._forward, {**NORM, "ADDS": True}, NORMED | {"x": "*fp32", "total": "*fp32"}, 4),
+    "norm": (layer_norm._forward, {**NORM, "ADDS": False}, NORMED, 4),
+    "norm of a sum": (layer_norm._forward, {**NORM, "ADDS": True}, NORMED | {"x": "*fp32", "total": "*fp32"}, 4),
     "norm backward": (
-        layers._backward, NORM,
+        layer_norm._backward, NORM,
         dict.fromkeys(("means", "scales", "sums"), "*fp32") | dict.fromkeys(("rows", "tiles", "programs"), "i32"), 4,
     ),
     "sum": (
-        layers._sum_rows, {"WIDTH": 256, "ROWS": layers.SUM_TILE // 16, "COLUMNS": 16},
+        linear._sum_rows, {"WIDTH": 256, "ROWS": linear.SUM_TILE // 16, "COLUMNS": 16},
         {"sums": "*fp32", "rows": "i32", "parts": "i32"}, 4,
     ),
-    "merge": (
-        layers._merge_rows, {"WIDTH": 200, "COLUMNS": 256, "BLOCK": layers.MERGE_BLOCK},
-        {"indices": "*i64", "count": "i32"}, 1,
-    ),
     "subtract": (
-        layers._subtract, {"BLOCK": layers.UPDATE_BLOCK},
+        updates._subtract, {"BLOCK": updates.UPDATE_BLOCK},
         {"weights": ("*fp32",) * 16, "gradients": ("*fp32",) * 16, "sizes": ("i32",) * 16, "rate": "*fp32"}, 8,
     ),
     "loss": (

@@ -1,19 +1,67 @@
-"""The recurrence of a decoder with input feeding as one autograd function with a hand-written backward pass.
+"""A decoder with input feeding as one autograd function with a hand-written backward pass, in torch's functions.
 
 Each step needs the one before, so there is a loop. What can be computed for all steps at once is outside of it: the
 input's part of the gates before, the gradients of all weights after, and before the backward loop every factor of a
 cell's derivative that does not depend on the incoming gradient. Autograd would compute all of that at every step.
 
-Time is the first axis in here, so that a step is contiguous. `InputFeeding` has the readable twin.
+Time is the first axis in here, so that a step is contiguous.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from anaphor.mixers.base import Span
+from anaphor.mixers.input_feeding import InputFeeding, InputFeedingState
+
+
+def applies(x: Tensor, mixer: InputFeeding, state: InputFeedingState, span: Span, dropout_mask: Tensor | None) -> bool:
+    """Whether nobody looks at the weights, and there is more than one token or a gradient."""
+    return not mixer.weights.is_recorded and (x.shape[1] > 1 or torch.is_grad_enabled())
+
+
+def run_input_feeding(
+    x: Tensor, mixer: InputFeeding, state: InputFeedingState, span: Span, dropout_mask: Tensor | None
+) -> tuple[Tensor, InputFeedingState]:
+    kind = CELLS[mixer.spec.cell]
+    outside = [mixer.width_in] + [0] * (mixer.spec.layers - 1)
+    parts = zip(mixer.cells, mixer.recurrent_weights(), outside, strict=True)
+    weights = [pack_weights(kind, cast(nn.RNNCellBase, cell), w_hh, size) for cell, w_hh, size in parts]
+    (input_weight, _, input_bias), *upper = weights
+    gate_inputs = F.linear(x.transpose(0, 1), input_weight, input_bias).to(state.feed.dtype)
+    lowest = torch.finfo(state.keys.dtype).min / 4
+    score_mask = torch.zeros_like(state.valid, dtype=state.keys.dtype).masked_fill_(~state.valid, lowest)
+    with torch.autocast(x.device.type, enabled=False):
+        y, hidden, cell = InputFeedingFunction.apply(  # type: ignore[no-untyped-call]
+            kind,
+            gate_inputs.contiguous(),
+            state.hidden,
+            state.cell,
+            state.feed,
+            state.keys,
+            state.values,
+            score_mask[:, None],
+            mixer.hidden_weight,
+            span.given_lengths,
+            dropout_mask,
+            *(matrix for _, matrix, _ in weights),
+            *(bias for _, _, bias in upper),
+        )
+    return y, state._replace(hidden=hidden, cell=cell, feed=_last_output(y, state.feed, span))
+
+
+def _last_output(y: Tensor, before: Tensor, span: Span) -> Tensor:
+    """The output of the last valid token of each row, or `before` in rows without any. [B, T, D], [B, D] -> [B, D]"""
+    lengths = span.given_lengths
+    if lengths is None:
+        return y[:, -1].clone()
+    last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, y.shape[-1])
+    return torch.where((lengths > 0)[:, None], y.gather(1, last.long()).squeeze(1), before)
 
 
 class Cell:

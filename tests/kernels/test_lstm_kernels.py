@@ -1,12 +1,7 @@
 """The recurrence of an LSTM by our kernels is that of torch. Without a GPU, Triton's interpreter runs them."""
 
-import os
-import re
-import sys
 from pathlib import Path
-from subprocess import CalledProcessError
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,17 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from anaphor.errors import KernelWarning
 from anaphor.mixers import Span, mixer_spec
-from anaphor.mixers.kernels import PROCESSES_PER_GPU, load_kernels
-from anaphor.mixers.recurrent import _lstm_kernels
 from anaphor.training.step import tf32_matmul
 from stand_ins import compiled_kernels
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
-from triton.errors import TritonError
-
-from anaphor.mixers.kernels import lstm, shared_lstm
+from anaphor.kernels import lstm
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="this is about a device")
@@ -82,48 +72,9 @@ def test_wide_layers_in_programs_of_fewer_units():
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("rows", "count", "width"), [(3, 4, 16), (20, 3, 37), (40, 2, 130)])
-def test_kernels_of_a_shared_gpu_give_those_of_torch(rows, count, width, monkeypatch):
-    monkeypatch.setenv(PROCESSES_PER_GPU, "16")
-    assert shared_lstm.choose_layout(width, rows, DEVICE, "tf32") is not None
-    tensors = drawn(rows, count, width)
-    ours, theirs = (gradients(run, tensors) for run in (run_kernels, run_torch))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
-
-
-@given(
-    processes=st.integers(2, 48), rows=st.integers(1, lstm.MAX_ROWS), width=st.integers(1, lstm.MAX_WIDTH),
-    multiprocessors=st.integers(16, 160),
-)  # fmt: skip
-def test_programs_that_wait_for_each_other_fit_on_a_shared_gpu_all_at_once(processes, rows, width, multiprocessors):
-    properties = SimpleNamespace(multi_processor_count=multiprocessors)
-    with (
-        patch.object(torch.cuda, "get_device_properties", lambda device: properties),
-        patch.dict(os.environ, {PROCESSES_PER_GPU: str(processes)}),
-    ):
-        made = shared_lstm.choose_layout(width, rows, torch.device("cuda"), "tf32")
-    if made is None:
-        assert multiprocessors // processes < -(-rows // 32)
-        return
-    (programs, row_blocks), sizes = made
-    assert processes * programs * row_blocks <= multiprocessors
-    assert row_blocks * sizes["ROWS"] >= rows
-    assert programs * sizes["BLOCKS"] * sizes["UNITS"] >= width
-
-
-def test_only_processes_that_share_a_gpu_take_them_for_scores(monkeypatch):
-    x = torch.empty(10, 35, 8, dtype=torch.float32)
-    assert not lstm.is_faster(x, 256, training=False)
-    monkeypatch.setenv(PROCESSES_PER_GPU, "16")
-    assert lstm.is_faster(x, 256, training=False)
-    assert lstm.is_faster(x, 256, training=True)
-    assert not lstm.is_faster(x, 64, training=False)
-
-
 def test_layers_take_them_for_few_rows_in_the_precisions_of_training():
     def taken(rows, width, dtype):
-        return lstm.is_faster(torch.empty(rows, 35, 8, dtype=dtype), width, training=True)
+        return lstm.is_faster(rows, 35, width, dtype)
 
     assert taken(64, 512, torch.bfloat16)
     assert not taken(65, 512, torch.bfloat16)
@@ -203,9 +154,7 @@ def test_they_are_near_in_every_type_and_width(dtype, rows, width):
 def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
     mixer = mixer_spec("lstm", width=160).build().to(DEVICE, torch.float32).train()
     x = torch.randn(6, 5, 160, device=DEVICE, dtype=torch.float32)
-    load_kernels.cache_clear()
     with tf32_matmul():  # as in a training step
-        assert _lstm_kernels(x.device) is lstm
         fast, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
         mixer.states.recordings += 1
         slow, _ = mixer(x, mixer.initial_state(x), Span.whole(x))
@@ -213,73 +162,15 @@ def test_a_layer_in_training_takes_them_and_learns_as_its_cell_does():
     assert type(fast.grad_fn) is not type(slow.grad_fn)
 
 
-def test_only_devices_that_can_begin_a_kernel_early_are_able(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
-    assert not lstm.is_supported(DEVICE)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert lstm.is_supported(DEVICE)
-
-
-@pytest.fixture
-def capable(monkeypatch):
-    """A device that the kernels are made for, before they are first asked for."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    load_kernels.cache_clear()
-    yield
-    load_kernels.cache_clear()
-
-
-@pytest.mark.usefixtures("capable")
-@pytest.mark.parametrize("name", ["lstm", "layers"])
-def test_kernels_that_run_are_used_without_a_warning(name):
-    with torch.inference_mode():  # they are tried with gradients all the same
-        kernels = load_kernels(name, DEVICE)
-    assert kernels is not None
-    assert kernels.__name__ == f"anaphor.mixers.kernels.{name}"
-
-
-@pytest.mark.usefixtures("capable")
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("no C compiler\nfor the launcher"),
-        CalledProcessError(1, "gcc"),
-        OSError("no room"),
-        TritonError("no"),
-    ],
-)
-def test_kernels_that_fail_are_replaced_by_torch_with_one_warning_that_says_why(error, monkeypatch):
-    def fails(*tensors):
-        raise error
-
-    monkeypatch.setattr(lstm, "recurrence", fails)
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    with pytest.warns(KernelWarning, match=f"lstm.*{re.escape(reason)}$"):
-        assert _lstm_kernels(DEVICE) is None
-    assert _lstm_kernels(DEVICE) is None  # a second warning would be an error here
-
-
-@pytest.mark.usefixtures("capable")
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), RuntimeError("Triton Error [CUDA]: out of memory")])
-def test_memory_that_is_missing_once_is_no_reason_to_do_without_kernels(error, monkeypatch):
-    def fails(*tensors):
-        raise error
-
-    monkeypatch.setattr(lstm, "recurrence", fails)
-    with pytest.raises(RuntimeError, match=re.escape(str(error))):
-        _lstm_kernels(DEVICE)
-    assert load_kernels.cache_info().currsize == 0, "they are tried again"
-
-
-@pytest.mark.usefixtures("capable")
-def test_an_installation_without_triton_is_no_reason_to_warn(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    assert _lstm_kernels(DEVICE) is None
+@pytest.mark.parametrize(("capability", "training", "expected"), [(8, True, False), (9, True, True), (9, False, False)])
+def test_they_are_for_training_on_devices_that_can_begin_a_kernel_early(capability, training, expected, monkeypatch):
+    monkeypatch.setattr(lstm, "compute_capability", lambda device: capability)
+    x, hidden = torch.empty(20, 35, 8, dtype=torch.bfloat16), torch.empty(1, 20, 256)
+    assert lstm.applies(x, hidden, hidden, [], training) == expected
 
 
 @pytest.mark.slow
 def test_the_widest_layer_compiles_for_a_hopper_and_fits_into_it(tmp_path):
     needed = compiled_kernels(Path(__file__).with_name("compile_lstm_kernels.py"), tmp_path)
-    assert len(needed) == 18
+    assert len(needed) == 12
     assert max(needed.values()) <= 227 * 1024  # shared memory of one block

@@ -1,29 +1,174 @@
-"""Losses from logits, in training on a GPU: kernels in Triton.
+"""The cross-entropy of a head over a vocabulary, in training on a GPU: Triton kernels from logits to losses.
 
 The logits are the largest tensor of a model with a large vocabulary. Each kernel reads those of a token twice and
-writes their gradient in their place. Tests compare all with torch's functions and autograd.
-
-Triton comes with torch where there is a GPU: import this module only where that is known.
+writes their gradient in their place.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
-from anaphor.mixers.kernels.layers import DTYPES, is_supported, sum_rows
+from anaphor.kernels.gpu import DTYPES, is_supported
+from anaphor.kernels.linear import sum_rows
+from anaphor.mixers.base import multiply
+from anaphor.models.head import (
+    IGNORE_INDEX,
+    Chunk,
+    Head,
+    add_product,
+    chunk_size,
+    chunked_cross_entropy,
+    compute_logits,
+    product_dtype,
+)
 
-__all__ = ["DTYPES", "is_supported", "losses_and_gradient", "pair_losses_and_gradient", "run_once", "sum_rows"]
+if TYPE_CHECKING:
+    from anaphor.tasks.translate.experiment import RDrop
 
 LOSS_BLOCK, PAIR_BLOCK = 4096, 2048  # logits of a token that are read at once
+# Tensor cores are several times slower if the vocabulary is no multiple of this.
+ALIGNMENT = 64
+
+Compute = Callable[[Tensor], tuple[Tensor, ...]]
+"""Losses of logits [N, V]. The gradient of the first values that it returns is written over the logits; others have
+none."""
 
 
-def run_once(device: torch.device) -> None:
-    """Compile the kernels for a device and run them; raises where that fails."""
-    logits, targets = torch.zeros(2, 16, device=device), torch.zeros(2, device=device, dtype=torch.long)
-    losses_and_gradient(logits, targets, 16, -1)
+def applies(
+    features: Tensor,
+    head: Head,
+    targets: Tensor,
+    logits_per_chunk: int | None = None,
+    token_losses: Tensor | None = None,
+) -> bool:
+    return is_possible(features)
+
+
+def cross_entropy(
+    features: Tensor,
+    head: Head,
+    targets: Tensor,
+    logits_per_chunk: int | None = None,
+    token_losses: Tensor | None = None,
+) -> Tensor:
+    """Tokens that are one chunk keep the gradient in the memory of the logits."""
+    if not is_one_chunk(features, head, logits_per_chunk):
+        rows = chunk_size(features, head, logits_per_chunk)
+        return _add_up_chunks(features, head, targets, rows, token_losses)
+
+    def compute(logits: Tensor) -> tuple[Tensor, ...]:
+        losses = losses_and_gradient(logits, targets.flatten(), head.out_features, IGNORE_INDEX)
+        if token_losses is not None:
+            token_losses.copy_(losses)
+        return (losses,)
+
+    return add_up(features, head, compute)[0]
+
+
+def applies_at_once(features: Tensor, head: Head, targets: Tensor, *others: Any) -> bool:
+    return is_possible(features) and is_one_chunk(features, head)
+
+
+def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
+    def compute(logits: Tensor) -> tuple[Tensor, ...]:
+        return (losses_and_gradient(logits, targets.flatten(), head.out_features, IGNORE_INDEX, label_smoothing),)
+
+    return add_up(features, head, compute)[0]
+
+
+def rdrop_loss(
+    features: Tensor, head: Head, targets: Tensor, label_smoothing: float, rdrop: RDrop
+) -> tuple[Tensor, Tensor]:
+    def compute(logits: Tensor) -> tuple[Tensor, ...]:
+        sizes = (head.out_features, IGNORE_INDEX, label_smoothing, rdrop.weight / 4)
+        losses, penalties = pair_losses_and_gradient(logits, targets.flatten(), *sizes)
+        return losses + penalties, losses
+
+    both, loss = add_up(features, head, compute)
+    return loss, both - loss  # the first has the gradient of both
+
+
+def is_possible(features: Tensor) -> bool:
+    return product_dtype(features) in DTYPES and is_supported(features.device)
+
+
+def is_one_chunk(features: Tensor, head: Head, logits_per_chunk: int | None = None) -> bool:
+    return 0 < features[..., 0].numel() <= chunk_size(features, head, logits_per_chunk)
+
+
+def add_up(features: Tensor, head: Head, compute: Compute) -> tuple[Tensor, ...]:
+    """What `compute` makes of the logits of all tokens, added up."""
+    inputs = (features.flatten(0, -2), head.weight, head.bias)
+    sums: tuple[Tensor, ...] = _SumOfLosses.apply(*inputs, compute)  # type: ignore[no-untyped-call]
+    return sums
+
+
+class _SumOfLosses(torch.autograd.Function):
+    """The gradient of the logits stays in their memory until that of the result is known, which then scales the
+    features and not the much larger gradient of the matrix."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, compute: Compute
+    ) -> tuple[Tensor, ...]:
+        dtype = product_dtype(features)
+        x, matrix, constant = features.to(dtype), _align(weight, dtype), None if bias is None else _align(bias, dtype)
+        logits = compute_logits(x, matrix, constant, x.new_empty(len(x), len(matrix)))
+        sums = tuple(values.sum() for values in compute(logits))
+        ctx.save_for_backward(x, matrix, logits)
+        ctx.vocabulary, ctx.dtypes = len(weight), (features.dtype, weight.dtype)
+        ctx.mark_non_differentiable(*sums[1:])
+        return sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        (x, matrix, logits), (of_x, of_weight) = ctx.saved_tensors, ctx.dtypes
+        grad_x = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_x = torch.empty_like(x, dtype=of_x)
+            torch.mul(multiply(logits, matrix, torch.float32), gradient, out=grad_x)
+        if ctx.needs_input_grad[1]:
+            grad_weight = multiply(logits.t(), x * gradient, of_weight)[: ctx.vocabulary]
+        if ctx.needs_input_grad[2]:
+            grad_bias = (sum_rows(logits)[: ctx.vocabulary] * gradient).to(of_weight)
+        return grad_x, grad_weight, grad_bias, None
+
+
+def _add_up_chunks(features: Tensor, head: Head, targets: Tensor, rows: int, token_losses: Tensor | None) -> Tensor:
+    """The losses of `rows` tokens at a time, by the loop of the core."""
+
+    def compute(chunk: Chunk) -> tuple[Tensor, Tensor]:
+        logits = chunk.buffer[: len(chunk.x) * len(chunk.matrix)].view(len(chunk.x), len(chunk.matrix))
+        chunk.compute_logits(logits)
+        tokens = chunk.target.where(chunk.valid, IGNORE_INDEX)
+        losses = losses_and_gradient(logits, tokens, head.out_features, IGNORE_INDEX)
+        chunk.grad_x.copy_(logits @ chunk.matrix)
+        if chunk.grad_bias is not None:
+            chunk.grad_bias.add_(sum_rows(logits))
+        return losses, add_product(chunk.grad_weight, logits.t(), chunk.x, chunk.sum_dtype)
+
+    missing = -head.out_features % ALIGNMENT if features.is_cuda else 0
+    weight, bias = F.pad(head.weight, (0, 0, 0, missing)), None if head.bias is None else F.pad(head.bias, (0, missing))
+    return chunked_cross_entropy(features, weight, bias, targets, rows, token_losses, compute)
+
+
+def _align(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """The matrix in the given type, with rows of zeros added for tensor cores."""
+    rows, missing = len(matrix), -len(matrix) % ALIGNMENT if matrix.is_cuda else 0
+    if not missing:
+        return matrix.to(dtype)
+    padded = matrix.new_empty(rows + missing, *matrix.shape[1:], dtype=dtype)
+    padded[:rows], padded[rows:] = matrix, 0
+    return padded
 
 
 def losses_and_gradient(

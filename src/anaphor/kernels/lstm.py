@@ -4,10 +4,7 @@ cuDNN launches a matrix product and a kernel for the gates of each step, and a t
 waits for the one before, and in a small layer that latency dominates. Here the forward pass is one persistent kernel:
 its programs keep their part of the recurrent weights, compute all steps, and wait for each other at a barrier between
 two steps. Backward, and where not all programs can run at once, each step is a kernel of its own that loads its weights
-while the step before still runs. Where processes share the GPU, `shared_lstm` has other kernels. Tests compare all with
-torch's LSTM.
-
-Triton comes with torch where there is a GPU: import this module only where that is known.
+while the step before still runs.
 """
 
 from __future__ import annotations
@@ -22,16 +19,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anaphor.mixers.kernels import shared_lstm
-from anaphor.mixers.kernels.shared_lstm import (
-    arrive,
-    load_gates,
-    split_gates,
-    store_gate_gradients,
-    store_gates,
-    tanh,
-    wait,
-)
+from anaphor.kernels.gpu import compute_capability
+from anaphor.mixers.layers import linear
 
 UNITS = 16
 """Hidden units per program, with all four gates."""
@@ -47,28 +36,32 @@ MIN_WIDTH = {torch.float32: 128, torch.bfloat16: 1}
 """Below, cuDNN runs a whole layer of single precision in one kernel."""
 
 
-def is_faster(x: Tensor, width: int, training: bool) -> bool:
-    """Whether these kernels are faster than cuDNN for inputs [B, T, ...] and a layer of that width."""
+def applies(x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor], training: bool) -> bool:
+    """Whether these kernels are faster than cuDNN for inputs [B, T, ...]."""
     rows, steps = x.shape[:2]
-    if x.dtype not in MIN_WIDTH or not MIN_WIDTH[x.dtype] <= width <= MAX_WIDTH:
+    width = hidden.shape[-1]
+    if not training or compute_capability(x.device) not in COMPUTE_CAPABILITIES:
         return False
-    # Without tensor cores these kernels need more registers than there are, but not those of a shared GPU.
-    is_exact = x.dtype == torch.float32 and _choose_precision() != "tf32"
-    if (is_exact or not training) and shared_lstm.choose_layout(width, rows, x.device, _choose_precision()) is None:
+    return is_faster(rows, steps, width, x.dtype)
+
+
+def is_faster(rows: int, steps: int, width: int, dtype: torch.dtype) -> bool:
+    """The same for given sizes, on a device that the kernels are made for."""
+    if dtype not in MIN_WIDTH or not MIN_WIDTH[dtype] <= width <= MAX_WIDTH:
         return False
-    max_rows = MAX_ROWS if width <= WIDE else MAX_WIDE_ROWS[x.dtype]
+    if dtype == torch.float32 and _choose_precision() != "tf32":
+        return False  # without tensor cores these kernels need more registers than there are
+    max_rows = MAX_ROWS if width <= WIDE else MAX_WIDE_ROWS[dtype]
     return rows <= max_rows and 0 < rows * steps * 4 * width < 2**31  # offsets are 32 bits
 
 
-def is_supported(device: torch.device) -> bool:
-    """Whether the kernels are made for a device."""
-    return torch.cuda.get_device_capability(device)[0] in COMPUTE_CAPABILITIES
-
-
-def run_once(device: torch.device) -> None:
-    """Compile the kernels for a device and run them, forward and backward; raises where that fails."""
-    row = torch.zeros(1, 2 * UNITS, device=device, dtype=torch.float32, requires_grad=True)  # two programs that wait
-    recurrence(row.new_zeros(1, 2, 8 * UNITS), row, row, row.new_zeros(8 * UNITS, 2 * UNITS))[0].sum().backward()
+def run_lstm(
+    x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor], training: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    w_ih, w_hh, b_ih, b_hh = weights
+    gate_inputs = linear(x, w_ih, b_ih + b_hh, training)
+    hiddens, last = recurrence(gate_inputs, hidden.squeeze(0), cell.squeeze(0), w_hh)
+    return hiddens[:, 1:], hiddens[None, :, -1], last[None]
 
 
 def recurrence(gate_inputs: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,10 +103,6 @@ class _Recurrence(torch.autograd.Function):
 def _launch_forward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
     """One kernel for all steps where all its programs can run at once, else one for each step."""
     weight, (rows, steps) = tensors[1], sizes
-    shared = shared_lstm.choose_layout(weight.shape[1], rows, weight.device, _choose_precision())
-    if shared is not None:
-        shared_lstm.launch_forward(shared, sizes, tensors)
-        return
     grid, options = _choose_layout(weight, rows)
     options["num_warps"] = options["UNITS"] // 2  # the fastest of those tried for all steps at once
     counters = torch.zeros(grid[1], device=weight.device, dtype=torch.int32)
@@ -139,12 +128,8 @@ def _can_run_together(grid: tuple[int, int], device: torch.device) -> bool:
 
 
 def _launch_backward(sizes: tuple[int, int], tensors: tuple[Tensor, ...]) -> None:
-    """One kernel for each step: all steps in one were slower, but where processes share a GPU."""
+    """One kernel for each step: all steps in one were slower."""
     weight, (rows, steps) = tensors[1], sizes
-    shared = shared_lstm.choose_layout(weight.shape[1], rows, weight.device, _choose_precision())
-    if shared is not None:
-        shared_lstm.launch_backward(shared, sizes, tensors)
-        return
     grid, options = _choose_layout(weight, rows)
     options["num_warps"] = options["ROWS"] // 8  # the fastest of those tried
     with torch.cuda.device_of(weight):
@@ -279,3 +264,61 @@ def _block_indices(rows, WIDTH: tl.constexpr, TERMS: tl.constexpr, ROWS: tl.cons
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
     unit = (tl.program_id(0) * UNITS + tl.arange(0, UNITS))[None, :]
     return row, unit, tl.arange(0, TERMS), (row < rows) & (unit < WIDTH)
+
+
+@triton.jit
+def arrive(counters, is_needed):
+    """Count this program as arrived: the others of the same rows can read what it wrote."""
+    if is_needed:
+        tl.debug_barrier()  # other threads read what each has stored
+    if is_needed & (tl.num_programs(0) > 1):
+        tl.atomic_add(counters + tl.program_id(1), 1, sem="release", scope="gpu")
+
+
+@triton.jit
+def wait(counters, times, is_needed):
+    """Wait until all programs of the same rows have arrived so many times."""
+    if is_needed & (tl.num_programs(0) > 1):
+        while tl.atomic_add(counters + tl.program_id(1), 0, sem="acquire", scope="gpu") < times * tl.num_programs(0):
+            pass
+        tl.debug_barrier()
+
+
+@triton.jit
+def load_gates(first, stride, mask):
+    """One block for each gate; zero outside the mask."""
+    i, f = tl.load(first, mask, 0.0), tl.load(first + stride, mask, 0.0)
+    return i, f, tl.load(first + 2 * stride, mask, 0.0), tl.load(first + 3 * stride, mask, 0.0)
+
+
+@triton.jit
+def store_gates(first, stride, mask, i, f, g, o):
+    tl.store(first, i, mask)
+    tl.store(first + stride, f, mask)
+    tl.store(first + 2 * stride, g, mask)
+    tl.store(first + 3 * stride, o, mask)
+
+
+@triton.jit
+def split_gates(sums, ROWS: tl.constexpr, UNITS: tl.constexpr):
+    """The gates of each unit, from sums whose columns have those of a unit side by side."""
+    i_and_g, f_and_o = tl.split(tl.reshape(sums, (ROWS, UNITS, 2, 2)))
+    i, g = tl.split(i_and_g)
+    f, o = tl.split(f_and_o)
+    return tl.sigmoid(i), tl.sigmoid(f), tanh(g), tl.sigmoid(o)
+
+
+@triton.jit
+def store_gate_gradients(first, stride, mask, gates, cell, tanh_c, grad_h, grad_c):
+    """Gradients of the pre-activations of the gates, given the cell before the step, and the gradients of the hidden
+    vector and the cell after it."""
+    i, f, g, o = gates
+    grad_i, grad_f = grad_c * g * i * (1 - i), grad_c * cell * f * (1 - f)
+    grad_g, grad_o = grad_c * i * (1 - g * g), grad_h * tanh_c * o * (1 - o)
+    store_gates(first, stride, mask, grad_i, grad_f, grad_g, grad_o)
+
+
+@triton.jit
+def tanh(x):
+    # Near zero the difference loses its digits; there two terms of the series are exact.
+    return tl.where(tl.abs(x) < 0.03, x - x * x * x / 3, 2 * tl.sigmoid(2 * x) - 1)

@@ -2,9 +2,7 @@
 
 No step needs a product with weights, so that a program runs through all tokens of some channels of a row. Steps are so
 short that they would wait for memory: gates of later steps are loaded while earlier ones are computed. Everything is
-computed in single precision. Tests compare it with the readable loop.
-
-Triton comes with torch where there is a GPU: import this module only where that is known.
+computed in single precision.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anaphor.mixers.kernels.layers import DTYPES, is_supported
-from anaphor.mixers.kernels.shared_lstm import tanh
-
-__all__ = ["can_run", "is_supported", "recurrence", "run_once"]
+from anaphor.kernels.gpu import DTYPES, is_supported
+from anaphor.kernels.lstm import tanh
+from anaphor.taps import Tap
 
 CHANNELS = 64
 """Channels per program, which is one warp: two per thread, the minimum that is copied asynchronously."""
@@ -28,19 +25,14 @@ STAGES = 6
 """Steps that are in flight at once."""
 
 
-def run_once(device: torch.device) -> None:
-    """Compile the kernels for a device and run them, forward and backward; raises where that fails."""
-    gate_inputs = torch.zeros(1, 2, 48, device=device, dtype=torch.float32, requires_grad=True)
-    recurrence(gate_inputs, gate_inputs.new_zeros(1, 16))[0].sum().backward()
+def applies(gate_inputs: Tensor, cell: Tensor, gates: Tap, states: Tap) -> bool:
+    """Whether nobody looks at gates or cells."""
+    is_recorded = gates.is_recorded or states.is_recorded
+    is_possible = gate_inputs.dtype in DTYPES and gate_inputs.numel() > 0
+    return is_possible and not is_recorded and is_supported(gate_inputs.device)
 
 
-def can_run(gate_inputs: Tensor) -> bool:
-    return gate_inputs.dtype in DTYPES and gate_inputs.numel() > 0
-
-
-def recurrence(gate_inputs: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs and the last cell, from the pre-activations of candidate, forget and output gate and the initial cell.
-    [B, T, 3D], [B, D] -> [B, T, D], [B, D]"""
+def scan_qrnn(gate_inputs: Tensor, cell: Tensor, gates: Tap, states: Tap) -> tuple[Tensor, Tensor]:
     needs_backward = torch.is_grad_enabled() and (gate_inputs.requires_grad or cell.requires_grad)
     y, last = _Recurrence.apply(gate_inputs, cell, needs_backward)  # type: ignore[no-untyped-call]
     return y, last

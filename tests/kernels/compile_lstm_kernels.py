@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from anaphor.mixers.kernels import lstm, shared_lstm
+from anaphor.kernels import lstm
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SIZES = {"WIDTH": lstm.WIDE, "TERMS": lstm.WIDE, "ROWS": 32, "UNITS": lstm.UNITS}
@@ -18,10 +18,6 @@ FEW_ROWS = {"WIDTH": lstm.MAX_WIDTH, "TERMS": lstm.MAX_WIDTH, "ROWS": 16, "UNITS
 MORE_ROWS = {**FEW_ROWS, "UNITS": lstm.UNITS}
 NUMBERS = ("step", "first", "count", "rows", "steps")
 SINGLE = ("cells", "grad_cell")  # single precision always
-
-
-SHARED = {"WIDTH": lstm.MAX_WIDTH, "ROWS": 32, "UNITS": 2 * shared_lstm.UNITS, "BLOCKS": 2}
-SHARED_FORWARD, SHARED_BACKWARD = ({**SHARED, "CHUNK": shared_lstm.CHUNKS[way]} for way in ("forward", "backward"))
 
 FORWARD, STEP = {"launch_cooperative_grid": True}, {"launch_pdl": True}
 BOTH = ("fp32", "bf16")
@@ -33,9 +29,6 @@ VARIANTS = {  # kernel, sizes, how it is launched, and in which types
     "wide step backward": (lstm._backward, FEW_ROWS, {"num_warps": 2, **STEP}, BOTH),
     "wide forward of more rows": (lstm._forward, MORE_ROWS, {"num_warps": 8, **FORWARD}, BOTH[1:]),
     "wide step backward of more rows": (lstm._backward, MORE_ROWS, {"num_warps": 2, **STEP}, BOTH[1:]),
-    "shared forward": (shared_lstm._forward, SHARED_FORWARD, {"num_warps": 8}, BOTH),
-    "shared backward": (shared_lstm._backward, SHARED_BACKWARD, {"num_warps": 8}, BOTH),
-    "shared scores": (shared_lstm._forward, {**SHARED_FORWARD, "PRECISION": "tf32x3"}, {"num_warps": 8}, BOTH),
 }
 
 

@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from anaphor.mixers.kernels import qrnn
+from anaphor.kernels import qrnn
 
 HOPPER = GPUTarget("cuda", 90, 32)
 WIDE = ("cell", "last", "grad_last", "grad_cell")  # single precision always
