@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 import loss_promises
 from anaphor.models import build
-from anaphor.models.head import Head, chunked_cross_entropy, cross_entropy, full_cross_entropy, token_losses
+from anaphor.models.head import (
+    ChunkMethod,
+    Head,
+    chunked_cross_entropy,
+    compute_losses,
+    cross_entropy,
+    full_cross_entropy,
+    token_losses,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,8 +50,8 @@ def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision(monkeyp
     loss_promises.a_token_that_is_nearly_known_is_still_learned_in_half_precision()
 
     def in_narrow_memory(features, head, targets):
-        inputs, memory = (features, head.weight, head.bias, targets, 1, None), lambda n, w: w.new_empty(n * len(w))
-        return chunked_cross_entropy(*inputs, allocate=memory)
+        method = ChunkMethod(compute_losses, lambda rows, matrix: matrix.new_empty(rows * len(matrix)))
+        return chunked_cross_entropy(features, head.weight, head.bias, targets, 1, None, method)
 
     monkeypatch.setattr(loss_promises, "cross_entropy", in_narrow_memory)
     loss_promises.a_token_that_is_nearly_known_is_still_learned_in_half_precision()

@@ -22,8 +22,10 @@ from anaphor.mixers.base import multiply
 from anaphor.models.head import (
     IGNORE_INDEX,
     Chunk,
+    ChunkMethod,
     Head,
     add_product,
+    allocate_logits,
     chunk_size,
     chunked_cross_entropy,
     compute_logits,
@@ -158,7 +160,8 @@ def _add_up_chunks(features: Tensor, head: Head, targets: Tensor, rows: int, tok
 
     missing = -head.out_features % ALIGNMENT if features.is_cuda else 0
     weight, bias = F.pad(head.weight, (0, 0, 0, missing)), None if head.bias is None else F.pad(head.bias, (0, missing))
-    return chunked_cross_entropy(features, weight, bias, targets, rows, token_losses, compute)
+    method = ChunkMethod(compute, allocate_logits)
+    return chunked_cross_entropy(features, weight, bias, targets, rows, token_losses, method)
 
 
 def _align(matrix: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anaphor.models.head import Chunk, Head, chunk_size, chunked_cross_entropy
+from anaphor.models.head import Chunk, ChunkMethod, Head, chunk_size, chunked_cross_entropy
 
 # With two threads blocks make the loss faster by a tenth for a vocabulary of 50,257, slower by 3 % for one of 10,000.
 MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
@@ -38,7 +38,7 @@ def cross_entropy(
 ) -> Tensor:
     rows = chunk_size(features, head, logits_per_chunk or LOGITS_PER_CHUNK)
     inputs = (features, head.weight, head.bias, targets)
-    return chunked_cross_entropy(*inputs, rows, token_losses, compute_losses_in_blocks, kept_memory)
+    return chunked_cross_entropy(*inputs, rows, token_losses, ChunkMethod(compute_losses_in_blocks, kept_memory))
 
 
 def compute_losses_in_blocks(chunk: Chunk) -> tuple[Tensor, Tensor]:

@@ -190,6 +190,18 @@ def compute_losses(chunk: Chunk) -> tuple[Tensor, Tensor]:
     return losses, add_product(chunk.grad_weight, grad_logits.t(), x, chunk.sum_dtype)
 
 
+class ChunkMethod(NamedTuple):
+    """How the loss of a chunk is computed."""
+
+    compute: Callable[[Chunk], tuple[Tensor, Tensor]]
+    """The loss of each token, and the gradient of the weight so far."""
+    allocate: Callable[[int, Tensor], Tensor]
+    """Memory for the logits of so many tokens by a matrix."""
+
+
+READABLE_CHUNKS = ChunkMethod(compute_losses, allocate_logits)
+
+
 def chunked_cross_entropy(
     features: Tensor,
     weight: Tensor,
@@ -197,12 +209,11 @@ def chunked_cross_entropy(
     targets: Tensor,
     rows: int,
     token_losses: Tensor | None,
-    compute: Callable[[Chunk], tuple[Tensor, Tensor]] = compute_losses,
-    allocate: Callable[[int, Tensor], Tensor] = allocate_logits,
+    method: ChunkMethod = READABLE_CHUNKS,
 ) -> Tensor:
-    """The loss of `rows` tokens at a time by `compute`, in memory by `allocate`."""
+    """The loss of `rows` tokens at a time."""
     inputs = (features.flatten(0, -2), weight, bias, targets.flatten())
-    total: Tensor = _ChunkedCrossEntropy.apply(*inputs, rows, token_losses, compute, allocate)  # type: ignore[no-untyped-call]
+    total: Tensor = _ChunkedCrossEntropy.apply(*inputs, rows, token_losses, method)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -221,8 +232,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         rows: int,
         token_losses: Tensor | None,
-        compute: Callable[[Chunk], tuple[Tensor, Tensor]],
-        allocate: Callable[[int, Tensor], Tensor],
+        method: ChunkMethod,
     ) -> Tensor:
         dtype = product_dtype(features)
         matrix, constant = weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -235,13 +245,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         total = widen(features.new_zeros(()))
         # One buffer for the logits, probabilities and gradients of all chunks: fresh memory is slow to touch.
         rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
-        buffer = allocate(min(rows, len(features)), matrix)
+        buffer = method.allocate(min(rows, len(features)), matrix)
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, max(len(features), 1), rows):
                 chunk = slice(start, start + rows)
                 x, mask, target = features[chunk].to(dtype), valid[chunk], targets[chunk]
                 weights, grads = (matrix, constant, buffer), (grad_features[chunk], grad_weight, grad_bias)
-                losses, grad_weight = compute(Chunk(x, target, mask, *weights, *grads, sum_dtype))
+                losses, grad_weight = method.compute(Chunk(x, target, mask, *weights, *grads, sum_dtype))
                 total = total + (losses * mask).sum()
                 if token_losses is not None:
                     token_losses[chunk] = losses
@@ -254,7 +264,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # In place: a second copy of a whole output matrix would be slow to make.
         scaled = [None if saved is None else saved.mul_(gradient) for saved in ctx.saved_tensors]
-        return (*scaled, None, None, None, None, None)
+        return (*scaled, None, None, None, None)
 
 
 def _losses_and_gradient(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
