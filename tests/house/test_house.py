@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = ["errors", "config", "flags", "registry", "operations", "draw", "taps", "mixers", "cuda_graphs", "models",
-         "data", "metrics", "evaluation", "generate", "interchange", "inspect", "training", "tasks", "extras", "kernels",
-         "studies", "trace", "labs", "web", "progress", "cli", "api", "__main__"]  # fmt: skip
+         "data", "metrics", "evaluation", "generate", "interchange", "inspect", "training", "tasks", "extras",
+         "kernels", "studies", "trace", "labs", "web", "progress", "cli", "api", "__main__"]  # fmt: skip
 
 
 def name_of(path: Path) -> str:
