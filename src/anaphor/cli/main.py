@@ -228,7 +228,7 @@ class GlobalOptions:
 
 @contextlib.contextmanager
 def global_options(argv: list[str]) -> Iterator[list[str]]:
-    """The words without the flags of every verb. These hold for the command and, by the environment, for its workers."""
+    """The words without the flags of every verb, which hold for the command and by the environment for its workers."""
     given, rest = split_argv(GlobalOptions, argv)
     variables = {}
     if "max_file_bytes" in given:

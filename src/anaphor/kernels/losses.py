@@ -7,7 +7,7 @@ writes their gradient in their place.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
@@ -31,9 +31,6 @@ from anaphor.models.head import (
     compute_logits,
     product_dtype,
 )
-
-if TYPE_CHECKING:
-    from anaphor.tasks.translate.experiment import RDrop
 
 LOSS_BLOCK, PAIR_BLOCK = 4096, 2048  # logits of a token that are read at once
 # Tensor cores are several times slower if the vocabulary is no multiple of this.
@@ -87,7 +84,7 @@ def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_
 
 
 def rdrop_loss(
-    features: Tensor, head: Head, targets: Tensor, label_smoothing: float, rdrop: RDrop
+    features: Tensor, head: Head, targets: Tensor, label_smoothing: float, rdrop: Any
 ) -> tuple[Tensor, Tensor]:
     def compute(logits: Tensor) -> tuple[Tensor, ...]:
         sizes = (head.out_features, IGNORE_INDEX, label_smoothing, rdrop.weight / 4)
