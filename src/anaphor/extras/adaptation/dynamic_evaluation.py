@@ -15,6 +15,7 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.operations import kernel_errors
 
 RULES = {"sgd": "plain gradient steps", "rms": "steps scaled by the size of the gradients in training"}
 # Added to a gradient scale, which is one on average, before a step is divided by it: weights that had hardly any
@@ -92,7 +93,7 @@ def compute_gradients(
 ) -> tuple[Tensor, Tensor, ModelState, list[Tensor]]:
     """Features and losses of a segment, the next state, and the gradient of `factor` times the mean loss by each
     weight. The factor is applied to the loss, where it costs nothing."""
-    with eval_mode(model), torch.enable_grad(), model.share_embeddings():
+    with eval_mode(model), torch.enable_grad(), model.share_embeddings(), kernel_errors():
         x, state = model.features(batch.input_ids, state, batch.lengths)
         total, losses = model.cross_entropy_by_token(x, batch.targets, state)
         # Not `backward`, which would add to gradients that the caller may have.
