@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.models import build_seq2seq as build_seq2seq
     from anaphor.models import preset as preset
     from anaphor.registry import import_file as import_file
+    from anaphor.registry import register_callback as register_callback
     from anaphor.registry import register_dataset as register_dataset
     from anaphor.registry import register_embedder as register_embedder
     from anaphor.registry import register_evaluation as register_evaluation
@@ -86,6 +87,7 @@ _PUBLIC = {
     "anaphor.training.load": ("Run", "load_run"),
     "anaphor.registry": (
         "import_file",
+        "register_callback",
         "register_dataset",
         "register_embedder",
         "register_evaluation",

@@ -13,7 +13,7 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
 from anaphor.progress import Bar, SecondBar
 from anaphor.registry import TASKS, import_file, suggest_imports
-from anaphor.training.callbacks import Callback, NullCallback
+from anaphor.training.callbacks import Callback, NullCallback, check_callback
 from anaphor.training.load import Run, checks_arguments, load_run
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions, require_folder
@@ -63,7 +63,8 @@ def train(  # noqa: PLR0913 (a keyword for each flag of the command)
         stack.enter_context(suggest_imports(config))
         definition: TaskDefinition = look_up(TASKS, task, "task")
         require_folder(out, resume)
-        _check_callback(callback)
+        if callback is not None:
+            check_callback(callback)
         spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
         if config is not None and not resume:
             spec = locate_paths(spec, Path(config), settings)
@@ -93,12 +94,6 @@ def execute(
         The result, as `result.json` has it, and an exit code: 0, or 128 + N after signal N.
     """
     return train_run(spec, out, callback or NullCallback(), TrainOptions(**options))
-
-
-def _check_callback(callback: Callback | None) -> None:
-    is_one = all(callable(getattr(callback, name, None)) for name in ("on_step", "on_evaluation"))
-    if callback is not None and (isinstance(callback, type) or not is_one):
-        raise ConfigError(f"callback={repr(callback)[:80]}: it must be an object with on_step and on_evaluation")
 
 
 def make_spec(task: TaskDefinition, file: Path | None, settings: dict[str, Any]) -> RunSpec:

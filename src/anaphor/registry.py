@@ -233,8 +233,8 @@ PRESETS = Registry(
 )
 """Model presets of each task, a registry each: overrides of the fields of its model spec."""
 EMBEDDERS, HEADS, LOSS_TERMS = Registry("embedder"), Registry("head"), Registry("loss term")
-STREAM_ORDERS = Registry("stream order")
-EXTRAS = {table.kind: table for table in (EMBEDDERS, HEADS, LOSS_TERMS, STREAM_ORDERS)}
+STREAM_ORDERS, CALLBACKS = Registry("stream order"), Registry("callback")
+EXTRAS = {table.kind: table for table in (EMBEDDERS, HEADS, LOSS_TERMS, STREAM_ORDERS, CALLBACKS)}
 """Parts that the settings of a run may ask for, each an `Extra`, by kind. A `TaskDefinition` names the kinds it
 takes."""
 EVALUATIONS = Registry("evaluation")
@@ -308,8 +308,12 @@ class Extra:
     """Function that returns the part, or "module:function"; None where the settings do not ask for it."""
     settings: type | None
     """Dataclass of its settings, which become settings of a run."""
-    tasks: tuple[str, ...]
-    """The tasks whose runs may have it."""
+    tasks: tuple[str, ...] | None
+    """The tasks whose runs may have it; None: all."""
+
+    def suits(self, task: str) -> bool:
+        """Whether runs of a task may have it."""
+        return self.tasks is None or task in self.tasks
 
 
 def register_embedder(
@@ -378,15 +382,31 @@ def register_evaluation(
 def evaluation_settings(task: str) -> tuple[type, ...]:
     """The settings classes of the evaluations for runs of a task."""
     extras: list[Extra] = [EVALUATIONS[name] for name in EVALUATIONS]
-    return tuple(dict.fromkeys(one.settings for one in extras if task in one.tasks and one.settings is not None))
+    return tuple(dict.fromkeys(one.settings for one in extras if one.suits(task) and one.settings is not None))
 
 
-def _add_extra(table: Registry, name: str, make: Any, settings: type | None, tasks: Sequence[str]) -> None:
+def register_callback(
+    name: str, make: str | Callable[..., Any], settings: type | None = None, tasks: Sequence[str] | None = None
+) -> None:
+    """Add a callback of training, which is called beside the progress bar.
+
+    Args:
+        name: What messages call it.
+        make: `make(settings, experiment, run)` returns an `anaphor.Callback` when training begins, also where a run is
+            resumed, or None where the settings ask for none; `run` is the folder, which may be written to. A string
+            "module:function" is imported then.
+        settings: A frozen dataclass; see `check_settings_class`.
+        tasks: Names of the tasks whose runs may have it; None: all tasks.
+    """
+    _add_extra(CALLBACKS, name, make, settings, tasks)
+
+
+def _add_extra(table: Registry, name: str, make: Any, settings: type | None, tasks: Sequence[str] | None) -> None:
     if isinstance(tasks, str):
         raise ConfigError(f"{table.kind} {name!r}: tasks={tasks!r} is not a list of names: write ({tasks!r},)")
     if settings is not None:
         check_settings_class(settings)
-    table.add(name, Extra(name, make, settings, tuple(tasks)))
+    table.add(name, Extra(name, make, settings, None if tasks is None else tuple(tasks)))
 
 
 def check_settings_class(kind: Any) -> None:
@@ -406,7 +426,7 @@ def check_settings_class(kind: Any) -> None:
 def extras_of(task: str) -> list[tuple[str, Extra]]:
     """The extras of a task, each with its kind."""
     every = [(kind, table[name]) for kind, table in EXTRAS.items() for name in table]
-    return [(kind, extra) for kind, extra in every if task in extra.tasks]
+    return [(kind, extra) for kind, extra in every if extra.suits(task)]
 
 
 def extra_settings(task: str) -> tuple[type, ...]:
@@ -417,7 +437,7 @@ def extra_settings(task: str) -> tuple[type, ...]:
 def model_settings(task: str | None = None) -> tuple[type, ...]:
     """The settings classes of extras that are parts of a model, its embedder and its head; of all tasks, or of one."""
     every = [table[name] for table in (EMBEDDERS, HEADS) for name in table]
-    return tuple(dict.fromkeys(extra.settings for extra in every if task is None or task in extra.tasks))
+    return tuple(dict.fromkeys(extra.settings for extra in every if task is None or extra.suits(task)))
 
 
 def collect_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -434,7 +454,7 @@ def make_extras(table: Registry, task: str, settings_for: Callable[[type], Any],
     """The parts of one kind that the settings of a run ask for. `settings_for` returns the settings of a class."""
     parts = []
     for extra in (table[name] for name in table):
-        if task in extra.tasks:
+        if extra.suits(task):
             settings = () if extra.settings is None else (settings_for(extra.settings),)
             parts.append(resolve(extra.make)(*settings, *context))
     return [part for part in parts if part is not None]
@@ -442,7 +462,7 @@ def make_extras(table: Registry, task: str, settings_for: Callable[[type], Any],
 
 def changed_settings(table: Registry, task: str, settings_for: Callable[[type], Any]) -> dict[str, Any]:
     """The settings of the extras of one kind that do not have their defaults."""
-    kinds = [table[name].settings for name in table if task in table[name].tasks]
+    kinds = [table[name].settings for name in table if table[name].suits(task)]
     pairs = [(vars(settings_for(kind)), vars(kind())) for kind in kinds if kind is not None]
     return {name: value for given, defaults in pairs for name, value in given.items() if value != defaults[name]}
 

@@ -153,7 +153,7 @@ def make_evaluations(options: Any, experiment: Any, run: Path) -> Evaluations:
     parts = {}
     for name in EVALUATIONS:
         extra = EVALUATIONS[name]
-        if experiment.spec.task not in extra.tasks:
+        if not extra.suits(experiment.spec.task):
             continue
         settings = () if extra.settings is None else (settings_of(options, extra.settings),)
         part = resolve(extra.make)(*settings, experiment, run)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+from anaphor.errors import ConfigError
 from anaphor.metrics.result import Result
 
 
@@ -15,6 +16,13 @@ class Callback(Protocol):
 
     def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
         """After a validation: epochs trained so far, mean training loss since the last one, and the result on valid."""
+
+
+def check_callback(callback: Any, name: str = "callback") -> None:
+    """Raise for what is not a callback."""
+    is_one = all(callable(getattr(callback, method, None)) for method in ("on_step", "on_evaluation"))
+    if isinstance(callback, type) or not is_one:
+        raise ConfigError(f"{name}={repr(callback)[:80]}: it must be an object with on_step and on_evaluation")
 
 
 class NullCallback:

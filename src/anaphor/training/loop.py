@@ -7,6 +7,7 @@ calls:
         build_run           build the experiment (or rebuild that of the run in the folder), step, budget, schedule
         resume              restore the newest checkpoint; settings that differ are refused
         write_spec          check what could not be scored later, write spec.yaml
+        make_callbacks      those that users and extras have registered
         fit                 for each group of batches:
             train_step          learning rate, forward, backward, update
             record_step         loss and gradient norms, which may arrive later; the end of a run that diverges
@@ -31,23 +32,24 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from torch import Tensor, nn
 
-from anaphor.config import writing_to
+from anaphor.config import settings_of, writing_to
 from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
 from anaphor.evaluation import Cancelled
 from anaphor.metrics.result import Metric, Result, find_metric
 from anaphor.operations import kernel_errors
-from anaphor.registry import files_used_by
+from anaphor.registry import CALLBACKS, files_used_by, make_extras
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average, build_average, copy_average
 from anaphor.training.budget import MIN_TRAINING, Budget, build_budget
 from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
-from anaphor.training.callbacks import Callback, NullCallback
+from anaphor.training.callbacks import Callback, NullCallback, check_callback
 from anaphor.training.checks import evaluate_split, get_batches, get_fingerprint
 from anaphor.training.curves import draw_curves
 from anaphor.training.device import MAX_THREADS, check_threads, describe_environment, thread_count
@@ -57,7 +59,7 @@ from anaphor.training.optimizers import Optimizer, OptimizerSpec
 from anaphor.training.options import TrainOptions
 from anaphor.training.paths import current_data_path, current_init_path, recorded_data_path
 from anaphor.training.progress import Progress
-from anaphor.training.random_state import get_random_state, set_random_state
+from anaphor.training.random_state import get_random_state, keep_random_state, set_random_state
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Schedule, ScheduleSpec, build_schedule
 from anaphor.training.signals import Interruption
@@ -111,6 +113,7 @@ def train_run(
         changes = resume(run) if options.resume else None
         check_data(run)
         write_spec(run, changes)
+        run.callbacks += make_callbacks(run)  # now that there is a folder, which they may write to
         return fit_and_score(run)
 
 
@@ -444,6 +447,17 @@ def write_spec(run: TrainingRun, changes: list[str] | None) -> None:
     if changes:
         save(run)  # so that the newest checkpoint has the settings of the spec file
     folder.write_spec(document)
+
+
+def make_callbacks(run: TrainingRun) -> tuple[Callback, ...]:
+    """The registered callbacks that the settings of the run ask for."""
+    spec = run.spec
+    with keep_random_state(run.experiment.device):  # a resumed run makes them again, with the generators restored
+        settings_for, context = partial(settings_of, spec), (run.experiment, run.folder.folder)
+        callbacks = make_extras(CALLBACKS, spec.task, settings_for, *context)
+    for callback in callbacks:
+        check_callback(callback, "registered callback")
+    return tuple(callbacks)
 
 
 # Training -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from anaphor.config import check_at_least_one, check_types, compose_spec, look_u
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric, format_values
-from anaphor.registry import TASKS, extra_settings, extras_of, model_settings
+from anaphor.registry import CALLBACKS, TASKS, extra_settings, extras_of, model_settings
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
 DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}
@@ -387,7 +387,7 @@ class TaskDefinition:
     def run_spec(self) -> type[RunSpec]:
         """The settings of a run: `spec` and the settings of the extras that are registered for this task."""
         for kind, extra in extras_of(self.name):
-            if kind not in self.extras:
+            if kind not in self.extras and kind != CALLBACKS.kind:  # these are the loop's
                 raise ConfigError(
                     f"{kind} {extra.name!r} is registered for `train {self.name}`, which takes no such extra "
                     f"(it takes: {', '.join(self.extras) or 'none'})"
