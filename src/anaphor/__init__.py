@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_dataset as register_dataset
     from anaphor.registry import register_embedder as register_embedder
     from anaphor.registry import register_evaluation as register_evaluation
+    from anaphor.registry import register_head as register_head
     from anaphor.registry import register_loss_term as register_loss_term
     from anaphor.registry import register_mixer as register_mixer
     from anaphor.registry import register_optimizer as register_optimizer
@@ -91,6 +92,7 @@ _PUBLIC = {
         "register_dataset",
         "register_embedder",
         "register_evaluation",
+        "register_head",
         "register_loss_term",
         "register_mixer",
         "register_optimizer",

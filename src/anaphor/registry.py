@@ -332,6 +332,20 @@ def register_embedder(
     _add_extra(EMBEDDERS, name, make, settings, tasks)
 
 
+def register_head(name: str, make: str | Callable[..., Any], settings: type, tasks: Sequence[str] = ("lm",)) -> None:
+    """Add what may stand between the head of a model and its predictions. A model has at most one.
+
+    Args:
+        name: The part of the model, as its weights and messages have it.
+        make: `make(settings, spec)` returns an `anaphor.models.HeadWrapper` for hidden states of `spec.width_out`
+            dimensions, or None where the settings ask for none. A string "module:function" is imported when the first
+            model is built. It is called after the other weights are initialized.
+        settings: A frozen dataclass of its settings; see `check_settings_class`.
+        tasks: Names of the tasks whose models may have it.
+    """
+    _add_extra(HEADS, name, make, settings, tasks)
+
+
 def register_loss_term(
     name: str, make: str | Callable[..., Any], settings: type | None = None, tasks: Sequence[str] = ("lm",)
 ) -> None:

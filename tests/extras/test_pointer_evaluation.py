@@ -9,6 +9,7 @@ from anaphor.cli.main import main
 from anaphor.data.batches import EvaluationStream
 from anaphor.evaluation import losses_by_batch
 from anaphor.extras.adaptation.steps import AdaptiveStep
+from anaphor.extras.pointer.head import use_pointer
 from anaphor.models import build
 
 VOCABULARY = 7
@@ -54,13 +55,13 @@ def test_a_model_without_its_pointer_is_scored_as_one_that_has_none():
     sizes = {"vocabulary": VOCABULARY, "width": 8, "layers": 1}
     model = build("lstm", **sizes, pointer_memory=6, pointer_eval_memory=9).eval()
     pointer, own = model.pointer, losses_of(model)
-    with model.use_pointer(0):
+    with use_pointer(model, 0):
         off = losses_of(model)
         assert len(AdaptiveStep(model, True).weights) == len(list(model.parameters()))
     plain = build("lstm", **sizes).eval()
     plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("pointer.")})
     assert torch.equal(off, losses_of(plain))
-    with model.use_pointer(3, 1.0):
+    with use_pointer(model, 3, 1.0):
         assert model.pointer is pointer
         assert not torch.allclose(own, losses_of(model))
     assert torch.equal(own, losses_of(model))

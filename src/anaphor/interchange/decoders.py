@@ -45,8 +45,6 @@ class Decoder(Kind):
             return f"its position encoding is {spec.position!r}"
         if spec.head_bias:
             return "its head has a bias, and the stock class has none"
-        if spec.pointer_memory is not None:
-            return "it has a pointer beside the head"
         if spec.extras:
             return f"it has extras: {', '.join(settings.section for settings in spec.extras)}"
         return ""

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from anaphor.models.embedder import PatchEmbedder, TokenEmbedder
     from anaphor.models.embedding import Embedding
     from anaphor.models.head import ClassHead, Head
+    from anaphor.models.head_wrapper import HeadWrapper
     from anaphor.models.image_model import ImageClassifier
     from anaphor.models.image_spec import ImageModelSpec
     from anaphor.models.language_model import LanguageModel, ModelState, Summary, summarize
@@ -55,6 +56,7 @@ __all__ = [
     "ClassHead",
     "Embedding",
     "Head",
+    "HeadWrapper",
     "ImageClassifier",
     "ImageModelSpec",
     "LanguageModel",
@@ -85,6 +87,7 @@ _MODULES = {
     "embedder": ("PatchEmbedder", "TokenEmbedder"),
     "embedding": ("Embedding",),
     "head": ("ClassHead", "Head"),
+    "head_wrapper": ("HeadWrapper",),
     "image_model": ("ImageClassifier",),
     "image_spec": ("ImageModelSpec",),
     "language_model": ("LanguageModel", "ModelState", "Summary", "summarize"),

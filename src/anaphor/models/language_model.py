@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,11 @@ from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.embedding import Embedding
-from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, token_losses, widen
+from anaphor.models.head import Head
+from anaphor.models.head_wrapper import PLAIN_HEAD, HeadWrapper
 from anaphor.models.initialize import INIT_SCHEMES, without_weights
 from anaphor.models.spec import LanguageModelSpec
-
-if TYPE_CHECKING:
-    from anaphor.models.pointer import Pointer
+from anaphor.registry import HEADS
 
 WARM_UP = 2
 """Plain steps before one is captured: libraries initialize in the first."""
@@ -39,7 +38,7 @@ class ModelState(NamedTuple):
     layers: tuple[Any, ...]
     """The private state of each block."""
     past: Any = ()
-    """State of the pointer; () without one."""
+    """What the extra of the head remembers of the past; () without one."""
 
 
 class TokenModel(nn.Module):
@@ -54,7 +53,8 @@ class TokenModel(nn.Module):
         width_out = spec.width_in if spec.tied else None
         self.layers = Backbone(blocks, spec.width_in, norm=spec.norm == "before", width_out=width_out)
         self.dropout, self.drop = spec.output_dropout, DROPOUTS[spec.dropout_kind]
-        self.pointer: Pointer | None = None
+        self.head_extra: str | None = None
+        """Name of the extra of the head, which is a part of the model with that name; None without one."""
         limits = [limit for limit in (self.embedder.limit, self.layers.limit) if limit is not None]
         self.limit = min(limits, default=None)
         """Maximum number of positions; None means unbounded."""
@@ -63,6 +63,12 @@ class TokenModel(nn.Module):
     def embed(self) -> Embedding:
         """The embeddings of tokens."""
         return self.embedder.embedding
+
+    @property
+    def head_wrapper(self) -> HeadWrapper:
+        """What stands between the head and the predictions."""
+        wrapper: HeadWrapper | None = None if self.head_extra is None else getattr(self, self.head_extra)
+        return PLAIN_HEAD if wrapper is None else wrapper
 
     @property
     def blocks(self) -> list[Block]:
@@ -88,7 +94,7 @@ class TokenModel(nn.Module):
 
     def state_bytes(self, tokens: int, source_tokens: int = 0) -> int:
         """Bytes of one row's state after so many tokens, with a source of so many."""
-        own = torch.long.itemsize if self.pointer is None else torch.long.itemsize + self.pointer.state_bytes()
+        own = torch.long.itemsize + self.head_wrapper.state_bytes()
         return own + self.layers.state_bytes(tokens, source_tokens)
 
     def count_parameters(self) -> int:
@@ -101,7 +107,7 @@ class TokenModel(nn.Module):
         """State before the first token. `source` [B, S, D] is for layers that attend to one."""
         like = self.embed.weight.new_zeros(rows, 0, self.embed.embedding_dim)
         layers = self.layers.initial_state(like, source, source_lengths)
-        past = () if self.pointer is None else self.pointer.initial_state(rows)
+        past = self.head_wrapper.initial_state(rows)
         return ModelState(torch.zeros(rows, dtype=torch.long, device=like.device), layers, past)
 
     def features(
@@ -119,7 +125,7 @@ class TokenModel(nn.Module):
         span = Span.after(state.seen, tokens.shape[1], lengths)
         self.embedder.check_positions(span, fresh)
         x, layers = self.layers(self.embedder(tokens, span), state.layers, span)
-        past = () if self.pointer is None else self.pointer.extend(state.past, x, tokens, span)
+        past = self.head_wrapper.extend(state.past, x, tokens, span)
         if self.training and self.dropout:
             x = self.drop(x, self.dropout)
         return x, ModelState(span.following, layers, past)
@@ -133,56 +139,58 @@ class LanguageModel(TokenModel):
         width = spec.widths_by_layer[-1]
         self.head = Head(width, spec.vocabulary, spec.head_bias, self.embed if spec.tied else None)
         INIT_SCHEMES[spec.init_scheme](self)
-        if spec.pointer_memory is not None:  # after the others, whose random numbers are those of a model without it
-            self.pointer = build_pointer(spec)
+        # After the others, whose random numbers are those of a model without it.
+        if (extra := spec.make_extra(HEADS)) is not None:
+            self.wrap_head(*extra)
+
+    def wrap_head(self, name: str, wrapper: HeadWrapper) -> None:
+        """Put an extra between the head and the predictions; it becomes a part of the model with this name."""
+        part = name.replace("-", "_")
+        if not isinstance(wrapper, HeadWrapper):
+            raise ConfigError(f"head {name!r} is a {type(wrapper).__name__}, not an anaphor.models.HeadWrapper")
+        if hasattr(self, part) or not part.isidentifier():
+            raise ConfigError(f"head {name!r}: a part of a model cannot have this name, choose another")
+        self.add_module(part, wrapper)
+        self.head_extra = part
+
+    @contextmanager
+    def without_head_wrapper(self) -> Iterator[None]:
+        """Inside the block the model is as without the extra of its head, and does not have its weights."""
+        wrapper, name = self.head_wrapper, self.head_extra
+        assert name is not None, "the head has an extra"
+        self.add_module(name, None)
+        try:
+            yield
+        finally:
+            self.add_module(name, wrapper)
+
+    def head_facts(self) -> dict[str, Any]:
+        """What the signature of a score says of the extra of the head: "off" where it is not used."""
+        if self.head_extra is not None and self.head_wrapper is PLAIN_HEAD:
+            return {self.head_extra: "off"}
+        return self.head_wrapper.facts()
 
     def predict(self, x: Tensor, state: ModelState) -> Tensor:
-        """Logits of the next token from the features of the newest tokens and the state after them; with a pointer
-        log-probabilities. [B, T, D] -> [B, T, V]"""
-        logits: Tensor = self.head(x)
-        return logits if self.pointer is None else self.pointer.mix(logits, state.past)
+        """Logits of the next token from the features of the newest tokens and the state after them; an extra of the
+        head may give log-probabilities. [B, T, D] -> [B, T, V]"""
+        return self.head_wrapper.predict(self.head(x), state.past)
 
     def predict_next(self, x: Tensor, state: ModelState) -> Tensor:
         """The same after the last token only. [B, D] -> [B, V]"""
-        logits: Tensor = self.head(x)
-        return logits if self.pointer is None else self.pointer.mix_next(logits, state.past)
+        return self.head_wrapper.predict_next(self.head(x), state.past)
 
     def cross_entropy(self, x: Tensor, targets: Tensor, state: ModelState) -> Tensor:
         """Sum of the losses of the newest tokens, from their features and the state after them."""
-        if self.pointer is None:
-            return cross_entropy(x, self.head, targets)
-        return self.pointer.cross_entropy(x, self.head, targets, state.past)
+        return self.head_wrapper.cross_entropy(x, self.head, targets, state.past)
 
     def cross_entropy_by_token(self, x: Tensor, targets: Tensor, state: ModelState) -> tuple[Tensor, Tensor]:
         """The same sum, and the loss of each token without gradient, zero where there is no target [B, T]: the logits
         are computed once for both."""
-        if self.pointer is not None:
-            return self.pointer.cross_entropy_by_token(x, self.head, targets, state.past)
-        losses = widen(x.new_empty(targets.numel()))
-        total = cross_entropy(x, self.head, targets, token_losses=losses)
-        return total, losses.view(targets.shape).masked_fill(targets == IGNORE_INDEX, 0)
+        return self.head_wrapper.cross_entropy_by_token(x, self.head, targets, state.past)
 
     def token_losses(self, x: Tensor, targets: Tensor, state: ModelState) -> Tensor:
         """The loss of each of the newest tokens, zero where there is no target. [B, T, D], [B, T] -> [B, T]"""
-        losses = token_losses(x, self.head, targets)
-        return losses if self.pointer is None else self.pointer.mix_losses(losses, targets, state.past).detach()
-
-    @contextmanager
-    def use_pointer(self, memory: int | None = None, bias: float | None = None) -> Iterator[None]:
-        """Inside the block the pointer has this memory and this bias in evaluation, where they are not None; memory 0
-        is the model without its pointer."""
-        pointer = self.pointer
-        if pointer is None:
-            yield
-            return
-        before = pointer.eval_memory, pointer.eval_bias
-        self.pointer = None if memory == 0 else pointer
-        pointer.eval_memory, pointer.eval_bias = memory or before[0], before[1] if bias is None else bias
-        try:
-            yield
-        finally:
-            pointer.eval_memory, pointer.eval_bias = before
-            self.pointer = pointer
+        return self.head_wrapper.token_losses(x, self.head, targets, state.past)
 
     def share_embeddings(self) -> AbstractContextManager[None]:
         """Inside the block embeddings that are computed from other weights are computed once, for embedder and head."""
@@ -336,7 +344,7 @@ def _fix(state: Any, used: int, positions: FixedBuffer | None) -> Any:
 
 def can_capture(model: LanguageModel) -> bool:
     """Whether a step has fixed shapes and nothing watches it: in a replay hooks are not called."""
-    if model.pointer is not None or any(block.needs_source for block in model.blocks):
+    if model.head_wrapper is not PLAIN_HEAD or any(block.needs_source for block in model.blocks):
         return False
     for mixer in model.layers.mixers:
         # A bounded memory drops entries, a number of them that the device knows only.
@@ -351,14 +359,6 @@ def can_capture(model: LanguageModel) -> bool:
 def has_hooks(model: nn.Module) -> bool:
     """Whether something watches its modules. A CUDA graph would not call it."""
     return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-def build_pointer(spec: LanguageModelSpec) -> Pointer:
-    from anaphor.models.pointer import Pointer
-
-    width = spec.width_in if spec.tied else spec.widths_by_layer[-1]
-    assert spec.pointer_memory is not None, "there is a pointer"
-    return Pointer(width, spec.pointer_memory, spec.pointer_eval_memory, spec.pointer_eval_bias)
 
 
 @dataclass(frozen=True)

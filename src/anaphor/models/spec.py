@@ -15,7 +15,6 @@ from anaphor.mixers.spec import (
     MixerSpec,
     PositionOptions,
     check_at_least,
-    check_finite,
     check_probability,
     mixer_spec,
     options_of,
@@ -293,12 +292,6 @@ class LanguageModelSpec(TokenModelSpec):
 
     tied: bool = True
     """Tie the weights of the head to the embeddings."""
-    pointer_memory: int | None = None
-    """Number of past tokens that a pointer beside the head can copy from; None means no pointer."""
-    pointer_eval_memory: int | None = None
-    """The same in evaluation; None means as in training."""
-    pointer_eval_bias: float = 0.0
-    """Added to the scores of past tokens in evaluation, but not to that of the vocabulary."""
     words: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
     """The words of the vocabulary, for embedders that look at their letters."""
     extras: tuple[Any, ...] = ()
@@ -306,12 +299,6 @@ class LanguageModelSpec(TokenModelSpec):
 
     def _check_input(self) -> None:
         super()._check_input()
-        check_at_least(1, pointer_memory=self.pointer_memory, pointer_eval_memory=self.pointer_eval_memory)
-        check_finite(pointer_eval_bias=self.pointer_eval_bias)
-        if self.pointer_memory is None and (self.pointer_eval_memory or self.pointer_eval_bias):
-            raise ConfigError("pointer_eval_memory and pointer_eval_bias need a pointer: set pointer_memory")
-        if self.pointer_memory is not None and not self.causal:
-            raise ConfigError("a pointer copies from the past: pointer_memory needs causal=True")
         object.__setattr__(self, "extras", tuple(self.extras))
         known = model_settings()
         for settings in self.extras:
@@ -320,6 +307,11 @@ class LanguageModelSpec(TokenModelSpec):
                 raise ConfigError(f"extras: {settings!r} are no settings of an embedder or a head (known: {names})")
         if self.words is not None and len(self.words) != self.vocabulary:
             raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")
+
+    @property
+    def width_out(self) -> int:
+        """Dimension of the vectors that the head reads: a tied one has the matrix of the embeddings."""
+        return self.width_in if self.tied else self.widths_by_layer[-1]
 
     @property
     def position_offset(self) -> int:
@@ -332,12 +324,7 @@ class LanguageModelSpec(TokenModelSpec):
         return self.position if self.adds_position else "none"
 
     def _derived(self) -> dict[str, Any]:
-        own: dict[str, Any] = {}
-        if self.pointer_memory is None:
-            own |= {"pointer_eval_bias": None}
-        if not self.extras:
-            own |= {"words": None}
-        return super()._derived() | own
+        return super()._derived() | ({} if self.extras else {"words": None})
 
     def make_extra(self, kind: Registry) -> tuple[str, Any] | None:
         """The part of this kind that `extras` ask for, and its name; None where they ask for none."""

@@ -6,8 +6,31 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from anaphor.config import check_at_least_one, check_types
 from anaphor.errors import ConfigError
-from anaphor.registry import register_evaluation
+from anaphor.registry import register_evaluation, register_head
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointerSettings:
+    """The pointer of a model."""
+
+    section: ClassVar[str] = "pointer"
+
+    pointer_memory: int | None = None
+    """Number of past tokens that a pointer beside the head can copy from; None means no pointer."""
+    pointer_eval_memory: int | None = None
+    """The same in evaluation; None means as in training."""
+    pointer_eval_bias: float = 0.0
+    """Added to the scores of past tokens in evaluation, but not to that of the vocabulary."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_at_least_one(pointer_memory=self.pointer_memory, pointer_eval_memory=self.pointer_eval_memory)
+        if not math.isfinite(self.pointer_eval_bias):
+            raise ConfigError(f"pointer_eval_bias={self.pointer_eval_bias}: it must be finite")
+        if self.pointer_memory is None and (self.pointer_eval_memory or self.pointer_eval_bias):
+            raise ConfigError("pointer_eval_memory and pointer_eval_bias need a pointer: set pointer_memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,4 +52,5 @@ class PointerVariants:
 
 
 def register() -> None:
-    register_evaluation("pointer", "anaphor.extras.pointer.evaluation:PointerEvaluation", PointerVariants)
+    register_head("pointer", f"{__name__}.head:make_pointer", PointerSettings, tasks=("lm",))
+    register_evaluation("pointer", f"{__name__}.evaluation:PointerEvaluation", PointerVariants)

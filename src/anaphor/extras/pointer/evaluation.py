@@ -10,6 +10,7 @@ from typing import Any
 
 from anaphor.errors import ConfigError
 from anaphor.extras.pointer import PointerVariants
+from anaphor.extras.pointer.head import Pointer, use_pointer
 from anaphor.tasks.evaluations import Evaluation, Variant
 from anaphor.tasks.lm.experiment import LanguageModelExperiment
 
@@ -20,8 +21,9 @@ class PointerEvaluation(Evaluation):
     columns = ("pointer",)
 
     def __init__(self, settings: PointerVariants, experiment: LanguageModelExperiment, run: Path) -> None:
-        self.settings, self.experiment = settings, experiment
-        if (settings.pointer_eval_memory or settings.pointer_eval_bias) and experiment.model.pointer is None:
+        self.settings, self.model = settings, experiment.model
+        self.has_pointer = isinstance(experiment.model.head_wrapper, Pointer)
+        if (settings.pointer_eval_memory or settings.pointer_eval_bias) and not self.has_pointer:
             raise ConfigError(f"{run} has no pointer: it was trained without --pointer-memory")
 
     def choices(self) -> Mapping[str, Sequence[Any]]:
@@ -37,8 +39,8 @@ class PointerEvaluation(Evaluation):
 
     def _variant(self, memory: int | None, bias: float | None) -> Variant:
         """The model with this memory and this bias; None as in training."""
-        apply = partial(self.experiment.model.use_pointer, memory, bias)
         if memory is None and bias is None:
-            return Variant(apply=apply)
+            return Variant()
+        apply = partial(use_pointer, self.model, memory, bias)
         with apply():
-            return Variant({"pointer": self.experiment.describe_pointer()}, apply)
+            return Variant(self.model.head_facts(), apply)

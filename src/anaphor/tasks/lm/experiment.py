@@ -201,16 +201,9 @@ class LanguageModelExperiment(Experiment):
         super().prepare_for_inference()
         self.model.fold_embeddings()
 
-    def describe_pointer(self) -> str | None:
-        """Memory and bias of the pointer, "off" where a trained one is not used, None where the model has none."""
-        if self.model.pointer is not None:
-            return self.model.pointer.describe()
-        return None if self.spec.pointer_memory is None else "off"
-
     def model_facts(self) -> dict[str, Any]:
         """Facts of the model that are part of every signature."""
-        pointer = self.describe_pointer()
-        return ({"pointer": pointer} if pointer else {}) if self.model.causal else {"causal": "no"}
+        return self.model.head_facts() | ({} if self.model.causal else {"causal": "no"})
 
     def common_facts(self, tokens: int, unknowns: int) -> dict[str, Any]:
         """Part of every signature."""

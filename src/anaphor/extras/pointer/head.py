@@ -7,14 +7,23 @@ in the softmax; its weight is the share of the softmax over the vocabulary. Noth
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.mixers.base import KVBuffer, Span, count_bytes
-from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, widen
+from anaphor.errors import ConfigError
+from anaphor.mixers.base import KVBuffer, Span
+from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, token_losses, widen
+from anaphor.models.head_wrapper import HeadWrapper
+
+if TYPE_CHECKING:
+    from anaphor.extras.pointer import PointerSettings
+    from anaphor.models.language_model import LanguageModel
+    from anaphor.models.spec import LanguageModelSpec
 
 EMPTY = -1
 MASKED = -1e9  # a score, not minus infinity: where nothing is visible, a gradient must still be a number
@@ -56,7 +65,7 @@ class PointerLogProbs(NamedTuple):
         return -torch.logaddexp(self.vocabulary - losses, self.target)
 
 
-class Pointer(nn.Module):
+class Pointer(HeadWrapper):
     """Scores are products of projected features, plus a bias for each power of two of the distance."""
 
     lr_factor = 0.1
@@ -84,13 +93,9 @@ class Pointer(nn.Module):
         """Number of past tokens that it sees."""
         return self.train_memory if self.training else self.eval_memory
 
-    def state_bytes(self) -> int:
-        """Bytes of one row's state."""
-        return count_bytes(self.initial_state(1))
-
-    def describe(self) -> str:
-        """Memory and bias in evaluation, for the signature of a score."""
-        return f"{self.eval_memory}" + (f",{self.eval_bias:+g}" if self.eval_bias else "")
+    def facts(self) -> dict[str, Any]:
+        """Memory and bias in evaluation."""
+        return {"pointer": f"{self.eval_memory}" + (f",{self.eval_bias:+g}" if self.eval_bias else "")}
 
     def initial_state(self, rows: int) -> Past:
         """Of full size from the first token on, so that all segments have one shape and share a CUDA graph."""
@@ -98,31 +103,45 @@ class Pointer(nn.Module):
         tokens = torch.full((rows, self.memory), EMPTY, device=weight.device)
         return Past.of(weight.new_zeros(rows, self.memory, weight.shape[1]), tokens)
 
-    def extend(self, past: Past, features: Tensor, tokens: Tensor, span: Span) -> Past:
-        """The past with new tokens [B, T] and features [B, T, D] at its end, and no entries older than `memory`; with
-        padding one more, for rows without a new token, whose last one still sees as far."""
-        if past.has_padding:
-            past = _right_aligned(past)
+    def extend(self, state: Past, hidden_states: Tensor, tokens: Tensor, span: Span) -> Past:
+        """The past with the new tokens at its end, and no entries older than `memory`; with padding one more, for rows
+        without a new token, whose last one still sees as far."""
+        past = _right_aligned(state) if state.has_padding else state
         if span.has_padding:
             tokens = tokens.masked_fill(~span.valid, EMPTY)
         kept = self.memory + span.has_padding
-        older, read = past.features[:, -kept:].to(features.dtype), past.tokens[:, -kept:]
-        return Past.of(torch.cat((older, features), 1), torch.cat((read, tokens), 1), has_padding=span.has_padding)
+        older, read = past.features[:, -kept:].to(hidden_states.dtype), past.tokens[:, -kept:]
+        features = torch.cat((older, hidden_states), 1)
+        return Past.of(features, torch.cat((read, tokens), 1), has_padding=span.has_padding)
 
-    def cross_entropy(self, features: Tensor, head: Head, targets: Tensor, past: Past) -> Tensor:
+    def predict(self, logits: Tensor, state: Past) -> Tensor:
+        """Log-probabilities of the mixture."""
+        scores, sentinel, total = self._scores(state, logits.shape[1])
+        weights = torch.exp(scores - total[..., None])
+        following = state.tokens[:, None, 1:].clamp(min=0).expand(scores.shape)
+        pointed = torch.zeros_like(logits, dtype=weights.dtype).scatter_add(-1, following, weights)
+        kept = torch.log_softmax(widen(logits), -1) + (sentinel - total)[..., None]
+        return torch.logaddexp(kept, pointed.clamp(min=torch.finfo(pointed.dtype).tiny).log())
+
+    def predict_next(self, logits: Tensor, state: Past) -> Tensor:
+        return self.predict(logits[:, None], _right_aligned(state) if state.has_padding else state)[:, 0]
+
+    def cross_entropy(self, hidden_states: Tensor, head: Head, targets: Tensor, state: Past) -> Tensor:
         """Sum of the losses of the mixture, and its gradient for the pointer. The logits get the gradient of a model
         without a pointer: else they would not learn words that the pointer finds, which is ahead early in training."""
-        total, _ = self.cross_entropy_by_token(features, head, targets, past)
+        total, _ = self.cross_entropy_by_token(hidden_states, head, targets, state)
         return total
 
     def cross_entropy_by_token(
-        self, features: Tensor, head: Head, targets: Tensor, past: Past
+        self, hidden_states: Tensor, head: Head, targets: Tensor, state: Past
     ) -> tuple[Tensor, Tensor]:
-        """The same sum, and the loss of each token without gradient [B, T]."""
-        losses = widen(features.new_empty(targets.numel()))
-        plain = cross_entropy(features, head, targets, token_losses=losses)
-        mixed = self.mix_losses(losses.view(targets.shape), targets, past)
+        losses = widen(hidden_states.new_empty(targets.numel()))
+        plain = cross_entropy(hidden_states, head, targets, token_losses=losses)
+        mixed = self.mix_losses(losses.view(targets.shape), targets, state)
         return mixed.sum() + (plain - plain.detach()), mixed.detach()
+
+    def token_losses(self, hidden_states: Tensor, head: Head, targets: Tensor, state: Past) -> Tensor:
+        return self.mix_losses(token_losses(hidden_states, head, targets), targets, state).detach()
 
     def mix_losses(self, losses: Tensor, targets: Tensor, past: Past) -> Tensor:
         """Losses of the mixture from those of the head, zero where there is no target. [B, T] -> [B, T]"""
@@ -134,19 +153,6 @@ class Pointer(nn.Module):
         matches = past.tokens[:, None, 1:] == targets[:, :, None]
         found = torch.logsumexp(scores.masked_fill(~matches, MASKED), -1)
         return PointerLogProbs(sentinel - total, found - total)
-
-    def mix(self, logits: Tensor, past: Past) -> Tensor:
-        """Log-probabilities of all words behind the newest tokens. [B, T, V] -> [B, T, V]"""
-        scores, sentinel, total = self._scores(past, logits.shape[1])
-        weights = torch.exp(scores - total[..., None])
-        following = past.tokens[:, None, 1:].clamp(min=0).expand(scores.shape)
-        pointed = torch.zeros_like(logits, dtype=weights.dtype).scatter_add(-1, following, weights)
-        kept = torch.log_softmax(widen(logits), -1) + (sentinel - total)[..., None]
-        return torch.logaddexp(kept, pointed.clamp(min=torch.finfo(pointed.dtype).tiny).log())
-
-    def mix_next(self, logits: Tensor, past: Past) -> Tensor:
-        """The same behind the last token of each row only. [B, V] -> [B, V]"""
-        return self.mix(logits[:, None], _right_aligned(past) if past.has_padding else past)[:, 0]
 
     def _scores(self, past: Past, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of every entry but the last for each of the newest `count` [B, T, S - 1], of the sentinel [B, T], and the log
@@ -165,6 +171,30 @@ class Pointer(nn.Module):
         scores = scores.masked_fill(~visible, MASKED)
         sentinel = widen(self.sentinel(newest)).squeeze(-1)
         return scores, sentinel, torch.logaddexp(torch.logsumexp(scores, -1), sentinel)
+
+
+def make_pointer(settings: PointerSettings, spec: LanguageModelSpec) -> Pointer | None:
+    """The pointer of a model; None where it has none."""
+    if settings.pointer_memory is None:
+        return None
+    if not spec.causal:
+        raise ConfigError("a pointer copies from the past: pointer_memory needs causal=True")
+    return Pointer(spec.width_out, settings.pointer_memory, settings.pointer_eval_memory, settings.pointer_eval_bias)
+
+
+@contextmanager
+def use_pointer(model: LanguageModel, memory: int | None = None, bias: float | None = None) -> Iterator[None]:
+    """Inside the block the pointer of a model has this memory and this bias in evaluation, where they are not None;
+    memory 0 is the model without its pointer."""
+    pointer = model.head_wrapper
+    assert isinstance(pointer, Pointer), "the model has a pointer"
+    before = pointer.eval_memory, pointer.eval_bias
+    pointer.eval_memory, pointer.eval_bias = memory or before[0], before[1] if bias is None else bias
+    try:
+        with model.without_head_wrapper() if memory == 0 else nullcontext():
+            yield
+    finally:
+        pointer.eval_memory, pointer.eval_bias = before
 
 
 def _right_aligned(past: Past) -> Past:

@@ -7,6 +7,7 @@ import torch
 
 from anaphor import evaluation
 from anaphor.errors import ConfigError
+from anaphor.extras.pointer import PointerSettings
 from anaphor.generate import Sampler, beam_search, generate, generate_rows
 from anaphor.mixers import detach, select_rows
 from anaphor.models import LanguageModelSpec
@@ -17,9 +18,10 @@ from anaphor.training.state_dicts import flatten, unflatten
 WORDS = 7
 
 
-def build(memory=5, **options):
+def build(memory=5, eval_memory=None, eval_bias=0.0, **options):
+    pointer = PointerSettings(pointer_memory=memory, pointer_eval_memory=eval_memory, pointer_eval_bias=eval_bias)
     spec = LanguageModelSpec(
-        vocabulary=WORDS, width=6, mixers=("lstm",), norm="none", feedforward=0, residual=False, pointer_memory=memory,
+        vocabulary=WORDS, width=6, mixers=("lstm",), norm="none", feedforward=0, residual=False, extras=[pointer],
         **options,
     )  # fmt: skip
     model = spec.build().eval()
@@ -60,14 +62,14 @@ def plain_loop(model, row, bias=0.0):
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("options", [{}, {"pointer_eval_memory": 9, "pointer_eval_bias": 0.7}])
+@pytest.mark.parametrize("options", [{}, {"eval_memory": 9, "eval_bias": 0.7}])
 def test_probabilities_against_a_plain_loop(options):
     model, (tokens, targets) = build(**options), draw()
     with torch.no_grad():
         logs, _ = model(tokens)
     found, _ = losses(model, tokens, targets)
     for row in range(len(tokens)):
-        expected = plain_loop(model, tokens[row], options.get("pointer_eval_bias", 0.0))
+        expected = plain_loop(model, tokens[row], options.get("eval_bias", 0.0))
         torch.testing.assert_close(logs[row].exp(), expected)
         torch.testing.assert_close(found[row], -expected.gather(1, targets[row, :, None])[:, 0].log())
 
@@ -184,7 +186,8 @@ def test_prompts_of_unequal_length_are_continued_as_each_alone(pairs, monkeypatc
 def test_a_model_without_a_pointer_has_the_same_other_weights():
     def weights(memory):
         torch.manual_seed(0)
-        return LanguageModelSpec(vocabulary=WORDS, width=6, mixers=("lstm",), pointer_memory=memory).build()
+        extras = [PointerSettings(pointer_memory=memory)]
+        return LanguageModelSpec(vocabulary=WORDS, width=6, mixers=("lstm",), extras=extras).build()
 
     pointer, plain = weights(5).state_dict(), weights(None).state_dict()
     assert all(torch.equal(pointer[name], value) for name, value in plain.items())
@@ -202,15 +205,17 @@ def test_its_learning_rate_is_lower():
 
 def test_settings_without_a_pointer_are_refused():
     with pytest.raises(ConfigError, match="set pointer_memory"):
-        LanguageModelSpec(vocabulary=WORDS, mixers=("lstm",), pointer_eval_memory=5)
+        PointerSettings(pointer_eval_memory=5)
     with pytest.raises(ConfigError, match="pointer_memory needs causal=True"):
-        LanguageModelSpec(vocabulary=WORDS, mixers=("bidirectional-lstm",), causal=False, pointer_memory=5)
+        build(causal=False)
+    with pytest.raises(ConfigError, match="pointer_memory='5' is a str, but it must be a whole number"):
+        PointerSettings(pointer_memory="5")
 
 
 @pytest.mark.parametrize("bias", [math.nan, math.inf, -math.inf])
 def test_a_bias_that_is_not_finite_is_refused(bias):
     with pytest.raises(ConfigError, match=f"pointer_eval_bias={bias}: it must be finite"):
-        LanguageModelSpec(vocabulary=WORDS, mixers=("lstm",), pointer_memory=5, pointer_eval_bias=bias)
+        PointerSettings(pointer_memory=5, pointer_eval_bias=bias)
 
 
 def test_a_carried_past_comes_back_from_a_checkpoint():
