@@ -354,8 +354,9 @@ def register_loss_term(
     Args:
         name: What messages call it.
         make: `make(settings)` returns the term, a function `term(hidden_states, head, batch)` that returns the sum of
-            the penalties of all examples as a scalar tensor, or None where the settings ask for none.
-            A string "module:function" is imported when the first run is built.
+            the penalties of all examples as a scalar tensor, or None where the settings ask for none. A term that needs
+            more is an `anaphor.training.loss_terms.LossTerm`. A string "module:function" is imported when the first run
+            is built.
         settings: A frozen dataclass of the term's settings; see `check_settings_class`.
         tasks: Names of the tasks whose runs may have it.
     """
@@ -425,7 +426,8 @@ def _add_extra(table: Registry, name: str, make: Any, settings: type | None, tas
 
 def check_settings_class(kind: Any) -> None:
     """Raise unless a class can hold the settings of an extra: a frozen dataclass whose fields all have defaults, with a
-    `section`, which becomes a section of `--help` and of spec files. Its `__post_init__` may refuse values."""
+    `section`, which becomes a section of `--help` and of spec files. Its `__post_init__` may refuse values, and
+    its method `check_model(model)` models, given as their specs."""
     name = getattr(kind, "__name__", repr(kind))
     if not (is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen):  # noqa: B009 (unknown to mypy)
         raise ConfigError(f"settings={name}: it must be a frozen dataclass")

@@ -15,8 +15,8 @@ from anaphor.mixers.linear import scan_qrnn
 from anaphor.mixers.recurrent import run_lstm
 from anaphor.models.head import Head, cross_entropy, smoothed_cross_entropy
 from anaphor.operations import KERNELS, OFF_VARIABLE, OPERATIONS, find_kernel, register_kernel
+from anaphor.registry import has_shelf
 from anaphor.taps import Tap
-from anaphor.tasks.translate.experiment import RDrop, rdrop_loss
 from anaphor.training.optimizers import update
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.step import tf32_matmul
@@ -67,7 +67,7 @@ def smoothed(device):
 
 def two_passes(device):
     features, head, targets = wide_head(device)
-    return features, head, targets[:1], 0.1, RDrop(3.0)
+    return features, head, targets[:1], 0.1, 3.0
 
 
 def plain_sgd(device):
@@ -85,10 +85,15 @@ EXAMPLES = {
     run_input_feeding: input_feeding,
     cross_entropy: wide_head,
     smoothed_cross_entropy: smoothed,
-    rdrop_loss: two_passes,
     update: plain_sgd,
 }
 """Arguments of each operation for which its kernels apply; made anew from the same seed they are the same."""
+if has_shelf("extras"):
+    from anaphor.extras.rdrop.loss import rdrop_loss
+
+    EXAMPLES[rdrop_loss] = two_passes
+OF_EXTRAS = {"rdrop_loss"}
+"""Operations that are not there without the extras."""
 
 
 def outcome(function, make, device):
@@ -116,7 +121,8 @@ def leaves(value):
 
 
 def test_every_kernel_has_an_example():
-    computed = {kernel.operation for kernel in KERNELS.values()}
+    missing = set() if has_shelf("extras") else OF_EXTRAS
+    computed = {kernel.operation for kernel in KERNELS.values()} - missing
     assert {OPERATIONS[name] for name in computed} <= set(EXAMPLES)
 
 
@@ -127,6 +133,8 @@ def test_a_kernel_agrees_with_the_readable_code(name, request):
     if name.endswith(".cuda"):
         request.getfixturevalue("gpu_kernels")
     kernel = KERNELS[name]
+    if kernel.operation in OF_EXTRAS and not has_shelf("extras"):
+        pytest.skip("the operation is that of an extra")
     operation = OPERATIONS[kernel.operation]
     make = EXAMPLES[operation]
     with tf32_matmul():  # as in a training step

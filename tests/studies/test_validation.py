@@ -36,7 +36,6 @@ def test_every_preset_is_sound(name, data):
         ("base: {warmup: 2}\nparameters: {width: {values: [8]}}\n", "warmup=2 is not a fraction of the budget"),
         ("task: translate\nparameters: {model: {values: [luong, lstm]}}\n", "at model lstm: unknown model 'lstm'"),
         ("task: translate\nparameters: {condition: {values: [stat]}}\n", "unknown condition 'stat'; did you mean"),
-        ("task: translate\nparameters: {rdrop: {values: [0, 5]}}\n", "two passes that would be equal without dropout"),
         ("base: {layers: 2}\nparameters: {layer_lr: {values: [[1, 1], [1]]}}\n", "1 layer_lr are given for 2 layers"),
         (
             "task: translate\nbase: {model: mixed, layers: 2}\nparameters: {layer_lr: {values: [[1, 1]]}}\n",

@@ -12,6 +12,7 @@ from anaphor.mixers import base
 from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.language_model import Decoding, FixedDecoding
+from anaphor.registry import TASKS, has_shelf
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
@@ -52,8 +53,9 @@ RUNS = {
     "mpnet": dataclasses.replace(
         LABELS, model="bert-tiny", heads=2, position="relative-buckets", absolute_positions=True
     ),
-    "rdrop": dataclasses.replace(PAIRS, model="mixed", heads=2, rdrop=5.0),
 }
+if has_shelf("extras"):
+    RUNS["rdrop"] = TASKS["translate"].run_spec(**vars(RUNS["mixed"]), rdrop=5.0)
 
 
 @pytest.mark.parametrize("name", [*RUNS, "padded", "padded qrnn"])

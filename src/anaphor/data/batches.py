@@ -86,13 +86,13 @@ class Batch:
         ids, lengths = self.source
         return _mask(lengths, ids.shape[1])
 
-    def repeat(self) -> Batch:
-        """All rows twice: first all of them, then all again."""
+    def repeat(self, times: int = 2) -> Batch:
+        """All rows so many times: first all of them, then all again."""
         tensors: dict[str, Any] = {
-            name: torch.cat((value, value)) for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: torch.cat((value,) * times) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
-        count = None if self.host_count is None else 2 * self.host_count
-        return replace(self, **tensors, indices=self.indices * 2, host_count=count)
+        count = None if self.host_count is None else times * self.host_count
+        return replace(self, **tensors, indices=self.indices * times, host_count=count)
 
 
 def _mask(lengths: Tensor, width: int) -> Tensor:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from anaphor.data.batches import Batch
     from anaphor.models.head import Head
-    from anaphor.training.experiment import LossTerm
+    from anaphor.training.loss_terms import Penalty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ActivationRegularization:
         return total
 
 
-def make_term(settings: ActivationRegularization) -> LossTerm | None:
+def make_term(settings: ActivationRegularization) -> Penalty | None:
     """The penalty; None where both weights are 0."""
     is_used = settings.activation_reg or settings.temporal_activation_reg
     return settings.penalty if is_used else None

@@ -84,10 +84,10 @@ def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_
 
 
 def rdrop_loss(
-    features: Tensor, head: Head, targets: Tensor, label_smoothing: float, rdrop: Any
+    features: Tensor, head: Head, targets: Tensor, label_smoothing: float, weight: float
 ) -> tuple[Tensor, Tensor]:
     def compute(logits: Tensor) -> tuple[Tensor, ...]:
-        sizes = (head.out_features, IGNORE_INDEX, label_smoothing, rdrop.weight / 4)
+        sizes = (head.out_features, IGNORE_INDEX, label_smoothing, weight / 4)
         losses, penalties = pair_losses_and_gradient(logits, targets.flatten(), *sizes)
         return losses + penalties, losses
 

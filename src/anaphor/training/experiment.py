@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -35,10 +35,6 @@ class Loss:
     def objective(self) -> Tensor:
         """What the gradient is taken of."""
         return self.total if self.penalty is None else self.total + self.penalty
-
-
-LossTerm = Callable[[Tensor, Any, Any], Tensor]
-"""A penalty beside the loss: `(hidden_states, head, batch)` -> the sum of the penalties of all examples []."""
 
 
 class Experiment(ABC):

@@ -206,6 +206,13 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
         found: list[Any] = [settings_of(self, kind) for kind in model_settings(self.task)]
         return tuple(settings for settings in found if settings != type(settings)())
 
+    def check_extras(self, model: Any) -> None:
+        """Raise where the settings of an extra do not go with a model, given as its spec."""
+        for kind in extra_settings(self.task):
+            settings: Any = settings_of(self, kind)
+            if hasattr(settings, "check_model"):
+                settings.check_model(model)
+
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of a run's spec file without those that others imply, such as the options of its model preset and

@@ -114,9 +114,10 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         """The model's own spec: the preset with the options that were given. `words` are those of the vocabulary."""
         from anaphor.models.presets import preset
 
-        return preset(
-            self.model, vocabulary=vocabulary, words=words, extras=self.model_extras(), **self.model_options()
-        )
+        sizes: dict[str, Any] = {"vocabulary": vocabulary, "words": words}
+        model = preset(self.model, **sizes, extras=self.model_extras(), **self.model_options())
+        self.check_extras(model)
+        return model
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,8 @@ from anaphor.tasks.lm import (
 )
 from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
 from anaphor.training.device import choose_device
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, LossTerm, require_splits
+from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.loss_terms import Penalty, count_passes, sum_penalties
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
 
@@ -68,7 +69,9 @@ class LanguageModelExperiment(Experiment):
         """`open_text` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.tokenizer = spec, model, tokenizer
         self.device, self.known = torch.device(device), known or {}
-        self.loss_terms: list[LossTerm] = make_extras(LOSS_TERMS, spec.task, partial(settings_of, spec))
+        self.loss_terms: list[Penalty] = make_extras(LOSS_TERMS, spec.task, partial(settings_of, spec))
+        if count_passes(self.loss_terms) > 1:
+            raise ConfigError("a loss term wants several passes of a batch, which language models do not make")
         self._open_text = self._open_training_text = open_text
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
@@ -193,9 +196,8 @@ class LanguageModelExperiment(Experiment):
         """Loss of a batch after a state, and the next state."""
         with self.model.share_embeddings():
             x, state = self.model.features(batch.input_ids, state, batch.lengths)
-            penalties = [term(x, self.model.head, batch) for term in self.loss_terms]
-            total = self.model.cross_entropy(x, batch.targets, state)
-            return Loss(total, torch.stack(penalties).sum() if penalties else None), state
+            penalty = sum_penalties(self.loss_terms, x, self.model.head, batch)
+            return Loss(self.model.cross_entropy(x, batch.targets, state), penalty), state
 
     def prepare_for_inference(self) -> None:
         super().prepare_for_inference()

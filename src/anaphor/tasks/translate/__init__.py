@@ -3,7 +3,6 @@ torch."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +85,6 @@ class TranslationTraining(TrainingSection):
     """BPE-dropout: probability that a merge of a training word is left out; for the tokenizer bpe."""
     bidirectional_epochs: int = 0
     """BiT: epochs at the start in which half of the pairs, drawn anew in each, are translated from target to source."""
-    rdrop: float = 0.0
-    """R-Drop: weight of the divergence of two forward passes with different dropout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +124,6 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
                 f"bidirectional_epochs={self.bidirectional_epochs} needs a joint vocabulary, as source and target are "
                 f"exchanged: use --joint"
             )
-        if not 0 <= self.rdrop < math.inf:
-            raise ConfigError(f"rdrop={self.rdrop}: it must be at least 0, and finite")
         if not 0 <= self.length_penalty <= 10:
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
 
@@ -138,17 +133,12 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
         reject_unused_by_model(self, flags, lambda: self.model_spec(source_vocabulary=2, vocabulary=2))
 
     def model_spec(self, source_vocabulary: int, vocabulary: int) -> Seq2SeqSpec:
-        """The model's own spec: the preset with the options that were given. Refused for R-Drop where its two passes
-        would be equal: word dropout and weight drop are drawn per batch, not per row."""
+        """The model's own spec: the preset with the options that were given."""
         from anaphor.models.presets import seq2seq_preset
 
         sizes = {"source_vocabulary": source_vocabulary, "vocabulary": vocabulary}
         model = seq2seq_preset(self.model, **sizes, **self.model_options())
-        if self.rdrop and not (model.dropout or model.input_dropout or model.output_dropout):
-            raise ConfigError(
-                f"rdrop={self.rdrop} compares two passes that would be equal without dropout: "
-                f"set --dropout, --input-dropout or --output-dropout"
-            )
+        self.check_extras(model)
         return model
 
     @classmethod
@@ -184,4 +174,5 @@ TASK = TaskDefinition(
     items="anaphor.tasks.translate.page:read_sentences",
     models="anaphor.tasks.translate.verbs:describe_model",
     recipes=Path(__file__).parent / "recipes",
+    extras=("loss term",),
 )

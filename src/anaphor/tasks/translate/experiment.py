@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from anaphor.config import settings_of
 from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
 from anaphor.data.corpus import (
     EncodedPairs,
@@ -29,13 +30,13 @@ from anaphor.generate import Beam, Hypothesis, ensemble, make_step, search_rows
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossResult, LossTotal, Result, Tally, loss_result
 from anaphor.models import Seq2Seq
-from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy, token_losses
-from anaphor.operations import operation
-from anaphor.registry import DATASETS
+from anaphor.models.head import token_losses
+from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.loss_terms import Penalty, count_passes, loss_with_terms
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
 
@@ -50,45 +51,6 @@ ROWS, MAX_ROWS = 64, 512
 """Sentences that are translated at once, and the most on a GPU."""
 MAX_LOGITS, MAX_TOKENS = 2**25, 2**15
 """Bounds of more than `ROWS`: the logits of a step, and the tokens of the sources with padding."""
-
-
-@dataclass(frozen=True)
-class RDrop:
-    """R-Drop (Liang et al., 2021): two forward passes with different dropout must predict alike. The penalty is part of
-    the gradient and of no score.
-
-    The authors minimize CE(P) + CE(Q) + weight · (KL(P‖Q) + KL(Q‖P)) / 2. Here the loss of a batch is the mean of the
-    two cross-entropies, to be comparable with that of a single pass. That is half of theirs, so the penalty of a token
-    is weight · (KL(P‖Q) + KL(Q‖P)) / 4.
-    """
-
-    weight: float = 0.0
-
-    def penalty(self, features: Tensor, head: Head, targets: Tensor) -> Tensor:
-        """Sum over all tokens with a target. The rows of the features are those of the first pass, then those of the
-        second. [2·B, T, D], [B, T] -> []"""
-        divergences = measure_divergence(head(features).flatten(0, -2)).view(targets.shape)
-        return self.weight / 4 * (divergences * (targets != IGNORE_INDEX)).sum()
-
-    def loss(self, features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Loss:
-        """The mean of the losses of both passes, and the penalty. Features as above."""
-        return Loss(*rdrop_loss(features, head, targets, label_smoothing, self))
-
-
-@operation
-def rdrop_loss(
-    features: Tensor, head: Head, targets: Tensor, label_smoothing: float, rdrop: RDrop
-) -> tuple[Tensor, Tensor]:
-    """The mean of the losses of both passes, and the penalty, of whose sum there is a gradient."""
-    loss = smoothed_cross_entropy(features, head, targets.repeat(2, 1), label_smoothing) / 2
-    return loss, rdrop.penalty(features, head, targets)
-
-
-def measure_divergence(logits: Tensor) -> Tensor:
-    """KL(P‖Q) + KL(Q‖P) of each row of the first half and that of the second. [2N, V] -> [N]"""
-    p, q = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).chunk(2)
-    # The difference of the logarithms, weighted by P - Q.
-    return ((p.exp() - q.exp()) * (p - q)).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -122,7 +84,8 @@ class TranslationExperiment(Experiment):
         """`open_pairs` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.tokenizers = spec, model, tokenizers
         self.device, self.known = torch.device(device), known or {}
-        self.rdrop = RDrop(spec.rdrop)
+        self.loss_terms: list[Penalty] = make_extras(LOSS_TERMS, spec.task, partial(settings_of, spec))
+        self.passes = count_passes(self.loss_terms)
         self._open_pairs = open_pairs
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
@@ -174,13 +137,10 @@ class TranslationExperiment(Experiment):
         return self._batch(pairs, epoch)
 
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
-        smoothing, head = self.spec.label_smoothing, self.model.head
-        if not self.rdrop.weight:
-            x = compute_features(self.model, batch)
-            return Loss(smoothed_cross_entropy(x, head, batch.targets, smoothing)), None
-        # Both passes are rows of one batch: dropout is drawn per row, and one call of the model is cheaper than two.
-        x = compute_features(self.model, batch.repeat())
-        return self.rdrop.loss(x, head, batch.targets, smoothing), None
+        # All passes are rows of one batch: dropout is drawn per row, and one call of the model is cheaper than two.
+        read = batch if self.passes == 1 else batch.repeat(self.passes)
+        x = compute_features(self.model, read)
+        return loss_with_terms(self.loss_terms, x, self.model.head, read, self.spec.label_smoothing), None
 
     def evaluate(self, split: str) -> LossResult:
         """Loss of the given targets; also BLEU and chrF of greedy translations where one of them selects."""

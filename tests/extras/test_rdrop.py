@@ -12,15 +12,18 @@ from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
+from anaphor.extras.rdrop.loss import RDrop, rdrop_penalty
 from anaphor.models import SEQ2SEQ_PRESETS
 from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
-from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.tasks.translate.experiment import RDrop, compute_features
+from anaphor.registry import TASKS
+from anaphor.studies.spec import read_study
+from anaphor.studies.validation import validate_study
+from anaphor.tasks.translate.experiment import compute_features
 from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback
 from anaphor.training.load import load_run
 
-SPEC = TranslationRunSpec(
+SPEC = TASKS["translate"].run_spec(
     data="reverse", width=16, layers=2, dropout=0.3, batch_size=5, label_smoothing=0.1, steps=6, beam=1, device="cpu"
 )
 PRICE = 3.0
@@ -68,26 +71,26 @@ def test_the_cost_is_that_of_a_loop_over_tokens():
             if targets[row, time] != IGNORE_INDEX:
                 p, q = (head(x[place, time]).softmax(-1) for place in (row, row + 3))
                 expected += PRICE / 4 * ((p * (p / q).log()).sum() + (q * (q / p).log()).sum())
-    torch.testing.assert_close(RDrop(PRICE).penalty(x, head, targets), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(rdrop_penalty(x, head, targets, PRICE), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_where_there_is_no_target_nothing_costs_and_nothing_is_learnt():
     head, x, targets = random_head(), torch.randn(6, 5, 6, requires_grad=True), some_targets()
-    cost = RDrop(PRICE).penalty(x, head, targets)
+    cost = rdrop_penalty(x, head, targets, PRICE)
     (by_features,) = torch.autograd.grad(cost, x)
     padded = (targets == IGNORE_INDEX).repeat(2, 1)
     assert by_features[padded].eq(0).all()
     assert by_features[~padded].ne(0).all()
     other = torch.where(padded[..., None], 7.0 * torch.randn_like(x), x)
-    assert torch.equal(RDrop(PRICE).penalty(other, head, targets), cost)
+    assert torch.equal(rdrop_penalty(other, head, targets, PRICE), cost)
 
 
 def test_narrow_numbers_are_compared_in_single_precision():
     head, x, targets = random_head().bfloat16(), torch.randn(6, 5, 6).bfloat16(), some_targets()
-    cost = RDrop(PRICE).penalty(x, head, targets)
+    cost = rdrop_penalty(x, head, targets, PRICE)
     assert cost.dtype == torch.float32
     logits = head(x).double()
-    exact = RDrop(PRICE).penalty(logits, torch.nn.Identity(), targets)
+    exact = rdrop_penalty(logits, torch.nn.Identity(), targets, PRICE)
     assert cost.item() == pytest.approx(exact.item(), rel=1e-5)
 
 
@@ -117,6 +120,20 @@ def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, sh
     torch.testing.assert_close(ours.total, sum(entropies) / 2, rtol=1e-10, atol=1e-10)
     for one, other in zip(mine, gradients(model, theirs / 2), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
+def test_beside_another_term_it_costs_the_same():
+    """Loss and penalty are then computed one after the other."""
+    experiment, _, batch = prepared(rdrop=PRICE)
+    torch.manual_seed(1)
+    alone, _ = experiment.loss(batch, None)
+    (term,) = experiment.loss_terms
+    assert isinstance(term, RDrop)
+    experiment.loss_terms.append(lambda hidden_states, head, read: hidden_states.new_tensor(len(read.targets)))
+    torch.manual_seed(1)
+    both, _ = experiment.loss(batch, None)
+    torch.testing.assert_close(both.total, alone.total)
+    torch.testing.assert_close(both.penalty, alone.penalty + len(batch.targets))
 
 
 def test_two_readings_that_agree_cost_nothing_and_lose_what_one_does():
@@ -174,7 +191,7 @@ def _run(out, price):
     torch.manual_seed(3)
     with torch.no_grad():
         x = compute_features(experiment.model.train(), batch.repeat())
-        cost = RDrop(1.0).penalty(x, experiment.model.head, batch.targets)
+        cost = rdrop_penalty(x, experiment.model.head, batch.targets, 1.0)
     return {"train_loss": told["train_loss"], "disagreement": cost.item(), "tokens": watcher.tokens}
 
 
@@ -185,7 +202,7 @@ def test_a_run_from_the_command_line_remembers_its_price(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert (result["status"], result["steps"]) == ("finished", 3)
     assert math.isfinite(result["valid"]["loss"])
-    assert read_mapping(tmp_path / "run" / "spec.yaml")["training"]["rdrop"] == 5.0
+    assert read_mapping(tmp_path / "run" / "spec.yaml")["rdrop"] == {"rdrop": 5.0}
 
 
 # ---- what is refused
@@ -202,6 +219,13 @@ def test_two_readings_that_cannot_differ_are_refused(others):
     silent = dataclasses.replace(SPEC, dropout=0.0, rdrop=PRICE, **others)
     with pytest.raises(ConfigError, match=r"^rdrop=3\.0 compares two passes that would be equal without dropout"):
         build_experiment(silent)
+
+
+def test_a_study_of_readings_that_cannot_differ_is_refused_before_it_starts(tmp_path):
+    (tmp_path / "study.yaml").write_text("task: translate\nparameters: {rdrop: {values: [0, 5]}}\n")
+    study = read_study(tmp_path / "study.yaml")
+    with pytest.raises(ConfigError, match=r"at rdrop 5.*two passes that would be equal without dropout"):
+        validate_study(study, study.settings())
 
 
 @pytest.mark.parametrize("share", ["dropout", "input_dropout", "output_dropout"])
