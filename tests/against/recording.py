@@ -133,12 +133,16 @@ def record_case(task: str, case: dict[str, Any]) -> None:
         case["valid"] = record.valid
 
 
-def to_text(recorded: dict[str, Any], depth: int = 0) -> str:
+def to_text(recorded: Any, depth: int = 0) -> str:
     """JSON with a line for each case."""
-    if depth == 3 or not isinstance(recorded, dict):
+    if depth == 3 or not isinstance(recorded, dict | list):
         return json.dumps(recorded)
-    lines = [f"{' ' * (depth + 1)}{json.dumps(name)}: {to_text(value, depth + 1)}" for name, value in recorded.items()]
-    return "{\n" + ",\n".join(lines) + "\n" + " " * depth + "}"
+    if isinstance(recorded, dict):
+        lines = [f"{json.dumps(name)}: {to_text(value, depth + 1)}" for name, value in recorded.items()]
+    else:
+        lines = [to_text(value, depth + 1) for value in recorded]
+    opening, closing = "{}" if isinstance(recorded, dict) else "[]"
+    return "\n".join([opening, ",\n".join(" " * (depth + 1) + line for line in lines), " " * depth + closing])
 
 
 def main(wanted: Sequence[str]) -> None:
