@@ -53,7 +53,7 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
         speeds = [len(tokens) / seconds for seconds in mean_seconds(times)]
         minimum = MIN_RATIO[device.type]
         findings.append(
-            ratio.finding(
+            ratio.to_finding(
                 f"{name}: dynamic evaluation, tokens/s on {'a GPU' if device.type == 'cuda' else 'CPU'}",
                 "a plain loop: forward, gradients, scores, an update of each weight in turn",
                 promise="not slower: the interval reaches 1" if minimum == 1 else f"at least {minimum} ×",

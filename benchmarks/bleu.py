@@ -53,7 +53,7 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
     ratio = estimate_ratio(times)
     ours, theirs = mean_seconds(times)
     return [
-        ratio.finding(
+        ratio.to_finding(
             f"BLEU of {SENTENCES:,} sentence pairs",
             "sacreBLEU, tokenize=none, no smoothing",
             promise="at least as fast",

@@ -1,6 +1,6 @@
 """Generation against `generate` of transformers: the same weights, greedy, with its cache.
 
-On a CPU its process is another one. On a CPU also how far a step is from the time that reading the weights takes.
+On a CPU transformers has a process of its own, and a step is also compared with the time it takes to read the weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anaphor.errors import ConfigError
 from anaphor.generate import Sampler, generate_rows
 from anaphor.interchange import Pretrained, write_pretrained
 from anaphor.models import LanguageModel, preset
-from benchmarks.images import declare_operators
+from benchmarks.packages import require
 from benchmarks.processes import start_peer
 from benchmarks.timing import Finding, Ratio, estimate_ratio, mean_seconds, measure_seconds, time_alternately
 
@@ -59,19 +59,11 @@ def build_ours(name: str) -> LanguageModel:
 
 def load_theirs(folder: Path, device: torch.device) -> Callable[[Sequence[list[int]], int], list[list[int]]]:
     """`generate` with the weights of a folder."""
-    return partial(run_theirs, require_transformers().GPT2LMHeadModel.from_pretrained(folder).eval().to(device))
-
-
-def require_transformers() -> Any:
-    """transformers, or an error of one line where it is missing."""
-    declare_operators()
-    try:
-        transformers: Any = import_module("transformers")
-    except ImportError as missing:
-        raise ConfigError(f"the part decoding needs {missing.name}: pip install transformers") from missing
+    require("decoding", "transformers")  # in this process, too
+    transformers: Any = import_module("transformers")
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    return transformers
+    return partial(run_theirs, transformers.GPT2LMHeadModel.from_pretrained(folder).eval().to(device))
 
 
 def draw_prompts(case: str) -> list[list[int]]:
@@ -106,7 +98,7 @@ def count_ticks(pairs: int, device: torch.device) -> int:
 def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
     """One finding for each model and case, and on a CPU the share of the limit that reading the weights sets."""
     torch.manual_seed(0)
-    require_transformers()
+    require("decoding", "transformers")
     findings = []
     for name, cases in MIN_RATIO[device.type].items():
         with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +124,7 @@ def _describe(
     rows = 1 if case == "one" else ROWS
     ours, theirs = (rows * NEW_TOKENS / seconds for seconds in mean_seconds(times))
     where = "a GPU" if model.device.type == "cuda" else "CPU"
-    return ratio.finding(
+    return ratio.to_finding(
         f"{name}: {NEW_TOKENS} tokens, greedy, {CASES[case]}, on {where}",
         "`generate` of transformers, with its cache",
         promise="not slower: the interval reaches 1" if minimum == 1 else f"at least {minimum} ×",

@@ -20,8 +20,8 @@ from anaphor.models.presets import build_seq2seq
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.training.build import build_step
+from benchmarks.our_loop import OurLoop, no_dataset
 from benchmarks.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
-from benchmarks.training import OurLoop, no_dataset
 
 WIDTH, LAYERS, ROWS, VOCABULARY = 256, 2, 64, 8_000
 MIN_LENGTH, MAX_LENGTH = 6, 24
@@ -125,7 +125,7 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
     ratio = estimate_ratio(times)
     speeds = [targets * count / seconds for seconds in mean_seconds(times)]
     return [
-        ratio.finding(
+        ratio.to_finding(
             f"training with input feeding, tokens/s on {'a GPU' if device.type == 'cuda' else 'CPU'}",
             "a loop over nn.LSTMCell with attention, cross-entropy and AdamW",
             promise=f"at least {minimum} ×" if device.type == "cuda" else "not slower",

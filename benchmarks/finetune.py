@@ -14,18 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models
 
 from anaphor.cuda_graphs import WARM_UP
-from anaphor.data.dataset import Dataset
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
 from anaphor.data.tokenizer import Byte, Ids
-from anaphor.errors import ConfigError, DataError
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment
 from anaphor.training.build import build_step
-from benchmarks.images import declare_operators
+from benchmarks.our_loop import OurLoop, no_dataset
+from benchmarks.packages import require
 from benchmarks.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
-from benchmarks.training import OurLoop
 
 PADDINGS = {"max_length": "to 512", "longest": "dynamic"}
 """How the Trainer pads its batches, as `transformers` and as people call it."""
@@ -89,15 +88,11 @@ def capture_all(loop: OurLoop, batches: Sequence[LabeledBatch]) -> None:
             loop.step_once([batch], None)
 
 
-def no_dataset() -> Dataset:
-    raise DataError("the texts of a benchmark are drawn: there is no data set")
-
-
 class TrainerLoop:
     """Hugging Face's Trainer, one step at a time: it runs in a thread that waits after every step."""
 
     def __init__(self, padding: str, device: torch.device) -> None:
-        require_trainer()
+        require("finetune", "accelerate", "transformers")
         self._folder = tempfile.TemporaryDirectory(prefix="anaphor-bench-")
         self.trainer = build_trainer(padding, device, self._folder.name, self._pause)
         self.model = self.trainer.model
@@ -114,7 +109,7 @@ class TrainerLoop:
             self.trainer.train()
 
     def _pause(self) -> bool:
-        """Hand over to `step` until its next call. Gives whether to stop."""
+        """Hand over to `step` until its next call. Returns whether to stop."""
         self._done.release()
         self._go.acquire()
         return self._is_closed
@@ -132,21 +127,9 @@ class TrainerLoop:
         self._folder.cleanup()
 
 
-def require_trainer() -> None:
-    """Refuse with one line where the Trainer cannot run."""
-    declare_operators()
-    try:
-        for package in ("accelerate", "transformers"):
-            import_module(package)
-    except ImportError as missing:
-        raise ConfigError(f"the part finetune needs {missing.name}: pip install transformers accelerate") from missing
-
-
 def build_trainer(padding: str, device: torch.device, folder: str, pause: Callable[[], bool]) -> Any:
     """The Trainer with its defaults on a model of the same shape; texts are tokenized beforehand. `pause` is called
-    after every step and gives whether to stop."""
-    from tokenizers import Tokenizer, models
-
+    after every step and returns whether to stop."""
     transformers: Any = import_module("transformers")
     texts, labels = draw_texts()
     rows = [
@@ -203,7 +186,7 @@ def _compare(padding: str, device: torch.device, pairs: int, tick: Callable[[str
     speeds = [BATCH_SIZE[kind] * count / seconds for seconds in mean_seconds(times)]
     where, dtype = ("a GPU", "bfloat16") if kind == "cuda" else ("CPU", "float32")
     shape = SHAPES[kind]
-    return ratio.finding(
+    return ratio.to_finding(
         f"fine-tuning an encoder: sentences/s on {where}, {dtype}",
         f'Hugging Face\'s Trainer with padding="{padding}"',
         promise=f"at least {minimum} ×",

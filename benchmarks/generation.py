@@ -98,7 +98,7 @@ def compare_late_with_early(
         time_alternately(steps_before(model, tokens, EARLY), steps_before(model, tokens, TOKENS), pairs, tick)
     )
     grows = model.state_grows
-    return ratio.finding(
+    return ratio.to_finding(
         f"{name}: time per token at {TOKENS:,} over that at {EARLY}",
         "itself, early in the text",
         promise="at most 2" if grows else "does not grow: the interval reaches 1.05",

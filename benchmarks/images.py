@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from anaphor.data.images import ImageDataset, ImageSplit
-from anaphor.errors import DataError
+from anaphor.data.images import ImageSplit
 from anaphor.models import ImageModelSpec
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment, ImageFacts
 from anaphor.training.build import build_step
 from anaphor.training.device import autocast_of
+from benchmarks.our_loop import OurLoop, no_dataset
+from benchmarks.packages import declare_torchvision_operators
 from benchmarks.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
-from benchmarks.training import OurLoop
 
 MIN_RATIO = {"cpu": 1.2, "cuda": 2.5}
 STEPS = {"cpu": 2, "cuda": 50}
@@ -73,28 +73,12 @@ def timm_vit(spec: ImageModelSpec) -> nn.Module:
 def peers() -> dict[str, Callable[[ImageModelSpec], nn.Module]]:
     """Models of the same shape, by name; timm's where it can be imported."""
     found: dict[str, Callable[[ImageModelSpec], nn.Module]] = {"nn.TransformerEncoder": PlainViT}
-    declare_operators()
+    declare_torchvision_operators()
     try:
         import timm  # noqa: F401
     except (ImportError, RuntimeError):  # also where the torchvision that it needs is built for another torch
         return found
     return {"timm's ViT": timm_vit, **found}
-
-
-def declare_operators() -> None:
-    """Make torchvision, which timm imports, importable beside a torch for CPUs.
-
-    It is built for CUDA on PyPI, so that its operators are missing; it asks for two of them, which are never called.
-    """
-    if torch.version.cuda is None and not _DECLARED and not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _DECLARED.append(library)
-
-
-_DECLARED: list[Any] = []
-"""Declarations last as long as their library."""
 
 
 class Augmented(Dataset[tuple[Tensor, Tensor]]):
@@ -163,10 +147,6 @@ def build_loops(peer: str, device: torch.device) -> tuple[OurLoop, PlainLoop, Im
     return OurLoop(build_step(experiment), cycle(batches)), theirs, spec
 
 
-def no_dataset() -> ImageDataset:
-    raise DataError("the images of a benchmark are drawn: there is no data set")
-
-
 def count_ticks(pairs: int, device: torch.device) -> int:
     return len(peers()) * pairs
 
@@ -186,7 +166,7 @@ def _compare(peer: str, device: torch.device, pairs: int, tick: Callable[[str], 
     shape = spec.model_spec(CLASSES, SIZE)
     speeds = [spec.batch_size * count / seconds for seconds in mean_seconds(times)]
     where, dtype = ("a GPU", "bfloat16") if device.type == "cuda" else ("CPU", "float32")
-    return ratio.finding(
+    return ratio.to_finding(
         f"{spec.model}: training with random crop and flip, images/s on {where}, {dtype}",
         f"{peer} of the same shape in a plain loop with a DataLoader",
         promise=f"at least {minimum} ×",

@@ -91,6 +91,6 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
         ratio = estimate_ratio(time_alternately(ours, theirs, pairs, partial(tick, what)))
         promise, kept = f"the interval reaches {MIN_RATIO}", ratio.high >= MIN_RATIO
         findings.append(
-            ratio.finding(f"{what}: forward and backward", name, promise=promise, kept=kept, detail=str(setting))
+            ratio.to_finding(f"{what}: forward and backward", name, promise=promise, kept=kept, detail=str(setting))
         )
     return findings

@@ -16,39 +16,44 @@ import torch
 
 
 def run_python(*words: str, source: Path | None = None) -> str:
-    """What Python prints; `source` is a folder whose packages win over those that are installed."""
-    done = subprocess.run([sys.executable, *words], check=True, capture_output=True, env=environment_of(source))
+    """Run Python to its end. Returns what it prints.
+
+    Args:
+        words: Arguments of the interpreter.
+        source: Folder whose packages win over those that are installed.
+    """
+    done = subprocess.run([sys.executable, *words], check=True, capture_output=True, env=build_environment(source))
     return done.stdout.decode()
 
 
-def environment_of(source: Path | None) -> dict[str, str]:
-    """The environment of a process that imports from `source`, and never from the current folder."""
+def build_environment(source: Path | None) -> dict[str, str]:
+    """The environment of a process that imports from `source` first, and never from the current folder."""
     # Modules are compiled once and for all, as those of an installed package are.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    paths = [str(source)] if source is not None else []
-    paths += [path for path in [kept.get("PYTHONPATH")] if path]
-    return {**kept, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    if source is not None:
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(source), kept.get("PYTHONPATH"))))
+    return {**kept, "PYTHONSAFEPATH": "1"}
 
 
-SPINS = "GOMP_SPINCOUNT"
-PEER_SPINS = "300000"
+SPIN_COUNT_VARIABLE = "GOMP_SPINCOUNT"
+PEER_SPIN_COUNT = "300000"
 """How long waiting threads spin by default. Our processes set less, which would slow down a peer among them."""
 
 
 @contextmanager
-def elsewhere(make: Callable[..., Callable[..., Any]], *arguments: Any) -> Iterator[Callable[..., Any]]:
-    """The function that `make` gives, in a process of its own, where threads spin as they do without Anaphor."""
+def spawn_peer(make: Callable[..., Callable[..., Any]], *arguments: Any) -> Iterator[Callable[..., Any]]:
+    """The function that `make` returns, in a process of its own, where threads spin as they do without Anaphor."""
     context = multiprocessing.get_context("spawn")
     connection, its_end = context.Pipe()
     process = context.Process(target=_serve, args=(its_end, torch.get_num_threads(), make, arguments), daemon=True)
-    before = os.environ.get(SPINS)
-    os.environ[SPINS] = PEER_SPINS
+    before = os.environ.get(SPIN_COUNT_VARIABLE)
+    os.environ[SPIN_COUNT_VARIABLE] = PEER_SPIN_COUNT
     try:
         process.start()
     finally:
-        del os.environ[SPINS]
+        del os.environ[SPIN_COUNT_VARIABLE]
         if before is not None:
-            os.environ[SPINS] = before
+            os.environ[SPIN_COUNT_VARIABLE] = before
     its_end.close()
 
     def call(*given: Any) -> Any:
@@ -65,8 +70,8 @@ def elsewhere(make: Callable[..., Callable[..., Any]], *arguments: Any) -> Itera
 def start_peer(
     device: torch.device, make: Callable[..., Callable[..., Any]], *arguments: Any
 ) -> AbstractContextManager[Callable[..., Any]]:
-    """The peer that `make` gives: on a CPU elsewhere, on a GPU, where threads of the host do not count, here."""
-    return elsewhere(make, *arguments) if device.type == "cpu" else nullcontext(make(*arguments))
+    """The peer that `make` returns: on a CPU in a process of its own; on a GPU, where threads hardly matter, here."""
+    return spawn_peer(make, *arguments) if device.type == "cpu" else nullcontext(make(*arguments))
 
 
 def _serve(connection: Connection, threads: int, make: Callable[..., Callable[..., Any]], arguments: Any) -> None:

@@ -68,6 +68,6 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
         promise, kept = f"at most {limit} ×", ratio.value <= limit
         detail = f"{LAYERS} layers, width {WIDTH}, {ROWS} rows × {TOKENS} tokens"
         findings.append(
-            ratio.finding(f"{what}: time of a forward pass", peer, promise=promise, kept=kept, detail=detail)
+            ratio.to_finding(f"{what}: time of a forward pass", peer, promise=promise, kept=kept, detail=detail)
         )
     return findings

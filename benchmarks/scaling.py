@@ -36,6 +36,7 @@ from anaphor.training.build import build_experiment, build_step
 from anaphor.training.device import choose_dtype
 from anaphor.training.spec import RunSpec, TaskDefinition, recipes_of
 from anaphor.training.step import CUDAGraphStep, Step
+from benchmarks.our_loop import OurLoop, no_dataset
 from benchmarks.scaling_report import (
     ACCUMULATE,
     FAILED,
@@ -48,7 +49,7 @@ from benchmarks.scaling_report import (
     Scaling,
 )
 from benchmarks.timing import measure_seconds, run_steps
-from benchmarks.training import VOCABULARY, OurLoop, no_dataset
+from benchmarks.training import VOCABULARY
 
 MIN_SECONDS = {"cpu": 0.0, "cuda": 0.4}
 """`MIN_PASSES` over the batches are timed, and more until so many seconds are over."""

@@ -64,7 +64,7 @@ class Ratio:
     high: float
     pairs: int
 
-    def finding(self, what: str, peer: str, *, promise: str, kept: bool, detail: str) -> Finding:
+    def to_finding(self, what: str, peer: str, *, promise: str, kept: bool, detail: str) -> Finding:
         detail = f"{detail}; {self.pairs} pairs, alternately"
         return Finding(what, peer, self.value, self.low, self.high, promise, kept, detail)
 

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.data.batches import Batch, Stream
-from anaphor.data.dataset import Dataset
 from anaphor.data.tokenizer import Byte
-from anaphor.errors import DataError
 from anaphor.flags import from_yaml
 from anaphor.tasks.lm import TASK, LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.build import build_step
 from anaphor.training.spec import recipe_file
+from benchmarks.our_loop import OurLoop, no_dataset
 from benchmarks.processes import start_peer
 from benchmarks.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
 
@@ -119,23 +118,6 @@ class PlainLoop:
         return loss.item()
 
 
-@dataclass
-class OurLoop:
-    """The trainer's steps; reports are read while the next step runs, as in the trainer."""
-
-    step_once: Any
-    batches: Iterator[Any]
-    carry: Any = None
-    report: Any = None
-
-    def step(self) -> float | None:
-        report, self.carry = self.step_once([next(self.batches)], self.carry)
-        previous, self.report = self.report, report
-        if not self.step_once.lag:
-            previous, self.report = report, None
-        return None if previous is None else float(previous.read().loss)
-
-
 def load_recipe(name: str) -> LanguageRunSpec:
     return from_yaml(LanguageRunSpec, recipe_file(name, TASK))
 
@@ -175,10 +157,6 @@ def build_peer(spec: LanguageRunSpec) -> nn.Module:
     return PlainTransformer(width, layers, spec.heads or 1, spec.feedforward or 0, spec.input_dropout or 0.0)
 
 
-def no_dataset() -> Dataset:
-    raise DataError("the tokens of a benchmark are drawn: there is no data set")
-
-
 def count_ticks(pairs: int, device: torch.device) -> int:
     return len(MIN_RATIO[device.type]) * pairs
 
@@ -203,7 +181,7 @@ def _compare(
     spec = load_recipe(name)
     seconds = [total / count for total in mean_seconds(times)]
     speeds = [spec.batch_size * spec.bptt / one for one in seconds]
-    return ratio.finding(
+    return ratio.to_finding(
         f"{name}: training, tokens/s on {'a GPU' if device.type == 'cuda' else 'CPU'}, {dtype}",
         f"the loop of PyTorch's example, written anew: {RECIPES[name]}, log-softmax and NLL",
         promise=f"at least {minimum} ×",

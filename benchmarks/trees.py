@@ -21,7 +21,7 @@ import torch
 import anaphor
 from anaphor.errors import ConfigError, DataError
 from benchmarks import start, tree_worker
-from benchmarks.processes import environment_of
+from benchmarks.processes import build_environment
 from benchmarks.scaling import find_recipes, locate_data
 from benchmarks.timing import Finding, Ratio, estimate_ratio, mean_seconds, time_alternately, time_rounds
 
@@ -119,7 +119,7 @@ def steps_of_tree(source: Path, task: str, settings: dict[str, object]) -> Itera
     """A training with the package of a source tree; the function that is yielded lets it do so many steps."""
     words = [sys.executable, tree_worker.__file__, task, json.dumps(settings)]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment_of(source)
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=build_environment(source)
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -142,4 +142,4 @@ def steps_of_tree(source: Path, task: str, settings: dict[str, object]) -> Itera
 
 def _describe(what: str, other: Path, ratio: Ratio, detail: str) -> Finding:
     promise, kept = f"at least {MIN_RATIO}", ratio.value >= MIN_RATIO
-    return ratio.finding(what, f"the same with {other}", promise=promise, kept=kept, detail=detail)
+    return ratio.to_finding(what, f"the same with {other}", promise=promise, kept=kept, detail=detail)

@@ -188,7 +188,7 @@ def read_memory(browser: Any) -> float:
 
 
 def _count_refresh(page: Any, folder: Path) -> float:
-    """KiB that travel, headers included, until all runs that are shown have their new row, and a while after it."""
+    """KiB sent, headers included, until all runs that are shown have their new row, and a while after it."""
     points = "() => Math.min(...[...document.querySelectorAll('.chart')].map((chart) => chart.dataset.points))"
     wanted = page.evaluate(points) + SHOWN
     session = page.context.new_cdp_session(page)
@@ -228,7 +228,7 @@ def _measure_training(browser: Any, folder: Path, pairs: int, tick: Callable[[st
             tick("training beside an open page")
         times.append((alone, with_page))
     ratio: Ratio = estimate_ratio(times)
-    return ratio.finding(
+    return ratio.to_finding(
         "a training beside an open page of its curves: seconds", "the same training alone",
         promise=f"at most {MAX_SLOWDOWN} ×", kept=ratio.value <= MAX_SLOWDOWN, detail=f"`{TRAINING}`",
     )  # fmt: skip

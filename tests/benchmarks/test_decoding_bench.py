@@ -41,7 +41,7 @@ def test_prompts_are_unequal_or_repeated():
 
 
 def test_sides_that_generate_different_tokens_are_refused(monkeypatch):
-    monkeypatch.setattr(decoding, "require_transformers", lambda: None)
+    monkeypatch.setattr(decoding, "require", lambda part, *names: None)
     monkeypatch.setattr(decoding, "run_ours", lambda model, prompts: [[1]])
     monkeypatch.setattr(decoding, "start_peer", lambda device, make, *given: nullcontext(lambda prompts, count: [[2]]))
     with pytest.raises(ConfigError, match="gpt-nano, one prompt: the two generate different tokens"):
@@ -51,4 +51,4 @@ def test_sides_that_generate_different_tokens_are_refused(monkeypatch):
 def test_without_transformers_one_line_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match="the part decoding needs transformers"):
-        decoding.require_transformers()
+        decoding.measure(2, CPU, lambda what: None)

@@ -42,3 +42,7 @@ def test_on_a_gpu_the_seconds_of_training_are_taken_off_and_the_first_run_does_n
 def test_the_small_training_that_is_measured_works(tmp_path, capsys):
     assert main([*start.TRAININGS[0].split(), "--out", str(tmp_path / "run"), "--json"]) == 0
     assert '"finished"' in capsys.readouterr().out
+
+
+def test_the_help_that_is_measured_is_printed():
+    assert "usage: anaphor" in start.run_command("--help")

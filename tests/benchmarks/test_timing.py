@@ -12,7 +12,7 @@ from scipy import stats
 
 from anaphor.mixers import Span
 from benchmarks import overhead
-from benchmarks.processes import PEER_SPINS, SPINS, elsewhere
+from benchmarks.processes import PEER_SPIN_COUNT, SPIN_COUNT_VARIABLE, spawn_peer
 from benchmarks.timing import estimate_ratio, time_alternately
 
 
@@ -52,7 +52,7 @@ def test_what_is_compared_has_the_same_size_and_shape(make):
 
 
 def test_a_peer_elsewhere_has_a_process_and_settings_of_its_own(monkeypatch):
-    monkeypatch.setenv(SPINS, "500")
-    with elsewhere(partial, eval, f"__import__('os').environ['{SPINS}'], given") as peer:
-        assert [peer({"given": letter}) for letter in "ab"] == [(PEER_SPINS, "a"), (PEER_SPINS, "b")]
-    assert os.environ[SPINS] == "500"
+    monkeypatch.setenv(SPIN_COUNT_VARIABLE, "500")
+    with spawn_peer(partial, eval, f"__import__('os').environ['{SPIN_COUNT_VARIABLE}'], given") as peer:
+        assert [peer({"given": letter}) for letter in "ab"] == [(PEER_SPIN_COUNT, "a"), (PEER_SPIN_COUNT, "b")]
+    assert os.environ[SPIN_COUNT_VARIABLE] == "500"
