@@ -14,12 +14,13 @@ from anaphor.evaluation import progress_listener
 from anaphor.progress import Bar, SecondBar
 from anaphor.registry import TASKS, import_file, suggest_imports
 from anaphor.training.callbacks import Callback, NullCallback, check_callback
-from anaphor.training.load import Run, checks_arguments, load_run
+from anaphor.training.load import Run, load_run
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions, require_folder
 from anaphor.training.paths import locate_paths
 from anaphor.training.run_folder import RunFolder, unused_folder
 from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
+from anaphor.typecheck import checks_arguments
 
 
 @checks_arguments

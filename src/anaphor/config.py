@@ -82,23 +82,6 @@ def missing_extra(kind: type, name: str, known: Iterable[str]) -> str:
     return "" if is_misspelt or not getattr(kind, "has_extras", False) else MISSING_EXTRA
 
 
-_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-_EXPECTED = {"int": "a whole number", "float": "a number", "str": "a name", "bool": "True or False"}
-
-
-def check_types(spec: Any) -> None:
-    """Raise for a value that is not of its field's type, for the plain types that a spec holds."""
-    for field in dataclasses.fields(spec):
-        kind = re.sub(r"^typing\.Optional\[(.*)\]$", r"\1 | None", str(field.type))  # of a generated field
-        name, _, optional = kind.partition(" | ")
-        value = getattr(spec, field.name)
-        if name not in _TYPES or (value is None and optional == "None"):
-            continue
-        allowed = _TYPES[name]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise ConfigError(f"{field.name}={value!r} is a {type(value).__name__}, but it must be {_EXPECTED[name]}")
-
-
 def check_at_least_one(**settings: int | None) -> None:
     """Raise for the first setting below 1; one that is not set is None."""
     for name, value in settings.items():

@@ -19,15 +19,12 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 
 from anaphor.config import field_docs, missing_extra, nearest, read_settings, sections_of, user_path
 from anaphor.errors import ConfigError
+from anaphor.typecheck import PLAIN_TYPES
 
 Spec = TypeVar("Spec")
 
-_CAST: dict[Any, tuple[Any, str, str]] = {
-    int: (int, "a whole number", "whole numbers"),
-    float: (float, "a number", "numbers"),
-    bool: ({"True": True, "False": False}.__getitem__, "True or False", "True and False"),
-}
-"""For each type: how a word is read, and what one and several of them are called."""
+_CAST: dict[Any, Any] = {int: int, float: float, bool: {"True": True, "False": False}.__getitem__}
+"""How a word is read as a value of a type; others are called with it."""
 _METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 
 SYNONYMS = {
@@ -297,16 +294,13 @@ def _read_word(flag: Flag, word: str, words: Sequence[str]) -> Any:
         return known[word]
     kinds = [kind for kind in get_args(flag.kind) or (flag.kind,) if kind is not type(None)]
     for kind in kinds:  # several in a union of types: the first that fits
-        cast, _, _ = _CAST.get(kind, (kind, "", ""))
         with contextlib.suppress(ValueError, KeyError):
-            return cast(word)
-    one, many = next((named for kind, (_, *named) in _CAST.items() if kind in kinds), (_name(flag.kind), ""))
-    expected = f"a list of {many}" if flag.several and many else one
+            return _CAST.get(kind, kind)(word)
+    plain = next((PLAIN_TYPES[kind.__name__] for kind in kinds if kind in _CAST), None)
+    expected = getattr(flag.kind, "__name__", str(flag.kind)) if plain is None else plain.one
+    if plain is not None and flag.several:
+        expected = f"a list of {plain.several}"
     raise ConfigError(f"{flag.field}={' '.join(words)!r}: it must be {expected}")
-
-
-def _name(kind: Any) -> str:
-    return getattr(kind, "__name__", str(kind))
 
 
 def print_help(kind: type, program: str, default: Any = None) -> NoReturn:

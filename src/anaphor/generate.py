@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.config import check_types
 from anaphor.errors import ConfigError, Diverged, count_noun
 from anaphor.evaluation import choose_threads, eval_mode, eval_modules, full_precision, prefill, prefill_padded
 from anaphor.mixers.base import select_rows
 from anaphor.models.language_model import WARM_UP, CUDAGraphDecoding, Decoding, LanguageModel, ModelState, can_capture
+from anaphor.typecheck import check_types
 
 
 @dataclass(frozen=True, kw_only=True)

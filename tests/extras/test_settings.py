@@ -59,7 +59,7 @@ def test_the_spec_of_a_run_has_them_and_gives_them_back():
 
 @pytest.mark.usefixtures("shrinkage")
 @pytest.mark.parametrize(
-    ("value", "message"), [(-1.0, "shrink=-1.0: it must be at least 0"), ("no", "shrink='no' is a str")]
+    ("value", "message"), [(-1.0, "shrink=-1.0: it must be at least 0"), ("no", "shrink='no': it must be a number")]
 )
 def test_impossible_values_are_refused(value, message):
     with pytest.raises(ConfigError, match=message):

@@ -130,12 +130,12 @@ def test_the_carry_and_the_average_of_a_run_are_required(spoil, use, part):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"step": "x"}, "step='x' is a str, but it must be a whole number"),
-        ({"step": None}, "step=None is a NoneType, but it must be a whole number"),
+        ({"step": "x"}, "step='x': it must be a whole number"),
+        ({"step": None}, "step=None: it must be a whole number"),
         ({"step": -3}, "step=-3: it must be 0 or more"),
         ({"seconds": float("nan")}, "seconds=nan: it must be finite"),
-        ({"best_step": "../../.."}, "best_step='../../..' is a str, but it must be a whole number"),
-        ({"best_value": [1]}, "best_value=[1] is a list, but it must be a number"),
+        ({"best_step": "../../.."}, "best_step='../../..': it must be a whole number"),
+        ({"best_value": [1]}, "best_value=[1]: it must be a number"),
     ],
 )
 def test_progress_of_a_wrong_type_is_refused_with_its_file(spoil, monkeypatch, use, change, message):

@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
-ORDER = ["errors", "config", "flags", "registry", "operations", "draw", "taps", "mixers", "cuda_graphs", "models",
-         "data", "metrics", "evaluation", "generate", "interchange", "inspect", "training", "tasks", "extras",
+ORDER = ["errors", "config", "typecheck", "flags", "registry", "operations", "draw", "taps", "mixers", "cuda_graphs",
+         "models", "data", "metrics", "evaluation", "generate", "interchange", "inspect", "training", "tasks", "extras",
          "kernels", "studies", "trace", "labs", "web", "progress", "cli", "api", "__main__"]  # fmt: skip
 
 

@@ -198,7 +198,7 @@ REFUSED = {
         lambda: build("transformer", vocabulary=5, mask="window(4)"),
         r"'causal & \(window\(4\)\)' does not",
     ),
-    "string": (lambda: LanguageModelSpec(vocabulary=5, mixers="lstm"), r"write mixers=\('lstm',\)"),
+    "string": (lambda: LanguageModelSpec(vocabulary=5, mixers="lstm"), "mixers='lstm': it must be a list of strings"),
     "embedding": (lambda: build("lstm", vocabulary=5, embedding=0), "embedding=0: it must be at least 1"),
     "vocabulary": (lambda: build("lstm", vocabulary=0), "vocabulary=0: it must be at least 1"),
     "layers": (
@@ -233,10 +233,10 @@ REFUSED = {
     "dropout": (lambda: build("lstm", vocabulary=5, dropout=1.0), "dropout=1.0 is not a dropout probability"),
     "width as text": (
         lambda: build("lstm", vocabulary=5, width="8"),
-        "width='8' is a str, but it must be a whole number",
+        "width='8': it must be a whole number",
     ),
-    "width as float": (lambda: build("lstm", vocabulary=5, width=8.0), "width=8.0 is a float"),
-    "no norm": (lambda: build("lstm", vocabulary=5, norm=None), "norm=None is a NoneType, but it must be a name"),
+    "width as float": (lambda: build("lstm", vocabulary=5, width=8.0), "width=8.0: it must be a whole number"),
+    "no norm": (lambda: build("lstm", vocabulary=5, norm=None), "norm=None: it must be a string"),
     "feedforward": (lambda: build("gpt2", vocabulary=5, feedforward=-1), "feedforward=-1"),
 }
 

@@ -263,7 +263,7 @@ REFUSED = {
     "condition": (lambda: seq2seq_preset("luong", **SIZES, condition="atention"), "did you mean 'attention'"),
     "tie": (lambda: seq2seq_preset("luong", **SIZES, tied="al"), "unknown tie 'al'; did you mean 'all'"),
     "joint": (lambda: seq2seq_preset("luong", **SIZES, tied="all"), "tied='all' needs one vocabulary .*17 .*13"),
-    "tied as before": (lambda: seq2seq_preset("luong", **SIZES, tied=True), "tied=True is a bool"),
+    "tied as before": (lambda: seq2seq_preset("luong", **SIZES, tied=True), "tied=True: it must be a string"),
     "state of attention": (
         lambda: seq2seq_preset("transformer-translation", **SIZES, condition="state"),
         "condition='state' sets the initial state of gru, lstm, rnn-identity, rnn-relu and rnn-tanh layers, and the "
@@ -306,7 +306,7 @@ REFUSED = {
     "position": (lambda: seq2seq_preset("luong", **SIZES, position="learned"), "position='learned' is not used"),
     "unknown position": (lambda: seq2seq_preset("mixed", **SIZES, position="sinus"), "unknown position 'sinus'"),
     "heads": (lambda: seq2seq_preset("mixed", **SIZES, width=10, heads=3), "heads=3 does not divide width=10"),
-    "string": (lambda: Seq2SeqSpec(**SIZES, encoder="lstm"), r"write encoder=\('lstm',\)"),
+    "string": (lambda: Seq2SeqSpec(**SIZES, encoder="lstm"), "encoder='lstm': it must be a list of strings"),
     "empty": (lambda: Seq2SeqSpec(**SIZES, decoder=()), "decoder is empty"),
     "mixer": (lambda: Seq2SeqSpec(**SIZES, encoder=("lstn",)), "unknown mixer 'lstn'; did you mean 'lstm'"),
     "vocabulary": (lambda: Seq2SeqSpec(source_vocabulary=0, vocabulary=3), "source_vocabulary=0"),

@@ -16,7 +16,8 @@ from anaphor.config import to_yaml
 from anaphor.errors import ConfigError
 from anaphor.registry import TASKS
 from anaphor.training.callbacks import NullCallback
-from anaphor.training.load import Run, check_arguments
+from anaphor.training.load import Run
+from anaphor.typecheck import check_arguments
 
 TINY = {"model": "lstm", "width": 16, "layers": 1, "steps": 4, "eval_every": 2, "bptt": 8, "batch_size": 2}
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from anaphor.config import check_types, look_up
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
+from anaphor.typecheck import check_types
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from anaphor.config import check_types, look_up, nearest
+from anaphor.config import look_up, nearest
 from anaphor.errors import ConfigError
 from anaphor.registry import MIXERS
+from anaphor.typecheck import check_types
 
 if TYPE_CHECKING:
     from anaphor.mixers.base import Mixer

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.config import check_types, look_up
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.layer import Attention, CrossAttention, CrossAttentionSpec, Source
 from anaphor.mixers.attention.position import RelativeBuckets
@@ -19,6 +19,7 @@ from anaphor.mixers.base import DROPOUTS, Mixer, Span
 from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.mixers.layers import LayerNorm, Linear
 from anaphor.mixers.spec import MixerSpec, check_probability
+from anaphor.typecheck import check_types
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anaphor.config import check_types, look_up
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.spec import (
     ConvolutionOptions,
@@ -29,6 +29,7 @@ from anaphor.models.spec import (
     option_names,
     options_of_all,
 )
+from anaphor.typecheck import check_types
 
 if TYPE_CHECKING:
     from anaphor.models.backbone import BlockSpec

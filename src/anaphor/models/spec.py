@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from anaphor.config import check_types, look_up
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.spec import (
     LayerOptions,
@@ -20,6 +20,7 @@ from anaphor.mixers.spec import (
     options_of,
 )
 from anaphor.registry import MIXERS, Registry, model_settings, resolve
+from anaphor.typecheck import check_types
 
 if TYPE_CHECKING:
     from anaphor.models.backbone import Backbone, BlockSpec
@@ -102,8 +103,6 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
         check_types(self)
         check_mixers(self, "mixers")
-        for name in PER_LAYER:
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         check_at_least(1, width=self.width, layers=self.layers, max_positions=self.max_positions)
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps={self.norm_eps}: it must be above 0 and below 1")
@@ -351,11 +350,7 @@ def option_names(options: type) -> frozenset[str]:
 
 
 def check_mixers(spec: Any, field: str) -> None:
-    names = getattr(spec, field)
-    if isinstance(names, str) or names is None:
-        raise ConfigError(f"{field}={names!r} is not a list of names: write {field}=({names!r},)")
-    object.__setattr__(spec, field, tuple(names))
-    if not names:
+    if not getattr(spec, field):
         raise ConfigError(f"{field} is empty: name at least one of {', '.join(sorted(MIXERS))}")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, check_types, look_up, nearest, read_mapping, user_path
+from anaphor.config import check_fields, look_up, nearest, read_mapping, user_path
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
@@ -20,6 +20,7 @@ from anaphor.registry import TASKS, import_file, resolve
 from anaphor.studies.axes import Axis, Range, format_setting, read_axis, read_seeds, to_label
 from anaphor.training.files import check_name
 from anaphor.training.spec import BUDGETS, RunSpec, StudySupport, TaskDefinition, merge_settings, recipe_file
+from anaphor.typecheck import check_types
 
 METHODS = {
     "grid": "all combinations of the values",

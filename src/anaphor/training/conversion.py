@@ -16,11 +16,12 @@ from anaphor.registry import TASKS, resolve
 from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment, task_of
 from anaphor.training.device import describe_environment
-from anaphor.training.load import Run, checks_arguments, load_run
+from anaphor.training.load import Run, load_run
 from anaphor.training.progress import Progress
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_settings, spec_document
+from anaphor.typecheck import checks_arguments
 
 
 class Interchange(Protocol):

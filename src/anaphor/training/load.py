@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import os
-import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
-from numbers import Integral, Real
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from anaphor.config import check_at_least_one, plain_value
@@ -29,71 +23,9 @@ from anaphor.training.experiment import Experiment
 from anaphor.training.random_state import keep_random_state
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec, TaskDefinition
+from anaphor.typecheck import check_arguments, checks_arguments
 
 Warn = Callable[[str], None]
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-_KINDS: dict[str, tuple[Any, str, str]] = {
-    "str": (str, "a string", "strings"),
-    "int": (Integral, "a whole number", "whole numbers"),
-    "float": (Real, "a number", "numbers"),
-    "bool": ((bool, np.bool_), "True or False", "True or False"),
-    "Path | str": ((str, os.PathLike), "a path", "paths"),
-}
-"""What a parameter with such an annotation takes, and what one and several are called."""
-_LIST = re.compile(r"(?:Sequence|Iterable)\[(.*)\]")
-LONGEST_VALUE = 80  # characters of a value in a message
-
-
-def check_arguments(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> None:
-    """Raise for what a function does not take, and for a value that is not of the type it says, of the plain ones."""
-    signature = inspect.signature(function)
-    try:
-        given = signature.bind(*arguments, **options).arguments
-    except TypeError as error:
-        takes = ", ".join(name for name in signature.parameters if name != "self")
-        raise ConfigError(f"{function.__name__}: {error} (it takes {takes})") from None
-    for name, value in given.items():
-        hint = signature.parameters[name].annotation
-        hint = hint if isinstance(hint, str) else inspect.formatannotation(hint)
-        if value is not None or not hint.endswith(" | None"):
-            _check_value(name, value, hint.removesuffix(" | None"))
-
-
-def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which first checks its arguments."""
-
-    @wraps(function)
-    def checked(*arguments: P.args, **options: P.kwargs) -> T:
-        check_arguments(function, *arguments, **options)
-        return function(*arguments, **options)
-
-    return checked
-
-
-def _check_value(name: str, value: Any, hint: str) -> None:
-    items = _LIST.fullmatch(hint)
-    kind, one, several = _KINDS.get(items[1] if items else hint, (object, "", ""))
-    if items and (isinstance(value, str | bytes) or not isinstance(value, Iterable)):
-        raise ConfigError(f"{name}={_shorten(value)}: it must be a list of {several or 'values'}")
-    if items:
-        # An iterator gives its values only once.
-        for number, item in enumerate(() if isinstance(value, Iterator) else value):
-            _check_value(f"{name}[{number}]", item, items[1])
-    elif not isinstance(value, kind) or (isinstance(value, bool) and kind in (Integral, Real)):
-        raise ConfigError(f"{name}={_shorten(value)}: it must be {one}")
-
-
-def _list_iterator(value: Any) -> Any:
-    """What an iterator gives, which it does only once, as a list; any other value as it is."""
-    return list(value) if isinstance(value, Iterator) else value
-
-
-def _shorten(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= LONGEST_VALUE else f"{shown[: LONGEST_VALUE - 1]}…"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,6 +186,11 @@ def load_run(
         copy_average(saved.parts["average"], experiment.model)
     experiment.prepare_for_inference()
     return Run(Path(folder), experiment, saved.step)
+
+
+def _list_iterator(value: Any) -> Any:
+    """What an iterator gives, which it does only once, as a list; any other value as it is."""
+    return list(value) if isinstance(value, Iterator) else value
 
 
 def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpoint.Checkpoint]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as torch_optimizer
 
-from anaphor.config import check_types, look_up
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.models.head import Head
 from anaphor.operations import operation
@@ -25,6 +25,7 @@ from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
 from anaphor.training.spec import RunSpec
 from anaphor.training.state_dicts import OPTIMIZER_STATE, load_optimizer_state, optimizer_state
+from anaphor.typecheck import check_types
 
 TorchOptimizer = torch.optim.Optimizer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from anaphor.config import check_types
 from anaphor.errors import ConfigError
+from anaphor.typecheck import check_types
 
 
 @dataclass

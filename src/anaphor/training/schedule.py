@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anaphor.config import check_types, look_up
+from anaphor.config import look_up
 from anaphor.errors import CheckpointError, ConfigError
 from anaphor.training.spec import RunSpec
+from anaphor.typecheck import check_types
 
 DEFAULT_PLATEAU_FACTOR = 4.0
 

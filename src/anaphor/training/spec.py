@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least_one, check_types, compose_spec, look_up, read_mapping, section_of, settings_of
+from anaphor.config import check_at_least_one, compose_spec, look_up, read_mapping, section_of, settings_of
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric, format_values
 from anaphor.registry import CALLBACKS, TASKS, extra_settings, extras_of, model_settings
+from anaphor.typecheck import check_types
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
 DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}
@@ -184,7 +184,6 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
     """Settings of a file that a flag invalidates: another optimizer does not keep the betas of the first."""
 
     def __post_init__(self) -> None:
-        check_lists(self)
         check_types(self)
         super().__post_init__()
         check_at_least_one(max_examples=self.max_examples, patience=self.patience, eval_every=self.eval_every)
@@ -225,28 +224,6 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
     def reject_unused_flags(self, flags: Collection[str]) -> None:
         """Refuse flags of the command line that this run would not use. Settings of a recipe or a study are not flags:
         they are for many runs."""
-
-
-_ITEMS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "str": ("names", (str,)),
-    "int": ("whole numbers", (int,)),
-    "float": ("numbers", (int, float)),
-    "bool": ("True and False", (bool,)),
-}
-
-
-def check_lists(spec: Any) -> None:
-    """Turn sequences into tuples and check their items. A bare string is refused: it would be taken apart."""
-    for setting in fields(spec):
-        kind = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", str(setting.type))
-        if kind is None or kind[1] not in _ITEMS:
-            continue
-        given, (what, kinds) = getattr(spec, setting.name), _ITEMS[kind[1]]
-        is_list = isinstance(given, Sequence) and not isinstance(given, str)
-        # bool is a subclass of int.
-        if not is_list or not all(isinstance(one, kinds) and isinstance(one, bool) == (bool in kinds) for one in given):
-            raise ConfigError(f"{setting.name}={given!r}: it must be a list of {what}")
-        object.__setattr__(spec, setting.name, tuple(given))
 
 
 BUDGETS = ("epochs", "steps", "minutes")

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anaphor.config import check_at_least_one, check_types
+from anaphor.config import check_at_least_one
 from anaphor.errors import ConfigError
 from anaphor.registry import register_evaluation, register_head
+from anaphor.typecheck import check_types
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anaphor.config import check_types
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
 from anaphor.tasks import BITS_PER_BYTE
 from anaphor.tasks.study import VOCABULARY, TextStudy
-from anaphor.training.spec import check_lists
+from anaphor.typecheck import check_types
 
 OTHER_COLUMNS = ("parameters", "seeds", "test", "train")
 """Columns of a study's table that are no samples."""
@@ -33,7 +32,6 @@ class MeasureOptions:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_lists(self)
         if any(length < 1 for length in self.lengths):
             raise ConfigError(f"lengths={list(self.lengths)}: a segment has at least 1 token")
         if not isinstance(self.samples, Mapping):
