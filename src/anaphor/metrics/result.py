@@ -91,6 +91,18 @@ def find_metric(metrics: Sequence[Metric], name: str | None) -> Metric:
     return metrics[0] if name is None else look_up({metric.name: metric for metric in metrics}, name, "metric")
 
 
+def select_value(metric: Metric, result: Result) -> float:
+    """The value of a result on valid by which checkpoints are selected."""
+    if metric.name not in result.values:
+        raise ConfigError(
+            f"the result on valid has no metric {metric.name!r} to select by (it has: {', '.join(result.values)})"
+        )
+    value = result.values[metric.name]
+    if value is None:
+        raise ConfigError(f"{metric.name} has no value on valid: select by another metric with --select")
+    return value
+
+
 def training_metric(line: Mapping[str, Any], name: str) -> Any:
     """Value of a metric on the training batches in a line of `metrics.jsonl`; None where it was not measured.
     Runs of earlier versions have it among the values of validation."""

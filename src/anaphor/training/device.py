@@ -16,9 +16,8 @@ from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.base import use_threads
 from anaphor.operations import kernels_are_on
+from anaphor.training.options import check_threads
 from anaphor.training.spec import DEVICES
-
-MAX_THREADS = 1024
 
 
 def choose_device(name: str) -> torch.device:
@@ -42,12 +41,6 @@ def autocast_of(name: str, device: torch.device) -> Callable[[], AbstractContext
     if choose_dtype(name, device) is torch.bfloat16:
         return partial(torch.autocast, device.type, torch.bfloat16)
     return nullcontext
-
-
-def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads that torch cannot have; None leaves it as it is."""
-    if threads is not None and not 1 <= threads <= MAX_THREADS:
-        raise ConfigError(f"threads={threads}: it must be from 1 to {MAX_THREADS}")
 
 
 def set_threads(threads: int | None) -> None:

@@ -40,19 +40,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from anaphor.config import settings_of, writing_to
-from anaphor.errors import CheckpointError, ConfigError, DataError, Diverged
+from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.evaluation import Cancelled
-from anaphor.metrics.result import Metric, Result, find_metric
+from anaphor.metrics.result import Metric, Result, find_metric, select_value
 from anaphor.operations import kernel_errors
 from anaphor.registry import CALLBACKS, files_used_by, make_extras
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average, build_average, copy_average
-from anaphor.training.budget import MIN_TRAINING, Budget, build_budget
+from anaphor.training.budget import Budget, build_budget
 from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
 from anaphor.training.callbacks import Callback, NullCallback, check_callback
-from anaphor.training.checks import evaluate_split, get_batches, get_fingerprint
+from anaphor.training.checks import evaluate_split, get_batches
 from anaphor.training.curves import draw_curves
-from anaphor.training.device import MAX_THREADS, check_threads, describe_environment, thread_count
+from anaphor.training.device import thread_count
 from anaphor.training.differences import differences
 from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import Optimizer, OptimizerSpec
@@ -64,11 +64,11 @@ from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Schedule, ScheduleSpec, build_schedule
 from anaphor.training.signals import Interruption
 from anaphor.training.spec import RunSpec, TaskDefinition
-from anaphor.training.spec_file import collect_settings, describe_imports, spec_document
+from anaphor.training.spec_file import collect_metadata, spec_document
 from anaphor.training.state_dicts import flatten, unflatten
 from anaphor.training.step import Step, StepReport
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
-from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, estimate_reserve
+from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
 
 NO_CALLBACK = NullCallback()
 TAIL_START = 0.5
@@ -98,16 +98,19 @@ def train_run(
     options = TrainOptions() if options is None else options
     if options.tensorboard:
         require_tensorboard()
-    check_threads(options.threads)
     folder = RunFolder(Path(out))
     with (
         folder.lock(),
         record_divergence(folder),
         kernel_errors(),
-        thread_count(choose_threads(folder, options)),
+        # Sums are rounded by how many threads share them: a resumed run has as many as before.
+        thread_count(options.threads or (folder.read_threads() if options.resume else None)),
         Interruption() as interruption,
     ):
-        check_folder(folder, options)
+        if options.resume:
+            folder.check_resumable(force=options.force, warn=options.warn)
+        elif not options.overwrite:
+            folder.refuse_existing()
         experiment = rebuild_experiment(spec, folder) if options.resume else build_experiment(spec)
         run = build_run(experiment, folder, str(out), callback, options, interruption)
         changes = resume(run) if options.resume else None
@@ -135,7 +138,9 @@ def fit_and_score(run: TrainingRun) -> Outcome:
     try:
         with interruption.cancel_on_signal():
             if run.limit is not None:
-                reserve_time(run)
+                splits = 1 + run.metadata["test"]
+                run.reserve, line = reserve_time(run.experiment, run.budget, progress, splits, run.start)
+                run.options.warn(line)
             with enforce_limit(run.start, run.limit):
                 fit(run)
     except TimeIsUp:
@@ -253,13 +258,7 @@ def build_run(
         budget=build_budget(spec, steps_per_epoch=-(-batches // spec.accumulate)),
         peak_lr=OptimizerSpec.of(spec).peak_lr,
         metric=find_metric(task.metrics, spec.select),
-        metadata={
-            "spec": collect_settings(experiment),
-            **get_fingerprint(experiment),
-            "test": options.test,
-            "environment": describe_environment(experiment.device, spec.dtype, experiment.model),
-            "imports": describe_imports(files.values()),
-        },
+        metadata=collect_metadata(experiment, files.values(), test=options.test),
         state=TrainState(
             model=experiment.model,
             optimizer=step.optimizer,
@@ -275,40 +274,6 @@ def build_run(
 # Before training: the run that is in the folder -----------------------------------------------------------------------
 
 
-def check_folder(folder: RunFolder, options: TrainOptions) -> None:
-    """Raise where there is no run to be resumed, or one that must not be replaced."""
-    if not options.resume:
-        if not options.overwrite:
-            folder.refuse_existing()
-        return
-    folder.require()
-    if read_result(folder).get("status") == "converted":  # weights of `transformers`, without an optimizer's state
-        raise ConfigError(
-            f"{folder.folder} was converted: there is no training to resume; start a new run from its weights with "
-            f"--init {quote(str(folder.folder))}"
-        )
-    folder.check_imports(force=options.force, warn=options.warn)
-
-
-def read_result(folder: RunFolder) -> dict[str, Any]:
-    """The earlier result; empty where there is none."""
-    if not folder.exists or not folder.result.is_file():
-        return {}
-    try:
-        return folder.read_result()
-    except DataError:  # it will be written again
-        return {}
-
-
-def choose_threads(folder: RunFolder, options: TrainOptions) -> int | None:
-    """The number of CPU threads: that of the run that is resumed, unless another one is given, because sums are rounded
-    by it. None: as many as torch has."""
-    if options.threads is not None or not options.resume or not folder.exists:
-        return options.threads
-    threads = folder.read_environment().get("threads")
-    return threads if type(threads) is int and 1 <= threads <= MAX_THREADS else None
-
-
 def resume(run: TrainingRun) -> list[str] | None:
     """Continue from the newest checkpoint.
 
@@ -318,7 +283,7 @@ def resume(run: TrainingRun) -> list[str] | None:
         What has changed since. None: the run ended before its first checkpoint, and starts again.
     """
     folder, warn = run.folder, run.options.warn
-    test = read_result(folder).get("test")
+    test = folder.read_earlier_result().get("test")
     run.earlier_test = test if isinstance(test, dict) else None
     saved = find_checkpoint(run)
     before = {**run.metadata, "spec": folder.read_settings()} if saved is None else saved.facts
@@ -608,29 +573,6 @@ def measure_time(run: TrainingRun) -> None:
     run.state.progress.elapsed = time.monotonic() - run.start
 
 
-def reserve_time(run: TrainingRun) -> None:
-    """Estimate how long the last validation, the scores and the figures will take, reserve that part of the minutes,
-    and say so."""
-    total, progress = run.budget.seconds, run.state.progress
-    assert total is not None, "only minutes are reserved"
-    run.reserve, validating = estimate_reserve(run.experiment, total, splits=1 + run.metadata["test"])
-    progress.reserve = run.reserve.seconds(validating)
-    measure_time(run)
-    given, reserved = f"--minutes {total / 60:g}", progress.reserve
-    if reserved > (1 - MIN_TRAINING) * total:
-        run.reserve = Reserve(drawing=run.reserve.drawing)
-        progress.reserve = run.reserve.drawing
-        run.options.warn(
-            f"{given} is too short to score the model: validation, scoring and figures alone take about "
-            f"{reserved:.0f} s; it is trained and saved"
-        )
-    else:
-        left = max(run.budget.training_seconds(progress), 0.0)
-        run.options.warn(
-            f"{given}: {left:.0f} s for training, {reserved:.0f} s reserved for validation, scoring and figures"
-        )
-
-
 # Validation -----------------------------------------------------------------------------------------------------------
 
 
@@ -640,7 +582,8 @@ def validate(run: TrainingRun) -> None:
     start = time.perf_counter()
     with averaged_weights(state):
         result = evaluate_split(run.experiment, "valid")
-        value = select_value(run, result)
+        value = select_value(run.metric, result)
+        check_finite(run, value, result)
         sample = run.experiment.sample(run.spec.seed)
     run.experiment.model.train()  # a user's own task may leave it in evaluation mode
     if run.best_signature not in (None, result.signature):
@@ -678,25 +621,16 @@ def averaged_weights(state: TrainState) -> AbstractContextManager[None]:
     return nullcontext() if state.average is None else state.average.swapped_in()
 
 
-def select_value(run: TrainingRun, result: Result) -> float:
-    """The value of the selecting metric, which must be finite."""
-    metric = run.metric
-    if metric.name not in result.values:
-        raise ConfigError(
-            f"the result on valid has no metric {metric.name!r} to select by (it has: {', '.join(result.values)})"
-        )
-    value = result.values[metric.name]
-    if value is None:
-        raise ConfigError(f"{metric.name} has no value on valid: select by another metric with --select")
+def check_finite(run: TrainingRun, value: float, result: Result) -> None:
+    """Raise for a validation whose value or loss is not finite."""
     loss = result.values.get("loss")
     has_bad_loss = loss is not None and not loss < run.experiment.largest_loss
     if not math.isfinite(value) or has_bad_loss:
-        shown = f"loss {loss:.4g}" if has_bad_loss else f"{metric.label} {value:.4g}"
+        shown = f"loss {loss:.4g}" if has_bad_loss else f"{run.metric.label} {value:.4g}"
         raise Diverged(
             f"training diverged at step {run.state.progress.step}: validation {shown}, learning rate "
             f"{run.state.optimizer.lr:.4g}; {describe_last_checkpoint(run)}"
         )
-    return value
 
 
 def count_epochs(run: TrainingRun) -> float:

@@ -11,6 +11,8 @@ from pathlib import Path
 from anaphor.errors import ConfigError, print_warning
 from anaphor.registry import ImportedFile
 
+MAX_THREADS = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
@@ -43,8 +45,15 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         check_existing_run(resume=self.resume, force=self.force, overwrite=self.overwrite)
+        check_threads(self.threads)
         if not 0 < self.save_minutes < math.inf:
             raise ConfigError(f"save_minutes={self.save_minutes}: it must be above 0")
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of CPU threads that torch cannot have; None leaves it as it is."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"threads={threads}: it must be from 1 to {MAX_THREADS}")
 
 
 def check_existing_run(*, resume: bool, force: bool, overwrite: bool) -> None:

@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.registry import IMPORTED, TASKS, import_flag
 from anaphor.training.files import append_file, hold_lock, replace_file
+from anaphor.training.options import MAX_THREADS
 from anaphor.training.spec import TaskDefinition
 
 STUDY = "study.yaml"  # a file of a study's folder
@@ -108,6 +110,11 @@ class RunFolder:
         """Where the data were when the run was last trained; None where their name is enough."""
         return recorded_path(self.read_environment(), "data_path")
 
+    def read_threads(self) -> int | None:
+        """The number of CPU threads that the run was trained with; None where it does not say."""
+        threads = self.read_environment().get("threads") if self.exists else None
+        return threads if type(threads) is int and 1 <= threads <= MAX_THREADS else None
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Be the only process that writes here. Raises at once if another one is, or if nothing can be written."""
@@ -135,6 +142,16 @@ class RunFolder:
             self.checkpoints.rmdir()
             if is_new:
                 self.folder.rmdir()
+
+    def check_resumable(self, *, force: bool, warn: Callable[[str], None]) -> None:
+        """Raise unless there is a run whose training can be resumed."""
+        self.require()
+        if self.read_earlier_result().get("status") == "converted":  # weights without the state of an optimizer
+            raise ConfigError(
+                f"{self.folder} was converted: there is no training to resume; start a new run from its weights with "
+                f"--init {quote(str(self.folder))}"
+            )
+        self.check_imports(force=force, warn=warn)
 
     def refuse_existing(self) -> None:
         """Raise if there is a run."""
@@ -285,6 +302,15 @@ class RunFolder:
         if not isinstance(result, dict):
             raise DataError(f"{self.result} must hold names and values, but it is a {type(result).__name__}")
         return result
+
+    def read_earlier_result(self) -> dict[str, Any]:
+        """The scores that are there, of a run that will write others: empty where there are none, or damaged ones."""
+        if not self.exists or not self.result.is_file():
+            return {}
+        try:
+            return self.read_result()
+        except DataError:
+            return {}
 
 
 def _delete(path: Path) -> None:

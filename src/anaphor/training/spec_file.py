@@ -13,6 +13,8 @@ from anaphor.metrics.result import find_metric
 from anaphor.registry import ImportedFile, extra_settings
 from anaphor.training.budget import choose_epochs
 from anaphor.training.build import task_of
+from anaphor.training.checks import get_fingerprint
+from anaphor.training.device import describe_environment
 from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import OptimizerSpec
 from anaphor.training.schedule import ScheduleSpec
@@ -36,9 +38,16 @@ def collect_settings(experiment: Experiment) -> dict[str, Any]:
     return {name: plain_value(value) for name, value in values.items() if value not in (None, ())}
 
 
-def describe_imports(imports: Iterable[ImportedFile]) -> list[dict[str, str]]:
-    """The user's own files that a run uses, as its metadata have them."""
-    return [{"file": str(file.path), "sha256": file.sha256} for file in imports]
+def collect_metadata(experiment: Experiment, imports: Iterable[ImportedFile], *, test: bool) -> dict[str, Any]:
+    """What must be the same when a run is resumed: settings, data, preprocessing, environment, the user's own files;
+    and whether its test split is scored."""
+    return {
+        "spec": collect_settings(experiment),
+        **get_fingerprint(experiment),
+        "test": test,
+        "environment": describe_environment(experiment.device, experiment.spec.dtype, experiment.model),
+        "imports": [{"file": str(file.path), "sha256": file.sha256} for file in imports],
+    }
 
 
 def spec_document(spec: RunSpec, metadata: Mapping[str, Any], **paths: str | None) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from anaphor.evaluation import Cancelled, progress_listener
+from anaphor.training.budget import MIN_TRAINING, Budget
 from anaphor.training.experiment import Experiment
+from anaphor.training.progress import Progress
 from anaphor.training.random_state import keep_random_state
 
 DRAWING = 2.0  # seconds for the figures
@@ -41,12 +43,41 @@ class Reserve:
         return SAFETY * validating * self.validations + self.drawing
 
 
-def estimate_reserve(experiment: Experiment, total: float, splits: int) -> tuple[Reserve, float]:
-    """Try a validation and a score on valid, for a small part of the `total` seconds.
+def reserve_time(
+    experiment: Experiment, budget: Budget, progress: Progress, splits: int, start: float
+) -> tuple[Reserve, str]:
+    """Reserve a part of the minutes for what comes after the last step. A validation and a score on valid are tried for
+    a small part of them, to estimate how long they take.
+
+    Args:
+        experiment: What is validated and scored.
+        budget: The minutes.
+        progress: Gets the seconds that are reserved, and those that have elapsed.
+        splits: How many splits will be scored.
+        start: When the command started.
 
     Returns:
-        The reserve for the last validation, so many scores and the figures; and the seconds of a validation.
+        The reserve, for what later validations say of it, and a line about it.
     """
+    total = budget.seconds
+    assert total is not None, "only minutes are reserved"
+    reserve, validating = estimate_reserve(experiment, total, splits)
+    progress.reserve, progress.elapsed = reserve.seconds(validating), time.monotonic() - start
+    given, reserved = f"--minutes {total / 60:g}", progress.reserve
+    if reserved > (1 - MIN_TRAINING) * total:
+        progress.reserve = DRAWING
+        return Reserve(drawing=DRAWING), (
+            f"{given} is too short to score the model: validation, scoring and figures alone take about "
+            f"{reserved:.0f} s; it is trained and saved"
+        )
+    left = max(budget.training_seconds(progress), 0.0)
+    return reserve, (
+        f"{given}: {left:.0f} s for training, {reserved:.0f} s reserved for validation, scoring and figures"
+    )
+
+
+def estimate_reserve(experiment: Experiment, total: float, splits: int) -> tuple[Reserve, float]:
+    """The reserve for the last validation, so many scores and the figures; and the seconds of a validation."""
     limit = min(max(0.02 * total, 0.2), 5.0)
     device = experiment.device
     validating = max(estimate_duration(lambda: experiment.evaluate("valid"), limit, device), 1e-3)
