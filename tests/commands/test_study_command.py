@@ -15,8 +15,8 @@ from anaphor.studies import worker
 from anaphor.studies.axes import make_axis
 from anaphor.studies.cell import MEASURES, Cell
 from anaphor.studies.engines import JobResult
+from anaphor.studies.names import check_name
 from anaphor.studies.spec import StudySpec
-from anaphor.training.files import check_name
 from studies.here import Here
 
 STUDY = """

@@ -4,7 +4,7 @@ import pytest
 
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
-from anaphor.training.files import check_name
+from anaphor.studies.names import check_name
 
 STUDY = """
 name: {name}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError, DataError
 from anaphor.training import checkpoint, files
+from anaphor.training.lock import hold_lock
 from anaphor.training.run_folder import STUDY, RunFolder
 
 
@@ -91,7 +92,7 @@ def test_a_second_holder_is_refused_with_the_name_of_the_first(tmp_path, pauses)
 HOLD = """
 import sys
 from pathlib import Path
-from anaphor.training.files import hold_lock
+from anaphor.training.lock import hold_lock
 with hold_lock(Path(sys.argv[1]), "it"):
     print("held", flush=True)
     sys.stdin.read()
@@ -120,9 +121,9 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_taken_again(tmp_path, mo
         flock(handle, operation)
 
     monkeypatch.setattr(files.fcntl, "flock", late)
-    with files.hold_lock(path, "it"):
+    with hold_lock(path, "it"):
         assert deleted
-        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), files.hold_lock(path, "it"):
+        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), hold_lock(path, "it"):
             pass
 
 

@@ -18,8 +18,8 @@ from anaphor.errors import AnaphorError, ConfigError, count_noun
 from anaphor.flags import Positional, parse
 from anaphor.registry import import_file
 from anaphor.studies.axes import read_seeds
+from anaphor.studies.names import MAX_NAME, check_name
 from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
-from anaphor.training.files import MAX_NAME, check_name
 
 if TYPE_CHECKING:
     from anaphor.studies.engines import Engine

@@ -18,7 +18,7 @@ from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS, import_file, resolve
 from anaphor.studies.axes import Axis, Range, format_setting, read_axis, read_seeds, to_label
-from anaphor.training.files import check_name
+from anaphor.studies.names import check_name
 from anaphor.training.spec import BUDGETS, RunSpec, StudySupport, TaskDefinition, merge_settings, recipe_file
 from anaphor.typecheck import check_types
 

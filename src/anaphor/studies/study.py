@@ -27,7 +27,8 @@ from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
-from anaphor.training.files import append_file, hold_lock, replace_file
+from anaphor.training.files import append_file, replace_file
+from anaphor.training.lock import hold_lock
 from anaphor.training.run_folder import STUDY, RunFolder
 
 SEAL, LOG = "seal.json", "log.jsonl"

@@ -40,9 +40,9 @@ _FINISHED = re.compile(r"step-(\d{1,18})(\.old)?")  # the old one stays complete
 _PART = re.compile(r"[a-z][a-z0-9-]{0,63}")
 
 # Far more than is ever written, far less than would fill the memory.
-LARGEST_MANIFEST = 1_000_000
-LARGEST_FACTS = 20_000_000
-LARGEST_HEADER = 10_000_000
+MAX_MANIFEST_BYTES = 1_000_000
+MAX_FACTS_BYTES = 20_000_000
+MAX_HEADER_BYTES = 10_000_000
 
 
 class Facts(dict[str, Any]):
@@ -235,7 +235,7 @@ def _fill(draft: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Non
             save_file(copies, file)
         sync(file)
     content = _to_json({"step": step, "facts": facts, "ties": ties})
-    assert len(content) <= LARGEST_FACTS, f"{len(content):,} bytes of facts could never be read again"
+    assert len(content) <= MAX_FACTS_BYTES, f"{len(content):,} bytes of facts could never be read again"
     write_file(draft / _FACTS, content)
     files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in sorted(draft.iterdir())}
     write_file(draft / _MANIFEST, _to_json({"format": FORMAT, "files": files}))
@@ -287,7 +287,7 @@ def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 
 def _read_facts(path: Path) -> Checkpoint:
     files = _read_manifest(path)
-    content = _parse_json(_verified_bytes(path / _FACTS, files[_FACTS], LARGEST_FACTS), path / _FACTS)
+    content = _parse_json(_verified_bytes(path / _FACTS, files[_FACTS], MAX_FACTS_BYTES), path / _FACTS)
     step, facts, ties = content.get("step"), content.get("facts"), content.get("ties")
     if not isinstance(step, int) or not isinstance(facts, dict) or not isinstance(ties, dict):
         raise CheckpointError(f"{path / _FACTS} does not hold a step, facts and ties")
@@ -302,8 +302,8 @@ def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     if not file.is_file() or file.is_symlink():
         raise CheckpointError(f"{file} is missing")
     length = file.stat().st_size
-    if length > LARGEST_MANIFEST:
-        raise CheckpointError(f"{file} has {length:,} bytes; at most {LARGEST_MANIFEST:,} are read")
+    if length > MAX_MANIFEST_BYTES:
+        raise CheckpointError(f"{file} has {length:,} bytes; at most {MAX_MANIFEST_BYTES:,} are read")
     manifest = _parse_json(file.read_bytes(), file)
     files, version = manifest.get("files"), manifest.get("format")
     if version != FORMAT or isinstance(version, bool):
@@ -342,7 +342,7 @@ def _digest(path: Path) -> str:
 
 def _parse_tensors(content: bytes, path: Path) -> dict[str, Tensor]:
     header = int.from_bytes(content[:8], "little")
-    if header > min(LARGEST_HEADER, len(content)):
+    if header > min(MAX_HEADER_BYTES, len(content)):
         raise CheckpointError(f"{path} is not a safetensors file: its header would have {header:,} bytes")
     try:
         tensors = load(content)

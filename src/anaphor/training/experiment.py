@@ -17,7 +17,7 @@ from anaphor.errors import DataError
 from anaphor.metrics.result import Result
 from anaphor.training.spec import RunSpec
 
-LARGEST_CROSS_ENTROPY = math.log(sys.float_info.max)
+MAX_CROSS_ENTROPY = math.log(sys.float_info.max)
 """`largest_loss` of tasks that predict classes or tokens: the perplexity of a larger one is no number."""
 
 

@@ -1,46 +1,13 @@
-"""Files that survive a kill: a reader finds the old content or the new, whole. A lock: one process at a time. And names
-that a file may have, and paths of data."""
+"""Files that survive a kill: a reader finds the old content or the new, whole."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import re
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-
-from anaphor.errors import ConfigError
-
-MAX_NAME = 60  # characters
-_NAME = re.compile(rf"\w[\w .,+=@()-]{{0,{MAX_NAME - 1}}}")
-
-
-def check_name(name: str, what: str) -> None:
-    """Raise for a name that cannot be the name of one file or folder on every system."""
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{what}={name[:80]!r}: a name begins with a letter or a digit and has at most {MAX_NAME} letters, digits "
-            f"and characters of ' .,+=@()_-'"
-        )
-
-
-def existing_paths(data: str) -> list[Path]:
-    """A folder or a file, or two files with a comma between them; empty where there are none."""
-    # Not Path.exists, which raises an OSError for names that no file can have.
-    whole = Path(os.path.expanduser(data))
-    if os.path.exists(whole):
-        return [whole]
-    for comma in re.finditer(",", data):
-        both = [Path(os.path.expanduser(half)) for half in (data[: comma.start()], data[comma.end() :])]
-        if all(map(os.path.isfile, both)):
-            return both
-    return []
 
 
 def sync(path: Path) -> None:
@@ -114,49 +81,3 @@ def replace_file(path: Path, content: bytes) -> None:
             draft.unlink()
         raise
     sync(path.parent)
-
-
-_LONGEST_HOLDER = 300  # bytes read from a lock file, which another program may have written
-_TRIES, _PAUSE = 3, 0.02
-
-
-@contextmanager
-def hold_lock(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock, or raise at once and name its holder. The kernel releases it when its holder ends, however.
-
-    Only the holder may delete the file.
-    """
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            _lock(handle, what)
-            # If its last holder deleted the file just now, two could hold locks on two files of one name.
-            if _is_at(path, handle):
-                since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
-                yield
-                return
-        finally:
-            os.close(handle)
-
-
-def _lock(handle: int, what: str) -> None:
-    for _ in range(_TRIES - 1):  # a page that shows the runs may look for a moment whether the lock is free
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(_PAUSE)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(handle, _LONGEST_HOLDER, 0).decode("utf-8", errors="replace")
-        name = "".join(filter(str.isprintable, holder)) or "another process"
-        raise ConfigError(f"{what} is in use by {name}: wait for it, stop it, or choose another --out") from None
-
-
-def _is_at(path: Path, handle: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False

@@ -7,6 +7,7 @@ section `environment`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,21 @@ from typing import Any
 from anaphor.config import read_mapping, user_path
 from anaphor.errors import ConfigError, DataError
 from anaphor.registry import DATASETS
-from anaphor.training.files import existing_paths
 from anaphor.training.run_folder import NO_DATA, RunFolder, recorded_path
 from anaphor.training.spec import FineTuning, RunSpec
+
+
+def existing_paths(data: str) -> list[Path]:
+    """A folder or a file, or two files with a comma between them; empty where there are none."""
+    # Not Path.exists, which raises an OSError for names that no file can have.
+    whole = Path(os.path.expanduser(data))
+    if os.path.exists(whole):
+        return [whole]
+    for comma in re.finditer(",", data):
+        both = [Path(os.path.expanduser(half)) for half in (data[: comma.start()], data[comma.end() :])]
+        if all(map(os.path.isfile, both)):
+            return both
+    return []
 
 
 def absolute_path(data: str) -> str | None:

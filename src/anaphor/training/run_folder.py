@@ -23,12 +23,13 @@ from typing import Any
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.registry import IMPORTED, TASKS, import_flag
-from anaphor.training.files import append_file, hold_lock, replace_file
+from anaphor.training.files import append_file, replace_file
+from anaphor.training.lock import hold_lock
 from anaphor.training.options import MAX_THREADS
 from anaphor.training.spec import TaskDefinition
 
 STUDY = "study.yaml"  # a file of a study's folder
-LARGEST_RESULT = 10_000_000  # bytes; results have a few hundred
+MAX_RESULT_BYTES = 10_000_000  # bytes; results have a few hundred
 NO_DATA = "none"  # data of a run that was converted, and not trained here
 
 _SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
@@ -293,8 +294,8 @@ class RunFolder:
         self.require()
         if not self.result.is_file():
             raise DataError(f"the run at {self.folder} has no {self.result.name}: it is not finished")
-        if self.result.stat().st_size > LARGEST_RESULT:
-            raise DataError(f"{self.result} has more than {LARGEST_RESULT:,} bytes")
+        if self.result.stat().st_size > MAX_RESULT_BYTES:
+            raise DataError(f"{self.result} has more than {MAX_RESULT_BYTES:,} bytes")
         try:
             result = json.loads(self.result.read_bytes())
         except (ValueError, RecursionError) as error:

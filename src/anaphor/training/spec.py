@@ -17,14 +17,14 @@ from anaphor.typecheck import check_types
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
 DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}
-LARGEST_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 AVERAGES = {"none": "no average", "ema": "an average that forgets", "tail": "the mean of the last part"}
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
     """Refuse a seed that the random generators cannot take."""
-    if not 0 <= seed <= LARGEST_SEED:
-        raise ConfigError(f"{name}={seed}: it must be from 0 to {LARGEST_SEED}")
+    if not 0 <= seed <= MAX_SEED:
+        raise ConfigError(f"{name}={seed}: it must be from 0 to {MAX_SEED}")
 
 
 @dataclass(frozen=True, kw_only=True)

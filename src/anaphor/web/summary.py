@@ -16,7 +16,7 @@ from anaphor.config import LARGEST_FILE, NOT_SETTINGS, check_format, flatten_sec
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS
-from anaphor.training.run_folder import LARGEST_RESULT, NO_DATA
+from anaphor.training.run_folder import MAX_RESULT_BYTES, NO_DATA
 from anaphor.training.spec import TaskDefinition
 from anaphor.web.history import (
     AXES,
@@ -57,7 +57,7 @@ def read_file(path: Path, largest: int) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """Names and values of a JSON file; empty where there is none."""
     try:
-        found = json.loads(read_file(path, LARGEST_RESULT))
+        found = json.loads(read_file(path, MAX_RESULT_BYTES))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -354,7 +354,7 @@ def count_parameters(checkpoint: Path) -> int | None:
         handle = open_file(checkpoint / "model.safetensors")
         try:
             size = int.from_bytes(os.pread(handle, 8, 0), "little")
-            header = json.loads(os.pread(handle, min(size, LARGEST_RESULT), 8))
+            header = json.loads(os.pread(handle, min(size, MAX_RESULT_BYTES), 8))
         finally:
             os.close(handle)
         sizes: list[int] = [math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"]

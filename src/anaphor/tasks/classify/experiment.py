@@ -29,7 +29,7 @@ from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks import TOP5, describe_mostly_unknown, list_some, resolve_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.device import choose_device
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.finetune import adopt_model, load_initial, prepare
 from anaphor.training.paths import absolute_path, resolve_data_path
 from anaphor.training.random_state import use_seed
@@ -83,7 +83,7 @@ class ClassifyExperiment(Experiment):
 
     spec: ClassifyRunSpec
     model: TextEncoder | BagOfWords
-    largest_loss = LARGEST_CROSS_ENTROPY
+    largest_loss = MAX_CROSS_ENTROPY
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from anaphor.models.head import soft_cross_entropy
 from anaphor.tasks import TOP5, resolve_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.training.device import choose_device
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
 
@@ -100,7 +100,7 @@ class ImageExperiment(Experiment):
 
     spec: ImageRunSpec
     model: ImageClassifier
-    largest_loss = LARGEST_CROSS_ENTROPY
+    largest_loss = MAX_CROSS_ENTROPY
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ from anaphor.tasks.lm import (
 )
 from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
 from anaphor.training.device import choose_device
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.loss_terms import Penalty, count_passes, sum_penalties
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
@@ -54,7 +54,7 @@ class LanguageModelExperiment(Experiment):
 
     spec: LanguageRunSpec
     model: LanguageModel
-    largest_loss = LARGEST_CROSS_ENTROPY
+    largest_loss = MAX_CROSS_ENTROPY
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
 from anaphor.training.device import choose_device
-from anaphor.training.experiment import LARGEST_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.loss_terms import Penalty, count_passes, loss_with_terms
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
@@ -67,7 +67,7 @@ class TranslationExperiment(Experiment):
 
     spec: TranslationRunSpec
     model: Seq2Seq
-    largest_loss = LARGEST_CROSS_ENTROPY
+    largest_loss = MAX_CROSS_ENTROPY
     tokenize = "13a"
     """How BLEU splits text into words."""
 
