@@ -65,7 +65,7 @@ def spoil(trained, tmp_path, monkeypatch, capsys):
         shutil.copy(trained / "text.txt", "text.txt")
         folder = tmp_path / "run" / "checkpoints"
         saved = checkpoint.read(folder / "step-4")
-        parts, facts = dict(saved.parts), json.loads(json.dumps(saved.facts))
+        parts, facts = dict(saved.parts), json.loads(json.dumps(saved.metadata))
         change(parts, facts)
         shutil.rmtree(folder / "step-4")
         checkpoint.write(folder, 4, parts, facts)

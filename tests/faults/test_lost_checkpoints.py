@@ -160,7 +160,7 @@ def test_a_best_checkpoint_damaged_while_training_does_not_cost_the_result(tmp_p
 def test_progress_with_other_fields_is_refused_in_one_line(trained, capsys, change, message):
     kept = trained(4.0, 3.0, 2.0)
     saved = checkpoint.read(kept / "step-6")
-    facts = saved.facts | {"progress": change(saved.facts["progress"])}
+    facts = saved.metadata | {"progress": change(saved.metadata["progress"])}
     checkpoint.write(kept, 6, saved.parts, facts)
     assert main([*WORDS, "--resume"]) == 2
     (line,) = warnings(capsys)
@@ -172,5 +172,5 @@ def test_a_position_beyond_the_end_of_a_shorter_epoch_is_its_end(tmp_path, capsy
     assert main([*words, "--steps", "20", "--eval-every", "20", "--out", "run"]) == 0
     larger = ["--batch-size", "20", "--steps", "22", "--eval-every", "2"]
     assert main([*override(words, *larger), "--out", "run", "--resume", "--force", "--json"]) == 0
-    progress = checkpoint.read(tmp_path / "run" / "checkpoints" / "step-22").facts["progress"]
+    progress = checkpoint.read(tmp_path / "run" / "checkpoints" / "step-22").metadata["progress"]
     assert (progress["epoch"], progress["batch"]) == (1, 2)

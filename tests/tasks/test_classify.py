@@ -474,8 +474,8 @@ def test_a_checkpoint_without_a_count_of_correct_texts_is_resumed_and_gives_the_
     with pytest.raises(KeyboardInterrupt):
         execute(spec, tmp_path / "run", Crash(6), test=False, save_minutes=1e-6)
     saved, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
-    progress = {name: value for name, value in saved.facts["progress"].items() if name != "recent_correct"}
-    checkpoint.write(saved.path.parent, saved.step, saved.parts, saved.facts | {"progress": progress})
+    progress = {name: value for name, value in saved.metadata["progress"].items() if name != "recent_correct"}
+    checkpoint.write(saved.path.parent, saved.step, saved.parts, saved.metadata | {"progress": progress})
     execute(spec, tmp_path / "run", test=False, resume=True)
     assert ["train_accuracy" in line for line in read_metrics(tmp_path / "run")] == [True, False, True]
 

@@ -68,7 +68,7 @@ def test_tensors_come_back_as_they_were(tmp_path_factory, given_tensors):
     facts = {"seed": 3, "losses": [0.1, None], "text": "naïve ☃", "large": 2**70}
     path = checkpoint.write(tmp_path_factory.mktemp("run"), 7, {"model": given_tensors}, facts)
     found = checkpoint.read(path)
-    assert (found.step, found.facts) == (7, facts)
+    assert (found.step, found.metadata) == (7, facts)
     assert found.parts["model"].keys() == given_tensors.keys()
     for name, tensor in given_tensors.items():
         again = found.parts["model"][name]

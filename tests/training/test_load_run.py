@@ -33,8 +33,8 @@ def run(tmp_path, monkeypatch):
     execute(LanguageRunSpec(**SPEC), tmp_path / "run", test=False)
     for step, best in ((2, 2), (4, 2)):
         saved = checkpoint.read(tmp_path / "run" / "checkpoints" / f"step-{step}")
-        saved.facts["progress"]["best_step"] = best
-        checkpoint.write(tmp_path / "run" / "checkpoints", step, saved.parts, saved.facts)
+        saved.metadata["progress"]["best_step"] = best
+        checkpoint.write(tmp_path / "run" / "checkpoints", step, saved.parts, saved.metadata)
     return tmp_path / "run"
 
 
@@ -74,8 +74,8 @@ def test_the_best_weights_are_loaded_without_the_optimizer_and_each_file_is_read
 
 def test_where_the_newest_is_the_best_its_files_are_read_once(run, reads):
     saved = checkpoint.read(run / "checkpoints" / "step-4")
-    saved.facts["progress"]["best_step"] = 4
-    checkpoint.write(run / "checkpoints", 4, saved.parts, saved.facts)
+    saved.metadata["progress"]["best_step"] = 4
+    checkpoint.write(run / "checkpoints", 4, saved.parts, saved.metadata)
     files, _ = reads
     files.clear()
     assert load_run(run, device="cpu").step == 4

@@ -80,12 +80,12 @@ def test_another_default_dtype_of_torch_is_refused(run, capsys):
 def test_another_device_is_refused_and_accepted_by_force(run, capsys):
     """As if the run had been trained on a GPU so far."""
     saved = checkpoint.read(run.checkpoints / "step-2")
-    saved.facts["environment"] |= {"device": "cuda", "dtype": "bfloat16"}
-    checkpoint.write(run.checkpoints, 2, saved.parts, saved.facts)
+    saved.metadata["environment"] |= {"device": "cuda", "dtype": "bfloat16"}
+    checkpoint.write(run.checkpoints, 2, saved.parts, saved.metadata)
     difference = "device was cuda and is cpu; dtype was bfloat16 and is float32"
     assert error_of(capsys, RESUME) == refused(difference)
     assert warnings_of(capsys, [*RESUME, "--force"]) == [f"anaphor: resuming run with changes: {difference}"]
-    assert checkpoint.read(run.checkpoints / "step-4").facts["environment"]["device"] == "cpu"
+    assert checkpoint.read(run.checkpoints / "step-4").metadata["environment"]["device"] == "cpu"
     assert warnings_of(capsys, RESUME) == [FINISHED]
 
 
@@ -106,7 +106,7 @@ def test_a_resumed_run_has_the_threads_that_it_had(run, capsys):
     finally:
         torch.set_num_threads(1)
     assert run.read_environment()["threads"] == 1
-    assert checkpoint.read(run.checkpoints / "step-4").facts["environment"]["threads"] == 1
+    assert checkpoint.read(run.checkpoints / "step-4").metadata["environment"]["threads"] == 1
 
 
 def test_the_number_of_threads_does_not_matter_on_a_gpu():
@@ -354,7 +354,7 @@ def test_a_plateau_compares_values_of_one_metric(tmp_path):
     plateau = replace(LONG, schedule="plateau")
     resumed(tmp_path / "run", plateau, replace(plateau, steps=8, select="perplexity"))
     saved = checkpoint.newest(tmp_path / "run" / "checkpoints")[0]
-    assert saved.facts["schedule"] == {"best": min(values_of(tmp_path / "run", "perplexity").values()), "cuts": 0}
+    assert saved.metadata["schedule"] == {"best": min(values_of(tmp_path / "run", "perplexity").values()), "cuts": 0}
 
 
 @pytest.mark.parametrize("change", ["valid", "bptt", "nothing"])

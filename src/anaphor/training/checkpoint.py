@@ -1,4 +1,4 @@
-"""Checkpoints: folders `step-N` of tensors and facts under a manifest, written so that a kill never costs one.
+"""Checkpoints: folders `step-N` of tensors and metadata under a manifest, written so that a kill never costs one.
 
 A folder is filled under another name, its manifest last, and renamed when all of it is on the disk. So a folder with
 its final name is complete, and the manifest's SHA-256 of every file shows any later damage. Only the parts that are
@@ -32,21 +32,21 @@ Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, by the name of the file that holds them."""
 
 ONLY_MODEL = "only_model"
-"""Fact of a checkpoint of weights alone, which cannot be resumed."""
-_MANIFEST, _FACTS = "manifest.json", "facts.json"
+"""Metadata of a checkpoint of weights alone, which cannot be resumed."""
+_MANIFEST, _METADATA = "manifest.json", "facts.json"
 _WEIGHTS = ("model", "average")  # parts that a model computes with
-_REQUIRED_FACTS = ("spec", "data", "progress")
+_REQUIRED = ("spec", "data", "progress")
 _FINISHED = re.compile(r"step-(\d{1,18})(\.old)?")  # the old one stays complete while the new one takes its name
 _PART = re.compile(r"[a-z][a-z0-9-]{0,63}")
 
 # Far more than is ever written, far less than would fill the memory.
 MAX_MANIFEST_BYTES = 1_000_000
-MAX_FACTS_BYTES = 20_000_000
+MAX_METADATA_BYTES = 20_000_000
 MAX_HEADER_BYTES = 10_000_000
 
 
-class Facts(dict[str, Any]):
-    """Facts of a checkpoint by name. One that is missing is an error that names the file."""
+class Metadata(dict[str, Any]):
+    """What a checkpoint says of its run by name. One that is missing is an error that names the file."""
 
     def __init__(self, values: Mapping[str, Any], file: Path) -> None:
         super().__init__(values)
@@ -64,7 +64,7 @@ class Checkpoint:
     step: int
     parts: dict[str, dict[str, Tensor]]
     """The tensors that were read, on the CPU; tied ones are one tensor again."""
-    facts: Facts
+    metadata: Metadata
     """Everything that is not a tensor, as plain JSON."""
     files: Mapping[str, Mapping[str, Any]]
     """What the manifest says of each file."""
@@ -74,10 +74,10 @@ class Checkpoint:
     @property
     def names(self) -> frozenset[str]:
         """All parts that there are, read or not."""
-        return frozenset(name.removesuffix(".safetensors") for name in self.files if name != _FACTS)
+        return frozenset(name.removesuffix(".safetensors") for name in self.files if name != _METADATA)
 
     def with_parts(self, parts: Collection[str] | None) -> Checkpoint:
-        """The same with more parts read, all of them for None; its facts are not read again."""
+        """The same with more parts read, all of them for None; its metadata are not read again."""
         wanted = self.names if parts is None else self.names & set(parts)
         more = {part: self._read_part(part) for part in sorted(wanted - self.parts.keys())}
         return replace(self, parts={**self.parts, **more})
@@ -98,8 +98,8 @@ class Checkpoint:
         return self.path / f"{part}.safetensors"
 
     @property
-    def facts_file(self) -> Path:
-        return self.path / _FACTS
+    def metadata_file(self) -> Path:
+        return self.path / _METADATA
 
     def load_into(self, model: nn.Module) -> None:
         """Load the model's weights, or raise and say what does not fit."""
@@ -107,37 +107,37 @@ class Checkpoint:
 
     def validate_for_inference(self) -> Progress:
         """Raise if its model cannot be used. Gives its progress, of which only the best step is required."""
-        progress = self._require(("model",), _REQUIRED_FACTS)
+        progress = self._require(("model",), _REQUIRED)
         if "best_step" not in progress:
-            raise CheckpointError(f"{self.facts_file}: the progress does not fit: missing: best_step")
+            raise CheckpointError(f"{self.metadata_file}: the progress does not fit: missing: best_step")
         known = {field.name for field in fields(Progress)}
         return self._build_progress({name: value for name, value in progress.items() if name in known})
 
-    def validate_for_resume(self, *more: str, facts: Iterable[str] = ()) -> Progress:
-        """Raise if training cannot resume from it, or if one of `more` parts or `facts` is missing. Gives its
+    def validate_for_resume(self, *more: str, metadata: Iterable[str] = ()) -> Progress:
+        """Raise if training cannot resume from it, or if one of `more` parts or `metadata` is missing. Gives its
         progress."""
-        progress = self._require(("model", "optimizer", "random", *more), (*_REQUIRED_FACTS, "schedule", *facts))
+        progress = self._require(("model", "optimizer", "random", *more), (*_REQUIRED, "schedule", *metadata))
         progress = {"recent_correct": None, **progress}  # those of earlier versions did not count
         known = [field.name for field in fields(Progress)]
         missing = [name for name in known if name not in progress]
         unexpected = [name for name in progress if name not in known]
-        Mismatch(missing, unexpected).raise_if_any(f"{self.facts_file}: the progress")
+        Mismatch(missing, unexpected).raise_if_any(f"{self.metadata_file}: the progress")
         return self._build_progress(progress)
 
-    def _require(self, parts: Iterable[str], facts: Collection[str]) -> dict[str, Any]:
-        missing = [name for name in dict.fromkeys(facts) if name not in self.facts]
+    def _require(self, parts: Iterable[str], metadata: Collection[str]) -> dict[str, Any]:
+        missing = [name for name in dict.fromkeys(metadata) if name not in self.metadata]
         if missing:
-            raise CheckpointError(f"{self.facts_file} lacks {', '.join(missing)}")
-        for name in facts:
-            if not isinstance(self.facts[name], dict):
-                kind = type(self.facts[name]).__name__
-                raise CheckpointError(f"{self.facts_file}: {name} must hold names and values, but it is a {kind}")
+            raise CheckpointError(f"{self.metadata_file} lacks {', '.join(missing)}")
+        for name in metadata:
+            if not isinstance(self.metadata[name], dict):
+                kind = type(self.metadata[name]).__name__
+                raise CheckpointError(f"{self.metadata_file}: {name} must hold names and values, but it is a {kind}")
         # Of its own spec, not of the present one: a run may be resumed by --force with an average or without.
-        averaged = ["average"] if self.facts["spec"].get("average", "none") != "none" else []
+        averaged = ["average"] if self.metadata["spec"].get("average", "none") != "none" else []
         missing = [self.file(part).name for part in (*parts, *averaged) if part not in self.names]
         if missing:
             raise CheckpointError(f"{self.path} lacks {', '.join(missing)}")
-        progress: dict[str, Any] = self.facts["progress"]
+        progress: dict[str, Any] = self.metadata["progress"]
         return progress
 
     def _build_progress(self, values: dict[str, Any]) -> Progress:
@@ -145,11 +145,11 @@ class Checkpoint:
         try:
             progress.check()
         except ConfigError as error:
-            raise CheckpointError(f"{self.facts_file}: {error}") from None
+            raise CheckpointError(f"{self.metadata_file}: {error}") from None
         return progress
 
 
-def write(folder: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Path:
+def write(folder: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) -> Path:
     """Save a checkpoint and give its folder; one of the same step is replaced. On failure nothing is left behind."""
     assert all(_PART.fullmatch(name) for name in parts), f"these cannot be file names: {list(parts)}"
     final, draft = folder / f"step-{step}", folder / f"step-{step}.tmp"
@@ -158,7 +158,7 @@ def write(folder: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Pa
         folder.mkdir(parents=True, exist_ok=True)
         _clean_up(folder)
         draft.mkdir()
-        _fill(draft, step, parts, facts)
+        _fill(draft, step, parts, metadata)
         _commit(draft, final)
     except (OSError, SafetensorError) as error:
         _remove(draft)
@@ -174,7 +174,7 @@ def write(folder: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> Pa
 def read(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
     """A checkpoint with the given parts, or with all of them; every file that is read must match the manifest."""
     try:
-        return _read_facts(path).with_parts(parts)
+        return _read_metadata(path).with_parts(parts)
     except OSError as error:
         raise _unreadable(error, path) from None
 
@@ -190,7 +190,7 @@ def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoi
     for path in newest_first(folder):
         try:
             found = read(path, ())
-            if not found.facts.get(ONLY_MODEL):
+            if not found.metadata.get(ONLY_MODEL):
                 return found.with_parts(parts), failures
         except CheckpointError as error:
             failures.append(str(error))
@@ -227,16 +227,16 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], what: str = "t
     model.load_state_dict(chosen)
 
 
-def _fill(draft: Path, step: int, parts: Parts, facts: Mapping[str, Any]) -> None:
+def _fill(draft: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) -> None:
     ties: dict[str, dict[str, str]] = {}
     for part, tensors in parts.items():
         copies, ties[part] = _copy_to_host(tensors)
         with default_permissions(draft / f"{part}.safetensors") as file:
             save_file(copies, file)
         sync(file)
-    content = _to_json({"step": step, "facts": facts, "ties": ties})
-    assert len(content) <= MAX_FACTS_BYTES, f"{len(content):,} bytes of facts could never be read again"
-    write_file(draft / _FACTS, content)
+    content = _to_json({"step": step, "facts": metadata, "ties": ties})
+    assert len(content) <= MAX_METADATA_BYTES, f"{len(content):,} bytes of metadata could never be read again"
+    write_file(draft / _METADATA, content)
     files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in sorted(draft.iterdir())}
     write_file(draft / _MANIFEST, _to_json({"format": FORMAT, "files": files}))
     sync(draft)
@@ -285,13 +285,13 @@ def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
     return copies, ties
 
 
-def _read_facts(path: Path) -> Checkpoint:
+def _read_metadata(path: Path) -> Checkpoint:
     files = _read_manifest(path)
-    content = _parse_json(_verified_bytes(path / _FACTS, files[_FACTS], MAX_FACTS_BYTES), path / _FACTS)
-    step, facts, ties = content.get("step"), content.get("facts"), content.get("ties")
-    if not isinstance(step, int) or not isinstance(facts, dict) or not isinstance(ties, dict):
-        raise CheckpointError(f"{path / _FACTS} does not hold a step, facts and ties")
-    return Checkpoint(path, step, {}, Facts(facts, path / _FACTS), files, ties)
+    content = _parse_json(_verified_bytes(path / _METADATA, files[_METADATA], MAX_METADATA_BYTES), path / _METADATA)
+    step, metadata, ties = content.get("step"), content.get("facts"), content.get("ties")
+    if not isinstance(step, int) or not isinstance(metadata, dict) or not isinstance(ties, dict):
+        raise CheckpointError(f"{path / _METADATA} does not hold a step, facts and ties")
+    return Checkpoint(path, step, {}, Metadata(metadata, path / _METADATA), files, ties)
 
 
 def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
@@ -309,11 +309,11 @@ def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     if version != FORMAT or isinstance(version, bool):
         given = "no format number" if version is None else f"format {str(version)[:40]}"
         raise CheckpointError(f"{file} has {given}, but this version of anaphor reads format {FORMAT}")
-    if not isinstance(files, dict) or _FACTS not in files:
-        raise CheckpointError(f"{file} is not a manifest: it does not list {_FACTS}")
+    if not isinstance(files, dict) or _METADATA not in files:
+        raise CheckpointError(f"{file} is not a manifest: it does not list {_METADATA}")
     for name, entry in files.items():
         part = name.removesuffix(".safetensors")
-        if name != _FACTS and (part == name or not _PART.fullmatch(part)):
+        if name != _METADATA and (part == name or not _PART.fullmatch(part)):
             raise CheckpointError(f"{file} names {name[:100]!r}, which is not a file of a checkpoint")
         if not isinstance(entry, dict):
             raise CheckpointError(f"{file} has no size and hash for {name}")
@@ -354,10 +354,10 @@ def _parse_tensors(content: bytes, path: Path) -> dict[str, Tensor]:
 
 def _tie(tensors: dict[str, Tensor], ties: Any, path: Path) -> dict[str, Tensor]:
     if not isinstance(ties, dict):
-        raise CheckpointError(f"{path / _FACTS}: its ties are not names")
+        raise CheckpointError(f"{path / _METADATA}: its ties are not names")
     for name, other in ties.items():
         if name in tensors or not isinstance(other, str) or other not in tensors:
-            raise CheckpointError(f"{path / _FACTS} ties {name!r} to {other!r}, which is not there")
+            raise CheckpointError(f"{path / _METADATA} ties {name!r} to {other!r}, which is not there")
     return {**tensors, **{name: tensors[other] for name, other in ties.items()}}
 
 

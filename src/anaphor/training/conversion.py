@@ -52,7 +52,7 @@ def convert(
             )
         experiment = build_experiment(spec, {**known, "data": {}})
         experiment.model.load_state_dict(pretrained.model.state_dict())
-        facts = {
+        metadata = {
             "spec": collect_settings(experiment),
             **known,
             "data": {},
@@ -60,12 +60,12 @@ def convert(
             "environment": describe_environment(experiment.device, spec.dtype, experiment.model),
             "imports": [],
         }
-        run_folder.create(spec_document(spec, facts))
+        run_folder.create(spec_document(spec, metadata))
         checkpoint.write(
             run_folder.checkpoints,
             0,
             {"model": experiment.model.state_dict()},
-            {**facts, "progress": asdict(Progress())},
+            {**metadata, "progress": asdict(Progress())},
         )
         run_folder.delete_previous()
         parameters = sum(weight.numel() for weight in experiment.model.parameters())

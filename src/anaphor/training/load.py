@@ -171,16 +171,16 @@ def load_run(
     spec = dataclasses.replace(read_spec(folder), device=device)
     saved, newest = _best(run_folder, warn)
     # The newest, because a run may have been resumed by --force with other settings after the best.
-    changed = list(setting_differences(newest.facts["spec"], run_folder.read_settings()))
+    changed = list(setting_differences(newest.metadata["spec"], run_folder.read_settings()))
     if changed:
         raise CheckpointError(
             f"{run_folder.spec} differs from {newest.path}: {'; '.join(changed)}; restore the file as it was"
         )
     with keep_random_state(choose_device(device)):
         try:
-            experiment = build_experiment(spec, saved.facts, run_folder.read_data_path())
+            experiment = build_experiment(spec, saved.metadata, run_folder.read_data_path())
         except DataError as error:  # no data are read, but the description of the preprocessing is
-            raise CheckpointError(f"{saved.facts_file}: {error}") from None
+            raise CheckpointError(f"{saved.metadata_file}: {error}") from None
     saved.load_into(experiment.model)
     if "average" in saved.parts:  # whatever the spec says now: a run may be resumed by --force without an average
         copy_average(saved.parts["average"], experiment.model)

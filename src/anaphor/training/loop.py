@@ -286,7 +286,7 @@ def resume(run: TrainingRun) -> list[str] | None:
     test = folder.read_earlier_result().get("test")
     run.earlier_test = test if isinstance(test, dict) else None
     saved = find_checkpoint(run)
-    before = {**run.metadata, "spec": folder.read_settings()} if saved is None else saved.facts
+    before = {**run.metadata, "spec": folder.read_settings()} if saved is None else saved.metadata
     changes = list(differences(before, run.metadata, run.spec.task))
     if changes and not run.options.force:
         raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changes)}; use --force to resume anyway")
@@ -297,15 +297,15 @@ def resume(run: TrainingRun) -> list[str] | None:
     if not changes and run.experiment.initial_carry() is not None:
         saved.validate_for_resume("carry")
     restore(run, saved)
-    if saved.facts["spec"] != run.metadata["spec"] and changes and is_over(run):
+    if saved.metadata["spec"] != run.metadata["spec"] and changes and is_over(run):
         raise ConfigError(
             f"{folder.folder} is finished, so that other settings have no effect: {'; '.join(changes)}; "
             f"give a larger budget as well, or train another run"
         )
     # A test split that was to stay unread stays unread.
-    run.metadata["test"] = run.options.test and saved.facts.get("test", True)
+    run.metadata["test"] = run.options.test and saved.metadata.get("test", True)
     if changes and not is_over(run):
-        compare_measurements(run, saved.facts)
+        compare_measurements(run, saved.metadata)
     if run.state.progress.best_step != saved.step:
         read_best(run)  # so that it is known to be lost before training, not after it
     folder.truncate_after(run.state.progress.last_logged)
@@ -326,7 +326,7 @@ def find_checkpoint(run: TrainingRun) -> checkpoint.Checkpoint | None:
         run.options.warn(line if saved is None else f"{line}; skipping this checkpoint")
     if saved is not None:
         fingerprint = run.experiment.fingerprint()
-        saved.validate_for_resume(facts=[name for name, value in fingerprint.items() if isinstance(value, dict)])
+        saved.validate_for_resume(metadata=[name for name, value in fingerprint.items() if isinstance(value, dict)])
         return saved
     if failures:
         raise CheckpointError(
@@ -353,7 +353,7 @@ def restore(run: TrainingRun, saved: checkpoint.Checkpoint) -> None:
     run.start -= state.progress.elapsed
     saved.load_into(state.model)
     state.optimizer.load_state_dict(saved.parts["optimizer"])
-    state.schedule.load_state_dict(saved.facts["schedule"])
+    state.schedule.load_state_dict(saved.metadata["schedule"])
     # As the last step had it: a validation that is missing logs it.
     state.optimizer.set_lr(run.peak_lr * state.schedule.factor(run.budget.spent(state.progress)))
     run.loaded_average = saved.parts.get("average")
@@ -429,7 +429,7 @@ def make_callbacks(run: TrainingRun) -> tuple[Callback, ...]:
 
 
 def fit(run: TrainingRun) -> None:
-    """Train until the budget is spent, validation has stopped to improve, or a signal has come.
+    """Train until the budget is spent, validation has stopped improving, or a signal has come.
 
     A checkpoint is written after each validation, every `--save-minutes`, and at the end, whatever ends it but a kill.
     """
@@ -657,10 +657,10 @@ def save(run: TrainingRun, *, only_model: bool = False) -> None:
         if state.carry is not None:
             parts["carry"] = flatten(state.carry)
     measure_time(run)
-    facts = {**run.metadata, "progress": asdict(state.progress), "schedule": state.schedule.state_dict()}
+    metadata = {**run.metadata, "progress": asdict(state.progress), "schedule": state.schedule.state_dict()}
     if only_model:
-        facts[checkpoint.ONLY_MODEL] = True
-    checkpoint.write(run.folder.checkpoints, state.progress.step, parts, facts)
+        metadata[checkpoint.ONLY_MODEL] = True
+    checkpoint.write(run.folder.checkpoints, state.progress.step, parts, metadata)
     if not only_model:
         run.resumable_step, run.resumable_best = state.progress.step, state.progress.best_step
         run.last_save = time.monotonic()
