@@ -41,11 +41,6 @@ def stream(tmp_path):
 
 
 @pytest.fixture
-def _undrawn(monkeypatch):
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
-
-
-@pytest.fixture
 def searched(monkeypatch):
     """How many texts were searched, each time."""
     seen, original = [], TranslationExperiment.translate_batches
@@ -98,7 +93,6 @@ def test_a_listener_gets_the_fraction_done(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", [TranslationRunSpec, LanguageRunSpec])
-@pytest.mark.usefixtures("_undrawn")
 def test_a_signal_during_the_last_scoring_cancels_it(tmp_path, number, kind):
     out, reports, over = tmp_path / "run", [], []
     spec = twice(tmp_path) if kind is TranslationRunSpec else stream(tmp_path)
@@ -122,7 +116,6 @@ def test_a_signal_during_the_last_scoring_cancels_it(tmp_path, number, kind):
     assert result["test"]["loss"] > 0
 
 
-@pytest.mark.usefixtures("_undrawn")
 def test_an_interrupted_run_is_still_scored(tmp_path):
     class Stopper(NullCallback):
         def on_step(self, progress, loss, count):
@@ -133,7 +126,6 @@ def test_an_interrupted_run_is_still_scored(tmp_path):
     assert result["test"]["loss"] > 0
 
 
-@pytest.mark.usefixtures("_undrawn")
 def test_the_command_prints_the_progress_of_long_translations_without_a_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("anaphor.progress.LINE_SECONDS", 0.0)
     twice(tmp_path)

@@ -11,7 +11,6 @@ from anaphor.cli.main import main
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
     (tmp_path / "text.txt").write_text("a b c d e\n" * 40)
     words = ["train", "lm", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), "--width", "8"]

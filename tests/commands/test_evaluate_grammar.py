@@ -15,7 +15,6 @@ from anaphor.registry import DATASETS
 @pytest.mark.parametrize("batching", [["--bptt", "5"], ["--batching", "padded"]], ids=["stream", "padded"])
 def test_the_entropy_of_the_grammar_is_reported_as_by_train(batching, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     short = dataclasses.replace(DATASETS["grammar"], open=lambda: GrammarDataset(tokens=2000))
     monkeypatch.setitem(DATASETS._entries, "grammar", short)
     torch.set_default_dtype(torch.float32)

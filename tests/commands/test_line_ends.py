@@ -20,7 +20,6 @@ def run(request, tmp_path_factory):
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANAPHOR_CACHE", str(folder / "cache"))
-        patch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
         words = ["train", "lm", "--data", str(folder / "text.txt"), "--out", str(folder / "run"), "--width", "16"]
         more = ["--optimizer", "adamw", "--lr", "0.02", "--steps", "60", "--no-test", "--device", "cpu", "--json"]
         assert main([*words, *more, *BATCHINGS[request.param]]) == 0

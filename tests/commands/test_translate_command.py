@@ -38,7 +38,6 @@ def runs(tmp_path_factory):
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANAPHOR_CACHE", str(folder / "cache"))
-        patch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
         for name, model in MODELS.items():
             words = ["train", "translate", "--data", str(folder), "--source", "en", "--out", str(folder / name)]
             assert main([*words, *model.split(), *SETTINGS.split(), "--json"]) == 0

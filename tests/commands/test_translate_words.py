@@ -16,7 +16,6 @@ def run(request, tmp_path_factory):
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANAPHOR_CACHE", str(folder / "cache"))
-        patch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
         words = ["train", "translate", "--data", str(folder), "--source", "en", "--out", str(folder / "run")]
         more = ["--model", "luong", "--width", "8", "--steps", "1", "--tokenizer", request.param, "--no-test"]
         assert main([*words, *more, "--device", "cpu", "--json"]) == 0

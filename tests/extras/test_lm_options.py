@@ -31,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("text")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     monkeypatch.setattr("anaphor.extras.ngram_embedding.embedding.MIN_WORDS", 2)
 
 

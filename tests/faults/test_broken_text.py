@@ -9,7 +9,6 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.registry import TOKENIZERS
-from anaphor.training import loop
 
 SETTINGS = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", "4", "--steps", "2", "--device", "cpu"]
 GOOD = b"one two three .\nfour five , six .\n\n" * 40
@@ -18,7 +17,6 @@ GOOD = b"one two three .\nfour five , six .\n\n" * 40
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(loop, "draw_curves", lambda folder, task: [])  # they would take most of the time
     torch.set_default_dtype(torch.float32)
 
 

@@ -186,7 +186,6 @@ def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, caps
 
 
 def test_a_study_of_optimizers_tests_its_best_and_draws_learning_curves(folders, tmp_path, monkeypatch):
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])  # those of single runs
     monkeypatch.setattr(ClassifyExperiment, "draw", lambda self, folder, valid: [])
     spec = replace(read_study(find_study_file("fine-tuning-optimizers"), data="data.csv"), seeds=(0, 1))
     spec = spec.with_base(init=str(folders / "bert-base"), epochs=2, batch_size=8, device="cpu", lr=0.01)

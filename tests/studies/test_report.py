@@ -68,7 +68,6 @@ def test_by_length_nobody_is_best_who_is_not_so_in_the_study(tmp_path):
 def small_study(tmp_path, monkeypatch):
     """A function that gives a study of one cell with these lengths."""
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
     (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 400)
     (tmp_path / "out").mkdir()
@@ -111,7 +110,6 @@ def test_lengths_that_are_added_later_are_measured_on_test_too(small_study, tmp_
 
 def test_scores_of_a_test_split_that_has_changed_are_measured_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("the cat sat on the mat\n" * 20)

@@ -24,7 +24,6 @@ TEXT = "ein kleiner Hund läuft über die grüne Wiese und bellt laut einen ande
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
 
 

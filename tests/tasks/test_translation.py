@@ -169,14 +169,13 @@ def test_every_target_counts_once_whatever_the_batches(rows):
 
 
 @pytest.fixture
-def _small_and_undrawn(monkeypatch):
-    """Few pairs, and no figure at the end of a run: drawing takes longest."""
+def _few_pairs(monkeypatch):
+    """Few pairs."""
     few = dataclasses.replace(DATASETS["reverse"], open=lambda: Reverse(pairs=100))
     monkeypatch.setitem(DATASETS._entries, "reverse", few)
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
 
 
-@pytest.mark.usefixtures("_small_and_undrawn")
+@pytest.mark.usefixtures("_few_pairs")
 def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
     torch.set_default_dtype(torch.float32)
     measured, given = TranslationExperiment.bleu, iter([10.0, 30.0, 20.0])
@@ -198,7 +197,7 @@ def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
     assert result["valid"]["loss"] == pytest.approx(told[1]["valid"]["loss"])
 
 
-@pytest.mark.usefixtures("_small_and_undrawn")
+@pytest.mark.usefixtures("_few_pairs")
 @pytest.mark.parametrize("model", ["luong", "transformer-translation"])
 def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, model):
     torch.set_default_dtype(torch.float32)

@@ -26,10 +26,9 @@ pytestmark = pytest.mark.usefixtures("text")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     """The folder of a run whose best checkpoint is not the newest."""
     torch.set_default_dtype(torch.float32)
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     execute(LanguageRunSpec(**SPEC), tmp_path / "run", test=False)
     for step, best in ((2, 2), (4, 2)):
         saved = checkpoint.read(tmp_path / "run" / "checkpoints" / f"step-{step}")

@@ -39,7 +39,6 @@ RUNS = {
 def _data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: [])
     torch.set_default_dtype(torch.float32)
     for folder in ("text", "pairs"):
         (tmp_path / folder).mkdir()
