@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
+from anaphor.config import settings_of
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Result
+from anaphor.registry import CALLBACKS, make_extras
+from anaphor.training.experiment import Experiment
+from anaphor.training.random_state import keep_random_state
 
 
 class Callback(Protocol):
@@ -33,3 +39,13 @@ class NullCallback:
 
     def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
         pass
+
+
+def make_callbacks(experiment: Experiment, folder: Path) -> tuple[Callback, ...]:
+    """The registered callbacks that the settings of a run ask for."""
+    spec = experiment.spec
+    with keep_random_state(experiment.device):  # a resumed run makes them again, with the generators restored
+        callbacks = make_extras(CALLBACKS, spec.task, partial(settings_of, spec), experiment, folder)
+    for callback in callbacks:
+        check_callback(callback, "registered callback")
+    return tuple(callbacks)

@@ -32,24 +32,23 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from torch import Tensor, nn
 
-from anaphor.config import settings_of, writing_to
+from anaphor.config import writing_to
 from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.evaluation import Cancelled
 from anaphor.metrics.result import Metric, Result, find_metric, select_value
 from anaphor.operations import kernel_errors
-from anaphor.registry import CALLBACKS, files_used_by, make_extras
+from anaphor.registry import files_used_by
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average, build_average, copy_average
 from anaphor.training.budget import Budget, build_budget
 from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
-from anaphor.training.callbacks import Callback, NullCallback, check_callback
+from anaphor.training.callbacks import Callback, NullCallback, make_callbacks
 from anaphor.training.checks import evaluate_split, get_batches
 from anaphor.training.curves import draw_curves
 from anaphor.training.device import thread_count
@@ -59,7 +58,7 @@ from anaphor.training.optimizers import Optimizer, OptimizerSpec
 from anaphor.training.options import TrainOptions
 from anaphor.training.paths import current_data_path, current_init_path, recorded_data_path
 from anaphor.training.progress import Progress
-from anaphor.training.random_state import get_random_state, keep_random_state, set_random_state
+from anaphor.training.random_state import get_random_state, set_random_state
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Schedule, ScheduleSpec, build_schedule
 from anaphor.training.signals import Interruption
@@ -116,7 +115,9 @@ def train_run(
         changes = resume(run) if options.resume else None
         check_data(run)
         write_spec(run, changes)
-        run.callbacks += make_callbacks(run)  # now that there is a folder, which they may write to
+        run.callbacks += make_callbacks(
+            experiment, folder.folder
+        )  # now that there is a folder, which they may write to
         return fit_and_score(run)
 
 
@@ -412,17 +413,6 @@ def write_spec(run: TrainingRun, changes: list[str] | None) -> None:
     if changes:
         save(run)  # so that the newest checkpoint has the settings of the spec file
     folder.write_spec(document)
-
-
-def make_callbacks(run: TrainingRun) -> tuple[Callback, ...]:
-    """The registered callbacks that the settings of the run ask for."""
-    spec = run.spec
-    with keep_random_state(run.experiment.device):  # a resumed run makes them again, with the generators restored
-        settings_for, context = partial(settings_of, spec), (run.experiment, run.folder.folder)
-        callbacks = make_extras(CALLBACKS, spec.task, settings_for, *context)
-    for callback in callbacks:
-        check_callback(callback, "registered callback")
-    return tuple(callbacks)
 
 
 # Training -------------------------------------------------------------------------------------------------------------
