@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.training import checkpoint, files
-from anaphor.training.lock import hold_lock
+from anaphor.training import checkpoint, files, lock
 from anaphor.training.run_folder import STUDY, RunFolder
 
 
@@ -75,7 +74,7 @@ def test_overwriting_deletes_the_run_and_nothing_else(run):
 def pauses(monkeypatch):
     """Seconds that are slept, which are not waited for here: how long anything else takes depends on the machine."""
     pauses = []
-    monkeypatch.setattr(files.time, "sleep", pauses.append)
+    monkeypatch.setattr(lock.time, "sleep", pauses.append)
     return pauses
 
 
@@ -113,17 +112,17 @@ def test_the_lock_of_a_killed_holder_is_free(tmp_path):
 
 def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_taken_again(tmp_path, monkeypatch):
     """As when another process was refused a run between the opening of the file and the lock on it."""
-    path, flock, deleted = tmp_path / ".lock", files.fcntl.flock, []
+    path, flock, deleted = tmp_path / ".lock", lock.fcntl.flock, []
 
     def late(handle, operation):
         if not deleted:
             deleted.append(path.unlink())
         flock(handle, operation)
 
-    monkeypatch.setattr(files.fcntl, "flock", late)
-    with hold_lock(path, "it"):
+    monkeypatch.setattr(lock.fcntl, "flock", late)
+    with lock.hold_lock(path, "it"):
         assert deleted
-        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), hold_lock(path, "it"):
+        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), lock.hold_lock(path, "it"):
             pass
 
 

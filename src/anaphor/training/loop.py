@@ -115,9 +115,7 @@ def train_run(
         changes = resume(run) if options.resume else None
         check_data(run)
         write_spec(run, changes)
-        run.callbacks += make_callbacks(
-            experiment, folder.folder
-        )  # now that there is a folder, which they may write to
+        run.callbacks += make_callbacks(experiment, folder.folder)  # they may write to the folder
         return fit_and_score(run)
 
 
