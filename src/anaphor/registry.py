@@ -144,7 +144,6 @@ VERBS = Registry(
     "verb",
     {
         "train": Verb("train a model, keep the best checkpoint, evaluate it", "anaphor.cli.train:run"),
-        "runs": Verb("list runs and studies: status, values, speed, age, settings that differ", "anaphor.cli.runs:run"),
         "evaluate": Verb("evaluate a run on validation or test, at other lengths too", "anaphor.cli.evaluate:run"),
         "generate": Verb("generate text with a trained language model", "anaphor.cli.generate:run"),
         "score": Verb("loss of sentences, token by token", "anaphor.cli.score:run"),

@@ -5,11 +5,11 @@ import sys
 import pytest
 import torch
 
-from anaphor.cli.lab import print_outcome
 from anaphor.labs import complexity, measures
 from anaphor.labs.lab import LABS, Outcome
 from anaphor.labs.measures import CostMode, Power
 from anaphor.labs.specs import ComplexitySpec
+from anaphor.labs.verb import print_outcome
 
 SMALL = ComplexitySpec(
     lengths=(64, 128, 256, 512), large=128, widths=(8, 16, 32), width=16, length=96, repeats=1, attempts=1, chunk=40

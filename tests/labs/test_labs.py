@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from anaphor.cli.lab import print_outcome
 from anaphor.errors import ConfigError
 from anaphor.labs import kronecker, low_rank, masking, scaling, specs, unroll
 from anaphor.labs.lab import CURVES, LABS, Outcome, at_least, at_most, equal, true
 from anaphor.labs.measures import fit_power
+from anaphor.labs.verb import print_outcome
 
 QUICK = {
     "low-rank": specs.LowRankLabSpec(train=0, lengths=(64, 128, 256)),  # nothing is trained, little is timed

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import uvicorn
 
-from anaphor.cli.serve import build_config, listen
+from anaphor.web.serve_verb import build_config, listen
 
 PRETENDED = (sys.executable, str(Path(__file__).with_name("pretended_worker.py")))
 """The command of a worker without models."""

@@ -16,8 +16,8 @@ __all__ = ["Pretrained", "read_pretrained", "write_pretrained"]
 
 def register() -> None:
     """Add the verbs of this shelf: the registry calls it when names are first needed."""
-    register_verb("convert", "read weights of transformers into a run", "anaphor.cli.convert:run")
-    register_verb("export", "write a run as a folder of transformers", "anaphor.cli.export:run")
+    register_verb("convert", "read weights of transformers into a run", "anaphor.interchange.convert_verb:run")
+    register_verb("export", "write a run as a folder of transformers", "anaphor.interchange.export_verb:run")
 
 
 def __getattr__(name: str) -> Any:

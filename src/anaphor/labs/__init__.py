@@ -5,4 +5,4 @@ from anaphor.registry import register_verb
 
 def register() -> None:
     """Add the verbs of this shelf: the registry calls it when names are first needed."""
-    register_verb("lab", "claims about attention and recurrence as programs with checks", "anaphor.cli.lab:run")
+    register_verb("lab", "claims about attention and recurrence as programs with checks", "anaphor.labs.verb:run")

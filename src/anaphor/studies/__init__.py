@@ -13,7 +13,7 @@ __all__ = ["StudySpec", "read_study"]
 def register() -> None:
     """Add the verbs of this shelf: the registry calls it when names are first needed."""
     register_verb(
-        "study", "train many runs, compare them with statistics, draw a table and a figure", "anaphor.cli.study:run"
+        "study", "train many runs, compare them with statistics, draw a table and a figure", "anaphor.studies.verb:run"
     )
 
 

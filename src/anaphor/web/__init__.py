@@ -5,5 +5,8 @@ from anaphor.registry import register_verb
 
 def register() -> None:
     """Add the verbs of this shelf: the registry calls it when names are first needed."""
-    register_verb("serve", "show runs and studies in the browser, live", "anaphor.cli.serve:run")
-    register_verb("report", "one page of one or several runs that needs no network", "anaphor.cli.report:run")
+    register_verb(
+        "runs", "list runs and studies: status, values, speed, age, settings that differ", "anaphor.web.runs_verb:run"
+    )
+    register_verb("serve", "show runs and studies in the browser, live", "anaphor.web.serve_verb:run")
+    register_verb("report", "one page of one or several runs that needs no network", "anaphor.web.report_verb:run")

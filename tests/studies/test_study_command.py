@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.cli.study import Options, build_spec, default_name, make_engine
-from anaphor.cli.study_table import format_score
 from anaphor.flags import parse
 from anaphor.studies import worker
 from anaphor.studies.axes import make_axis
 from anaphor.studies.cell import MEASURES, Cell
 from anaphor.studies.engines import JobResult
 from anaphor.studies.names import check_name
+from anaphor.studies.progress import format_score
 from anaphor.studies.spec import StudySpec
+from anaphor.studies.verb import Options, build_spec, default_name, make_engine
 from studies.here import Here
 
 STUDY = """

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from anaphor.cli.runs import show_value
 from anaphor.cli.table import for_terminal
 from anaphor.errors import count_noun
 from anaphor.web.catalog import find_differing
+from anaphor.web.runs_verb import show_value
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -147,7 +147,7 @@ def watch(scan: Callable[[], Listing], options: Options) -> int:
 def watch_terminal(scan: Callable[[], Listing], options: Options) -> None:
     from rich.live import Live
 
-    from anaphor.cli.runs_table import build_view
+    from anaphor.web.runs_table import build_view
 
     with Live(auto_refresh=False, vertical_overflow="crop") as live:
         while True:
@@ -167,7 +167,7 @@ def print_listing(listing: Listing, options: Options) -> list[Row]:
     else:
         from rich.console import Console
 
-        from anaphor.cli.runs_table import build_view
+        from anaphor.web.runs_table import build_view
 
         console = Console()
         print_table(console, build_view(entries, options.cells, (console.width, LONGEST) if is_terminal() else None))

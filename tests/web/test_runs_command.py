@@ -12,10 +12,10 @@ import termios
 
 import pytest
 
-from anaphor.cli import runs
 from anaphor.cli.main import main
-from anaphor.cli.runs_table import find_distinguishing, format_age, format_size
 from anaphor.training.run_folder import RunFolder
+from anaphor.web import runs_verb as runs
+from anaphor.web.runs_table import find_distinguishing, format_age, format_size
 from web.pretended_runs import add_cell, log, write_run, write_study
 
 

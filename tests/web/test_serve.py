@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from anaphor.cli import serve
 from anaphor.cli.main import main
+from anaphor.web import serve_verb as serve
 
 COMMAND = (sys.executable, "-P", "-m", "anaphor", "serve")
 CPU_SECONDS = 1.5

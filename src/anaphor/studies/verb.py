@@ -87,8 +87,8 @@ def run(words: Sequence[str]) -> int:
     if options.dry_run:
         return print_cells(spec, folder, options)
 
-    from anaphor.cli.study_table import make_progress
     from anaphor.studies.import_runs import import_runs
+    from anaphor.studies.progress import make_progress
     from anaphor.studies.report import report
     from anaphor.studies.study import Study, lock_study, validate_data, validate_sealed
     from anaphor.studies.validation import validate_study
