@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.errors import DataError as DataError
     from anaphor.errors import Diverged as Diverged
     from anaphor.inspect import recorded as recorded
+    from anaphor.interchange.conversion import convert as convert
+    from anaphor.interchange.conversion import export as export
     from anaphor.metrics.result import Metric as Metric
     from anaphor.metrics.result import Result as Result
     from anaphor.mixers import Span as Span
@@ -40,8 +42,6 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.trace import trace as trace
     from anaphor.training.callbacks import Callback as Callback
     from anaphor.training.callbacks import NullCallback as NullCallback
-    from anaphor.training.conversion import convert as convert
-    from anaphor.training.conversion import export as export
     from anaphor.training.experiment import Experiment as Experiment
     from anaphor.training.experiment import Loss as Loss
     from anaphor.training.load import Run as Run
@@ -84,7 +84,7 @@ _PUBLIC = {
         "build_seq2seq",
         "preset",
     ),
-    "anaphor.training.conversion": ("convert", "export"),
+    "anaphor.interchange.conversion": ("convert", "export"),
     "anaphor.training.load": ("Run", "load_run"),
     "anaphor.registry": (
         "import_file",
@@ -115,14 +115,28 @@ _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"anaphor.{name}")
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    home = f"anaphor.{name}" if name in _PACKAGES else _HOME.get(name)
+    if home is not None:
+        _require_shelf(home, f"anaphor.{name}")
+        return import_module(home) if name in _PACKAGES else getattr(import_module(home), name)
     if name in _RUN_SPECS:
         return import_module("anaphor.registry").TASKS[_RUN_SPECS[name]].run_spec
     raise AttributeError(f"module 'anaphor' has no attribute {name!r}")
 
 
+def _require_shelf(module: str, what: str) -> None:
+    """Raise where the module belongs to a part of Anaphor that was deleted."""
+    from anaphor.errors import NotInstalled
+    from anaphor.registry import SHELVES, has_shelf
+
+    part = module.split(".")[1]
+    if part in SHELVES and not has_shelf(part):
+        raise NotInstalled(what, f"anaphor.{part}")
+
+
 def __dir__() -> list[str]:
-    return sorted([*_HOME, *_PACKAGES, *_RUN_SPECS, "__version__"])
+    from anaphor.registry import SHELVES, has_shelf
+
+    missing = {shelf for shelf in SHELVES if not has_shelf(shelf)}
+    names = [name for name, home in _HOME.items() if home.split(".")[1] not in missing]
+    return sorted([*names, *(name for name in _PACKAGES if name not in missing), *_RUN_SPECS, "__version__"])

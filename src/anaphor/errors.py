@@ -74,6 +74,14 @@ class UnknownName(ConfigError):
         self.name = name
 
 
+class NotInstalled(ConfigError, AttributeError):
+    """A part of Anaphor that was deleted. As an AttributeError it makes `hasattr(anaphor, name)` False."""
+
+    def __init__(self, what: str, package: str) -> None:
+        needs = "" if what == package else f" needs {package}, which"
+        super().__init__(f"{what}{needs} is not installed")
+
+
 class DataError(AnaphorError):
     """A data set or a file that is missing or broken."""
 

@@ -238,8 +238,9 @@ EXTRAS = {table.kind: table for table in (EMBEDDERS, HEADS, LOSS_TERMS, STREAM_O
 takes."""
 EVALUATIONS = Registry("evaluation")
 """What `evaluate` shows beside the score of a run, each an `Extra`: its settings are flags of `evaluate`."""
-RUN_FRAME = "anaphor.web.notebook:show_run"
-"""What a notebook shows of a run: `(run, text) -> frame`. By name, because the page is built on runs."""
+SERVICES = Registry("service")
+"""What shelves do for the core: `read-pretrained` reads a `Pretrained` from a folder of another library, `show-run`
+makes what a notebook shows of a run."""
 
 
 def register_mixer(name: str, spec: Any) -> None:

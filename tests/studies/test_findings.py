@@ -7,10 +7,10 @@ import pytest
 
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
+from anaphor.metrics.statistics import BlockDifference, Difference
 from anaphor.studies.axes import format_value
 from anaphor.studies.findings import describe_findings, describe_trends
 from anaphor.studies.groups import Group, Objective, describe_block_difference, slice_axis, varied_axes
-from anaphor.studies.statistics import BlockDifference, Difference
 
 PERPLEXITY = Metric("perplexity", "min", "PPL")
 PPL = Objective(PERPLEXITY)

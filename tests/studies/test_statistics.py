@@ -7,8 +7,7 @@ import pytest
 from scipy import signal, stats
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.studies.groups import Group, paired_difference
-from anaphor.studies.statistics import (
+from anaphor.metrics.statistics import (
     block_bootstrap,
     confidence_interval,
     correlation_length,
@@ -16,6 +15,7 @@ from anaphor.studies.statistics import (
     holm_correction,
     selection_correction,
 )
+from anaphor.studies.groups import Group, paired_difference
 
 TRIALS = 1000
 TRUTH = 0.05

@@ -8,10 +8,10 @@ import pytest
 
 from anaphor.errors import DataError
 from anaphor.metrics.result import Metric
+from anaphor.metrics.statistics import Interval
 from anaphor.studies.groups import Group, Objective
 from anaphor.studies.outputs import write_tables
 from anaphor.studies.report import merge_remarks
-from anaphor.studies.statistics import Interval
 from anaphor.tasks.lm.measures import describe_cut
 
 PPL = Objective(Metric("perplexity", "min", "perplexity"))

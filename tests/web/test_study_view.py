@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from anaphor.errors import DataError
-from anaphor.studies.statistics import confidence_interval
+from anaphor.metrics.statistics import confidence_interval
 from anaphor.studies.study import lock_study
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import Catalog, make_id

@@ -6,16 +6,18 @@ configuration becomes a spec of ours, and which of its tensors are which of our 
 
 from typing import TYPE_CHECKING, Any
 
-from anaphor.registry import register_verb
+from anaphor.registry import SERVICES, register_verb
 
 if TYPE_CHECKING:
-    from anaphor.interchange.pretrained import Pretrained, read_pretrained, write_pretrained
+    from anaphor.interchange.pretrained import read_pretrained, write_pretrained
+    from anaphor.training.pretrained import Pretrained
 
 __all__ = ["Pretrained", "read_pretrained", "write_pretrained"]
 
 
 def register() -> None:
-    """Add the verbs of this shelf: the registry calls it when names are first needed."""
+    """Add the verbs, and what reads initial weights: the registry calls it when names are first needed."""
+    SERVICES.add("read-pretrained", "anaphor.interchange.pretrained:read_pretrained")
     register_verb("convert", "read weights of transformers into a run", "anaphor.interchange.convert_verb:run")
     register_verb("export", "write a run as a folder of transformers", "anaphor.interchange.export_verb:run")
 

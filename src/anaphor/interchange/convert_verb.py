@@ -30,7 +30,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor convert")
 
-    from anaphor.training.conversion import convert
+    from anaphor.interchange.conversion import convert
 
     converted = convert(options.folder, options.out, overwrite=options.overwrite, warn=warn)
     result, task = converted.result, converted.task.name

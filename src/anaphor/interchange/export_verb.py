@@ -29,7 +29,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, program="anaphor export")
 
-    from anaphor.training.conversion import export
+    from anaphor.interchange.conversion import export
 
     files = export(options.run, options.out, overwrite=options.overwrite)
     architecture = json.loads((options.out / "config.json").read_text(encoding="utf-8"))["architectures"][0]

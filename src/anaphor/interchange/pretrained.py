@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from anaphor.data.pretrained_tokenizer import PretrainedTokenizer, tokenizer_json
-from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.interchange.decoders import GPT2, GPTNeoX
 from anaphor.interchange.encoders import Bert, DistilBert, MPNet, Roberta
 from anaphor.interchange.folder import TOKENIZER, Config, PretrainedFolder, write_folder
 from anaphor.interchange.kind import Kind, collect, scatter
 from anaphor.interchange.vision import ViT
+from anaphor.training.pretrained import Pretrained
 
 KINDS: dict[str, Kind] = {
     kind.model_type: kind for kind in (Bert(), Roberta(), DistilBert(), MPNet(), GPT2(), GPTNeoX(), ViT())
@@ -29,25 +28,6 @@ KINDS: dict[str, Kind] = {
 PREPROCESSOR = "preprocessor_config.json"
 SHOWN = 3
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id")
-
-
-@dataclass(frozen=True)
-class Pretrained:
-    """A model of ours with what belongs to its weights."""
-
-    model: nn.Module
-    tokenizer: Tokenizer | None = None
-    classes: tuple[str, ...] | None = None
-    """Class names, in the order of the head's outputs."""
-    mean: tuple[float, ...] = ()
-    """Mean of each channel that images are normalized by; empty for text."""
-    std: tuple[float, ...] = ()
-    kind: str = ""
-    """`model_type` of the folder it was read from."""
-    problem_type: str | None = None
-    """What its head was trained for, where the folder says so."""
-    warnings: tuple[str, ...] = field(default=())
-    """What should be known about the folder, one line each."""
 
 
 class NoInitialization(TorchFunctionMode):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, product
 from typing import Any
 
+from anaphor.metrics.statistics import are_equal_as_shown, confidence_interval, few_seeds_warning, format_interval
 from anaphor.studies.axes import format_value
 from anaphor.studies.groups import (
     Axes,
@@ -23,7 +24,6 @@ from anaphor.studies.groups import (
     slice_axis,
     varied_axes,
 )
-from anaphor.studies.statistics import are_equal_as_shown, confidence_interval, few_seeds_warning, format_interval
 
 MAX_NAMES = 6  # named in a sentence; more are counted
 MAX_TRENDS = 6  # along one axis; more are averaged

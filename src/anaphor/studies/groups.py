@@ -10,8 +10,7 @@ from typing import Any
 
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
-from anaphor.studies.axes import format_setting
-from anaphor.studies.statistics import (
+from anaphor.metrics.statistics import (
     MIN_SEEDS,
     BlockDifference,
     Difference,
@@ -21,6 +20,7 @@ from anaphor.studies.statistics import (
     selection_correction,
     t_test,
 )
+from anaphor.studies.axes import format_setting
 
 Axes = Mapping[str, Sequence[Any]]
 ALPHA = 0.05  # level of significance

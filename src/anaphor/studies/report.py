@@ -17,13 +17,13 @@ from anaphor.config import finite
 from anaphor.draw import learning_curves
 from anaphor.errors import DataError
 from anaphor.metrics.result import Metric, training_metric
+from anaphor.metrics.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.cell import MEASURES, TEST, Cell, data_digests
 from anaphor.studies.findings import describe_findings, describe_trends
 from anaphor.studies.groups import Group, Objective, describe_block_difference
 from anaphor.studies.outputs import SUFFIXES, draw_study, write_tables
 from anaphor.studies.spec import Setting, StudySpec
-from anaphor.studies.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
 from anaphor.studies.study import Study
 from anaphor.training.files import replace_file
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from anaphor.config import user_path
-from anaphor.errors import ConfigError, count_noun
+from anaphor.errors import ConfigError, NotInstalled, count_noun
 from anaphor.models.language_model import LanguageModel
-from anaphor.registry import EMBEDDERS
+from anaphor.registry import EMBEDDERS, SERVICES
 from anaphor.training.state_dicts import Mismatch
 
 LORA_ALPHA = 16.0
@@ -40,7 +40,6 @@ class Initial:
 
 def load_initial(path: str) -> Initial:
     """The weights of a run, or of a folder of `transformers`, with the tokenizer they were trained with."""
-    from anaphor.interchange import read_pretrained
     from anaphor.training.load import load_run
     from anaphor.training.run_folder import RunFolder
 
@@ -48,7 +47,9 @@ def load_initial(path: str) -> Initial:
     if not folder.is_dir():
         raise ConfigError(f"init={path}: there is no such folder")
     if (folder / "config.json").is_file() and not RunFolder(folder).exists:
-        pretrained = read_pretrained(folder)
+        if "read-pretrained" not in SERVICES:
+            raise NotInstalled(f"init={path}: a folder of transformers", "anaphor.interchange")
+        pretrained = SERVICES["read-pretrained"](folder)
         model: Any = pretrained.model
         if pretrained.tokenizer is None:
             raise ConfigError(f"init={path}: the folder has no tokenizer.json, which belongs to the weights")

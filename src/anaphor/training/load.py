@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from anaphor.config import check_at_least_one, plain_value
-from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, print_warning
+from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, NotInstalled, print_warning
 from anaphor.flags import from_yaml
-from anaphor.registry import RUN_FRAME, resolve
+from anaphor.registry import SERVICES
 from anaphor.training import checkpoint
 from anaphor.training.averaging import copy_average
 from anaphor.training.build import build_experiment, task_of
@@ -128,7 +128,9 @@ class Run:
 
         The model reads `text`, or a passage of validation.
         """
-        return resolve(RUN_FRAME)(self, text)
+        if "show-run" not in SERVICES:
+            raise NotInstalled("show", "anaphor.web")
+        return SERVICES["show-run"](self, text)
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows of a run. None, for which it prints the run, where files are missing."""

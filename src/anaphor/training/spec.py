@@ -354,7 +354,7 @@ class TaskDefinition:
     """What passages of two runs are compared by, before they are scored, as "module:function":
     `(experiment, split) -> SplitLosses` without losses."""
     interchange: str | None = None
-    """How it takes and gives pretrained models, as "module:object"; see `training.conversion.Interchange`."""
+    """How it takes and gives pretrained models, as "module:object"; see `training.pretrained.Interchange`."""
     recipes: Path | None = None
     """Folder of recipes, YAML files of settings that are known to work."""
     extras: tuple[str, ...] = ()

@@ -1,10 +1,11 @@
 """Runs and studies of a folder as data, and what shows them: the live page, the report and `anaphor runs`."""
 
-from anaphor.registry import register_verb
+from anaphor.registry import SERVICES, register_verb
 
 
 def register() -> None:
-    """Add the verbs of this shelf: the registry calls it when names are first needed."""
+    """Add the verbs, and what a notebook shows of a run: the registry calls it when names are first needed."""
+    SERVICES.add("show-run", "anaphor.web.notebook:show_run")
     register_verb(
         "runs", "list runs and studies: status, values, speed, age, settings that differ", "anaphor.web.runs_verb:run"
     )

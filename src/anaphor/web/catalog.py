@@ -17,10 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import DataError
+from anaphor.registry import has_shelf
 from anaphor.training.run_folder import STUDY
 from anaphor.web.locks import LOCK, HeldLocks
-from anaphor.web.study_view import StudyReader
 from anaphor.web.summary import RunReader
+
+HAS_STUDIES = has_shelf("studies")
+"""Without the shelf of studies their folders are like others, and their cells are runs."""
+if HAS_STUDIES:
+    from anaphor.web.study_view import StudyReader, read_study
 
 CHECKPOINTS = "checkpoints"
 PARTS = (CHECKPOINTS, "events", "previous")
@@ -96,6 +101,10 @@ class Catalog:
             raise KeyError(key)
         return path
 
+    def read_study(self, path: Path) -> dict[str, Any]:
+        """A study of this folder with its cells and groups."""
+        return read_study(path, self)
+
     def scan(self) -> Listing:
         """Look at all folders again. A run that is deleted meanwhile is left out."""
         with self._lock:
@@ -168,7 +177,7 @@ def find_folders(top: Path, notes: list[str], roots: Sequence[Path]) -> Iterator
         if seen > MOST_FOLDERS:
             notes.append(f"there are more than {MOST_FOLDERS:,} folders: name one with fewer")
             return
-        if STUDY in files:
+        if HAS_STUDIES and STUDY in files:
             yield Found(path, name, True, study)
             study = make_id(name)
         elif "spec.yaml" in files and not {*files, *folders}.isdisjoint(RUN_FILES):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anaphor.errors import ConfigError, DataError
 from anaphor.inspect.split_losses import Groups, SplitLosses
-from anaphor.studies.statistics import block_bootstrap
+from anaphor.metrics.statistics import block_bootstrap
 
 Floats = NDArray[np.float64]
 NamedGroups = tuple[str, str | None, Groups]

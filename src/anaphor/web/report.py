@@ -22,7 +22,6 @@ from anaphor.errors import AnaphorError, ConfigError
 from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
 from anaphor.web.catalog import Catalog
 from anaphor.web.history import read_curves, read_samples
-from anaphor.web.study_view import read_study
 from anaphor.web.worker import without_paths
 
 LIMIT = 2_900_000
@@ -98,7 +97,7 @@ def build_report(
     listing = catalog.scan().to_plain()
     if not listing["runs"]:
         raise ConfigError(f"no run in {', '.join(map(str, paths))}: name folders of runs or studies")
-    studies = {row["id"]: read_study(catalog.path(row["id"]), catalog) for row in listing["studies"]}
+    studies = {row["id"]: catalog.read_study(catalog.path(row["id"])) for row in listing["studies"]}
     listing["runs"] = sort_cells(listing["runs"], studies.values())
     markup, styles, scripts = read_parts()
     answers = Answers(LIMIT - len(markup) - sum(map(len, (*styles, *scripts))))

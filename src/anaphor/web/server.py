@@ -31,7 +31,6 @@ from anaphor.web.catalog import Catalog, Listing
 from anaphor.web.guard import Access, Guard, error_response
 from anaphor.web.history import read_curves, read_samples
 from anaphor.web.jobs import Busy, Job, Jobs
-from anaphor.web.study_view import read_study
 from anaphor.web.worker import without_paths
 
 PAGE = "app.html"
@@ -202,7 +201,7 @@ class Api:
 
     async def get_study(self, request: Request) -> Response:
         key = request.query_params.get("id", "")
-        return await self.read(lambda: read_study(self._find(key, study=True), self.catalog))
+        return await self.read(lambda: self.catalog.read_study(self._find(key, study=True)))
 
     async def submit(self, request: Request) -> Response:
         values = check_values(await _read_body(request))

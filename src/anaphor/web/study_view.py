@@ -307,8 +307,8 @@ def read_study(path: Path, catalog: Catalog) -> dict[str, Any]:
 
 def make_groups(plan: Plan, cells: Sequence[CellView], notes: Mapping[tuple[str, ...], str]) -> list[dict[str, Any]]:
     """Mean and 95 % interval over the seeds of each setting, as the study's own report computes them."""
+    from anaphor.metrics.statistics import confidence_interval
     from anaphor.studies.groups import Group, Objective, find_best
-    from anaphor.studies.statistics import confidence_interval
 
     by_setting: dict[str, list[CellView]] = {}
     for cell in cells:

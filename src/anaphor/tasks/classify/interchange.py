@@ -7,10 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 from anaphor.errors import DataError
-from anaphor.interchange import Pretrained
 from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks.classify import ClassifyModelOptions, ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment
+from anaphor.training.pretrained import Pretrained
 from anaphor.training.run_folder import NO_DATA
 
 

@@ -7,10 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 from anaphor.errors import DataError
-from anaphor.interchange import Pretrained
 from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm import LanguageModelOptions, LanguageRunSpec
 from anaphor.tasks.lm.experiment import LanguageModelExperiment
+from anaphor.training.pretrained import Pretrained
 from anaphor.training.run_folder import NO_DATA
 
 LONGEST_SEGMENT = 1024

@@ -5,33 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch.nn.utils import parametrize
 
 from anaphor.config import user_path
 from anaphor.errors import ConfigError, DataError, print_warning
-from anaphor.interchange import Pretrained, read_pretrained, write_pretrained
+from anaphor.interchange.pretrained import read_pretrained, write_pretrained
 from anaphor.registry import TASKS, resolve
 from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment, task_of
 from anaphor.training.device import describe_environment
 from anaphor.training.load import Run, load_run
+from anaphor.training.pretrained import Interchange, Pretrained
 from anaphor.training.progress import Progress
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_settings, spec_document
 from anaphor.typecheck import checks_arguments
-
-
-class Interchange(Protocol):
-    """How a task takes a pretrained model and gives one; `TaskDefinition.interchange` names it."""
-
-    def settings(self, pretrained: Pretrained) -> tuple[RunSpec, Mapping[str, Any]] | None:
-        """Settings of a run with this model, and its fingerprint; None where the model is not of this task."""
-
-    def pretrained(self, experiment: Any) -> Pretrained:
-        """The model of a run with what belongs to its weights."""
 
 
 @checks_arguments
