@@ -7,10 +7,11 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.data.batches import EvaluationStream
-from anaphor.evaluation import losses_by_batch
+from anaphor.evaluation import losses_by_batch, score_batches
 from anaphor.extras.adaptation.steps import AdaptiveStep
 from anaphor.extras.pointer.head import use_pointer
 from anaphor.models import build
+from anaphor.tasks.lm.protocol import Protocol
 
 VOCABULARY = 7
 
@@ -65,6 +66,24 @@ def test_a_model_without_its_pointer_is_scored_as_one_that_has_none():
         assert model.pointer is pointer
         assert not torch.allclose(own, losses_of(model))
     assert torch.equal(own, losses_of(model))
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("lstm", {}), ("linear", {"heads": 2}), ("transformer-xl", {"heads": 2, "memory": 5, "position": "rotary"})],
+)
+def test_segments_that_are_computed_at_once_have_the_losses_of_each_alone(name, options, complete):
+    model = build(name, vocabulary=VOCABULARY, width=8, layers=1, pointer_memory=7, **options).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)  # far from uniform, so that an error shows
+    text = torch.randint(0, VOCABULARY, (43,), generator=torch.Generator().manual_seed(0))
+    batches = Protocol(4, 3, carry=True, complete=complete).batches(text, 0)
+    alone, together = (list(score_batches(model, batches, True, None, at_once=count)) for count in (1, 3))
+    for (batch, losses), (expected_batch, expected) in zip(together, alone, strict=True):
+        assert torch.equal(batch.targets, expected_batch.targets)
+        torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,6 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
 
 
 CARRIED = {"transformer-xl": LONG["transformer-xl"], "lstm": {}, "linear": LONG["linear"]}
-POINTER = {"pointer_memory": 7}
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -241,7 +240,6 @@ POINTER = {"pointer_memory": 7}
     ("name", "options", "carry"),
     [
         *((name, options, True) for name, options in CARRIED.items()),
-        *((name, options | POINTER, True) for name, options in CARRIED.items()),
         ("transformer", {"heads": 2}, False),
         ("lstm", {}, False),
     ],
