@@ -208,7 +208,7 @@ def test_settings_without_a_pointer_are_refused():
         PointerSettings(pointer_eval_memory=5)
     with pytest.raises(ConfigError, match="pointer_memory needs causal=True"):
         build(causal=False)
-    with pytest.raises(ConfigError, match="pointer_memory='5' is a str, but it must be a whole number"):
+    with pytest.raises(ConfigError, match="pointer_memory='5': it must be a whole number"):
         PointerSettings(pointer_memory="5")
 
 
