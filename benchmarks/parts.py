@@ -9,7 +9,6 @@ import torch
 
 from benchmarks import (
     adaptation,
-    bleu,
     decoding,
     feeding,
     finetune,
@@ -47,7 +46,6 @@ PARTS: dict[str, Part] = {
     "images": images,
     "finetune": finetune,
     "feeding": feeding,
-    "bleu": bleu,
     "start": start,
     "packing": packing,
     "web": web,

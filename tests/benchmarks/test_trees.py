@@ -93,5 +93,5 @@ def test_a_folder_without_the_package_is_refused(tmp_path):
 
 
 def test_parts_with_a_peer_of_their_own_are_refused_with_another_tree(capsys):
-    assert main(["--against", "elsewhere", "--parts", "bleu"]) == 2
-    assert "unknown part 'bleu' (known: start, training)" in capsys.readouterr().err
+    assert main(["--against", "elsewhere", "--parts", "packing"]) == 2
+    assert "unknown part 'packing' (known: start, training)" in capsys.readouterr().err

@@ -1,9 +1,8 @@
-"""BLEU: the definition on cases done by hand, the quick counting against it, the corpus score against sacreBLEU."""
+"""BLEU: the definition on cases done by hand, the corpus score against it and against sacreBLEU."""
 
 import math
 import random
 
-import numpy as np
 import pytest
 import sacrebleu
 from hypothesis import given
@@ -19,11 +18,10 @@ from anaphor.metrics.bleu import (
     closest_length,
     corpus_bleu,
     ngram_counts,
-    sentence_counts,
 )
 
 # Few kinds of tokens, or nothing would match; one of them looks like two of another, joined.
-TOKENS = st.lists(st.sampled_from(["a", "b", "a b", "c", "ä"]), max_size=9)
+TOKENS = st.lists(st.sampled_from(["a", "b", "ab", "c", "ä"]), max_size=9)
 PAIRS = st.lists(st.tuples(st.lists(TOKENS, min_size=1, max_size=4), TOKENS), min_size=1, max_size=6)
 CAT = ["the", "cat", "is", "on", "the", "mat"]
 
@@ -85,14 +83,23 @@ def test_the_brevity_penalty():
     assert brevity_penalty(0, 10) == 0
 
 
+def as_lines(pairs):
+    """Hypotheses and references of a corpus whose tokens have no white space, each sentence with as many references."""
+    count = min(len(references) for references, _ in pairs)
+    references = [[" ".join(references[number]) for references, _ in pairs] for number in range(count)]
+    return [" ".join(hypothesis) for _, hypothesis in pairs], references
+
+
 @given(PAIRS)
-def test_the_quick_counting_agrees_with_the_definition(pairs):
-    rows = sentence_counts(pairs)
-    for row, (references, hypothesis) in zip(rows.tolist(), pairs, strict=True):
+def test_the_counts_of_a_corpus_are_those_of_the_definition(pairs):
+    hypotheses, references = as_lines(pairs)
+    found = corpus_bleu(hypotheses, references)
+    for row, (others, hypothesis) in zip(found.rows.tolist(), pairs, strict=True):
+        others = others[: len(references)]
         matched, possible, lengths = row[:ORDERS], row[ORDERS:-2], row[-2:]
-        defined = [ngram_counts(references, hypothesis, n) for n in range(1, ORDERS + 1)]
+        defined = [ngram_counts(others, hypothesis, n) for n in range(1, ORDERS + 1)]
         assert [(a, max(1, b)) for a, b in zip(matched, possible, strict=True)] == defined
-        assert lengths == [len(hypothesis), closest_length(map(len, references), len(hypothesis))]
+        assert lengths == [len(hypothesis), closest_length(map(len, others), len(hypothesis))]
         assert possible == [max(0, len(hypothesis) - n) for n in range(ORDERS)]
 
 
@@ -101,7 +108,6 @@ def test_neither_the_order_of_sentences_nor_that_of_references_matters(pairs, dr
     turned = [(draw.sample(references, len(references)), hypothesis) for references, hypothesis in pairs]
     draw.shuffle(turned)
     assert bleu(turned) == pytest.approx(bleu(pairs))
-    assert sentence_counts(turned).sum(0).tolist() == sentence_counts(pairs).sum(0).tolist()
 
 
 @given(PAIRS)
@@ -112,9 +118,9 @@ def test_bleu_is_between_0_and_1(pairs):
         assert bleu(long) == pytest.approx(1), "a reference says the same"
 
 
-def test_a_thousand_corpora_score_as_sacrebleu_scores_them():
+def test_corpora_score_as_sacrebleu_scores_them():
     above_zero = 0
-    for number in range(1000):
+    for number in range(200):
         hypotheses, references = generated(number)
         ours, theirs = corpus_bleu(hypotheses, references), by_sacrebleu(hypotheses, references)
         assert ours.bleu == pytest.approx(theirs.score, abs=1e-9)
@@ -122,7 +128,7 @@ def test_a_thousand_corpora_score_as_sacrebleu_scores_them():
         assert ours.brevity_penalty == pytest.approx(theirs.bp, abs=1e-9)
         assert (ours.tokens, ours.reference_tokens) == (theirs.sys_len, theirs.ref_len)
         above_zero += ours.bleu > 0
-    assert 250 < above_zero < 950, "both kinds are among them"
+    assert 50 < above_zero < 190, "both kinds are among them"
 
 
 def test_the_definition_differs_from_sacrebleu_only_by_hypotheses_of_fewer_than_four_tokens():
@@ -201,7 +207,6 @@ def test_empty_lines_score_zero_and_divide_nothing():
     }  # fmt: skip
     assert corpus_bleu(["", " "], [["a b", "c"]]).brevity_penalty == 0
     assert bleu([([["a"]], [])]) == bleu([([[]], [])]) == 0
-    assert np.array_equal(sentence_counts([]), np.zeros((0, 10)))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +217,6 @@ def test_empty_lines_score_zero_and_divide_nothing():
         (lambda: bleu([(["the cat"], ["a"])]), ConfigError, "'the cat' is a text"),
         (lambda: bleu([([["a"]], "a")]), ConfigError, "'a' is a text"),
         (lambda: ngram_counts([["a"]], ["a"], 0), ConfigError, "n=0"),
-        (lambda: sentence_counts([([["a"]], ["a"]), ([], ["a"])]), DataError, "sentence 2 has no reference"),
         (lambda: corpus_bleu("a", [["a"]]), ConfigError, "lists of lines"),
         (lambda: corpus_bleu(["a"], ["a"]), ConfigError, "lists of lines"),
         (lambda: corpus_bleu([], [[]]), DataError, "no hypothesis"),

@@ -1,17 +1,12 @@
-"""BLEU: by its definition, to read and to check; and of a corpus of lines, fast and equal to sacreBLEU; chrF.
-
-Tokenizers and chrF are sacreBLEU's. BLEU's counts are our own, because they are faster: `python -m benchmarks
---parts bleu` measures it (results/speed.md). Tests hold both equal to 1e-9.
-"""
+"""BLEU: by its definition, to read and to check; of a corpus of lines, counted and scored by sacreBLEU; chrF."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +14,10 @@ from numpy.typing import NDArray
 from anaphor import __version__
 from anaphor.config import look_up
 from anaphor.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from sacrebleu import BLEU
+    from sacrebleu.metrics.bleu import BLEUScore
 
 ORDERS = 4
 # As in sacreBLEU, so that the intervals agree, too.
@@ -102,7 +101,8 @@ class BleuScore:
     """Counts of every sentence and how they were measured. All numbers are of the corpus."""
 
     rows: Counts
-    """[N, 10], from `sentence_counts`."""
+    """[N, 10]: the n-grams that match, for n from 1 to 4; the n-grams of the hypothesis; its length, and that of the
+    reference closest in length."""
     facts: Mapping[str, Any]
 
     @property
@@ -113,7 +113,7 @@ class BleuScore:
     @property
     def precisions(self) -> tuple[float, ...]:
         """Of 1-grams to 4-grams, from 0 to 100; 0 where there are none."""
-        return _precisions(self.rows.sum(axis=0))
+        return tuple(_score_of_counts(self.rows.sum(axis=0)).precisions)
 
     @property
     def tokens(self) -> int:
@@ -166,37 +166,28 @@ def corpus_bleu(
         if len(lines) != len(hypotheses):
             raise DataError(f"there are {len(hypotheses):,} hypotheses, but {len(lines):,} lines in reference {number}")
 
+    metric = _load_metric(tokenize, lowercase)
+    scored = [metric.sentence_score(line, others) for line, *others in zip(hypotheses, *references, strict=True)]
+    rows = np.array([[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in scored], np.int64)
     version = f"anaphor-{__version__}"
-    tokenizer = None
     if tokenize != "none":
-        tokenizer = _load_tokenizer(tokenize)
         import sacrebleu
 
         version += f"+sacrebleu-{sacrebleu.__version__}"
-
-    def split(line: str) -> Tokens:
-        line = line.lower() if lowercase else line
-        return (tokenizer(line.rstrip()) if tokenizer else line).split()
-
-    rows = sentence_counts(
-        ([split(line) for line in others], split(hypothesis))
-        for hypothesis, *others in zip(hypotheses, *references, strict=True)
-    )
     facts = {"nrefs": len(references), "case": "lc" if lowercase else "mixed", "eff": "no", "tok": tokenize}
     return BleuScore(rows, {**facts, "smooth": "none", "version": version})
 
 
-def _load_tokenizer(name: str) -> Callable[[str], str]:
-    """sacreBLEU's function from a line to the line with white space between its tokens."""
-    look_up(TOKENIZERS, name, "tokenizer")
+def _load_metric(tokenize: str, lowercase: bool) -> BLEU:
+    """sacreBLEU's metric, for the counts of sentences: its effective order changes their scores alone."""
+    look_up(TOKENIZERS, tokenize, "tokenizer")
     from sacrebleu import BLEU
 
     try:
-        tokenizer: Callable[[str], str] = BLEU(tokenize=name).tokenizer
+        return BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=True)
     except (ImportError, RuntimeError):
-        language = name.partition("-")[0]
-        raise ConfigError(f"tokenizer {name!r} is not installed: pip install 'sacrebleu[{language}]'") from None
-    return tokenizer
+        language = tokenize.partition("-")[0]
+        raise ConfigError(f"tokenizer {tokenize!r} is not installed: pip install 'sacrebleu[{language}]'") from None
 
 
 @dataclass(frozen=True)
@@ -222,75 +213,12 @@ def _ngrams(tokens: Tokens, n: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1))
 
 
-def _precisions(counts: Counts) -> tuple[float, ...]:
-    matched, possible = counts[:ORDERS].tolist(), counts[ORDERS : 2 * ORDERS].tolist()
-    return tuple(100 * a / b if b else 0.0 for a, b in zip(matched, possible, strict=True))
+def _score_of_counts(counts: Counts) -> BLEUScore:
+    from sacrebleu import BLEU
+
+    *ngrams, length, reference_length = counts.tolist()
+    return BLEU.compute_bleu(ngrams[:ORDERS], ngrams[ORDERS:], length, reference_length)
 
 
 def _bleu_of_counts(counts: Counts) -> float:
-    precisions = _precisions(counts)
-    if not all(precisions):
-        return 0.0
-    mean = math.fsum(map(math.log, precisions)) / ORDERS
-    # The mean of the logarithms of four times 100 may be rounded up.
-    return brevity_penalty(int(counts[-2]), int(counts[-1])) * min(math.exp(mean), 100.0)
-
-
-def sentence_counts(pairs: Iterable[Pair]) -> Counts:
-    """One row for each (references, hypothesis), [N, 10]; the rows of a corpus add up to the counts of the corpus.
-
-    First the n-grams that match, for n from 1 to 4, then the n-grams of the hypothesis, then its length and that of the
-    reference closest to it, the shorter one on a tie.
-    """
-    groups = [(hypothesis, *references) for references, hypothesis in pairs]
-    for number, group in enumerate(groups, start=1):
-        if len(group) < 2:
-            raise DataError(f"sentence {number} has no reference")
-    if not groups:
-        return np.zeros((0, 2 * ORDERS + 2), np.int64)
-    sizes = np.fromiter(map(len, groups), np.int64, len(groups))
-    starts = np.cumsum(sizes) - sizes
-    texts = list(chain.from_iterable(groups))
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    sentence = np.repeat(np.arange(len(groups)), sizes)
-    role = np.arange(len(texts)) - np.repeat(starts, sizes)  # 0 is the hypothesis, the others are its references
-    tokens = list(chain.from_iterable(texts))
-    ids = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
-
-    matches = _matches(np.fromiter(map(ids.__getitem__, tokens), np.int64, len(tokens)), lengths, sentence, role)
-    hypothesis = lengths[starts]
-    possible = np.maximum(hypothesis[:, None] - np.arange(ORDERS), 0)
-    base = int(lengths.max()) + 1
-    rank = np.abs(lengths - hypothesis[sentence]) * base + lengths  # by distance, then by length
-    rank[role == 0] = np.iinfo(np.int64).max
-    closest = np.minimum.reduceat(rank, starts) % base
-    return np.column_stack((matches, possible, hypothesis, closest))
-
-
-def _matches(tokens: Counts, lengths: Counts, sentence: Counts, role: Counts) -> Counts:
-    """Clipped matches of every sentence, [N, 4].
-
-    The id of an n-gram is made from that of its first n - 1 tokens, which includes the sentence, and that of its last
-    token. Equal ids are equal n-grams of one sentence, so sorting the ids counts them.
-    """
-    rows, roles = int(sentence[-1]) + 1, int(role.max()) + 1
-    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(tokens))  # tokens from here to the end of the text
-    role = np.repeat(role, lengths)
-    start = np.arange(len(tokens))  # where an n-gram begins
-    kinds = int(tokens.max(initial=0)) + 1
-    keys, word = np.unique(np.repeat(sentence, lengths) * kinds + tokens, return_inverse=True)
-    gram, owner = word, keys // kinds  # the sentence that each n-gram belongs to
-    matches = np.zeros((rows, ORDERS), np.int64)
-    for order in range(ORDERS):
-        if order:
-            longer = left[start] > order
-            start = start[longer]
-            keys, gram = np.unique(gram[longer] * len(word) + word[start + order], return_inverse=True)
-            owner = owner[keys // len(word)]
-        times = np.bincount(gram * roles + role[start], minlength=len(keys) * roles).reshape(-1, roles)
-        matched = np.minimum(times[:, 0], times[:, 1:].max(axis=1))
-        matches[:, order] = np.bincount(owner, matched, rows)
-        # Where n tokens do not match, no more tokens will.
-        kept = (matched > 0)[gram]
-        start, gram = start[kept], gram[kept]
-    return matches
+    return min(_score_of_counts(counts).score, 100.0)  # the mean of four logarithms of 100 may be rounded up
