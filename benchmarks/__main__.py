@@ -62,17 +62,18 @@ class Options:
             )
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit code, which is 1 where a target is missed."""
-    words = sys.argv[1:] if words is None else words
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        return run(parse(Options, words, program=PROGRAM), " ".join([PROGRAM, *words]))
+        return run(parse(Options, argv, program=PROGRAM), " ".join([PROGRAM, *argv]))
     except AnaphorError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return error.exit_code
 
 
 def run(options: Options, command: str) -> int:
+    """Measure, write what `--out` asks for, and print. `command` is how the report says it was made."""
     set_threads(options.threads)
     device = choose_device(options.device)
     if options.out is not None:
@@ -103,6 +104,7 @@ def run(options: Options, command: str) -> int:
 
 
 def compare_with_peers(options: Options, device: torch.device) -> tuple[list[Finding], Scaling | None]:
+    """The findings of the parts, and the costs where scaling is among them."""
     parts = options.parts or DEFAULT_PARTS
     total = count_ticks(parts, options.pairs, device)
     if SCALING not in parts:

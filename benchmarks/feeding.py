@@ -49,7 +49,7 @@ class PlainTranslator(nn.Module):
         encoded, (hidden, cell) = self.encoder(packed)
         values, _ = pad_packed_sequence(encoded, batch_first=True, total_length=source_ids.shape[1])
         keys, states, absent = self.score(values), list(zip(hidden, cell, strict=True)), ~batch.source_mask
-        x, fed, features = self.target(batch.input_ids), values.new_zeros(len(values), WIDTH), []
+        x, fed, hidden_states = self.target(batch.input_ids), values.new_zeros(len(values), WIDTH), []
         for time in range(x.shape[1]):
             below = torch.cat((x[:, time], fed), dim=-1)
             for layer, step in enumerate(self.cells):
@@ -58,8 +58,8 @@ class PlainTranslator(nn.Module):
             scores = torch.bmm(keys, below[:, :, None]).squeeze(2).masked_fill(absent, -torch.inf)
             context = torch.bmm(torch.softmax(scores, -1)[:, None], values).squeeze(1)
             fed = torch.tanh(self.combine(torch.cat((context, below), dim=-1)))
-            features.append(fed)
-        logits: Tensor = self.head(torch.stack(features, dim=1))
+            hidden_states.append(fed)
+        logits: Tensor = self.head(torch.stack(hidden_states, dim=1))
         return logits
 
 
@@ -113,6 +113,7 @@ def count_ticks(pairs: int, device: torch.device) -> int:
 
 
 def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
+    """One finding: target tokens per second."""
     torch.manual_seed(0)
     ours, theirs, targets = build_loops(device)
     count, minimum = STEPS[device.type], MIN_RATIO[device.type]

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 
-def run_python(*words: str, source: Path | None = None) -> str:
+def run_python(*arguments: str, source: Path | None = None) -> str:
     """Run Python to its end. Returns what it prints.
 
     Args:
-        words: Arguments of the interpreter.
+        arguments: Of the interpreter.
         source: Folder whose packages win over those that are installed.
     """
-    done = subprocess.run([sys.executable, *words], check=True, capture_output=True, env=build_environment(source))
+    done = subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=build_environment(source))
     return done.stdout.decode()
 
 

@@ -50,8 +50,8 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
 def time_start(rounds: int, tick: Callable[[str], None]) -> dict[str, list[float]]:
     """Seconds of the import and of each command, round by round."""
     with tempfile.TemporaryDirectory() as folder:
-        works = {IMPORT: import_torch, **list_commands(Path(folder) / "run")}
-        return time_rounds(works, rounds, partial(tick, "start"))
+        functions = {IMPORT: import_torch, **list_commands(Path(folder) / "run")}
+        return time_rounds(functions, rounds, partial(tick, "start"))
 
 
 def import_torch() -> object:

@@ -128,7 +128,7 @@ def show(found: Mapping[str, Sequence[tuple[float, float]]], figure: Path) -> No
     print(f"figure: {draw.curves(series, figure, x_label=x_label, y_label=y_label, log_x=True, log_y=True)}")
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     training = verbs.add_parser("train", help="train by the example's loop")
@@ -143,7 +143,7 @@ def main(words: Sequence[str] | None = None) -> None:
     drawing.add_argument(
         "--step-ms", nargs="+", default=[], metavar="NAME=MS", help="of runs that shared their machine"
     )
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     if options.verb == "train":
         train(options.model, options.out, data=options.data, epochs=options.epochs, device=options.device)
     else:

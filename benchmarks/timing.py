@@ -96,16 +96,16 @@ def time_alternately(
 
 
 def time_rounds(
-    works: Mapping[Name, Callable[[], object]], rounds: int, tick: Callable[[], None] = lambda: None
+    functions: Mapping[Name, Callable[[], object]], rounds: int, tick: Callable[[], None] = lambda: None
 ) -> dict[Name, list[float]]:
     """Seconds of each, round by round, after a warm-up: all run once in every round, in random order."""
     order = random.Random(0)
-    for work in works.values():
-        work()
-    seconds: dict[Name, list[float]] = {name: [] for name in works}
+    for function in functions.values():
+        function()
+    seconds: dict[Name, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
-        for name in order.sample(list(works), len(works)):
-            seconds[name].append(measure_seconds(works[name]))
+        for name in order.sample(list(functions), len(functions)):
+            seconds[name].append(measure_seconds(functions[name]))
         tick()
     return seconds
 

@@ -70,11 +70,11 @@ def measure(
 def compare_start(other: Path, pairs: int, tick: Callable[[str], None]) -> list[Finding]:
     """Seconds of help, and those of small trainings beyond the import of torch, which is the same for both trees."""
     with tempfile.TemporaryDirectory() as folder:
-        works = {("", start.IMPORT): start.import_torch}
+        functions = {("", start.IMPORT): start.import_torch}
         for tree in (THIS_TREE, other):
             commands = start.list_commands(Path(folder) / "run", tree)
-            works |= {(str(tree), command): run for command, run in commands.items()}
-        seconds = time_rounds(works, min(pairs, start.ROUNDS), partial(tick, "start"))
+            functions |= {(str(tree), command): run for command, run in commands.items()}
+        seconds = time_rounds(functions, min(pairs, start.ROUNDS), partial(tick, "start"))
     imported = seconds["", start.IMPORT]
     findings = []
     for command in (*start.HELPS, *start.TRAININGS):
@@ -117,9 +117,9 @@ def compare_training(
 @contextmanager
 def steps_of_tree(source: Path, task: str, settings: dict[str, object]) -> Iterator[Callable[[int], None]]:
     """A training with the package of a source tree; the function that is yielded lets it do so many steps."""
-    words = [sys.executable, tree_worker.__file__, task, json.dumps(settings)]
+    argv = [sys.executable, tree_worker.__file__, task, json.dumps(settings)]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=build_environment(source)
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=build_environment(source)
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -109,9 +109,9 @@ def _row(like: dict[str, Any], step: int, number: int, draw: random.Random) -> s
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
     """The address of the live page of a folder, served by a process of its own."""
-    words = [sys.executable, "-m", "anaphor", "serve", str(folder), "--no-browser", "--port", "0"]
+    argv = [sys.executable, "-m", "anaphor", "serve", str(folder), "--no-browser", "--port", "0"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:
             for line in server.stdout or ():
                 if found := re.search(r"http://\S+", line):
