@@ -17,7 +17,6 @@ from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training import step as step_module
 from anaphor.training.build import build_experiment, build_step
 from anaphor.training.callbacks import NullCallback
 from anaphor.training.step import StepMetrics, StepReport
@@ -56,20 +55,6 @@ def test_a_captured_step_learns_the_same(name, tmp_path):
     captured = losses(spec, tmp_path / "captured")
     assert captured == pytest.approx(plain, rel=2e-3)
     assert captured[-1] < captured[0]
-
-
-@on_gpu
-@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"tied": True}, {"cuda_graph": False}, {"clip": 0.0}])
-def test_a_sparse_gradient_of_the_embeddings_learns_what_a_dense_one_does(changes, tmp_path, monkeypatch):
-    spec = dataclasses.replace(SMALL, **({"model": "lstm", "optimizer": "sgd", "lr": 0.5, "tied": False} | changes))
-
-    def learned(rows):
-        monkeypatch.setattr(step_module, "MIN_SPARSE_ROWS", rows)
-        return losses(spec, tmp_path / str(rows))
-
-    sparse, dense = learned(1), learned(10**9)
-    assert sparse == pytest.approx(dense, rel=2e-3)
-    assert sparse[-1] < sparse[0]
 
 
 PAIRS = TranslationRunSpec(data="reverse", width=32, steps=120, eval_every=40, batch_size=16, pad_to=8, beam=1)
