@@ -88,9 +88,7 @@ class TokenModel(nn.Module):
     @property
     def state_grows(self) -> bool:
         """Whether the state grows with every token, without bound."""
-        # Of new specs, not of the layers: checking a relative position encoding draws random numbers, and the losses of
-        # a seed depend on how many were drawn before training.
-        return any(block.mixer.grows for block in self.spec.blocks())
+        return self.layers.state_grows
 
     def state_bytes(self, tokens: int, source_tokens: int = 0) -> int:
         """Bytes of one row's state after so many tokens, with a source of so many."""

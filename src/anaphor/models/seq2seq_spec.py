@@ -260,18 +260,15 @@ class Seq2SeqSpec(
 
     def resolved(self) -> dict[str, Any]:
         """Every option that this model uses, with its value: exactly these build the same model."""
-        from torch.random import fork_rng
-
-        with fork_rng(devices=[]):  # specs of layers may draw random numbers when they are checked
-            encoder, decoder = self.sides[0], self.sides[-1]
-            values = field_values(self) | {
-                "layers": len(decoder.mixers_by_layer),
-                "encoder_layers": len(encoder.mixers_by_layer),
-                "embedding": decoder.width_in,
-                "input_dropout": decoder.embedding_dropout,
-                "input_feeding": self.feeds_input if self._can_feed_input else None,
-            }
-            return drop_unused(self, values | layer_option_values(self, self.blocks()))
+        encoder, decoder = self.sides[0], self.sides[-1]
+        values = field_values(self) | {
+            "layers": len(decoder.mixers_by_layer),
+            "encoder_layers": len(encoder.mixers_by_layer),
+            "embedding": decoder.width_in,
+            "input_dropout": decoder.embedding_dropout,
+            "input_feeding": self.feeds_input if self._can_feed_input else None,
+        }
+        return drop_unused(self, values | layer_option_values(self, self.blocks()))
 
     def build(self) -> Seq2Seq:
         from anaphor.models.initialize import build_checked

@@ -237,11 +237,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         Options without effect are left out, and those without one value for all layers, such as the hidden width of
         feed-forward networks that are four times as wide as layers of different widths.
         """
-        from torch.random import fork_rng
-
-        with fork_rng(devices=[]):  # specs of layers may draw random numbers when they are checked
-            values = field_values(self) | layer_option_values(self, self.blocks()) | self._derived()
-        return drop_unused(self, values)
+        return drop_unused(self, field_values(self) | layer_option_values(self, self.blocks()) | self._derived())
 
     def _derived(self) -> dict[str, Any]:
         """Values derived from other options; None for options that are replaced by one value for each layer."""
@@ -311,6 +307,16 @@ class LanguageModelSpec(TokenModelSpec):
     def width_out(self) -> int:
         """Dimension of the vectors that the head reads: a tied one has the matrix of the embeddings."""
         return self.width_in if self.tied else self.widths_by_layer[-1]
+
+    @property
+    def can_carry(self) -> bool:
+        """Whether its state may be carried through a text of any length: no layer needs whole sequences, positions have
+        no limit, and the state does not grow."""
+        from anaphor.mixers.attention.position import POSITIONS
+
+        mixers = [block.mixer for block in self.blocks()]
+        has_end = POSITIONS[self.embedder_position].has_limit or any(mixer.limit is not None for mixer in mixers)
+        return not has_end and all(mixer.streams and not mixer.grows for mixer in mixers)
 
     @property
     def position_offset(self) -> int:

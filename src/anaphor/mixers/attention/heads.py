@@ -33,9 +33,14 @@ class Merge(nn.Module):
     default_evaluation: ClassVar[str] = "same"
 
     def __init__(self, evaluation: str | None = None) -> None:
+        self.check(evaluation)
         super().__init__()
         self.evaluation = evaluation or self.default_evaluation
-        look_up(EVALUATIONS, self.evaluation, "evaluation of a merge")
+
+    @classmethod
+    def check(cls, evaluation: str | None) -> None:
+        """Raise for an unknown way to evaluate. Specs call it, for which no module is made."""
+        look_up(EVALUATIONS, evaluation or cls.default_evaluation, "evaluation of a merge")
 
     def rearrange(self, heads: Tensor, span: Span) -> Tensor:
         """The heads before they are concatenated. [B, H, T, K] -> [B, H, T, K]"""
@@ -121,7 +126,7 @@ class MultiHeadSpec(MixerSpec, HeadOptions):
         check_probability(dropout=self.dropout)
         look_up(SCORES, required(self.score), "score")
         look_up(NORMALIZERS, required(self.normalize), "normalizer")
-        look_up(MERGES, required(self.merge), "merge")(self.merge_evaluation)
+        look_up(MERGES, required(self.merge), "merge").check(self.merge_evaluation)
         look_up(COMBINES, required(self.combine), "combination")
 
     @property

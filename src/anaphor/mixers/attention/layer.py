@@ -65,7 +65,7 @@ class AttentionSpec(MultiHeadSpec, ReachOptions, PositionOptions):
                 f"memory={self.memory} is too short for a window of {reach}: "
                 f"keep at least {reach - 1} tokens, or use a shorter window"
             )
-        look_up(POSITIONS, self.position, "position")(self.sizes)
+        look_up(POSITIONS, self.position, "position").check(self.sizes)
 
     @property
     def combined_mask(self) -> Mask:

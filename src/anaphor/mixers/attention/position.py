@@ -29,7 +29,12 @@ class Position(nn.Module):
     """Whether the encoding covers only the first `max_positions` positions."""
 
     def __init__(self, sizes: Sizes) -> None:
+        self.check(sizes)
         super().__init__()
+
+    @classmethod
+    def check(cls, sizes: Sizes) -> None:
+        """Raise for sizes that it does not work with. Specs call it, for which no module is made."""
 
     def embed(self, positions: Tensor) -> Tensor | None:
         """[B, T] -> [B, T, D], to be added to the tokens."""
@@ -92,8 +97,8 @@ class Rotary(Position):
 
     method = "rotate"
 
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes)
+    @classmethod
+    def check(cls, sizes: Sizes) -> None:
         if sizes.head_width % 2:
             raise ConfigError(
                 f"rotary positions rotate pairs of dimensions: head_width must be even, but it is {sizes.head_width}"

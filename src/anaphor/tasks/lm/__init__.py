@@ -121,16 +121,11 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        from anaphor.models.initialize import without_weights
-        from anaphor.tasks.lm.protocol import resolve_carry
-
         settings = super().drop_implied(settings)
         if settings.get("init") is not None:
             return settings
         spec = cls(**settings)
-        with without_weights():
-            model = replace(spec.model_spec(vocabulary=2), extras=()).build()  # there are no words here
-        implied = spec.carry is not None and spec.carry == resolve_carry(model, None, spec.bptt)
+        implied = spec.carry is not None and spec.carry == spec.model_spec(vocabulary=2).can_carry
         kept = {name: value for name, value in settings.items() if not (name == "carry" and implied)}
         return drop_implied_options(
             kept, LanguageModelOptions, lambda kept: cls(**kept).model_spec(vocabulary=2).resolved()

@@ -55,7 +55,7 @@ class Protocol:
 def resolve_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
     """Whether state is carried across segments; None means wherever the model can. Impossible choices are refused."""
     if carry is None:
-        carry = model.causal and model.limit is None and not model.state_grows
+        carry = model.spec.can_carry
     if carry and not model.causal:
         raise ConfigError("a layer that sees later tokens reads whole segments and carries no state: use --no-carry")
     if carry and model.limit is not None:
