@@ -133,16 +133,17 @@ def record_case(task: str, case: dict[str, Any]) -> None:
         case["valid"] = record.valid
 
 
-def to_text(recorded: Any, depth: int = 0) -> str:
-    """JSON with a line for each case."""
-    if depth == 3 or not isinstance(recorded, dict | list):
+def to_text(recorded: Any, levels: int = 3, indent: str = "\n") -> str:
+    """JSON with so many levels broken into lines: a line for each case."""
+    if levels == 0 or not isinstance(recorded, dict | list):
         return json.dumps(recorded)
+    deeper = indent + " "
     if isinstance(recorded, dict):
-        lines = [f"{json.dumps(name)}: {to_text(value, depth + 1)}" for name, value in recorded.items()]
+        items = [f"{json.dumps(name)}: {to_text(value, levels - 1, deeper)}" for name, value in recorded.items()]
     else:
-        lines = [to_text(value, depth + 1) for value in recorded]
+        items = [to_text(value, levels - 1, deeper) for value in recorded]
     opening, closing = "{}" if isinstance(recorded, dict) else "[]"
-    return "\n".join([opening, ",\n".join(" " * (depth + 1) + line for line in lines), " " * depth + closing])
+    return opening + deeper + f",{deeper}".join(items) + indent + closing
 
 
 def main(wanted: Sequence[str]) -> None:
