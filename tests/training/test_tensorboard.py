@@ -1,6 +1,7 @@
 """TensorBoard events: every point once, whatever killed the run; read as TensorBoard reads them."""
 
 import importlib.util
+import re
 import signal
 import struct
 from unittest.mock import Mock
@@ -48,20 +49,27 @@ def spec(tmp_path, monkeypatch):
 
 
 def events_of(path):
+    """The events of a file up to a record that is not complete, where TensorBoard goes on with the next file."""
     from tensorboardX.proto.event_pb2 import Event
 
     content, place = path.read_bytes(), 0
-    while place < len(content):
+    while len(content) - place >= 16:
         (size,) = struct.unpack("<Q", content[place : place + 8])
+        if place + size + 16 > len(content):
+            return
         yield Event.FromString(content[place + 12 : place + 12 + size])
         place += size + 16
 
 
 def shown(folder):
-    """{tag: {step: value}} of all files. TensorBoard hides points before a session's start, but not texts."""
-    points = []
+    """{tag: {step: value}} as TensorBoard has it: the second start of a session, and each after it, drops what has been
+    read from its step on (`plugin_event_accumulator`)."""
+    points, starts = [], 0
     for path in sorted(folder.iterdir()):
         for event in events_of(path):
+            if event.HasField("session_log"):
+                starts += 1
+                points = [point for point in points if starts == 1 or point[1] < event.step]
             for value in event.summary.value:
                 text = value.tensor.string_val
                 points.append((value.tag, event.step, text[0].decode() if text else value.simple_value))
@@ -101,11 +109,10 @@ def test_points_after_the_step_of_a_resume_are_shown_once(tmp_path):
     second = TensorBoard(tmp_path, METRICS, after=14)
     second.add(21, {**LINE, "lr": 0.5}, "after")
     second.close()
-    files = sorted(tmp_path.iterdir())
-    assert len(files) == 2
-    purged = [event.step for event in events_of(files[1]) if event.HasField("session_log")]
-    assert purged == [15]  # for a TensorBoard that has read the first file already
-    assert shown(tmp_path)["learning-rate"] == {7: 0.125, 14: 0.125, 21: 0.5}
+    assert len(list(tmp_path.iterdir())) == 2
+    found = shown(tmp_path)
+    assert found["learning-rate"] == {7: 0.125, 14: 0.125, 21: 0.5}
+    assert found["sample/text_summary"] == {7: "    before", 14: "    before", 21: "    after"}
 
 
 @pytest.mark.parametrize("kept", range(0, 40, 3))
@@ -120,13 +127,6 @@ def test_a_point_that_a_kill_cut_short_does_not_hide_what_follows(tmp_path, kept
     second.add(14, LINE, "two")
     second.close()
     assert shown(tmp_path)["sample/text_summary"] == {7: "    one", 14: "    two"}
-
-
-def test_a_file_of_somebody_else_is_left_alone(tmp_path):
-    foreign = tmp_path / "events.out.tfevents.1"
-    foreign.write_bytes(bytes([4] + 11 * [0] + [255] * 8))
-    TensorBoard(tmp_path, METRICS, after=7).close()
-    assert len(foreign.read_bytes()) == 20
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -215,7 +215,7 @@ def test_a_validation_that_was_logged_but_not_saved_is_shown_once(spec, tmp_path
         patch.setattr(loop, "save", Mock(side_effect=SystemError("killed")))
         with pytest.raises(SystemError, match="killed"):
             execute(spec, tmp_path / "run", resume=True, **options)
-    for path in (tmp_path / "run" / "events").iterdir():
-        path.rename(f"{path}.earlier")  # not begun in the same second
+    for number, path in enumerate(sorted((tmp_path / "run" / "events").iterdir())):
+        path.rename(path.with_name(re.sub(r"tfevents\.\d+", f"tfevents.{number:010}", path.name)))  # in other seconds
     execute(spec, tmp_path / "run", resume=True, **options)
     assert list(shown(tmp_path / "run" / "events")["loss/valid"]) == [3, 6, 9, 12]

@@ -6,7 +6,6 @@ The package that writes them is an extra.
 from __future__ import annotations
 
 import importlib.util
-import os
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.training.files import sync
-
-PATTERN = "events.out.tfevents.*"
 
 
 def require_tensorboard() -> None:
@@ -26,10 +22,10 @@ def require_tensorboard() -> None:
 
 
 class TensorBoard:
-    """A file of events in `folder`, started after so many steps. Later events of older files are removed.
+    """A file of events in `folder`, started after so many steps. What earlier files have of later steps is hidden.
 
-    Each step is on the disk when `add` returns: the package's own writer uses a thread, and a kill would lose what is
-    queued there.
+    Each step is on the disk when `add` returns. This is `SummaryWriter(purge_step=)` of the package without its thread:
+    that one keeps events in a queue, which a kill loses, and which is read no more once the disk was full.
     """
 
     def __init__(self, folder: Path, metrics: Sequence[str], after: int = 0) -> None:
@@ -39,16 +35,12 @@ class TensorBoard:
         self.folder, self.metrics = folder, tuple(metrics)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for path in folder.glob(PATTERN):
-                _cut(path, after)
             # The step in the name: two files that are begun in one second would otherwise be one.
             self.writer = EventsWriter(str(folder / "events"), f".{after}")
         except OSError as error:
             raise self._refusal(error) from None
-        if after:
-            # For an open TensorBoard that has read what was removed: it drops those points, though not samples.
-            start = SessionLog(status=SessionLog.START)
-            self._write([Event(step=after + 1, session_log=start)])
+        # TensorBoard drops points from this step on at every start but the first, so that the first needs one, too.
+        self._write([Event(step=after + 1, session_log=SessionLog(status=SessionLog.START))])
 
     def add(self, step: int, line: Mapping[str, Any], sample: str) -> None:
         from tensorboardX import summary
@@ -76,30 +68,6 @@ class TensorBoard:
 
     def _refusal(self, error: OSError) -> DataError:
         return DataError(f"cannot write events to {self.folder}: {error.strerror or error}")
-
-
-def _cut(path: Path, step: int) -> None:
-    """Remove events of later steps, and an incomplete record."""
-    from google.protobuf.message import DecodeError
-    from tensorboardX.proto.event_pb2 import Event
-
-    content, place = path.read_bytes(), 0
-    while place < len(content):
-        # A record: its length, a checksum of that, the event, a checksum of that.
-        size = int.from_bytes(content[place : place + 8], "little")
-        end = place + 8 + 4 + size + 4
-        if end > len(content):
-            break
-        try:
-            event = Event.FromString(content[place + 12 : end - 4])
-        except DecodeError:
-            return  # not a file of this program
-        if event.step > step and event.HasField("summary"):
-            break
-        place = end
-    if place < len(content):
-        os.truncate(path, place)
-        sync(path)
 
 
 def scalars_of(line: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
