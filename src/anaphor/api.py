@@ -13,7 +13,7 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import progress_listener
 from anaphor.progress import Bar, SecondBar
 from anaphor.registry import TASKS, import_file, suggest_imports
-from anaphor.training.callbacks import Callback, NullCallback, check_callback
+from anaphor.training.callbacks import Callback, check_callback
 from anaphor.training.load import Run, load_run
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions, require_folder
@@ -74,7 +74,7 @@ def train(  # noqa: PLR0913 (a keyword for each flag of the command)
             bar = stack.enter_context(Bar("training", definition))
             stack.enter_context(progress_listener(SecondBar(bar)))
             callback = bar
-        result, _ = train_run(spec, folder, callback or NullCallback(), options)
+        result, _ = train_run(spec, folder, callback, options)
     if result["status"] == "stopped":
         raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")
     return load_run(folder, device=spec.device)
@@ -94,7 +94,7 @@ def execute(
     Returns:
         The result, as `result.json` has it, and an exit code: 0, or 128 + N after signal N.
     """
-    return train_run(spec, out, callback or NullCallback(), TrainOptions(**options))
+    return train_run(spec, out, callback, TrainOptions(**options))
 
 
 def make_spec(task: TaskDefinition, file: Path | None, settings: dict[str, Any]) -> RunSpec:

@@ -21,7 +21,8 @@ from anaphor.studies.report import report
 from anaphor.studies.spec import find_study_file, read_study
 from anaphor.studies.study import Study
 from anaphor.tasks.classify import ClassifyRunSpec, page
-from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment
+from anaphor.tasks.classify.experiment import ClassifyExperiment
+from anaphor.training.build import build_experiment
 from anaphor.training.optimizers import OptimizerSpec
 from studies.here import Here, Silent
 

@@ -277,10 +277,12 @@ def test_two_processes_do_not_run_one_study(tmp_path):
 def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
     package = Path(files.__file__).parents[1]
     harmless = {
+        "cli",
         "config",
         "flags",
         "errors",
         "registry",
+        "typecheck",
         "progress",
         "draw",
         "taps",

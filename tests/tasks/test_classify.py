@@ -22,10 +22,10 @@ from anaphor.evaluation import progress_listener
 from anaphor.metrics.result import training_metric
 from anaphor.models.presets import build_text_encoder
 from anaphor.tasks.classify import ClassifyRunSpec
-from anaphor.tasks.classify.experiment import ClassifyExperiment, build_experiment, class_names
+from anaphor.tasks.classify.experiment import ClassifyExperiment, class_names
 from anaphor.tasks.classify.look import describe
 from anaphor.training import checkpoint
-from anaphor.training.build import build_step
+from anaphor.training.build import build_experiment, build_step
 from anaphor.training.callbacks import NullCallback
 from anaphor.training.curves import draw_curves
 from anaphor.training.finetune import check_vocabulary, initialize_from, load_initial, merged_weights

@@ -12,8 +12,8 @@ from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.tasks.lm.experiment import build_experiment
 from anaphor.training import checkpoint
+from anaphor.training.build import build_experiment
 from anaphor.training.run_folder import RunFolder
 
 SMALL = {"data": "grammar", "device": "cpu", "dtype": "float32"}

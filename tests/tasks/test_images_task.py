@@ -20,11 +20,11 @@ from anaphor.metrics.accuracy import calibration_error, score_classes
 from anaphor.studies.cell import data_digests
 from anaphor.tasks import ACCURACY, describe_classes
 from anaphor.tasks.images import ImageRunSpec
-from anaphor.tasks.images.experiment import ImageExperiment, build_experiment
+from anaphor.tasks.images.experiment import ImageExperiment
 from anaphor.tasks.images.look import mean_ratios
 from anaphor.tasks.images.study import STUDY
 from anaphor.training import loop
-from anaphor.training.build import build_step
+from anaphor.training.build import build_experiment, build_step
 from anaphor.training.callbacks import NullCallback
 from anaphor.training.curves import draw_curves
 

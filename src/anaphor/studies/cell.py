@@ -22,8 +22,8 @@ from anaphor.training.spec import RunSpec
 
 # Code that may change a result; drawing, commands and studies do not.
 CODE = (
-    "mixers", "cuda_graphs.py", "models", "data", "metrics", "evaluation.py", "generate.py", "interchange", "tasks",
-    "training",
+    "mixers", "operations.py", "kernels", "cuda_graphs.py", "models", "data", "metrics", "evaluation.py", "generate.py",
+    "interchange", "tasks", "extras", "training",
 )  # fmt: skip
 
 JOB, MEASURES, TEST, STOP, STATUS, OUTPUT = (
@@ -127,8 +127,9 @@ def make_cell(setting: Setting, seed: int, folder: Path, task: str, threads: int
     threads."""
     import torch
 
-    auto = "cuda" if torch.cuda.is_available() else "cpu"
-    device = auto if setting.run.device == "auto" else setting.run.device
+    from anaphor.training.device import choose_device
+
+    device = choose_device("auto").type if setting.run.device == "auto" else setting.run.device
     parts = {
         "task": task,
         "spec": dataclasses.asdict(dataclasses.replace(setting.run, seed=seed, device=device)),

@@ -48,7 +48,7 @@ from anaphor.training import checkpoint
 from anaphor.training.averaging import Average, build_average, copy_average
 from anaphor.training.budget import Budget, build_budget
 from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
-from anaphor.training.callbacks import Callback, NullCallback, make_callbacks
+from anaphor.training.callbacks import Callback, make_callbacks
 from anaphor.training.checks import evaluate_split, get_batches
 from anaphor.training.curves import draw_curves
 from anaphor.training.device import thread_count
@@ -69,7 +69,6 @@ from anaphor.training.step import Step, StepReport
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
 
-NO_CALLBACK = NullCallback()
 TAIL_START = 0.5
 """Fraction of the budget after which a tail average begins."""
 
@@ -81,7 +80,7 @@ Outcome = tuple[dict[str, Any], int]
 
 
 def train_run(
-    spec: RunSpec, out: Path | str, callback: Callback = NO_CALLBACK, options: TrainOptions | None = None
+    spec: RunSpec, out: Path | str, callback: Callback | None = None, options: TrainOptions | None = None
 ) -> Outcome:
     """Train a run, keep its best checkpoint, score it.
 
@@ -238,7 +237,7 @@ def build_run(
     experiment: Experiment,
     folder: RunFolder,
     out: str,
-    callback: Callback,
+    callback: Callback | None,
     options: TrainOptions,
     interruption: Interruption,
 ) -> TrainingRun:
@@ -265,7 +264,7 @@ def build_run(
             average=None if spec.average == "none" else build_average(spec.average, experiment.model),
         ),
         out=out,
-        callbacks=(callback,),
+        callbacks=() if callback is None else (callback,),
         start=options.start,
     )
 

@@ -330,7 +330,7 @@ def describe_other_split(spec: ClassifyRunSpec, source: Dataset) -> list[str]:
     ]
 
 
-def build_experiment(
+def build(
     spec: ClassifyRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
 ) -> ClassifyExperiment:
     """Build the model for its texts. A run that exists brings its `known` fingerprint with classes and tokenizer, and

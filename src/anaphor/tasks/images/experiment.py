@@ -295,9 +295,7 @@ class ImageExperiment(Experiment):
         return {"classes": len(self.facts.classes), "image_size": self.facts.image_size}
 
 
-def build_experiment(
-    spec: ImageRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
-) -> ImageExperiment:
+def build(spec: ImageRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None) -> ImageExperiment:
     """Build the model for its images. A run that exists brings its `known` fingerprint with what the model must know of
     them, and the `data_path` where they were; they are not opened before a split is read."""
     device = choose_device(spec.device)

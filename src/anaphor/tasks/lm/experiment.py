@@ -372,7 +372,7 @@ class PaddedExperiment(LanguageModelExperiment):
 BATCHING: dict[str, type[LanguageModelExperiment]] = {"stream": StreamExperiment, "padded": PaddedExperiment}
 
 
-def build_experiment(
+def build(
     spec: LanguageRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
 ) -> LanguageModelExperiment:
     """Build the model for its data. A run that exists brings its `known` fingerprint with the tokenizer, and the

@@ -324,7 +324,7 @@ class TranslationExperiment(Experiment):
         return {"vocabulary": vocabulary, "padding_share": self.batches(0).padding_share, "left_out": left_out}
 
 
-def build_experiment(
+def build(
     spec: TranslationRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
 ) -> TranslationExperiment:
     """Build the model for its data. A run that exists brings its `known` fingerprint with the tokenizers, and the
