@@ -35,9 +35,11 @@ KERNELS = Registry("kernel")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A fast twin of an operation, for one kind of device."""
+    """A fast twin of an operation."""
 
     operation: str
+    device: str
+    """Kind of device: "cpu" or "cuda"."""
     applies: Callable[..., bool] | str
     """Whether it computes the operation for these arguments; a function or "module:function"."""
     function: Callable[..., Any] | str
@@ -105,7 +107,7 @@ def register_kernel(
             imported when the operation first runs on such a device.
         function: What is called in place of the operation, with the same arguments; as `applies`.
     """
-    KERNELS.add(f"{operation}.{device}", Kernel(operation, applies, function))
+    KERNELS.add(f"{operation}.{device}", Kernel(operation, device, applies, function))
 
 
 def kernels_are_on() -> bool:

@@ -12,7 +12,7 @@ def gpu_kernels(monkeypatch):
     """Operations ask the kernels of a GPU, also on a CPU."""
     pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
     if not torch.cuda.is_available():
-        of_gpu = {f"{kernel.operation}.cpu": kernel for name, kernel in KERNELS.items() if name.endswith(".cuda")}
+        of_gpu = {f"{kernel.operation}.cpu": kernel for kernel in KERNELS.values() if kernel.device == "cuda"}
         monkeypatch.setattr(KERNELS, "_entries", KERNELS._entries | of_gpu)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
         gpu.compute_capability.cache_clear()

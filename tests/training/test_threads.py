@@ -11,7 +11,6 @@ import torch
 import anaphor
 from anaphor.cli.main import main
 from anaphor.generate import Sampler, generate_rows
-from anaphor.mixers import layers
 from anaphor.models import build
 from anaphor.training.device import thread_count
 from anaphor.training.run_folder import RunFolder
@@ -125,29 +124,6 @@ def test_a_small_step_of_generation_runs_on_one_thread_and_gives_the_tokens_of_s
             found.append(rows)
     assert threads == [2, 1, 1, 1, 2, 2, 2, 2], "the prompts are processed by all"
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("rows", [32, 1000])
-def test_a_norm_of_few_values_runs_on_one_thread_and_is_torchs_to_the_last_bit(rows, monkeypatch):
-    norm, x, threads = layers.LayerNorm(64, 1e-5), torch.randn(rows, 1, 64, requires_grad=True), []
-    torch.nn.init.normal_(norm.weight)
-    normalize = torch.nn.LayerNorm.forward
-
-    def watch(self, x):
-        threads.append(torch.get_num_threads())
-        return normalize(self, x)
-
-    monkeypatch.setattr(torch.nn.LayerNorm, "forward", watch)
-    with thread_count(2):
-        y = norm(x)
-        assert torch.get_num_threads() == 2
-        expected = normalize(norm, x)
-        with pytest.raises(RuntimeError, match="normalized_shape"):
-            norm(x[..., 1:])
-        assert torch.get_num_threads() == 2
-    assert threads[0] == (1 if rows == 32 else 2)
-    assert torch.equal(y, expected)
-    assert torch.equal(*(torch.autograd.grad(each.square().sum(), x)[0] for each in (y, expected)))
 
 
 BUSY = "import torch; torch.set_num_threads(2); a = torch.randn(256, 256)\nwhile True: a @ a"
