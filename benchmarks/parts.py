@@ -14,6 +14,7 @@ from benchmarks import (
     finetune,
     generation,
     images,
+    kernels,
     overhead,
     packing,
     recording,
@@ -46,13 +47,14 @@ PARTS: dict[str, Part] = {
     "images": images,
     "finetune": finetune,
     "feeding": feeding,
+    "kernels": kernels,
     "start": start,
     "packing": packing,
     "web": web,
 }
 SCALING = "scaling"
 """The one part that has no peer and no ratios: `scaling.py` gives costs, in a report of their own."""
-DEFAULT_PARTS = tuple(name for name in PARTS if name not in ("decoding", "finetune", "packing", "web"))
+DEFAULT_PARTS = tuple(name for name in PARTS if name not in ("decoding", "finetune", "kernels", "packing", "web"))
 """All but those that take long or need packages that are not installed with Anaphor."""
 
 

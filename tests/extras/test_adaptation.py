@@ -22,7 +22,7 @@ from anaphor.extras.adaptation.evaluation import score_dynamically, score_with_c
 from anaphor.extras.adaptation.neural_cache import Cache, Memory, mix_losses
 from anaphor.extras.adaptation.steps import AdaptiveStep, cached_losses, dynamic_losses
 from anaphor.models import build
-from anaphor.models.head import IGNORE_INDEX
+from anaphor.models.cross_entropy import IGNORE_INDEX
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, Split

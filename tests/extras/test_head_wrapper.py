@@ -9,7 +9,7 @@ from torch import nn
 
 from anaphor.errors import ConfigError
 from anaphor.models import HeadWrapper, LanguageModelSpec, build
-from anaphor.models.head import IGNORE_INDEX, full_cross_entropy
+from anaphor.models.cross_entropy import IGNORE_INDEX, full_cross_entropy
 from anaphor.registry import HEADS, register_head
 
 SIZES = {"vocabulary": 7, "width": 8, "layers": 1}

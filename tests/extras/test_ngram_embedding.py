@@ -10,7 +10,7 @@ from anaphor.extras.ngram_embedding import NgramSettings
 from anaphor.extras.ngram_embedding import embedding as ngram_embedding
 from anaphor.extras.ngram_embedding.embedding import NgramEmbedding, NgramIndex, character_ngrams
 from anaphor.models import Embedding, LanguageModelSpec, build, preset
-from anaphor.models.head import cross_entropy, full_cross_entropy
+from anaphor.models.cross_entropy import cross_entropy, full_cross_entropy
 
 NGRAMS = (NgramSettings(ngram_embedding=True),)
 WORDS = ("the", "The", "walk", "walked", "walking", "talked", "talking", "1998", "1999", "1.5", "<unk>", "chalk")

@@ -11,7 +11,7 @@ from anaphor.extras.pointer import PointerSettings
 from anaphor.generate import Sampler, beam_search, generate, generate_rows
 from anaphor.mixers import detach, select_rows
 from anaphor.models import LanguageModelSpec
-from anaphor.models.head import IGNORE_INDEX, cross_entropy, token_losses
+from anaphor.models.cross_entropy import IGNORE_INDEX, cross_entropy, token_losses
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 from anaphor.training.state_dicts import flatten, unflatten
 

@@ -14,7 +14,8 @@ from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.extras.rdrop.loss import RDrop, rdrop_penalty
 from anaphor.models import SEQ2SEQ_PRESETS
-from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
+from anaphor.models.cross_entropy import IGNORE_INDEX, smoothed_cross_entropy
+from anaphor.models.head import Head
 from anaphor.registry import TASKS
 from anaphor.studies.spec import read_study
 from anaphor.studies.validation import validate_study

@@ -14,7 +14,8 @@ from anaphor.mixers.input_feeding import run_input_feeding
 from anaphor.mixers.layers import LayerNorm, layer_norm, linear
 from anaphor.mixers.linear import scan_qrnn
 from anaphor.mixers.recurrent import run_lstm
-from anaphor.models.head import Head, cross_entropy, smoothed_cross_entropy
+from anaphor.models.cross_entropy import cross_entropy, smoothed_cross_entropy
+from anaphor.models.head import Head
 from anaphor.operations import KERNELS, OFF_VARIABLE, OPERATIONS, find_kernel, register_kernel
 from anaphor.taps import Tap
 from anaphor.training.optimizers import update

@@ -11,7 +11,8 @@ import torch
 import anaphor
 from anaphor.cli.main import main
 from anaphor.errors import KernelError
-from anaphor.models.head import Head, cross_entropy
+from anaphor.models.cross_entropy import cross_entropy
+from anaphor.models.head import Head
 from anaphor.operations import OFF_VARIABLE, kernel_errors, kernels_are_on
 from anaphor.tasks.lm.experiment import StreamExperiment
 

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from anaphor.mixers.base import multiply
 from anaphor.mixers.layers import LayerNorm, Linear
-from anaphor.models.head import (
+from anaphor.models.cross_entropy import (
     IGNORE_INDEX,
-    Head,
     cross_entropy,
     full_cross_entropy,
     smoothed_cross_entropy,
     token_losses,
 )
+from anaphor.models.head import Head
 from anaphor.operations import OFF_VARIABLE, find_kernel
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.build import build_experiment, build_step

@@ -1,4 +1,4 @@
-"""The cross_entropy loss against the whole one: values, gradients, padding, precision."""
+"""The cross_entropy loss by its readable code against the whole one: values, gradients, padding, precision."""
 
 import pytest
 import torch
@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 
 import loss_promises
 from anaphor.models import build
-from anaphor.models.head import (
-    ChunkMethod,
-    Head,
-    chunked_cross_entropy,
-    compute_losses,
-    cross_entropy,
-    full_cross_entropy,
-    token_losses,
-)
+from anaphor.models.cross_entropy import cross_entropy, full_cross_entropy, token_losses
+from anaphor.models.head import Head
+from anaphor.operations import OFF_VARIABLE
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _readable():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(OFF_VARIABLE, "1")
+        yield
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,20 +46,8 @@ def test_a_batch_without_tokens_has_no_loss_and_no_gradient(bias):
     loss_promises.a_batch_without_tokens_has_no_loss_and_no_gradient(bias)
 
 
-def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision(monkeypatch):
-    """In memory of single precision, and of half precision as on a GPU."""
+def test_a_token_that_is_nearly_known_is_still_learned_in_half_precision():
     loss_promises.a_token_that_is_nearly_known_is_still_learned_in_half_precision()
-
-    def in_narrow_memory(features, head, targets):
-        method = ChunkMethod(compute_losses, lambda rows, matrix: matrix.new_empty(rows * len(matrix)))
-        return chunked_cross_entropy(features, head.weight, head.bias, targets, 1, None, method)
-
-    monkeypatch.setattr(loss_promises, "cross_entropy", in_narrow_memory)
-    loss_promises.a_token_that_is_nearly_known_is_still_learned_in_half_precision()
-
-
-def test_weights_in_half_precision_lose_no_token():
-    loss_promises.weights_in_half_precision_lose_no_token()
 
 
 @pytest.mark.parametrize("target", [-1, 5])

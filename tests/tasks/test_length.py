@@ -17,7 +17,7 @@ from anaphor.evaluation import losses_by_batch, score_batches, split_batch
 from anaphor.metrics.result import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
-from anaphor.models.head import token_losses
+from anaphor.models.cross_entropy import token_losses
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.length import bin_positions, draw_lengths, losses_by_length, score_at_length

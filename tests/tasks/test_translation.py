@@ -15,7 +15,8 @@ from anaphor.data.datasets import open_dataset
 from anaphor.data.embedded import Reverse
 from anaphor.generate import Beam, search_rows
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
-from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
+from anaphor.models.cross_entropy import IGNORE_INDEX, smoothed_cross_entropy
+from anaphor.models.head import Head
 from anaphor.registry import DATASETS
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate import experiment as module

@@ -12,21 +12,27 @@ from anaphor.operations import register_kernel
 # Operation, when its kernel applies, and the kernel: functions of modules in this folder.
 ON_A_CPU = [
     ("layer_norm", "one_thread:is_small", "one_thread:layer_norm"),
-    ("cross_entropy", "vocabulary_blocks:is_wide", "vocabulary_blocks:cross_entropy"),
+    ("cross_entropy", "chunked_losses:applies", "chunked_losses:cross_entropy"),
+    ("smoothed_cross_entropy", "chunked_losses:applies", "chunked_losses:smoothed_cross_entropy"),
     ("run_input_feeding", "input_feeding:applies", "input_feeding:run_input_feeding"),
     ("update", "scaled_updates:applies", "scaled_updates:update"),
 ]
 ON_A_GPU = [
     ("run_input_feeding", "input_feeding:applies", "input_feeding:run_input_feeding"),
 ]
+WITHOUT_TRITON = [
+    ("cross_entropy", "chunked_losses:applies", "chunked_losses:cross_entropy"),
+    ("smoothed_cross_entropy", "chunked_losses:applies", "chunked_losses:smoothed_cross_entropy"),
+    ("update", "scaled_updates:applies", "scaled_updates:update"),
+]
 WITH_TRITON = [
     ("layer_norm", "layer_norm:applies", "layer_norm:layer_norm"),
     ("linear", "linear:applies", "linear:linear"),
     ("run_lstm", "lstm:applies", "lstm:run_lstm"),
     ("scan_qrnn", "qrnn:applies", "qrnn:scan_qrnn"),
-    ("cross_entropy", "losses:applies", "losses:cross_entropy"),
-    ("smoothed_cross_entropy", "losses:applies_at_once", "losses:smoothed_cross_entropy"),
-    ("rdrop_loss", "losses:applies_at_once", "losses:rdrop_loss"),
+    ("cross_entropy", "chunked_losses:applies", "losses:cross_entropy"),
+    ("smoothed_cross_entropy", "chunked_losses:applies", "losses:smoothed_cross_entropy"),
+    ("rdrop_loss", "losses:is_pair_possible", "losses:rdrop_loss"),
     ("update", "updates:applies", "updates:update"),
 ]
 
@@ -35,8 +41,8 @@ def register() -> None:
     """Add the kernels of this shelf: the registry calls it when names are first needed."""
     _register(ON_A_CPU, "cpu")
     _register(ON_A_GPU, "cuda")
-    if find_spec("triton") is not None:  # it comes with torch where there is a GPU, but not on every system
-        _register(WITH_TRITON, "cuda")
+    # It comes with torch where there is a GPU, but not on every system.
+    _register(WITH_TRITON if find_spec("triton") is not None else WITHOUT_TRITON, "cuda")
 
 
 def _register(table: list[tuple[str, str, str]], device: str) -> None:

@@ -16,21 +16,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from anaphor.kernels.gpu import DTYPES, is_supported
-from anaphor.kernels.linear import sum_rows
-from anaphor.mixers.base import multiply
-from anaphor.models.head import (
-    IGNORE_INDEX,
+from anaphor.kernels import chunked_losses
+from anaphor.kernels.chunked_losses import (
     Chunk,
     ChunkMethod,
-    Head,
     add_product,
     allocate_logits,
-    chunk_size,
-    chunked_cross_entropy,
+    compute_chunks,
     compute_logits,
     product_dtype,
 )
+from anaphor.kernels.gpu import DTYPES, is_supported
+from anaphor.kernels.linear import sum_rows
+from anaphor.mixers.base import multiply
+from anaphor.models.cross_entropy import IGNORE_INDEX, chunk_size
+from anaphor.models.head import Head
 
 LOSS_BLOCK, PAIR_BLOCK = 4096, 2048  # logits of a token that are read at once
 # Tensor cores are several times slower if the vocabulary is no multiple of this.
@@ -41,16 +41,6 @@ Compute = Callable[[Tensor], tuple[Tensor, ...]]
 none."""
 
 
-def applies(
-    features: Tensor,
-    head: Head,
-    targets: Tensor,
-    logits_per_chunk: int | None = None,
-    token_losses: Tensor | None = None,
-) -> bool:
-    return is_possible(features)
-
-
 def cross_entropy(
     features: Tensor,
     head: Head,
@@ -59,9 +49,11 @@ def cross_entropy(
     token_losses: Tensor | None = None,
 ) -> Tensor:
     """Tokens that are one chunk keep the gradient in the memory of the logits."""
+    if not is_possible(features):
+        return chunked_losses.cross_entropy(features, head, targets, logits_per_chunk, token_losses)
     if not is_one_chunk(features, head, logits_per_chunk):
         rows = chunk_size(features, head, logits_per_chunk)
-        return _add_up_chunks(features, head, targets, rows, token_losses)
+        return add_up_chunks(features, head, targets, rows, token_losses)
 
     def compute(logits: Tensor) -> tuple[Tensor, ...]:
         losses = losses_and_gradient(logits, targets.flatten(), head.out_features, IGNORE_INDEX)
@@ -72,15 +64,19 @@ def cross_entropy(
     return add_up(features, head, compute)[0]
 
 
-def applies_at_once(features: Tensor, head: Head, targets: Tensor, *others: Any) -> bool:
-    return is_possible(features) and is_one_chunk(features, head)
-
-
 def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
+    if not (is_possible(features) and is_one_chunk(features, head)):
+        term = chunked_losses.smoothing_term(features, head, targets, label_smoothing)
+        return cross_entropy(features, head, targets) + term
+
     def compute(logits: Tensor) -> tuple[Tensor, ...]:
         return (losses_and_gradient(logits, targets.flatten(), head.out_features, IGNORE_INDEX, label_smoothing),)
 
     return add_up(features, head, compute)[0]
+
+
+def is_pair_possible(features: Tensor, head: Head, targets: Tensor, label_smoothing: float, weight: float) -> bool:
+    return is_possible(features) and is_one_chunk(features, head)
 
 
 def rdrop_loss(
@@ -142,8 +138,8 @@ class _SumOfLosses(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None
 
 
-def _add_up_chunks(features: Tensor, head: Head, targets: Tensor, rows: int, token_losses: Tensor | None) -> Tensor:
-    """The losses of `rows` tokens at a time, by the loop of the core."""
+def add_up_chunks(features: Tensor, head: Head, targets: Tensor, rows: int, token_losses: Tensor | None) -> Tensor:
+    """The losses of `rows` tokens at a time."""
 
     def compute(chunk: Chunk) -> tuple[Tensor, Tensor]:
         logits = chunk.buffer[: len(chunk.x) * len(chunk.matrix)].view(len(chunk.x), len(chunk.matrix))
@@ -158,7 +154,7 @@ def _add_up_chunks(features: Tensor, head: Head, targets: Tensor, rows: int, tok
     missing = -head.out_features % ALIGNMENT if features.is_cuda else 0
     weight, bias = F.pad(head.weight, (0, 0, 0, missing)), None if head.bias is None else F.pad(head.bias, (0, missing))
     method = ChunkMethod(compute, allocate_logits)
-    return chunked_cross_entropy(features, weight, bias, targets, rows, token_losses, method)
+    return compute_chunks(features, weight, bias, targets, rows, token_losses, method)
 
 
 def _align(matrix: Tensor, dtype: torch.dtype) -> Tensor:

@@ -4,12 +4,14 @@ cache."""
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anaphor.models.head import Chunk, ChunkMethod, Head, chunk_size, chunked_cross_entropy
+if TYPE_CHECKING:
+    from anaphor.kernels.chunked_losses import Chunk
 
 # With two threads blocks make the loss faster by a tenth for a vocabulary of 50,257, slower by 3 % for one of 10,000.
 MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
@@ -17,28 +19,6 @@ MAX_VOCABULARY_WITHOUT_BLOCKS = 16_384
 WORDS_PER_BLOCK = 4096
 # The products of a block are faster with more tokens. Memory for so many logits (96 MB) is kept for the next call.
 LOGITS_PER_CHUNK = 24_000_000
-
-
-def is_wide(
-    features: Tensor,
-    head: Head,
-    targets: Tensor,
-    logits_per_chunk: int | None = None,
-    token_losses: Tensor | None = None,
-) -> bool:
-    return head.out_features > MAX_VOCABULARY_WITHOUT_BLOCKS
-
-
-def cross_entropy(
-    features: Tensor,
-    head: Head,
-    targets: Tensor,
-    logits_per_chunk: int | None = None,
-    token_losses: Tensor | None = None,
-) -> Tensor:
-    rows = chunk_size(features, head, logits_per_chunk or LOGITS_PER_CHUNK)
-    inputs = (features, head.weight, head.bias, targets)
-    return chunked_cross_entropy(*inputs, rows, token_losses, ChunkMethod(compute_losses_in_blocks, kept_memory))
 
 
 def compute_losses_in_blocks(chunk: Chunk) -> tuple[Tensor, Tensor]:
@@ -103,6 +83,5 @@ def kept_memory(rows: int, matrix: Tensor) -> Tensor:
     size, dtype = rows * len(matrix), torch.promote_types(matrix.dtype, torch.float32)
     buffer: Tensor = getattr(_kept, "buffer", matrix.new_empty(0))
     if buffer.dtype != dtype or len(buffer) < size:
-        with torch.inference_mode(False):  # a tensor made in that mode cannot be written to outside of it
-            buffer = _kept.buffer = torch.empty(size, dtype=dtype)
+        buffer = _kept.buffer = torch.empty(size, dtype=dtype)
     return buffer[:size]

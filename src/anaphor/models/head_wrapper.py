@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.mixers.base import Span, count_bytes
-from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, token_losses, widen
+from anaphor.models.cross_entropy import IGNORE_INDEX, cross_entropy, token_losses, widen
+from anaphor.models.head import Head
 
 
 class HeadWrapper(nn.Module):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from anaphor.errors import ConfigError
-from anaphor.models.head import Head, smoothed_cross_entropy
+from anaphor.models.cross_entropy import smoothed_cross_entropy
+from anaphor.models.head import Head
 from anaphor.training.experiment import Loss
 
 Penalty = Callable[[Tensor, Any, Any], Tensor]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anaphor.errors import ConfigError
-from anaphor.models.head import IGNORE_INDEX
+from anaphor.models.cross_entropy import IGNORE_INDEX
 
 SIMILARITIES_PER_CHUNK = 8_000_000
 

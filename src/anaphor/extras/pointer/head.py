@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from anaphor.errors import ConfigError
 from anaphor.mixers.base import KVBuffer, Span
-from anaphor.models.head import IGNORE_INDEX, Head, cross_entropy, token_losses, widen
+from anaphor.models.cross_entropy import IGNORE_INDEX, cross_entropy, token_losses, widen
+from anaphor.models.head import Head
 from anaphor.models.head_wrapper import HeadWrapper
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from anaphor.data.batches import Batch
 from anaphor.extras.rdrop import RDropSettings
-from anaphor.models.head import IGNORE_INDEX, Head, smoothed_cross_entropy
+from anaphor.models.cross_entropy import IGNORE_INDEX, smoothed_cross_entropy
+from anaphor.models.head import Head
 from anaphor.operations import operation
 from anaphor.training.loss_terms import LossTerm
 

@@ -23,7 +23,7 @@ from anaphor.evaluation import eval_mode, report_progress
 from anaphor.metrics.accuracy import ClassScores, score_classes
 from anaphor.metrics.result import Result
 from anaphor.models.bag_of_words import BagOfWords, bigram_keys
-from anaphor.models.head import widen
+from anaphor.models.cross_entropy import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks import TOP5, describe_mostly_unknown, list_some, resolve_options

@@ -23,7 +23,7 @@ from anaphor.evaluation import eval_mode, report_progress
 from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
-from anaphor.models.head import soft_cross_entropy
+from anaphor.models.cross_entropy import soft_cross_entropy
 from anaphor.tasks import TOP5, resolve_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.training.device import choose_device

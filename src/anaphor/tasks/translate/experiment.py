@@ -30,7 +30,7 @@ from anaphor.generate import Beam, Hypothesis, ensemble, make_step, search_rows
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossResult, LossTotal, Result, Tally, loss_result
 from anaphor.models import Seq2Seq
-from anaphor.models.head import token_losses
+from anaphor.models.cross_entropy import token_losses
 from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
 from anaphor.tasks import describe_mostly_unknown, resolve_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec

@@ -1,4 +1,4 @@
-"""The loss in blocks of the vocabulary against the whole one: values, gradients, padding, precision, memory."""
+"""The loss in chunks, and in blocks of the vocabulary, against the whole one: values, gradients, precision, memory."""
 
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 import loss_promises
 from anaphor.kernels import vocabulary_blocks
-from anaphor.models.head import Head, cross_entropy, full_cross_entropy
+from anaphor.kernels.chunked_losses import ChunkMethod, compute_chunks, compute_losses
+from anaphor.models.cross_entropy import cross_entropy, full_cross_entropy
+from anaphor.models.head import Head
 from loss_promises import head_of, value_and_gradients
 
 
@@ -31,12 +33,13 @@ def blocks(monkeypatch):
     bias=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_chunks_of_blocks_agree_with_the_whole(rows, tokens, vocabulary, at_once, block, bias, seed):
+def test_chunks_with_and_without_blocks_agree_with_the_whole(rows, tokens, vocabulary, at_once, block, bias, seed):
     with (
         patch.object(vocabulary_blocks, "WORDS_PER_BLOCK", block),
         patch.object(vocabulary_blocks, "MAX_VOCABULARY_WITHOUT_BLOCKS", 0),
     ):
         loss_promises.chunks_agree_with_the_whole(rows, tokens, vocabulary, at_once, bias, seed)
+    loss_promises.chunks_agree_with_the_whole(rows, tokens, vocabulary, at_once, bias, seed)
 
 
 @pytest.mark.parametrize("logits", [8_000_000, vocabulary_blocks.LOGITS_PER_CHUNK])
@@ -57,12 +60,10 @@ def test_blocks_of_the_sizes_that_are_used_agree(logits, monkeypatch):
 
 @pytest.mark.usefixtures("blocks")
 def test_memory_that_is_kept_changes_no_result():
-    """Calls of any size and type one after the other, in inference mode too, and of two threads at once."""
+    """Calls of any size and type one after the other, and of two threads at once."""
     head = head_of(3, 7, True)
     vocabulary_blocks._kept.buffer = torch.empty(0)
     cases = [(torch.randn(1, tokens, 3, requires_grad=True), torch.randint(0, 7, (1, tokens))) for tokens in (4, 9, 2)]
-    with torch.inference_mode():
-        cross_entropy(cases[0][0], head, cases[0][1])
     kept = []
     for features, targets in cases:
         losses = (cross_entropy, full_cross_entropy)
@@ -107,8 +108,19 @@ PROMISES = {
 }
 
 
-@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("name", PROMISES)
-def test_blocks_keep_what_every_loss_promises(name):
+@pytest.mark.parametrize("largest", [0, 10**9], ids=["blocks", "whole"])
+def test_both_ways_keep_what_every_loss_promises(largest, name, monkeypatch):
+    monkeypatch.setattr(vocabulary_blocks, "WORDS_PER_BLOCK", 2)
+    monkeypatch.setattr(vocabulary_blocks, "MAX_VOCABULARY_WITHOUT_BLOCKS", largest)
     promise, arguments = PROMISES[name]
     promise(*arguments)
+
+
+def test_memory_of_a_narrow_type_as_on_a_gpu_loses_no_nearly_known_token(monkeypatch):
+    def in_narrow_memory(features, head, targets):
+        method = ChunkMethod(compute_losses, lambda rows, matrix: matrix.new_empty(rows * len(matrix)))
+        return compute_chunks(features, head.weight, head.bias, targets, 1, None, method)
+
+    monkeypatch.setattr(loss_promises, "cross_entropy", in_narrow_memory)
+    loss_promises.a_token_that_is_nearly_known_is_still_learned_in_half_precision()

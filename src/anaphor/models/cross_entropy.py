@@ -1,0 +1,101 @@
+"""The cross-entropy of a head, whose logits are never all in memory.
+
+With a large vocabulary the logits are by far the largest tensor of a model. Here they are computed for a chunk of
+tokens at a time, and once more in the backward pass. `full_cross_entropy` is the simple version; tests compare the two.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from anaphor.models.head import Head
+from anaphor.operations import operation
+
+IGNORE_INDEX = -100  # target of a token that has none, as in torch
+# A CPU is slow to touch fresh memory: of 32 MiB at most the C library gives the same again. A GPU wants few large
+# products and has enough memory.
+LOGITS_PER_CHUNK = {"cpu": 8_000_000, "cuda": 500_000_000}
+# Of tokens that are scored on a CPU: with 33,278 words and a width of 16 or 64, a third or two thirds of the time.
+MIN_LOGITS_PER_CHUNK = 1_000_000
+
+
+def full_cross_entropy(features: Tensor, head: Head, targets: Tensor) -> Tensor:
+    """Sum of the losses of all tokens, from all logits at once. [B, T, D], [B, T] -> []"""
+    return compute_losses(features.flatten(0, -2), head, targets.flatten()).sum()
+
+
+@operation
+def cross_entropy(
+    features: Tensor,
+    head: Head,
+    targets: Tensor,
+    logits_per_chunk: int | None = None,
+    token_losses: Tensor | None = None,
+) -> Tensor:
+    """The same sum in chunks, to be differentiated once. The losses of the tokens are written to `token_losses` [B · T]
+    where it is given, without gradient."""
+    losses = compute_losses_in_chunks(features, head, targets, chunk_size(features, head, logits_per_chunk))
+    if token_losses is not None:
+        token_losses.copy_(losses.detach())
+    return losses.sum()
+
+
+@operation
+def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
+    """The same sum with label smoothing: every target gives that part of its probability to all tokens uniformly."""
+    if not label_smoothing:
+        return cross_entropy(features, head, targets)
+    return compute_losses_in_chunks(features, head, targets, chunk_size(features, head), label_smoothing).sum()
+
+
+@torch.no_grad()
+def token_losses(features: Tensor, head: Head, targets: Tensor, logits_per_chunk: int | None = None) -> Tensor:
+    """The loss of each token, zero where there is no target. [B, T, D], [B, T] -> [B, T]"""
+    if logits_per_chunk is None and features.device.type == "cpu":
+        # Fresh memory is slow to touch, and that of a short chunk is used again. But each chunk reads all weights.
+        least = max(MIN_LOGITS_PER_CHUNK, 2 * features.shape[-1] * head.out_features)
+        logits_per_chunk = min(LOGITS_PER_CHUNK["cpu"], least)
+    rows = chunk_size(features, head, logits_per_chunk)
+    return compute_losses_in_chunks(features, head, targets, rows).view(targets.shape)
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum of the losses of all rows against probabilities of the classes. [B, C], [B, C] -> []"""
+    log_p = widen(logits).log_softmax(-1)
+    return -(targets.to(log_p.dtype) * log_p).sum()
+
+
+def chunk_size(features: Tensor, head: Head, logits: int | None = None) -> int:
+    """How many tokens are a chunk of so many logits."""
+    if logits is None:
+        logits = LOGITS_PER_CHUNK.get(features.device.type, LOGITS_PER_CHUNK["cpu"])
+    return max(1, logits // head.out_features)
+
+
+def compute_losses_in_chunks(
+    features: Tensor, head: Head, targets: Tensor, rows: int, label_smoothing: float = 0.0
+) -> Tensor:
+    """The loss of each token, of so many at a time. [B, T, D], [B, T] -> [B · T]"""
+    compute = compute_losses
+    if torch.is_grad_enabled():
+        compute = partial(checkpoint, compute_losses, use_reentrant=False, preserve_rng_state=False)
+    chunks = zip(features.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
+    return torch.cat([compute(x, head, target, label_smoothing) for x, target in chunks])
+
+
+def compute_losses(x: Tensor, head: Head, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """The loss of each token, from all logits of a chunk. [N, D], [N] -> [N]"""
+    logits = widen(head(x))
+    return F.cross_entropy(
+        logits, targets, reduction="none", ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing
+    )
+
+
+def widen(x: Tensor) -> Tensor:
+    """At least in single precision, which a sum of exponentials needs."""
+    return x if x.dtype == torch.float64 else x.float()
