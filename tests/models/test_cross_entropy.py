@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import loss_promises
 from anaphor.models import build
+from anaphor.models import cross_entropy as losses_of_a_head
 from anaphor.models.cross_entropy import cross_entropy, full_cross_entropy, token_losses
-from anaphor.models.head import Head
 from anaphor.operations import OFF_VARIABLE
 
 
@@ -76,9 +76,30 @@ def test_a_narrow_head_is_scored_in_short_chunks_with_the_same_losses(monkeypatc
     torch.manual_seed(0)
     narrow = loss_promises.head_of(8, 20_000, True)
     features, targets = torch.randn(2, 60, 8), torch.randint(0, 20_000, (2, 60))
-    tokens, forward = [], Head.forward
-    monkeypatch.setattr(Head, "forward", lambda self, x: tokens.append(len(x)) or forward(self, x))
+    tokens, compute = [], losses_of_a_head.compute_losses
+    monkeypatch.setattr(losses_of_a_head, "compute_losses", lambda x, *rest: tokens.append(len(x)) or compute(x, *rest))
     losses = token_losses(features, narrow, targets)
     whole = token_losses(features, narrow, targets, logits_per_chunk=8_000_000)
     assert tokens == [50, 50, 20, 120]
     torch.testing.assert_close(losses, whole)
+
+
+def test_a_matrix_that_is_computed_from_embeddings_gets_its_gradient_from_all_chunks():
+    """It is computed once for all of them."""
+    embeddings, computed = torch.randn(7, 3, requires_grad=True), []
+    head = loss_promises.head_of(3, 7, False)
+
+    class Tied(type(head)):
+        @property
+        def weight(self):
+            computed.append(1)
+            return 2 * embeddings if len(computed) == 1 else None
+
+    head.__class__ = Tied
+    features, targets = torch.randn(1, 4, 3), torch.tensor([[0, 2, 6, 6]])
+    (gradient,) = torch.autograd.grad(cross_entropy(features, head, targets, logits_per_chunk=7), embeddings)
+    logits = (features @ (2 * embeddings).T).flatten(0, 1)
+    (expected,) = torch.autograd.grad(
+        torch.nn.functional.cross_entropy(logits, targets[0], reduction="sum"), embeddings
+    )
+    torch.testing.assert_close(gradient, expected)

@@ -26,7 +26,7 @@ MIN_LOGITS_PER_CHUNK = 1_000_000
 
 def full_cross_entropy(features: Tensor, head: Head, targets: Tensor) -> Tensor:
     """Sum of the losses of all tokens, from all logits at once. [B, T, D], [B, T] -> []"""
-    return compute_losses(features.flatten(0, -2), head, targets.flatten()).sum()
+    return compute_losses(features.flatten(0, -2), head.weight, head.bias, targets.flatten()).sum()
 
 
 @operation
@@ -85,12 +85,15 @@ def compute_losses_in_chunks(
     if torch.is_grad_enabled():
         compute = partial(checkpoint, compute_losses, use_reentrant=False, preserve_rng_state=False)
     chunks = zip(features.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
-    return torch.cat([compute(x, head, target, label_smoothing) for x, target in chunks])
+    weight, bias = head.weight, head.bias  # looked up once: a matrix may be computed from embeddings
+    return torch.cat([compute(x, weight, bias, target, label_smoothing) for x, target in chunks])
 
 
-def compute_losses(x: Tensor, head: Head, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """The loss of each token, from all logits of a chunk. [N, D], [N] -> [N]"""
-    logits = widen(head(x))
+def compute_losses(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, label_smoothing: float = 0.0
+) -> Tensor:
+    """The loss of each token, from all logits of a chunk. [N, D], [V, D], [V], [N] -> [N]"""
+    logits = widen(F.linear(x, weight, bias))
     return F.cross_entropy(
         logits, targets, reduction="none", ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing
     )
