@@ -132,7 +132,10 @@ def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(capsys):
         (["train", "lm", "--data", "books/tezt"], "no file or folder at books/tezt; known data sets: grammar, python-"),
         (["train", "classify", "--data", "tezt.csv"], "no file or folder at tezt.csv; known data sets: negation, sst2"),
         (["study", "gatez.yaml"], "no file at gatez.yaml; `anaphor study list` lists the presets"),
-        (["generate", "run/spec.yaml"], "no run at run/spec.yaml: it is a file, not a folder"),
+        (["study", "studies/gatez"], "no file at studies/gatez; `anaphor study list` lists the presets"),
+        (["study", "run"], "no file at run; `anaphor study list` lists the presets"),
+        (["generate", "run/spec.yaml"], "no run at run/spec.yaml: it is a file; give the folder of the run, run"),
+        (["generate", "notes.txt"], "no run at notes.txt: it is a file, not a folder"),
         (["predict", "nowhere", "a text"], "no run at nowhere: "),
         (["look", "nowhere", "a text"], "no run at nowhere: "),
         (["evaluate", "--split", "test", "nowhere"], "no run at nowhere: "),
@@ -142,6 +145,7 @@ def test_a_file_that_is_not_there_is_called_so(tmp_path, monkeypatch, capsys, wo
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
     Path("run/spec.yaml").touch()
+    Path("notes.txt").touch()
     assert error_of(capsys, *words).startswith(message)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, look_up, nearest, read_mapping, user_path
+from anaphor.config import check_fields, is_path_like, look_up, nearest, read_mapping, user_path
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
@@ -322,7 +322,7 @@ def find_study_file(name: str) -> Path:
     path = user_path(name)
     if path.is_file():
         return path
-    if path.suffix:  # no preset has one
+    if is_path_like(name) or path.is_dir():
         raise ConfigError(f"no file at {path}; `anaphor study list` lists the presets")
     raise ConfigError(f"unknown study {name!r}{nearest(name, known)} (known: {', '.join(known)}; or a YAML file)")
 

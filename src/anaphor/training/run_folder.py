@@ -59,7 +59,13 @@ class RunFolder:
         if not self.exists:
             reason = f"it has no {self.spec.name}" if self.folder.is_dir() else "there is no such folder"
             if self.folder.is_file():
-                reason = "it is a file, not a folder"
+                parent = self.folder.parent
+                is_inside_run = RunFolder(parent).exists
+                reason = (
+                    f"it is a file; give the folder of the run, {parent}"
+                    if is_inside_run
+                    else "it is a file, not a folder"
+                )
             elif (self.folder / STUDY).is_file():
                 reason = f"it is a study, and its runs are in {self.folder / 'cells'}"
             raise ConfigError(f"no run at {self.folder}: {reason}")
