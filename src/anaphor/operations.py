@@ -21,7 +21,7 @@ from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from anaphor.errors import KernelError, describe_exception
-from anaphor.registry import Registry, resolve
+from anaphor.registry import Registry, import_object
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,12 +47,12 @@ class Kernel:
 
     @cached_property
     def condition(self) -> Callable[..., bool]:
-        found: Callable[..., bool] = resolve(self.applies)
+        found: Callable[..., bool] = import_object(self.applies)
         return found
 
     @cached_property
     def run(self) -> Callable[..., Any]:
-        found: Callable[..., Any] = resolve(self.function)
+        found: Callable[..., Any] = import_object(self.function)
         return found
 
     @property

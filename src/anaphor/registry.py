@@ -67,7 +67,7 @@ class Registry(Mapping[str, Any]):
             load_plugins()
         value = self._entries[name]
         if isinstance(value, str):
-            value = self._entries[name] = resolve(value)
+            value = self._entries[name] = import_object(value)
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -119,7 +119,7 @@ class Registry(Mapping[str, Any]):
 _current_file: ContextVar[Path | None] = ContextVar("current_file", default=None)
 
 
-def resolve(reference: str | Callable[..., Any]) -> Any:
+def import_object(reference: str | Callable[..., Any]) -> Any:
     """The object behind "module:attribute"; anything else is the object itself."""
     if not isinstance(reference, str):
         return reference
@@ -137,7 +137,7 @@ class Verb:
     """What is called with the words behind the verb and returns the exit code."""
 
     def run(self, words: list[str]) -> int:
-        return int(resolve(self.function)(words) or 0)
+        return int(import_object(self.function)(words) or 0)
 
 
 VERBS = Registry(
@@ -472,7 +472,7 @@ def make_extras(table: Registry, task: str, settings_for: Callable[[type], Any],
     for extra in (table[name] for name in table):
         if extra.suits(task):
             settings = () if extra.settings is None else (settings_for(extra.settings),)
-            parts.append(resolve(extra.make)(*settings, *context))
+            parts.append(import_object(extra.make)(*settings, *context))
     return [part for part in parts if part is not None]
 
 

@@ -129,10 +129,10 @@ def test_before_training_it_is_a_plain_model():
 
 
 def test_the_values_that_were_used_build_the_same_model():
-    values = build_model().spec.resolved()
+    values = build_model().spec.used_settings()
     assert values["extras"] == NGRAMS
-    assert LanguageModelSpec(**values).resolved() == values
-    plain = LanguageModelSpec(vocabulary=9).resolved()
+    assert LanguageModelSpec(**values).used_settings() == values
+    plain = LanguageModelSpec(vocabulary=9).used_settings()
     assert plain.keys() & {"extras", "words"} == set()
 
 

@@ -73,9 +73,9 @@ def test_each_layer_may_have_a_kernel_size_of_its_own():
     first, other, last = spec.build().layers.mixers
     assert (first.kernel_size, last.kernel_size) == (3, 1)
     assert not hasattr(other, "kernel_size")
-    assert spec.resolved()["layer_kernel_sizes"] == (3, 1, 1)
-    assert "kernel_size" not in spec.resolved()
-    assert LanguageModelSpec(**spec.resolved()).blocks() == spec.blocks()
+    assert spec.used_settings()["layer_kernel_sizes"] == (3, 1, 1)
+    assert "kernel_size" not in spec.used_settings()
+    assert LanguageModelSpec(**spec.used_settings()).blocks() == spec.blocks()
 
 
 def test_cells_remember_more_than_half_at_first():

@@ -26,7 +26,7 @@ def test_position_encodings(position):
     spec = mixer_spec("attention", width=8, heads=2, position=position)
     assert spec.position == position
     if position not in ("none", "learned", "sinusoidal", "sinusoidal-unpaired"):
-        BackboneSpec(width=8, heads=2, layers=2, position=position).resolved()
+        BackboneSpec(width=8, heads=2, layers=2, position=position).used_settings()
 
 
 def test_an_impossible_position_encoding_is_refused():
@@ -41,18 +41,18 @@ def test_an_unknown_evaluation_of_a_merge_is_refused():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_of_language_models(name):
-    assert preset(name, vocabulary=9).resolved()
+    assert preset(name, vocabulary=9).used_settings()
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ_PRESETS)
 def test_presets_of_translation(name):
-    assert seq2seq_preset(name, source_vocabulary=9, vocabulary=9).resolved()
+    assert seq2seq_preset(name, source_vocabulary=9, vocabulary=9).used_settings()
 
 
 @pytest.mark.parametrize("name", TEXT_PRESETS)
 def test_presets_of_text_encoders(name):
     if name != "bag-of-words":
-        assert text_preset(name, vocabulary=9, classes=2).resolved()
+        assert text_preset(name, vocabulary=9, classes=2).used_settings()
 
 
 @pytest.mark.parametrize(("model", "carried"), [("lstm", True), ("transformer", False), ("transformer-xl", True)])

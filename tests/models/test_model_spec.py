@@ -55,16 +55,16 @@ def parameters(spec):
 
 def check_resolved(spec, again):
     before = torch.get_rng_state()
-    values = spec.resolved()
+    values = spec.used_settings()
     assert torch.equal(torch.get_rng_state(), before), "no random numbers are drawn"
     assert not [name for name, value in values.items() if value is None or value == ()]
     same = type(spec)(**values)
     assert [(block.mixer, block.cross) for block in same.blocks()] == [
         (block.mixer, block.cross) for block in spec.blocks()
     ]
-    assert same.resolved() == values
+    assert same.used_settings() == values
     assert parameters(same) == parameters(spec)
-    assert again(values).resolved() == values, "over the preset, too"
+    assert again(values).used_settings() == values, "over the preset, too"
     assert not spec.unused_options(values)
 
 
@@ -94,16 +94,16 @@ def test_a_backbones_values_are_complete_too():
 
 
 def test_settings_without_effect_are_left_out():
-    lstm = preset("lstm", vocabulary=9).resolved()
+    lstm = preset("lstm", vocabulary=9).used_settings()
     assert (
         lstm.keys() & {"heads", "score", "memory", "max_positions", "activation", "dropout_kind", "layer_widths"}
         == set()
     )
     assert (lstm["layers"], lstm["embedding"], lstm["input_dropout"], lstm["weight_drop"]) == (2, 256, 0.0, 0.0)
-    gpt = preset("gpt-nano", vocabulary=9, dropout=0.1).resolved()
+    gpt = preset("gpt-nano", vocabulary=9, dropout=0.1).used_settings()
     assert (gpt["heads"], gpt["feedforward"], gpt["max_positions"], gpt["mask"]) == (3, 192, 1024, "causal")
     assert "weight_drop" not in gpt
-    unread = seq2seq_preset("luong", **SIZES, condition="none").resolved()
+    unread = seq2seq_preset("luong", **SIZES, condition="none").used_settings()
     assert unread.keys() & {"encoder", "encoder_layers", "input_feeding"} == set()
 
 

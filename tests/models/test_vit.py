@@ -36,7 +36,7 @@ def test_images_that_the_patches_do_not_tile_are_refused():
 
 @pytest.mark.parametrize(("size", "patch"), [(28, 4), (32, 4), (124, 4), (128, 16), (224, 16)])
 def test_the_patch_size_follows_the_image_size(size, patch):
-    assert image_preset("vit-nano", classes=3, image_size=size).resolved()["patch_size"] == patch
+    assert image_preset("vit-nano", classes=3, image_size=size).used_settings()["patch_size"] == patch
 
 
 @pytest.mark.parametrize("options", [{}, {"registers": 3}, {"pooling": "mean"}, {"pooling": "mean", "registers": 1}])
@@ -142,7 +142,7 @@ def test_drop_path_is_for_training_only():
 @pytest.mark.parametrize("name", IMAGE_PRESETS)
 def test_a_resolved_spec_builds_the_same_model(name):
     spec = image_preset(name, classes=5, image_size=32)
-    assert ImageModelSpec(**spec.resolved()).resolved() == spec.resolved()
+    assert ImageModelSpec(**spec.used_settings()).used_settings() == spec.used_settings()
 
 
 @pytest.mark.parametrize(

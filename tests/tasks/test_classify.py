@@ -753,10 +753,10 @@ def test_initial_weights_of_another_shape_are_named(trained):
 
 def test_padded_lengths_are_multiples_of_a_number_that_depends_on_the_device():
     experiment = build_experiment(ClassifyRunSpec(**SMALL))
-    assert (experiment.pad_to, experiment.resolved_settings()["pad_to"]) == (1, 1)
+    assert (experiment.pad_to, experiment.chosen_settings()["pad_to"]) == (1, 1)
     experiment.device = torch.device("cuda")
     assert experiment.pad_to == 8
     for number in (4, 8):
         given = build_experiment(ClassifyRunSpec(**SMALL, pad_to=number))
         assert {batch.tokens.shape[1] % number for batch in given.batches(0)} == {0}
-        assert given.resolved_settings()["pad_to"] == number
+        assert given.chosen_settings()["pad_to"] == number

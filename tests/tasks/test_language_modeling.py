@@ -12,7 +12,7 @@ from anaphor.evaluation import score_sentences
 from anaphor.models import build, head
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
-from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
+from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
 
 TEXT = "a b c a b\nb c a b c\na a b\n" * 4
 
@@ -102,16 +102,16 @@ def test_carry_is_decided_by_the_model_and_refused_where_it_cannot_work():
     def small(name, **options):
         return build(name, vocabulary=5, width=8, layers=2, **options)
 
-    assert resolve_carry(small("lstm"), None, 10)
-    assert resolve_carry(small("transformer-xl"), None, 10)
-    assert not resolve_carry(small("transformer"), None, 10)
-    assert not resolve_carry(small("gpt-nano", heads=2), None, 10)
+    assert choose_carry(small("lstm"), None, 10)
+    assert choose_carry(small("transformer-xl"), None, 10)
+    assert not choose_carry(small("transformer"), None, 10)
+    assert not choose_carry(small("gpt-nano", heads=2), None, 10)
     with pytest.raises(ConfigError, match="would grow without bound: set --memory"):
-        resolve_carry(small("transformer"), True, 10)
+        choose_carry(small("transformer"), True, 10)
     with pytest.raises(ConfigError, match="has 1,024 learned positions"):
-        resolve_carry(small("gpt-nano", heads=2), True, 10)
+        choose_carry(small("gpt-nano", heads=2), True, 10)
     with pytest.raises(ConfigError, match="bptt=2000 is longer than the 1,024 learned positions"):
-        resolve_carry(small("gpt-nano", heads=2), None, 2000)
+        choose_carry(small("gpt-nano", heads=2), None, 2000)
 
 
 def test_a_sample_ends_with_the_positions_that_the_model_knows(monkeypatch):

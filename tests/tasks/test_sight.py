@@ -11,7 +11,7 @@ from anaphor.errors import ConfigError
 from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossTotal, format_perplexity
 from anaphor.models import build
-from anaphor.tasks.lm.protocol import resolve_carry
+from anaphor.tasks.lm.protocol import choose_carry
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_it_cannot_write(folder, capsys):
 
 def test_it_carries_nothing():
     model = build("transformer", vocabulary=5, width=8, merge="reweight-matrix", causal=False)
-    assert not resolve_carry(model, None, 8)
+    assert not choose_carry(model, None, 8)
     with pytest.raises(ConfigError, match="carries no state"):
-        resolve_carry(model, True, 8)
+        choose_carry(model, True, 8)
 
 
 def test_a_later_token_changes_what_is_predicted_before_it():

@@ -118,7 +118,7 @@ def test_texts_of_all_lengths_have_few_captured_shapes():
     """Lengths are padded to multiples of 8: after some steps nearly every batch finds its graph."""
     experiment = build_experiment(dataclasses.replace(LABELS, model="transformer", heads=2, device="cuda"))
     experiment.model.train()
-    assert experiment.resolved_settings()["pad_to"] == 8
+    assert experiment.chosen_settings()["pad_to"] == 8
     step, batches = build_step(experiment), experiment.batches(0)
     for batch in batches:
         step([batch], None)

@@ -211,12 +211,12 @@ def test_runs_of_other_tasks_are_refused_before_they_are_scored(runs, monkeypatc
 
 
 def test_every_task_offers_verbs_that_the_worker_has(folder):
-    from anaphor.registry import TASKS, resolve
+    from anaphor.registry import TASKS, import_object
 
     for name in TASKS:
         assert {*TASKS[name].page} <= {*VERBS}
         assert {"look", "passages"} <= {*TASKS[name].page}
-        assert all(callable(resolve(place)) for place in TASKS[name].page.values())
+        assert all(callable(import_object(place)) for place in TASKS[name].page.values())
 
 
 def test_an_image_is_looked_at_as_look_does(runs, cache, trained):

@@ -13,7 +13,7 @@ from anaphor.cli.table import print_table
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
-from anaphor.registry import PRESETS, TASKS, Registry, resolve
+from anaphor.registry import PRESETS, TASKS, Registry, import_object
 
 if TYPE_CHECKING:
     from anaphor.training.spec import ModelRow
@@ -67,7 +67,7 @@ def _describe(task: str, name: str, options: Options) -> ModelRow:
     describe = TASKS[task].models
     if describe is None:
         return ModelRow({"name": name, "task": task}, {"model": name, "task": task}, {})
-    row: ModelRow = resolve(describe)(name, options.vocabulary, options.tokens)
+    row: ModelRow = import_object(describe)(name, options.vocabulary, options.tokens)
     return row
 
 

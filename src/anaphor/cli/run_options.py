@@ -14,7 +14,7 @@ from anaphor.cli.train import import_torch, warn
 from anaphor.config import compose_spec
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, asks_for_help, flags_of, parse, read_flags
-from anaphor.registry import TASKS, resolve
+from anaphor.registry import TASKS, import_object
 from anaphor.training.run_folder import RunFolder
 
 __all__ = ["RunOptions", "import_torch", "load_experiment", "parse_options", "parse_task_options", "warn"]
@@ -96,7 +96,7 @@ def parse_task_options(
 
 def _own_options(verb: str, task: str) -> Any:
     reference = getattr(TASKS[task], verb)
-    return None if reference is None else resolve(reference)
+    return None if reference is None else import_object(reference)
 
 
 def _flag_names(*options: Any) -> set[str]:

@@ -32,7 +32,7 @@ from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
 from anaphor.data.images import IMAGE_COLUMNS, ImageDataset
 from anaphor.errors import AnaphorError, ConfigError, DataError, UnknownName
-from anaphor.registry import DATASETS, resolve
+from anaphor.registry import DATASETS, import_object
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
 _BY_LANGUAGE = re.compile(r"[^.]+\.(?P<language>[^.]+)(?:\.txt)?(?:\.gz)?")
@@ -119,7 +119,7 @@ REVERSE = _embedded(Reverse, "random letters; the target is the source reversed"
 DATES = _embedded(Dates, "dates in many spellings, to be written like 2026-11-15; for characters or bpe")
 CIFAR_10 = _on_disk(
     "cifar-10",
-    lambda files: resolve("anaphor.data.cifar:Cifar10")("cifar-10", files),
+    lambda files: import_object("anaphor.data.cifar:Cifar10")("cifar-10", files),
     stored_as="cifar10",
     about="photographs of 32 × 32 pixels in ten classes; the last 5,000 of train are valid (Krizhevsky 2009)",
     license="none stated",
@@ -129,17 +129,17 @@ SHAPES = NamedDataset(
     about="one of six shapes on a cluttered background, 32 × 32 pixels; the label is the shape",
     license="none needed",
     columns=IMAGE_COLUMNS,
-    open=lambda: resolve("anaphor.data.shapes:Shapes")(),
+    open=lambda: import_object("anaphor.data.shapes:Shapes")(),
 )
 NEGATION = NamedDataset(
     about="sentences with nested negation, labeled by what they say; counts of words do not help",
     license="none needed",
     columns=LABELED_COLUMNS,
-    open=lambda: resolve("anaphor.data.negation:Negation")(),
+    open=lambda: import_object("anaphor.data.negation:Negation")(),
 )
 SST2 = _on_disk(
     "sst2",
-    lambda files: resolve("anaphor.data.labeled_text:open_files")("sst2", files),
+    lambda files: import_object("anaphor.data.labeled_text:open_files")("sst2", files),
     about="sentences of film reviews, 1 for positive and 0 for negative (Socher et al. 2013)",
     license="none stated; research use",
     columns=LABELED_COLUMNS,
@@ -193,7 +193,7 @@ def open_dataset(
     if wanted == IMAGE_COLUMNS:
         dataset = _open_image_path(name)
     if wanted == LABELED_COLUMNS:
-        dataset = resolve("anaphor.data.labeled_text:open_labeled_path")(name)
+        dataset = import_object("anaphor.data.labeled_text:open_labeled_path")(name)
     if dataset is None:
         names = _names(wanted)
         paths = {

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from anaphor.config import user_path
 from anaphor.errors import ConfigError, DataError, print_warning
 from anaphor.interchange.pretrained import read_pretrained, write_pretrained
-from anaphor.registry import TASKS, resolve
+from anaphor.registry import TASKS, import_object
 from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment, task_of
 from anaphor.training.device import describe_environment
@@ -76,7 +76,7 @@ def _settings(pretrained: Pretrained, folder: Path | str) -> tuple[RunSpec, Mapp
     _check_head(pretrained, folder)
     for name in TASKS:
         reference = TASKS[name].interchange
-        interchange: Interchange | None = None if reference is None else resolve(reference)
+        interchange: Interchange | None = None if reference is None else import_object(reference)
         if interchange is not None and (found := interchange.settings(pretrained)) is not None:
             return found
     raise DataError(f"{folder}: no task has a model of the kind {pretrained.kind!r}")
@@ -112,6 +112,6 @@ def export(run: Path | str, out: Path | str, *, overwrite: bool = False) -> list
         if parametrize.is_parametrized(part, "weight"):  # adapters become part of what they adapt
             parametrize.remove_parametrizations(part, "weight")
     try:
-        return write_pretrained(resolve(reference).pretrained(loaded.experiment), folder)
+        return write_pretrained(import_object(reference).pretrained(loaded.experiment), folder)
     except ConfigError as error:
         raise ConfigError(f"{run} cannot be exported: {error}") from None

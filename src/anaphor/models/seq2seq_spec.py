@@ -258,7 +258,7 @@ class Seq2SeqSpec(
         if self.position != "none" and not self.accepts_option("position", self.position):
             raise ConfigError(f"position={self.position!r} is not used by the layers {layers}")
 
-    def resolved(self) -> dict[str, Any]:
+    def used_settings(self) -> dict[str, Any]:
         """Every option that this model uses, with its value: exactly these build the same model."""
         encoder, decoder = self.sides[0], self.sides[-1]
         values = field_values(self) | {

@@ -19,7 +19,7 @@ from anaphor.mixers.spec import (
     mixer_spec,
     options_of,
 )
-from anaphor.registry import MIXERS, Registry, model_settings, resolve
+from anaphor.registry import MIXERS, Registry, import_object, model_settings
 from anaphor.typecheck import check_types
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
                     f"mixers with this option: {mixers_with(name)}"
                 )
 
-    def resolved(self) -> dict[str, Any]:
+    def used_settings(self) -> dict[str, Any]:
         """Every option that this model uses, with its value. The same class with exactly these builds the same model.
 
         Options without effect are left out, and those without one value for all layers, such as the hidden width of
@@ -337,7 +337,7 @@ class LanguageModelSpec(TokenModelSpec):
         for name in kind:
             for settings in self.extras:
                 if type(settings) is kind[name].settings:
-                    made.append((name, resolve(kind[name].make)(settings, self)))
+                    made.append((name, import_object(kind[name].make)(settings, self)))
         wanted = [(name, part) for name, part in made if part is not None]
         if len(wanted) > 1:
             names = " and ".join(repr(name) for name, _ in wanted)

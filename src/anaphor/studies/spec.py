@@ -16,7 +16,7 @@ from anaphor.config import check_fields, is_path_like, look_up, nearest, read_ma
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
-from anaphor.registry import TASKS, import_file, resolve
+from anaphor.registry import TASKS, import_file, import_object
 from anaphor.studies.axes import Axis, Range, format_setting, read_axis, read_seeds, to_label
 from anaphor.studies.names import check_name
 from anaphor.training.spec import BUDGETS, RunSpec, StudySupport, TaskDefinition, merge_settings, recipe_file
@@ -295,7 +295,7 @@ class StudySpec:
 
 def find_support(definition: TaskDefinition) -> StudySupport:
     study = StudySupport() if definition.study is None else definition.study
-    found: StudySupport = resolve(study) if isinstance(study, str) else study
+    found: StudySupport = import_object(study) if isinstance(study, str) else study
     return found
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
-from anaphor.registry import TASKS, describe_own_error, import_file, resolve
+from anaphor.registry import TASKS, describe_own_error, import_file, import_object
 from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, is_damaged, read_json
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
@@ -127,7 +127,9 @@ def test(folder: Path, job: dict[str, Any]) -> int:
 def measure(experiment: Any, folder: Path, split: str, job: dict[str, Any]) -> dict[str, Any]:
     """What the task measures besides the result."""
     function = TASKS[job["task"]].measure
-    found: dict[str, Any] = {} if function is None else resolve(function)(experiment, folder, split, job["measures"])
+    found: dict[str, Any] = (
+        {} if function is None else import_object(function)(experiment, folder, split, job["measures"])
+    )
     return found
 
 

@@ -106,24 +106,30 @@ def describe_mostly_unknown(
 
 
 def drop_implied_options(
-    settings: Mapping[str, Any], options: Any, resolve: Callable[[dict[str, Any]], dict[str, Any]]
+    settings: Mapping[str, Any], kind: Any, used_settings: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Settings without options of the model that follow from its preset and the other options."""
+    """Settings without options of the model that follow from its preset and the other options.
+
+    Args:
+        settings: What is given.
+        kind: The class with the options of the model.
+        used_settings: The settings that the model of these settings uses; raises `ConfigError` where there is none.
+    """
     kept = dict(settings)
-    wanted = resolve(kept)
-    for name in [field.name for field in fields(options) if kept.get(field.name) not in (None, ())]:
+    wanted = used_settings(kept)
+    for name in [field.name for field in fields(kind) if kept.get(field.name) not in (None, ())]:
         fewer = {other: value for other, value in kept.items() if other != name}
         try:
-            if resolve(fewer) == wanted:
+            if used_settings(fewer) == wanted:
                 kept = fewer
         except ConfigError:  # the preset does not work without it
             continue
     return kept
 
 
-def resolve_options(options: Any, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a model with the values used; None for those that do not apply."""
-    return {field.name: resolved.get(field.name) for field in fields(options)}
+def pick_options(kind: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are options of this class; None for those that do not apply."""
+    return {field.name: settings.get(field.name) for field in fields(kind)}
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:

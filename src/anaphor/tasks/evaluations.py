@@ -17,7 +17,7 @@ from anaphor.config import settings_of
 from anaphor.data.dataset import TEST
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Result
-from anaphor.registry import EVALUATIONS, TASKS, resolve
+from anaphor.registry import EVALUATIONS, TASKS, import_object
 
 Signed = TypeVar("Signed", bound=Result)
 Row = tuple[dict[str, Any] | None, list[str]]
@@ -156,7 +156,7 @@ def make_evaluations(options: Any, experiment: Any, run: Path) -> Evaluations:
         if not extra.suits(experiment.spec.task):
             continue
         settings = () if extra.settings is None else (settings_of(options, extra.settings),)
-        part = resolve(extra.make)(*settings, experiment, run)
+        part = import_object(extra.make)(*settings, experiment, run)
         if part is not None and not isinstance(part, Evaluation):
             raise ConfigError(f"evaluation {name!r} must be an Evaluation or None, but it is a {type(part).__name__}")
         if part is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from anaphor.config import look_up, user_path
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import find_metric
-from anaphor.registry import TASKS, resolve
+from anaphor.registry import TASKS, import_object
 from anaphor.training.checkpoint import newest_first
 from anaphor.training.device import autocast_of
 from anaphor.training.experiment import Experiment
@@ -36,7 +36,7 @@ def check_settings(spec: RunSpec) -> None:
 def build_experiment(spec: RunSpec, known: dict[str, Any] | None = None, data_path: str | None = None) -> Experiment:
     """Open the data and build the model. For an existing run, `known` has its fingerprint and `data_path` says where
     its data were; then data are opened when a split is first read."""
-    experiment = resolve(task_of(spec).build)(spec, known, data_path)
+    experiment = import_object(task_of(spec).build)(spec, known, data_path)
     if not isinstance(experiment, Experiment):
         raise ConfigError(f"task {spec.task!r}: its build gives a {type(experiment).__name__}, not an Experiment")
     return experiment

@@ -106,8 +106,9 @@ class Experiment(ABC):
         """Facts about the training data for `--dry-run` and the result, such as `padding_share`."""
         return {}
 
-    def resolved_settings(self) -> dict[str, Any]:
-        """Settings that were left open, with the values used: of the model, for example. None: it does not apply."""
+    def chosen_settings(self) -> dict[str, Any]:
+        """Settings that the spec leaves open, of the model for example, with the values chosen. None: it does not
+        apply."""
         return {}
 
     def changed_splits(self) -> list[str]:

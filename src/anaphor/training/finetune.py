@@ -54,7 +54,7 @@ def load_initial(path: str) -> Initial:
         if pretrained.tokenizer is None:
             raise ConfigError(f"init={path}: the folder has no tokenizer.json, which belongs to the weights")
         return check_vocabulary(
-            Initial(path, pretrained.kind, model.spec.resolved(), model.state_dict(), pretrained.tokenizer)
+            Initial(path, pretrained.kind, model.spec.used_settings(), model.state_dict(), pretrained.tokenizer)
         )
     if not RunFolder(folder).exists:
         raise ConfigError(f"init={path}: there is no run in this folder, and no config.json of transformers")
@@ -64,7 +64,7 @@ def load_initial(path: str) -> Initial:
     if not hasattr(spec, "vocabulary") or not hasattr(run.experiment, "tokenizer"):
         raise ConfigError(f"init={path}: a run of `train {run.spec.task}` has no layers that read text")
     return check_vocabulary(
-        Initial(path, run.spec.model, spec.resolved(), merged_weights(model), run.experiment.tokenizer)
+        Initial(path, run.spec.model, spec.used_settings(), merged_weights(model), run.experiment.tokenizer)
     )
 
 

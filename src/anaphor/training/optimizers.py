@@ -78,7 +78,7 @@ class OptimizerSpec:
         """The learning rate, also where none is given."""
         return find_rule(self.optimizer).lr if self.lr is None else self.lr
 
-    def resolved(self) -> dict[str, Any]:
+    def used_settings(self) -> dict[str, Any]:
         """The settings that are used, with their values."""
         options = find_rule(self.optimizer).options
         values: dict[str, Any] = {"optimizer": self.optimizer, "lr": self.peak_lr, "weight_decay": self.weight_decay}

@@ -54,7 +54,7 @@ def resolve_data_path(data: str, path: str | None) -> str:
     raise DataError(f"the data of the run are missing: there is no {data}{here}{before}")
 
 
-def resolve_init(init: str, path: str | None) -> str:
+def resolve_init_path(init: str, path: str | None) -> str:
     """The initial weights of an existing run, likewise; as its spec calls them where they are gone."""
     return init if path is None or user_path(init).is_dir() or not os.path.isdir(path) else path
 
@@ -67,7 +67,7 @@ def locate_paths(spec: RunSpec, file: Path, given: Collection[str]) -> RunSpec:
         found["data"] = resolve_data_path(spec.data, path)
     init, path = getattr(spec, "init", None), recorded_path(environment, "init_path")
     if init is not None and path is not None and "init" not in given:
-        found["init"] = resolve_init(init, path)
+        found["init"] = resolve_init_path(init, path)
         if not user_path(found["init"]).is_dir():
             raise ConfigError(f"init={init}: there is no such folder, and no {path}")
     return replace(spec, **found) if found else spec
@@ -88,7 +88,7 @@ def find_init(spec: RunSpec, folder: RunFolder) -> str | None:
     """The initial weights as they are found from here, for a new run or the one in the folder."""
     if not isinstance(spec, FineTuning) or spec.init is None or user_path(spec.init).is_dir():
         return getattr(spec, "init", None)
-    return resolve_init(spec.init, recorded_init_path(folder, spec))
+    return resolve_init_path(spec.init, recorded_init_path(folder, spec))
 
 
 def recorded_init_path(folder: RunFolder, spec: FineTuning) -> str | None:

@@ -50,7 +50,7 @@ class ScheduleSpec:
             plateau_factor=spec.plateau_factor,
         )
 
-    def resolved(self) -> dict[str, Any]:
+    def used_settings(self) -> dict[str, Any]:
         """The settings that are used, with their values."""
         values: dict[str, Any] = {"schedule": self.schedule, "warmup": self.warmup}
         if self.schedule in ("cosine", "linear"):

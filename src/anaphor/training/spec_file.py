@@ -27,10 +27,10 @@ def collect_settings(experiment: Experiment) -> dict[str, Any]:
     spec = experiment.spec
     values: dict[str, Any] = dict(vars(spec))
     values |= dict.fromkeys(("betas", "momentum", "min_lr_ratio", "plateau_factor"))
-    values |= OptimizerSpec.of(spec).resolved() | ScheduleSpec.of(spec).resolved()
+    values |= OptimizerSpec.of(spec).used_settings() | ScheduleSpec.of(spec).used_settings()
     values["epochs"] = choose_epochs(spec)
     values["select"] = find_metric(task_of(spec).metrics, spec.select).name
-    values |= experiment.resolved_settings()
+    values |= experiment.chosen_settings()
     for kind in extra_settings(spec.task):
         unused = vars(kind())
         if vars(settings_of(spec, kind)) == unused:  # the run can be read where the extra is missing

@@ -26,7 +26,7 @@ from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.evaluation import progress_part
 from anaphor.inspect.parts import LookParts
 from anaphor.inspect.split_losses import SplitLosses
-from anaphor.registry import resolve
+from anaphor.registry import import_object
 from anaphor.training import checkpoint
 from anaphor.training.load import Run, load_run
 from anaphor.training.run_folder import RunFolder
@@ -183,7 +183,7 @@ def _refuse_incomparable(runs: Mapping[str, Run], split: str) -> None:
     if len(digests) > 1:
         raise DataError(f"{one} and {two} have different data in {split}: compare runs with the same data")
     if first.task.items is not None:
-        read, items = resolve(first.task.items), list[SplitLosses]()
+        read, items = import_object(first.task.items), list[SplitLosses]()
         with suppress(AnaphorError):  # as above
             items = [read(experiment, split) for experiment in experiments]
         if items:
@@ -212,7 +212,7 @@ def _hook(run: Run, verb: str) -> Callable[..., Any]:
     if verb not in run.task.page:
         offered = ", ".join(run.task.page) or "nothing"
         raise ConfigError(f"{run.folder.name} has no {verb}: a run of `train {run.task.name}` offers {offered}")
-    hook: Callable[..., Any] = resolve(run.task.page[verb])
+    hook: Callable[..., Any] = import_object(run.task.page[verb])
     return hook
 
 

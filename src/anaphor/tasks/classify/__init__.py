@@ -147,7 +147,7 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
         if kept.get("init") is not None or kept.get("model") == BAG_OF_WORDS:
             return kept
         return drop_implied_options(
-            kept, ClassifyModelOptions, lambda some: cls(**some).model_spec(vocabulary=2, classes=2).resolved()
+            kept, ClassifyModelOptions, lambda some: cls(**some).model_spec(vocabulary=2, classes=2).used_settings()
         )
 
 

@@ -26,7 +26,7 @@ from anaphor.models.bag_of_words import BagOfWords, bigram_keys
 from anaphor.models.cross_entropy import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
-from anaphor.tasks import TOP5, describe_mostly_unknown, list_some, resolve_options
+from anaphor.tasks import TOP5, describe_mostly_unknown, list_some, pick_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
@@ -299,9 +299,9 @@ class ClassifyExperiment(Experiment):
         notes += describe_other_split(self.spec, self.source)
         return notes + describe_mostly_unknown(counts, self.spec.vocabulary, self.spec.init)
 
-    def resolved_settings(self) -> dict[str, Any]:
+    def chosen_settings(self) -> dict[str, Any]:
         is_bag = isinstance(self.model, BagOfWords)
-        own = {} if self.model.spec is None else resolve_options(ClassifyModelOptions, self.model.spec.resolved())
+        own = {} if self.model.spec is None else pick_options(ClassifyModelOptions, self.model.spec.used_settings())
         length = None if is_bag else self.max_length
         return own | {"tokenizer": self.tokenizer.kind, "max_length": length, "pad_to": self.pad_to}
 

@@ -23,8 +23,8 @@ class ClassifyInterchange:
             return None
         if pretrained.tokenizer is None:
             raise DataError("the folder has no tokenizer.json: a text encoder needs the tokenizer of its weights")
-        resolved = model.spec.resolved()
-        options = {field.name: resolved[field.name] for field in fields(ClassifyModelOptions) if field.name in resolved}
+        settings = model.spec.used_settings()
+        options = {field.name: settings[field.name] for field in fields(ClassifyModelOptions) if field.name in settings}
         spec = ClassifyRunSpec(data=NO_DATA, tokenizer=pretrained.tokenizer.kind, model="transformer", **options)
         return spec, {"tokenizer": pretrained.tokenizer.to_plain(), "classes": list(pretrained.classes or ())}
 

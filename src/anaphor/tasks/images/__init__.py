@@ -116,11 +116,11 @@ class ImageRunSpec(ImageEvaluation, ImageTraining, ImageModelSection, ImageData,
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        def resolve(kept: dict[str, Any]) -> dict[str, Any]:
+        def used_settings(kept: dict[str, Any]) -> dict[str, Any]:
             spec = cls(**kept)
-            return spec.model_spec(classes=2, image_size=spec.image_size or spec.nominal_size).resolved()
+            return spec.model_spec(classes=2, image_size=spec.image_size or spec.nominal_size).used_settings()
 
-        return drop_implied_options(super().drop_implied(settings), ImageModelOptions, resolve)
+        return drop_implied_options(super().drop_implied(settings), ImageModelOptions, used_settings)
 
 
 def describe(result: Mapping[str, Any]) -> list[str]:

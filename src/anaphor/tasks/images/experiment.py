@@ -24,7 +24,7 @@ from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
 from anaphor.models.cross_entropy import soft_cross_entropy
-from anaphor.tasks import TOP5, resolve_options
+from anaphor.tasks import TOP5, pick_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
@@ -285,8 +285,8 @@ class ImageExperiment(Experiment):
         for split in ("train", "valid"):
             self.split(split)
 
-    def resolved_settings(self) -> dict[str, Any]:
-        own = resolve_options(ImageModelOptions, self.model.spec.resolved())
+    def chosen_settings(self) -> dict[str, Any]:
+        own = pick_options(ImageModelOptions, self.model.spec.used_settings())
         unused = {} if self.spec.random_ops else {"magnitude": None}
         unused |= {} if self.spec.mixup or self.spec.cutmix else {"mix_prob": None}
         return own | {"image_size": self.facts.image_size} | unused

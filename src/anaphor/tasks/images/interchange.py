@@ -20,8 +20,8 @@ class ImageInterchange:
         model = pretrained.model
         if not isinstance(model, ImageClassifier) or pretrained.classes is None:
             return None
-        resolved = model.spec.resolved()
-        options = {field.name: resolved[field.name] for field in fields(ImageModelOptions) if field.name in resolved}
+        settings = model.spec.used_settings()
+        options = {field.name: settings[field.name] for field in fields(ImageModelOptions) if field.name in settings}
         spec = ImageRunSpec(data=NO_DATA, image_size=model.spec.image_size, model="vit-base", **options)
         facts = ImageFacts(
             pretrained.classes, model.spec.channels, model.spec.image_size, pretrained.mean, pretrained.std

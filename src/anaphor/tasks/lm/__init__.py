@@ -128,7 +128,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         implied = spec.carry is not None and spec.carry == spec.model_spec(vocabulary=2).can_carry
         kept = {name: value for name, value in settings.items() if not (name == "carry" and implied)}
         return drop_implied_options(
-            kept, LanguageModelOptions, lambda kept: cls(**kept).model_spec(vocabulary=2).resolved()
+            kept, LanguageModelOptions, lambda kept: cls(**kept).model_spec(vocabulary=2).used_settings()
         )
 
 

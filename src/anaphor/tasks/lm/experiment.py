@@ -28,15 +28,15 @@ from anaphor.generate import Sampler, beam_search, generate
 from anaphor.metrics.result import LossResult, Tally, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
-from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, make_extras, resolve
-from anaphor.tasks import check_sampling, describe_mostly_unknown, resolve_options
+from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, import_object, make_extras
+from anaphor.tasks import check_sampling, describe_mostly_unknown, pick_options
 from anaphor.tasks.lm import (
     STREAM_ONLY,
     LanguageModelOptions,
     LanguageRunSpec,
     adopt_language_model,
 )
-from anaphor.tasks.lm.protocol import Protocol, Split, resolve_carry
+from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.loss_terms import Penalty, count_passes, sum_penalties
@@ -137,8 +137,8 @@ class LanguageModelExperiment(Experiment):
     def validate(self, test: bool) -> None:
         require_splits(self.source, test)
 
-    def resolved_settings(self) -> dict[str, Any]:
-        return resolve_options(LanguageModelOptions, self.model.spec.resolved())
+    def chosen_settings(self) -> dict[str, Any]:
+        return pick_options(LanguageModelOptions, self.model.spec.used_settings())
 
     def sample(self, seed: int) -> str:
         """A short text generated from the empty prompt."""
@@ -225,11 +225,11 @@ class StreamExperiment(LanguageModelExperiment):
                 f"max_examples={spec.max_examples} counts examples, and a stream has none: use --batching padded"
             )
         self.orders: list[StreamOrder] = make_extras(STREAM_ORDERS, spec.task, partial(settings_of, spec), spec)
-        self.carry = resolve_carry(self.model, spec.carry, spec.bptt)
+        self.carry = choose_carry(self.model, spec.carry, spec.bptt)
         self.protocol = Protocol(spec.eval_batch_size, spec.bptt, self.carry, spec.protocol == "complete")
 
-    def resolved_settings(self) -> dict[str, Any]:
-        return super().resolved_settings() | {"carry": self.carry}
+    def chosen_settings(self) -> dict[str, Any]:
+        return super().chosen_settings() | {"carry": self.carry}
 
     def load_split(self, name: str) -> Split:
         corpus = encode_split(self.source, name, self.tokenizer)
@@ -298,8 +298,8 @@ class PaddedExperiment(LanguageModelExperiment):
                 f"{name}={value} applies to segments of a stream, and examples have none: use --batching stream"
             )
 
-    def resolved_settings(self) -> dict[str, Any]:
-        return super().resolved_settings() | dict.fromkeys((*STREAM_ONLY, "carry"))
+    def chosen_settings(self) -> dict[str, Any]:
+        return super().chosen_settings() | dict.fromkeys((*STREAM_ONLY, "carry"))
 
     def load_split(self, name: str) -> PaddedBatches:
         where, tokenizer = self.source.where(name), self.tokenizer
@@ -388,12 +388,12 @@ def build(
     if known is not None:
         tokenizer = tokenizer_from_plain(known["tokenizer"])
     elif spec.init is not None:
-        initial = resolve("anaphor.training.finetune:load_initial")(spec.init)
+        initial = import_object("anaphor.training.finetune:load_initial")(spec.init)
         spec, tokenizer = adopt_language_model(spec, initial), initial.tokenizer
     else:
         tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
     with use_seed(spec.seed, keep_state=known is not None):
         model = spec.model_spec(len(tokenizer), tokenizer.tokens).build()
         if spec.is_fine_tuning:
-            resolve("anaphor.training.finetune:prepare")(model, spec, initial)
+            import_object("anaphor.training.finetune:prepare")(model, spec, initial)
     return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)

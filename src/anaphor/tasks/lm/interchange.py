@@ -25,8 +25,8 @@ class LanguageInterchange:
             return None
         if pretrained.tokenizer is None:
             raise DataError("the folder has no tokenizer.json: a language model needs the tokenizer of its weights")
-        resolved = model.spec.resolved()
-        options = {field.name: resolved[field.name] for field in fields(LanguageModelOptions) if field.name in resolved}
+        settings = model.spec.used_settings()
+        options = {field.name: settings[field.name] for field in fields(LanguageModelOptions) if field.name in settings}
         longest = LONGEST_SEGMENT if model.limit is None else min(model.limit, LONGEST_SEGMENT)
         spec = LanguageRunSpec(
             data=NO_DATA,

@@ -19,7 +19,7 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import LossResult, LossTotal, Tally
 from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
-from anaphor.tasks.lm.protocol import Protocol, resolve_carry
+from anaphor.tasks.lm.protocol import Protocol, choose_carry
 
 FIGURE_NAMES = {"train": "training", "valid": "validation"}
 """Splits as axes call them, where that is not their own name."""
@@ -113,7 +113,7 @@ def score_at_length(experiment: StreamExperiment, split: str, protocol: Protocol
 def refusal_reason(model: LanguageModel, protocol: Protocol) -> str | None:
     """Why a model cannot be scored under a protocol; None where it can."""
     try:
-        resolve_carry(model, protocol.carry, protocol.bptt)
+        choose_carry(model, protocol.carry, protocol.bptt)
     except ConfigError as error:
         return str(error)
     return None

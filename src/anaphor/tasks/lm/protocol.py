@@ -52,7 +52,7 @@ class Protocol:
         }
 
 
-def resolve_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
+def choose_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
     """Whether state is carried across segments; None means wherever the model can. Impossible choices are refused."""
     if carry is None:
         carry = model.spec.can_carry

@@ -146,7 +146,7 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
         return drop_implied_options(
             super().drop_implied(settings),
             Seq2SeqOptions,
-            lambda kept: cls(**kept).model_spec(source_vocabulary=2, vocabulary=2).resolved(),
+            lambda kept: cls(**kept).model_spec(source_vocabulary=2, vocabulary=2).used_settings(),
         )
 
 

@@ -32,7 +32,7 @@ from anaphor.metrics.result import LossResult, LossTotal, Result, Tally, loss_re
 from anaphor.models import Seq2Seq
 from anaphor.models.cross_entropy import token_losses
 from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
-from anaphor.tasks import describe_mostly_unknown, resolve_options
+from anaphor.tasks import describe_mostly_unknown, pick_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
@@ -286,11 +286,11 @@ class TranslationExperiment(Experiment):
         counts = {name: side.count_tokens() for name, side in sides.items()}
         return describe_mostly_unknown(counts, self.spec.vocabulary)
 
-    def resolved_settings(self) -> dict[str, Any]:
+    def chosen_settings(self) -> dict[str, Any]:
         in_tokens = {} if self.spec.batch_tokens is None else {"batch_size": None}
         # Left out where they are off, so that runs from before the options can be resumed.
         sampling = {name: getattr(self.spec, name) or None for name in ("bpe_dropout", "bidirectional_epochs")}
-        return resolve_options(Seq2SeqOptions, self.model.spec.resolved()) | in_tokens | sampling
+        return pick_options(Seq2SeqOptions, self.model.spec.used_settings()) | in_tokens | sampling
 
     @property
     def tokenizer(self) -> PairTokenizers:
