@@ -49,7 +49,7 @@ class Batch:
     def count(self) -> int:
         return len(self.digits)
 
-    amount = count
+    denominator = count
 
 
 class Adder(nn.Module):

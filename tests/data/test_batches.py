@@ -144,7 +144,7 @@ def test_each_example_comes_once_an_epoch_and_neither_pad_nor_start_is_a_target(
         assert batch.restarts
         mask = batch.input_mask
         assert mask.sum(1).equal(batch.lengths)
-        assert batch.count == batch.amount == mask.sum()
+        assert batch.count == batch.denominator == mask.sum()
         assert mask.any(1).all()
         assert (batch.input_ids[~mask] == pad).all()
         assert (batch.targets[~mask] == IGNORE_INDEX).all()

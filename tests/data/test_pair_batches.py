@@ -60,7 +60,7 @@ def test_every_pair_comes_once_between_its_boundaries(sizes, limit, multiple, or
         assert batch.lengths.tolist() == batch.input_mask.sum(1).tolist()
         assert batch.source_mask.sum(1).tolist() == batch.source_lengths.tolist()
         assert batch.count == int((batch.targets != IGNORE_INDEX).sum())
-        assert batch.count == batch.amount == batch.input_mask.sum()
+        assert batch.count == batch.denominator == batch.input_mask.sum()
         widths = np.array([batch.source_ids.shape[1], width])
         if "rows" in limit:
             assert rows <= limit["rows"]

@@ -36,7 +36,7 @@ class Shrinkage:
 def make_shrinkage(settings):
     if not settings.shrink:
         return None
-    return lambda hidden_states, head, batch: settings.shrink * head.weight.square().mean() * batch.amount
+    return lambda hidden_states, head, batch: settings.shrink * head.weight.square().mean() * batch.denominator
 
 
 @pytest.fixture

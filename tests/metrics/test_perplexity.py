@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.metrics.result import LossTotal, Tally, loss_result
+from anaphor.metrics.result import LossMeter, LossTotal, loss_result
 
 TOTALS = st.builds(LossTotal, st.floats(0, 1e6), st.integers(1, 10**6), st.integers(1, 10**6))
 
@@ -36,8 +36,8 @@ def test_a_result_carries_its_signature():
 
 
 def test_a_tally_is_exact_over_many_small_numbers():
-    tally = Tally()
+    meter = LossMeter()
     for _ in range(1000):
-        tally.add(torch.tensor(0.1, dtype=torch.float32), 3)
-    assert tally.read().tokens == 3000
-    assert tally.read().total == pytest.approx(1000 * float(torch.tensor(0.1, dtype=torch.float32)), rel=1e-12)
+        meter.add(torch.tensor(0.1, dtype=torch.float32), 3)
+    assert meter.read().tokens == 3000
+    assert meter.read().total == pytest.approx(1000 * float(torch.tensor(0.1, dtype=torch.float32)), rel=1e-12)

@@ -144,7 +144,7 @@ WRONG = {
         "batches of DigitSum must return a list of batches, not a DataLoader",
     ),
     "a generator": (LIST, f"({LIST[1:-1]})", "not a generator"),
-    "tensors": (LIST, "data.digits.split(9)", "a batch of DigitSum is a Tensor without count and amount: give the"),
+    "tensors": (LIST, "data.digits.split(9)", "a batch of DigitSum is a Tensor without count and denominator: give"),
     "a loss alone": (
         LOSS, LOSS.removesuffix(", None"), "loss of DigitSum must return a Loss and a carry (None for none), not Loss",
     ),

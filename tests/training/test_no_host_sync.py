@@ -70,7 +70,7 @@ def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     batch, carry = experiment.batches(0)[0], experiment.initial_carry()
     with NoReads():
         loss, _ = experiment.loss(batch, carry)
-        (loss.objective / batch.amount).backward()
+        (loss.objective / batch.denominator).backward()
         assert batch.count > 0
     assert torch.isfinite(loss.total)
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in experiment.model.parameters())

@@ -52,7 +52,7 @@ class Batch:
         return self.targets.numel() if self.lengths is None else int(self.lengths.sum())
 
     @property
-    def amount(self) -> int | Tensor:
+    def denominator(self) -> int | Tensor:
         """`count` without waiting for the device: a tensor [] where only the device knows it."""
         return self.targets.numel() if self.lengths is None else self.lengths.sum()
 

@@ -31,7 +31,7 @@ class LabeledBatch:
     def count(self) -> int:
         return len(self.labels)
 
-    amount = count
+    denominator = count
 
 
 class LabeledBatches(Sequence[LabeledBatch]):

@@ -164,8 +164,8 @@ def loss_result(
     return LossResult(values | dict(others or {}), facts, {"tokens": total.tokens, **details}, total=total)
 
 
-class Tally:
-    """A running total on the device, read once at the end."""
+class LossMeter:
+    """Adds up losses on the device; the total is read once, at the end."""
 
     def __init__(self, *, causal: bool = True) -> None:
         self._total: Tensor | None = None

@@ -26,7 +26,7 @@ def get_batches(experiment: Experiment, epoch: int) -> Sequence[Any]:
 
 def check_batch(experiment: Experiment, batch: Any) -> None:
     """Raise for a batch without its two numbers."""
-    if lacking := [name for name in ("count", "amount") if not hasattr(batch, name)]:
+    if lacking := [name for name in ("count", "denominator") if not hasattr(batch, name)]:
         raise ConfigError(
             f"a batch of {type(experiment).__name__} is a {type(batch).__name__} without {' and '.join(lacking)}: give "
             f"the number of its items, and what the summed loss is divided by"

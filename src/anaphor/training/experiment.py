@@ -40,8 +40,8 @@ class Loss:
 class Experiment(ABC):
     """One run's data, model and scoring. A task subclasses it; the loop never asks which task it has.
 
-    A batch is a dataclass with two numbers: `count`, the items that throughput counts, as an int, and `amount`, what
-    the summed loss is divided by, an int or a tensor on the device.
+    A batch is a dataclass with two numbers: `count`, the items that throughput counts, as an int, and `denominator`,
+    what the summed loss is divided by, an int or a tensor on the device.
     """
 
     spec: RunSpec

@@ -55,11 +55,11 @@ class OptimizerSpec:
 
     def __post_init__(self) -> None:
         check_types(self)
-        rule = find_rule(self.optimizer)
+        factory = find_factory(self.optimizer)
         for name in ("betas", "momentum"):
             given = getattr(self, name)
-            if given is not None and name not in rule.options:
-                able = sorted(other for other in OPTIMIZERS if name in find_rule(other).options)
+            if given is not None and name not in factory.options:
+                able = sorted(other for other in OPTIMIZERS if name in find_factory(other).options)
                 raise ConfigError(f"{name}={given} is not used by {self.optimizer}; it belongs to {', '.join(able)}")
         if self.lr is not None and not 0 < self.lr < float("inf"):
             raise ConfigError(f"lr={self.lr}: a learning rate must be above 0 and finite")
@@ -76,16 +76,16 @@ class OptimizerSpec:
     @property
     def peak_lr(self) -> float:
         """The learning rate, also where none is given."""
-        return find_rule(self.optimizer).lr if self.lr is None else self.lr
+        return find_factory(self.optimizer).lr if self.lr is None else self.lr
 
     def used_settings(self) -> dict[str, Any]:
         """The settings that are used, with their values."""
-        options = find_rule(self.optimizer).options
+        options = find_factory(self.optimizer).options
         values: dict[str, Any] = {"optimizer": self.optimizer, "lr": self.peak_lr, "weight_decay": self.weight_decay}
         if "betas" in options:
             values["betas"] = self.betas or DEFAULT_BETAS
         if "momentum" in options:
-            default = find_rule(self.optimizer).momentum
+            default = find_factory(self.optimizer).momentum
             values["momentum"] = default if self.momentum is None else self.momentum
         return values | ({"layer_lr": self.layer_lr} if self.layer_lr else {})
 
@@ -132,8 +132,8 @@ def _find_weights(model: nn.Module, kind: type[nn.Module]) -> set[nn.Parameter]:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What an optimizer is made from."""
+class ParameterGroups:
+    """The weights of a model with their settings, in the groups from which a torch optimizer is made."""
 
     spec: OptimizerSpec
     weights: Weights
@@ -178,40 +178,44 @@ class Request:
         return self.groups(self.weights.hidden + self.weights.head)
 
 
-def _sgd(request: Request) -> list[TorchOptimizer]:
-    momentum = request.spec.momentum or 0.0
+def _sgd(parameters: ParameterGroups) -> list[TorchOptimizer]:
+    momentum = parameters.spec.momentum or 0.0
     # On a CPU the fused part is the slower one.
-    return [torch.optim.SGD(request.all_groups(), momentum=momentum, fused=request.device == "cuda")]
+    return [torch.optim.SGD(parameters.all_groups(), momentum=momentum, fused=parameters.device == "cuda")]
 
 
-def _adamw_on(groups: list[dict[str, Any]], request: Request) -> list[TorchOptimizer]:
+def _adamw_on(groups: list[dict[str, Any]], parameters: ParameterGroups) -> list[TorchOptimizer]:
     if not groups:
         return []
-    fused = True if request.device in ("cpu", "cuda") else None
-    return [torch.optim.AdamW(groups, betas=request.betas, fused=fused, capturable=request.captured)]
+    fused = True if parameters.device in ("cpu", "cuda") else None
+    return [torch.optim.AdamW(groups, betas=parameters.betas, fused=fused, capturable=parameters.captured)]
 
 
-def _adagrad(request: Request) -> list[TorchOptimizer]:
-    return [torch.optim.Adagrad(request.all_groups(), fused=True if request.device == "cpu" else None)]
+def _adamw(parameters: ParameterGroups) -> list[TorchOptimizer]:
+    return _adamw_on(parameters.all_groups(), parameters)
 
 
-def _muon(request: Request) -> list[TorchOptimizer]:
-    spec, weights = request.spec, request.weights
+def _adagrad(parameters: ParameterGroups) -> list[TorchOptimizer]:
+    return [torch.optim.Adagrad(parameters.all_groups(), fused=True if parameters.device == "cpu" else None)]
+
+
+def _muon(parameters: ParameterGroups) -> list[TorchOptimizer]:
+    spec, weights = parameters.spec, parameters.weights
     flat = [weight for weight in weights.hidden if weight.ndim == 2]
     deep = [weight for weight in weights.hidden if weight.ndim > 2]
     parts: list[TorchOptimizer] = []
     if flat:
         momentum = MUON.momentum if spec.momentum is None else spec.momentum
         # One learning rate serves both kinds: this adjustment makes a step of Muon as long as one of AdamW.
-        parts.append(Muon(request.group(flat, spec.weight_decay), momentum=momentum, adjust_lr_fn="match_rms_adamw"))
-    return parts + _adamw_on(request.groups(deep + weights.head), request)
+        parts.append(Muon(parameters.group(flat, spec.weight_decay), momentum=momentum, adjust_lr_fn="match_rms_adamw"))
+    return parts + _adamw_on(parameters.groups(deep + weights.head), parameters)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """An optimizer of the table."""
+class OptimizerFactory:
+    """Makes one of the registered optimizers, and says which settings it has."""
 
-    make: Callable[[Request], list[TorchOptimizer]]
+    make: Callable[[ParameterGroups], list[TorchOptimizer]]
     lr: float
     """Usual learning rate."""
     options: frozenset[str] = frozenset()
@@ -222,18 +226,21 @@ class Rule:
     """Usual momentum."""
 
 
-SGD = Rule(_sgd, lr=1.0, options=frozenset({"momentum"}))
-ADAMW = Rule(lambda request: _adamw_on(request.all_groups(), request), lr=1e-3, options=frozenset({"betas"}))
-ADAGRAD = Rule(_adagrad, lr=1e-2, capturable=False)  # it reads the learning rate on the host
-MUON = Rule(_muon, lr=2e-3, options=frozenset({"betas", "momentum"}), momentum=0.95)
+SGD = OptimizerFactory(_sgd, lr=1.0, options=frozenset({"momentum"}))
+ADAMW = OptimizerFactory(_adamw, lr=1e-3, options=frozenset({"betas"}))
+ADAGRAD = OptimizerFactory(_adagrad, lr=1e-2, capturable=False)  # it reads the learning rate on the host
+MUON = OptimizerFactory(_muon, lr=2e-3, options=frozenset({"betas", "momentum"}), momentum=0.95)
 
 
-def find_rule(name: str) -> Rule:
-    """The optimizer of that name. A user may register a `Rule`, or an optimizer class of torch's interface."""
+def find_factory(name: str) -> OptimizerFactory:
+    """Returns the factory of the optimizer of that name.
+
+    A user may register an `OptimizerFactory`, or a class with the interface of torch's optimizers.
+    """
     entry = look_up(OPTIMIZERS, name, "optimizer")
-    if isinstance(entry, Rule):
+    if isinstance(entry, OptimizerFactory):
         return entry
-    return Rule(lambda request: [entry(request.all_groups())], lr=1e-3, capturable=False)
+    return OptimizerFactory(lambda parameters: [entry(parameters.all_groups())], lr=1e-3, capturable=False)
 
 
 class Optimizer:
@@ -324,14 +331,14 @@ def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = F
     `captured` puts the learning rate on the device, so that `set_lr` reaches a step inside a CUDA graph; `capturable`
     of the result says whether its step may be in one.
     """
-    rule = find_rule(spec.optimizer)
+    factory = find_factory(spec.optimizer)
     weights = Weights.of(model)
     if not any(weights):
         raise ConfigError(f"{type(model).__name__} has no parameters to train")
-    captured = captured and rule.capturable
+    captured = captured and factory.capturable
     if "torch._dynamo" not in sys.modules:
         _import_no_compiler()
-    parts = rule.make(Request(spec, weights, _lr_factors(spec.layer_lr, model), captured))
+    parts = factory.make(ParameterGroups(spec, weights, _lr_factors(spec.layer_lr, model), captured))
     return Optimizer(parts, {weight: name for name, weight in model.named_parameters()}, spec.peak_lr, captured)
 
 

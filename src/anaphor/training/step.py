@@ -108,7 +108,7 @@ class Step:
         model = self.experiment.model
         self.optimizer.zero_grad()
         try:
-            amount: Tensor | int = sum(batch.amount for batch in group)
+            denominator: Tensor | int = sum(batch.denominator for batch in group)
         except AttributeError:
             check_batch(self.experiment, group[0])
             raise
@@ -118,7 +118,7 @@ class Step:
             forward = partial(self._forward, batch, carry)
             loss, carry = forward()
             with located_backward(forward):
-                (loss.objective / amount).backward()
+                (loss.objective / denominator).backward()
             total = total + loss.total.detach()
             if loss.correct is not None:
                 correct.append(loss.correct)
@@ -127,7 +127,7 @@ class Step:
         self.optimizer.step(_clip_factor(norms, self.clip) if self.clip else None)
         assert isinstance(total, Tensor), "a group has at least one batch"
         counts = [torch.stack(correct).sum().float().view(1)] if correct else []
-        values = torch.cat([(total / amount).float().view(1), norms, *counts])
+        values = torch.cat([(total / denominator).float().view(1), norms, *counts])
         return (values, list(gradients)), carry
 
     def _forward(self, batch: Any, carry: Any) -> tuple[Loss, Any]:

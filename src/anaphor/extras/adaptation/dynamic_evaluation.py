@@ -97,5 +97,5 @@ def compute_gradients(
         x, state = model.features(batch.input_ids, state, batch.lengths)
         total, losses = model.cross_entropy_by_token(x, batch.targets, state)
         # Not `backward`, which would add to gradients that the caller may have.
-        gradients = torch.autograd.grad(total * (factor / batch.amount), list(weights), materialize_grads=True)
+        gradients = torch.autograd.grad(total * (factor / batch.denominator), list(weights), materialize_grads=True)
     return x.detach(), losses, detach(state), list(gradients)

@@ -17,7 +17,7 @@ from anaphor.extras.adaptation import AdaptationSettings
 from anaphor.extras.adaptation.dynamic_evaluation import Dynamic, gradient_scales
 from anaphor.extras.adaptation.neural_cache import Cache
 from anaphor.extras.adaptation.steps import AdaptiveStep, cached_losses
-from anaphor.metrics.result import LossResult, Result, Tally
+from anaphor.metrics.result import LossMeter, LossResult, Result
 from anaphor.tasks.evaluations import Evaluation
 from anaphor.tasks.lm.evaluate import refuse_examples
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
@@ -93,13 +93,13 @@ def _results(
     losses: Iterator[tuple[Batch, Tensor]],
 ) -> list[LossResult]:
     """A result for each adaptation, from the losses under all of them [adaptations, B, T]."""
-    tallies = [Tally(causal=experiment.model.causal) for _ in adaptations]
+    meters = [LossMeter(causal=experiment.model.causal) for _ in adaptations]
     for batch, values in losses:
-        for tally, total in zip(tallies, values.double().sum((1, 2)), strict=True):
-            tally.add(total, batch.count)
+        for meter, total in zip(meters, values.double().sum((1, 2)), strict=True):
+            meter.add(total, batch.count)
     return [
-        experiment.result_of_tally(split, protocol, tally, adaptation=adaptation)
-        for tally, adaptation in zip(tallies, adaptations, strict=True)
+        experiment.result_of_meter(split, protocol, meter, adaptation=adaptation)
+        for meter, adaptation in zip(meters, adaptations, strict=True)
     ]
 
 

@@ -77,7 +77,7 @@ class ImageBatch:
     def count(self) -> int:
         return len(self.index)
 
-    amount = count
+    denominator = count
 
 
 class EpochBatches(Sequence[ImageBatch]):

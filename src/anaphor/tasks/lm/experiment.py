@@ -25,7 +25,7 @@ from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, print_warning
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
-from anaphor.metrics.result import LossResult, Tally, loss_result
+from anaphor.metrics.result import LossMeter, LossResult, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, import_object, make_extras
@@ -269,14 +269,14 @@ class StreamExperiment(LanguageModelExperiment):
 
     def result_of(self, split: str, protocol: Protocol, losses: Iterable[tuple[Batch, Tensor]]) -> LossResult:
         """The result of the losses of all segments of a split."""
-        tally = Tally(causal=self.model.causal)
+        meter = LossMeter(causal=self.model.causal)
         for batch, values in losses:
-            tally.add(values.double().sum(), batch.count)
-        return self.result_of_tally(split, protocol, tally)
+            meter.add(values.double().sum(), batch.count)
+        return self.result_of_meter(split, protocol, meter)
 
-    def result_of_tally(self, split: str, protocol: Protocol, tally: Tally, **facts: Any) -> LossResult:
+    def result_of_meter(self, split: str, protocol: Protocol, meter: LossMeter, **facts: Any) -> LossResult:
         text = self.split(split)
-        total = tally.read(text.bytes if protocol.complete else None)
+        total = meter.read(text.bytes if protocol.complete else None)
         return loss_result(total, protocol.facts(total.tokens) | self.common_facts(total.tokens, text.unknowns) | facts)
 
     def count_tokens(self, split: str) -> tuple[int, int]:
@@ -343,10 +343,10 @@ class PaddedExperiment(LanguageModelExperiment):
     def result_of(self, split: str, losses: Iterable[tuple[Batch, Tensor]]) -> LossResult:
         """The result of the losses of all examples of a split."""
         examples = self.split(split)
-        tally = Tally(causal=self.model.causal)
+        meter = LossMeter(causal=self.model.causal)
         for batch, values in losses:
-            tally.add(values.double().sum(), batch.count)
-        total = tally.read(examples.text_bytes)
+            meter.add(values.double().sum(), batch.count)
+        total = meter.read(examples.text_bytes)
         unknowns = examples.count_token(self.tokenizer.unknown)
         limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
         return loss_result(total, {"batching": "padded", **self.common_facts(total.tokens, unknowns), **limit})

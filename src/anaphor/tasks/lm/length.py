@@ -16,7 +16,7 @@ import torch
 
 from anaphor.draw import COLORS, curves
 from anaphor.errors import ConfigError
-from anaphor.metrics.result import LossResult, LossTotal, Tally
+from anaphor.metrics.result import LossMeter, LossResult, LossTotal
 from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, choose_carry
@@ -93,10 +93,10 @@ def score_at_length(experiment: StreamExperiment, split: str, protocol: Protocol
     reason = refusal_reason(experiment.model, protocol)
     if reason is not None:
         return LengthScore(protocol.bptt, protocol.carry, refused=reason)
-    tally = Tally(causal=experiment.model.causal)
+    meter = LossMeter(causal=experiment.model.causal)
     sums, counts = torch.zeros(0), torch.zeros(0)
     for batch, losses in experiment.segment_losses(split, protocol):
-        tally.add(losses.double().sum(), batch.count)
+        meter.add(losses.double().sum(), batch.count)
         if not len(sums):  # the first segment is the longest
             sums = losses.new_zeros(losses.shape[1], dtype=torch.float64)
             counts = torch.zeros_like(sums, dtype=torch.long)
@@ -106,7 +106,7 @@ def score_at_length(experiment: StreamExperiment, split: str, protocol: Protocol
         LossTotal(total, count, causal=experiment.model.causal)
         for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
     )
-    score = experiment.result_of_tally(split, protocol, tally)
+    score = experiment.result_of_meter(split, protocol, meter)
     return LengthScore(protocol.bptt, protocol.carry, score, positions)
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from anaphor.data.files import default_permissions, split_lines
 from anaphor.errors import count_noun
 from anaphor.evaluation import losses_by_batch, score_sentences
-from anaphor.metrics.result import LossResult, LossTotal, Tally, loss_result
+from anaphor.metrics.result import LossMeter, LossResult, LossTotal, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import losses_by_length
 from anaphor.tasks.lm.study import long_lines_column
@@ -42,11 +42,11 @@ def score_train(experiment: LanguageModelExperiment, like: str) -> LossResult:
         return experiment.evaluate("train")
     protocol, unknown = experiment.protocol, experiment.tokenizer.unknown
     tokens = experiment.split("train").tokens[: len(experiment.split(like).tokens)]
-    tally = Tally(causal=experiment.model.causal)
+    meter = LossMeter(causal=experiment.model.causal)
     batches = protocol.batches(tokens, experiment.tokenizer.boundary)
     for batch, losses in losses_by_batch(experiment.model, batches, protocol.carry):
-        tally.add(losses.double().sum(), batch.count)
-    total = tally.read(0)
+        meter.add(losses.double().sum(), batch.count)
+    total = meter.read(0)
     unknowns = 0 if unknown is None else int((tokens == unknown).sum())
     return loss_result(total, {**protocol.facts(total.tokens), **experiment.common_facts(total.tokens, unknowns)})
 

@@ -28,7 +28,7 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode, report_progress, track_progress
 from anaphor.generate import Beam, Hypothesis, ensemble, make_step, search_rows
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
-from anaphor.metrics.result import LossResult, LossTotal, Result, Tally, loss_result
+from anaphor.metrics.result import LossMeter, LossResult, LossTotal, Result, loss_result
 from anaphor.models import Seq2Seq
 from anaphor.models.cross_entropy import token_losses
 from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
@@ -179,10 +179,10 @@ class TranslationExperiment(Experiment):
 
     def total(self, split: str) -> LossTotal:
         """Total loss of the targets of a split, their ends included."""
-        tally = Tally()
+        meter = LossMeter()
         for batch, losses in self.losses_by_batch(split):
-            tally.add(losses.double().sum(), batch.count)
-        return tally.read(self.split(split).pairs.bytes)
+            meter.add(losses.double().sum(), batch.count)
+        return meter.read(self.split(split).pairs.bytes)
 
     def losses_by_batch(self, split: str) -> Iterator[tuple[Batch, Tensor]]:
         """Each batch of a split with the losses of its targets [B, T], zero where there is no target."""

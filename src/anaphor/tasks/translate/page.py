@@ -14,7 +14,7 @@ from anaphor.errors import ConfigError
 from anaphor.inspect.alignment import cross_attention, cross_attention_taps
 from anaphor.inspect.parts import ATTENTION, LookParts, check_tokens, describe_map
 from anaphor.inspect.split_losses import Groups, SplitLosses
-from anaphor.metrics.result import Tally, loss_result
+from anaphor.metrics.result import LossMeter, loss_result
 from anaphor.tasks.translate.experiment import TranslationExperiment
 
 LENGTHS = (5, 10, 20, 40, 80)
@@ -112,11 +112,11 @@ def read_sentences(experiment: TranslationExperiment, split: str) -> SentenceLos
 def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLosses:
     """The pairs of a split, by the length of the source and its unknown words."""
     loaded, read = experiment.split(split), read_sentences(experiment, split)
-    pairs, tally = loaded.pairs, Tally()
+    pairs, meter = loaded.pairs, LossMeter()
     place = {index: number for number, index in enumerate(pairs.indices.tolist())}
     losses = np.empty(len(pairs), np.float32)
     for batch, found in experiment.losses_by_batch(split):
-        tally.add(found.double().sum(), batch.count)
+        meter.add(found.double().sum(), batch.count)
         means = found.double().sum(1) / (batch.targets >= 0).sum(1)
         for index, mean in zip(batch.indices, means.tolist(), strict=True):
             losses[place[index]] = mean
@@ -125,7 +125,7 @@ def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLo
         is_unknown = (pairs.source.tokens == unknown).astype(np.int32)
         counts = np.add.reduceat(is_unknown, np.cumsum(pairs.source.sizes) - pairs.source.sizes)
         groups["unknown"] = Groups.by_count("Unknown tokens of the source", counts, UNKNOWNS)
-    total = tally.read(pairs.bytes)
+    total = meter.read(pairs.bytes)
     result = loss_result(total, experiment.signature_facts(total, split)).to_plain()
     notes = ("The loss of a sentence is the mean of its target's tokens.",)
     return replace(read, losses=losses, result=result, groups=groups, notes=notes)
