@@ -30,13 +30,13 @@ Settings = TypeVar("Settings")
 
 FORMAT = 2
 """Format number of spec files and checkpoints."""
-LARGEST_FILE = 1_000_000
+MAX_FILE_BYTES = 1_000_000
 """Bytes of a YAML file; a larger one is refused before it is parsed."""
-MOST_VALUES = 100_000
+MAX_VALUES = 100_000
 """Values in a YAML text, each alias counted as what it stands for."""
-DEEPEST_FAST = 1_000
+MAX_FAST_DEPTH = 1_000
 """Levels of nesting that a YAML text may have to be read by the parser in C, which would overflow its stack."""
-LONGEST_INTEGER = 100
+MAX_INTEGER_DIGITS = 100
 """Digits of a whole number in a YAML text; of more than 4,300 Python makes no text."""
 LISTED = 12
 """Most names that an error lists."""
@@ -356,8 +356,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"no file at {path}")
     size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise ConfigError(f"{path} has {size:,} bytes; a spec has at most {LARGEST_FILE:,}")
+    if size > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} has {size:,} bytes; a spec has at most {MAX_FILE_BYTES:,}")
     try:
         values = from_text(path.read_text(encoding="utf-8"), fast=True)
     except ConfigError as error:
@@ -380,7 +380,7 @@ def from_text(text: str, *, fast: bool = False) -> Any:
     import yaml
 
     # Each level of nesting takes one of these characters.
-    if fast and hasattr(yaml, "CSafeLoader") and sum(map(text.count, "[{-?:")) <= DEEPEST_FAST:
+    if fast and hasattr(yaml, "CSafeLoader") and sum(map(text.count, "[{-?:")) <= MAX_FAST_DEPTH:
         try:
             return _construct(_loader(yaml.CSafeLoader), text)
         except (yaml.YAMLError, ValueError):
@@ -429,10 +429,10 @@ def _check_nodes(root: Any) -> None:
         node = waiting.pop()
         values += 1
         characters += len(node.value) if isinstance(node.value, str) else 0
-        if values > MOST_VALUES or characters > LARGEST_FILE:
-            raise ConfigError(f"has more than {MOST_VALUES:,} values or {LARGEST_FILE:,} characters, aliases resolved")
+        if values > MAX_VALUES or characters > MAX_FILE_BYTES:
+            raise ConfigError(f"has more than {MAX_VALUES:,} values or {MAX_FILE_BYTES:,} characters, aliases resolved")
         if isinstance(node.value, str):
-            if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_INTEGER:
+            if node.tag == "tag:yaml.org,2002:int" and len(node.value) > MAX_INTEGER_DIGITS:
                 raise ConfigError(f"has a number of {len(node.value):,} digits in line {node.start_mark.line + 1}")
             continue
         names: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-LONGEST_MESSAGE = 2000  # characters
+MAX_MESSAGE = 2000  # characters
 FLAG = re.compile(r"`[^`]*`|(?<![\w-])(--[a-z][a-z-]*[a-z])")
 """A flag. Whole commands are matched without their flags: they are for the command line in Python, too."""
 SWITCHES = ("resume", "overwrite", "force", "tensorboard", "joint", "cuda-graph")
@@ -59,7 +59,7 @@ class AnaphorError(Exception):
     def __str__(self) -> str:
         """A long value of the user's is cut out of the middle."""
         text = super().__str__()
-        return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 500]} … {text[-500:]}"
+        return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 500]} … {text[-500:]}"
 
 
 class ConfigError(AnaphorError):

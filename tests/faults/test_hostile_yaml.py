@@ -3,7 +3,7 @@
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.config import LARGEST_FILE, read_mapping
+from anaphor.config import MAX_FILE_BYTES, read_mapping
 from anaphor.errors import AnaphorError, ConfigError
 
 MERGES = "m0: &m0 {a: 1}\n" + "".join(f"m{n + 1}: &m{n + 1} {{<<: [*m{n}, *m{n}]}}\n" for n in range(30))
@@ -41,7 +41,7 @@ def test_plain_aliases_are_read(tmp_path):
 @pytest.mark.parametrize("line", ["'{0}': 1", "lr: '{0}'", "lr: 0x{1}", "model: [['{0}']]", "{0}: {{lr: 1}}"])
 def test_a_message_never_repeats_a_long_value(tmp_path, capsys, line):
     path = tmp_path / "long.yaml"
-    path.write_text(line.format("x" * (LARGEST_FILE // 2), "f" * 10_000))
+    path.write_text(line.format("x" * (MAX_FILE_BYTES // 2), "f" * 10_000))
     for words in (["train", "lm", "--config", str(path)], ["study", str(path)]):
         assert main(words) == 2
         (message,) = capsys.readouterr().err.splitlines()

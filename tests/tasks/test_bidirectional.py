@@ -19,7 +19,7 @@ from stand_ins import Interrupted, assert_equal_batches, decode_pairs, weights
 
 WORDS = ["ein", "kleiner", "hund", "läuft", "über", "die", "grüne", "wiese"]
 PAIRS = 120
-LONGEST = 8
+MAX_TOKENS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def folder(tmp_path):
     """Two to eight words, and all but the last in capitals: no sentence is one of the other language."""
     generator = np.random.default_rng(0)
     for split, count in (("train", PAIRS), ("valid", 5)):
-        drawn = [generator.choice(WORDS, generator.integers(2, LONGEST + 1)).tolist() for _ in range(count)]
+        drawn = [generator.choice(WORDS, generator.integers(2, MAX_TOKENS + 1)).tolist() for _ in range(count)]
         (tmp_path / f"{split}.en").write_text("".join(f"{' '.join(words)}\n" for words in drawn))
         (tmp_path / f"{split}.de").write_text("".join(f"{' '.join(words[:-1]).upper()}\n" for words in drawn))
     return tmp_path
@@ -94,9 +94,9 @@ def test_each_epoch_is_a_function_of_the_seed(folder):
 
 def test_a_pair_that_does_not_fit_the_other_way_round_is_not_swapped(folder):
     # A target needs a position for its end, so a source that fills all positions can be no target.
-    experiment = build_experiment(spec_of(folder, 4, position="learned", max_positions=LONGEST))
+    experiment = build_experiment(spec_of(folder, 4, position="learned", max_positions=MAX_TOKENS))
     sizes = experiment.split("train").pairs.source.sizes
-    full = set(np.flatnonzero(sizes == LONGEST).tolist())
+    full = set(np.flatnonzero(sizes == MAX_TOKENS).tolist())
     turned = set().union(*(swapped(experiment, epoch) for epoch in range(4)))
     assert full, "there is something to leave"
     assert not turned & full

@@ -428,7 +428,7 @@ def test_many_folders_are_bounded_and_quick(tmp_path, monkeypatch):
     catalog = Catalog(tmp_path)
     assert len(catalog.scan().runs) == 1
     assert time.process_time() - start < 1.0
-    monkeypatch.setattr(catalog_module, "MOST_FOLDERS", 100)
+    monkeypatch.setattr(catalog_module, "MAX_FOLDERS", 100)
     assert "more than 100 folders" in catalog.scan().notes[0]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FIRST = 8
 """Tokens shown of a text that is blank."""
-LONGEST_CHARACTER = 4
+MAX_UTF8_BYTES = 4
 """Bytes in UTF-8; no token has less than one."""
 
 
@@ -182,5 +182,5 @@ def decode_stream(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
         text = tokenizer.decode(recent)
         held = int(text.endswith("\ufffd"))
         yield text[shown : len(text) - held]
-        recent = recent[-LONGEST_CHARACTER:]
+        recent = recent[-MAX_UTF8_BYTES:]
     yield text[len(text) - held :]

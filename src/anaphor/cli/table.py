@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-LONGEST = 100_000
+MAX_LINE = 100_000
 
 
 def print_table(console: Console, table: Table | Group, **options: Any) -> None:
@@ -19,7 +19,7 @@ def print_table(console: Console, table: Table | Group, **options: Any) -> None:
     if _ends_at_a_terminal():
         console.print(table, **options)
         return
-    room = console.options.update(max_width=LONGEST)
+    room = console.options.update(max_width=MAX_LINE)
     console.width = max(console.width, console.measure(table, options=room).maximum)
     with console.capture() as captured:
         console.print(table, **options)

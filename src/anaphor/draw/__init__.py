@@ -20,7 +20,7 @@ MAX_TICKS = 12  # points that fit next to each other
 MAX_INSIDE = 6  # names in a legend that leave room for the lines
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 160
-LEAST_RANGE = 0.1  # of values without intervals, relative to their size: smaller differences may be noise
+MIN_RANGE = 0.1  # of values without intervals, relative to their size: smaller differences may be noise
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
 
@@ -263,10 +263,10 @@ def _band(axes: Any, line: Line, number: int) -> Any:
 
 
 def _widen(axis: Any, values: Sequence[float]) -> None:
-    """Show at least LEAST_RANGE around values whose noise is unknown, instead of enlarging differences between them."""
+    """Show at least MIN_RANGE around values whose noise is unknown, instead of enlarging differences between them."""
     finite = [value for value in values if math.isfinite(value)]
     middle = (min(finite) + max(finite)) / 2 if finite else 0.0
-    half = LEAST_RANGE / 2 * abs(middle)
+    half = MIN_RANGE / 2 * abs(middle)
     if finite and max(finite) - min(finite) < 2 * half:
         (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(middle - half, middle + half)
 

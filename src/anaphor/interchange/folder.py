@@ -17,7 +17,7 @@ from anaphor.data.files import default_permissions
 from anaphor.errors import DataError
 
 CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
-LARGEST_JSON = 100_000_000
+MAX_JSON_BYTES = 100_000_000
 """Bytes of a JSON file; the largest tokenizers have a fifth of this."""
 UNSAFE = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 
@@ -169,8 +169,8 @@ def _present_name(name: str) -> str:
 
 def read_json(file: Path) -> dict[str, Any]:
     size = file.stat().st_size
-    if size > LARGEST_JSON:
-        raise DataError(f"{file} has {size:,} bytes; at most {LARGEST_JSON:,} are read")
+    if size > MAX_JSON_BYTES:
+        raise DataError(f"{file} has {size:,} bytes; at most {MAX_JSON_BYTES:,} are read")
     try:
         value = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 MIN_SECONDS = 0.02  # a call is repeated until its processor time adds up to this
 GROUPS = 4  # of calls that are timed together; the fastest counts
-LONGEST_WAIT = 0.5  # seconds by the wall clock for a group to become long enough
-SHORTEST = 1e-9  # a time of zero has no logarithm
+MAX_WAIT = 0.5  # seconds by the wall clock for a group to become long enough
+MIN_SECONDS = 1e-9  # a time of zero has no logarithm
 MIN_RUN = 1e-3  # least processor time of the largest computation; below it fixed costs of a call are a large share
 QUADRATIC = (1.7, 2.3)  # exponents that count as quadratic
 LINEAR = 1.35  # largest exponent that counts as linear
@@ -31,13 +31,13 @@ def processor_seconds(function: Callable[..., Any], *inputs: Any) -> float:
     """
     calls, seconds, start = 1, 0.0, perf_counter()
     while (seconds := _group_seconds(function, inputs, calls)) < MIN_SECONDS / GROUPS:
-        if perf_counter() - start > LONGEST_WAIT:  # the clock stands still
+        if perf_counter() - start > MAX_WAIT:  # the clock stands still
             break
         calls *= 2
     groups = [seconds, *(_group_seconds(function, inputs, calls) for _ in range(GROUPS - 1))]
     best, mean = min(groups), sum(groups) / GROUPS
     # Groups are equal work: where one seems to take less than half of the others, that is the clock's rounding.
-    return max((best if best > mean / 2 else mean) / calls, SHORTEST)
+    return max((best if best > mean / 2 else mean) / calls, MIN_SECONDS)
 
 
 def _group_seconds(function: Callable[..., Any], inputs: Sequence[Any], calls: int) -> float:

@@ -34,7 +34,7 @@ AVERAGED = 1e-6  # largest deviation from equal weights in an average
 LEAK = 1e-7  # weight left to unwanted keys, where floating point allows it
 NEGLIGIBLE = 1e-6  # largest margin that counts as zero; relative for keys smaller than 1
 ROUNDING = float(np.finfo(float).eps)
-LARGEST, SMALLEST = 1e100, 1e-50  # squares and quotients in this range are finite; smaller numbers are set to zero
+MAX_LENGTH, MIN_LENGTH = 1e100, 1e-50  # squares and quotients in this range are finite; smaller numbers are set to zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +124,10 @@ def replace_key(
     K, q = _matrix(keys), _matrix(np.atleast_2d(query))[0]
     if len(q) != K.shape[1]:
         raise ConfigError(f"the query has {len(q)} numbers, but a key has {K.shape[1]}")
-    if length is not None and not SMALLEST <= length <= LARGEST:
-        raise ConfigError(f"length={length}: a key's length is a positive number between {SMALLEST:g} and {LARGEST:g}")
+    if length is not None and not MIN_LENGTH <= length <= MAX_LENGTH:
+        raise ConfigError(
+            f"length={length}: a key's length is a positive number between {MIN_LENGTH:g} and {MAX_LENGTH:g}"
+        )
     (index,) = _indices([index], len(K), "index")
     chosen = _indices(list(np.atleast_1d(wanted)), len(K), "wanted")
     size = float(np.linalg.norm(q))
@@ -357,9 +359,9 @@ def _matrix(keys: ArrayLike) -> Array:
     K = np.array(np.asarray(keys), dtype=np.float64)  # a copy: small numbers are changed below
     if K.ndim != 2 or not K.size:
         raise ConfigError(f"keys must be a matrix with one key per row, but this has shape {list(K.shape)}")
-    if not (np.abs(K) <= LARGEST).all():
-        raise ConfigError(f"keys and queries must be finite numbers up to {LARGEST:g}")
-    K[np.abs(K) < SMALLEST] = 0
+    if not (np.abs(K) <= MAX_LENGTH).all():
+        raise ConfigError(f"keys and queries must be finite numbers up to {MAX_LENGTH:g}")
+    K[np.abs(K) < MIN_LENGTH] = 0
     return K
 
 

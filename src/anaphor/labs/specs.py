@@ -48,7 +48,7 @@ class SeededSpec(LabSpec):
     """Random seed of weights and inputs."""
 
 
-LARGEST = 10**9  # numerator and denominator in the lab on backpropagation
+MAX_INTEGER = 10**9  # numerator and denominator in the lab on backpropagation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,9 @@ class BackpropSpec(SeededSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_range("vector_x", "vector_w", "vector_b1", "vector_u", "vector_b2", least=-LARGEST, most=LARGEST)
+        self.check_range(
+            "vector_x", "vector_w", "vector_b1", "vector_u", "vector_b2", least=-MAX_INTEGER, most=MAX_INTEGER
+        )
         for name in ("x", "w1", "b1", "w2", "b2"):
             self.fraction(name)
         for name, count in (("vector_x", 2), ("vector_w", 4), ("vector_b1", 2), ("vector_u", 2)):
@@ -93,8 +95,10 @@ class BackpropSpec(SeededSpec):
             value = Fraction(given) if len(given) <= 40 and len(given.lower().partition("e")[2]) <= 3 else None
         except (ValueError, ZeroDivisionError):
             raise ConfigError(f"{name}={given!r} is not a number: write 2, 0.25 or 1/4") from None
-        if value is None or max(abs(value.numerator), value.denominator) > LARGEST:
-            raise ConfigError(f"{name}={given!r} is too large: numerator and denominator can be at most {LARGEST:,}")
+        if value is None or max(abs(value.numerator), value.denominator) > MAX_INTEGER:
+            raise ConfigError(
+                f"{name}={given!r} is too large: numerator and denominator can be at most {MAX_INTEGER:,}"
+            )
         return value
 
 

@@ -31,8 +31,8 @@ CHECKPOINTS = "checkpoints"
 PARTS = (CHECKPOINTS, "events", "previous")
 """Folders of a run itself. `previous` holds the run that it overwrites until its own first checkpoint."""
 NOT_ENTERED = ("__pycache__", "node_modules")
-MOST_FOLDERS = 100_000
-DEEPEST = 16
+MAX_FOLDERS = 100_000
+MAX_DEPTH = 16
 RUN_FILES = (CHECKPOINTS, LOCK, "metrics.jsonl", "result.json")
 """A folder with `spec.yaml` and one of these is a run. Other programs have files of that name too."""
 
@@ -174,8 +174,8 @@ def find_folders(top: Path, notes: list[str], roots: Sequence[Path]) -> Iterator
             notes.append(f"{name} cannot be read: {error.strerror}")
             continue
         seen += 1
-        if seen > MOST_FOLDERS:
-            notes.append(f"there are more than {MOST_FOLDERS:,} folders: name one with fewer")
+        if seen > MAX_FOLDERS:
+            notes.append(f"there are more than {MAX_FOLDERS:,} folders: name one with fewer")
             return
         if HAS_STUDIES and STUDY in files:
             yield Found(path, name, True, study)
@@ -183,7 +183,7 @@ def find_folders(top: Path, notes: list[str], roots: Sequence[Path]) -> Iterator
         elif "spec.yaml" in files and not {*files, *folders}.isdisjoint(RUN_FILES):
             yield Found(path, name, False, study)
             folders = [inner for inner in folders if inner not in PARTS]
-        if name.count("/") + 1 >= DEEPEST:
+        if name.count("/") + 1 >= MAX_DEPTH:
             continue
         for inner in sorted(folders, reverse=True):
             is_draft = study is not None and inner.endswith(".tmp")  # a run that is being copied to a study

@@ -20,8 +20,8 @@ from typing import Any
 
 from anaphor.errors import DataError
 
-LARGEST_READ = 32_000_000  # bytes of metrics in one answer; the rest comes with the next cursor
-LARGEST_SAMPLES = 4_000_000  # bytes of samples, the newest ones
+MAX_READ_BYTES = 32_000_000  # bytes of metrics in one answer; the rest comes with the next cursor
+MAX_SAMPLES_BYTES = 4_000_000  # bytes of samples, the newest ones
 TAIL = 65_536  # bytes at the end of metrics that have the last row
 CHECKED = 64  # bytes before a cursor that must not have changed
 
@@ -71,7 +71,7 @@ def open_file(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def read_lines(path: Path, cursor: Cursor | None, limit: int = LARGEST_READ) -> NewLines:
+def read_lines(path: Path, cursor: Cursor | None, limit: int = MAX_READ_BYTES) -> NewLines:
     """The complete lines after a cursor; all where there is none, or where the file is another one."""
     handle = open_file(path)
     try:
@@ -273,7 +273,7 @@ class Extremes:
             if not self.has_range and start.offset < skipped:  # it then begins inside a line
                 rest, _ = _read_complete(handle, skipped, TAIL)
                 start = replace(start, offset=skipped + rest.find(b"\n") + 1)
-            while data := _read_complete(handle, start.offset, LARGEST_READ)[0]:
+            while data := _read_complete(handle, start.offset, MAX_READ_BYTES)[0]:
                 self._add(data)
                 start = _advance(handle, start, len(data), 0)
             self._cursor = _advance(handle, start, 0, 0)
@@ -350,7 +350,7 @@ def read_samples(run: Path, after: int = -1) -> list[dict[str, Any]]:
         handle = open_file(run / SAMPLES)
         try:
             size = os.fstat(handle).st_size
-            data = os.pread(handle, LARGEST_SAMPLES, max(size - LARGEST_SAMPLES, 0))
+            data = os.pread(handle, MAX_SAMPLES_BYTES, max(size - MAX_SAMPLES_BYTES, 0))
         finally:
             os.close(handle)
     except FileNotFoundError:

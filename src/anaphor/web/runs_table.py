@@ -27,7 +27,7 @@ STYLES = {
 }
 LEFT, RIGHT = ("run", "task", "status", "metric"), ("step", "best", "last", "parameters", "speed", "age")
 WIDE = 120  # columns of a terminal that shows all
-MOST_ERRORS = 10
+MAX_ERRORS = 10
 
 
 def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] | None = None) -> Group:
@@ -40,7 +40,7 @@ def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] |
     studies = [row for row in entries if row["kind"] == "study"]
     hidden = sum(row["kind"] == "run" for row in entries) - len(runs)
     parts: list[Any] = []
-    room = len(runs) if height is None else max(height - len(studies) - MOST_ERRORS - 6, 5)
+    room = len(runs) if height is None else max(height - len(studies) - MAX_ERRORS - 6, 5)
     if runs:
         parts.append(build_runs(runs[:room], runs, is_narrow=width is not None and width < WIDE))
     lines = [f"and {count_noun(len(runs) - room, 'more run')}"] if len(runs) > room else []
@@ -51,9 +51,9 @@ def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] |
         parts += [*([Text("")] if parts else []), build_studies(studies)]
     errors = [row for row in [*runs, *studies] if row["error"]]
     parts += [Text("")] if errors else []
-    parts += [Text(show_text(f"{row['run']}: {row['error']}")) for row in errors[:MOST_ERRORS]]
-    if len(errors) > MOST_ERRORS:
-        parts.append(Text(f"and {len(errors) - MOST_ERRORS} more, which --json lists", style="dim"))
+    parts += [Text(show_text(f"{row['run']}: {row['error']}")) for row in errors[:MAX_ERRORS]]
+    if len(errors) > MAX_ERRORS:
+        parts.append(Text(f"and {len(errors) - MAX_ERRORS} more, which --json lists", style="dim"))
     return Group(*parts)
 
 

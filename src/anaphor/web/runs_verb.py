@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from anaphor.cli.table import LONGEST, print_table
+from anaphor.cli.table import MAX_LINE, print_table
 from anaphor.config import from_text, look_up, nearest, user_path
 from anaphor.errors import ConfigError, DataError
 from anaphor.flags import Positional, parse
@@ -170,7 +170,7 @@ def print_listing(listing: Listing, options: Options) -> list[Row]:
         from anaphor.web.runs_table import build_view
 
         console = Console()
-        print_table(console, build_view(entries, options.cells, (console.width, LONGEST) if is_terminal() else None))
+        print_table(console, build_view(entries, options.cells, (console.width, MAX_LINE) if is_terminal() else None))
         for note in listing.notes:
             print(f"anaphor: {note}", file=sys.stderr)
     return entries

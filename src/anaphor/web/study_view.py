@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 LOG, CELLS, TABLE, FINDINGS, MEASURES, JOB = (
     "log.jsonl", "cells", "table.csv", "findings.txt", "measures.json", "job.json"
 )  # fmt: skip
-LARGEST_LOG = 100_000_000
+MAX_LOG_BYTES = 100_000_000
 WAITING = "waiting"
 COUNTED = ("finished", "failed", "diverged")  # statuses of cells
 
@@ -210,7 +210,7 @@ def find_value(plan: Plan, valid: Mapping[str, Any]) -> float | None:
 def read_log(path: Path) -> dict[tuple[str, Any], str]:
     """The folder of each cell by its setting, as JSON, and its seed; the last one where there were several."""
     try:
-        data = read_file(path, LARGEST_LOG)
+        data = read_file(path, MAX_LOG_BYTES)
     except (OSError, DataError):
         return {}
     rows, _ = parse_lines(data[: data.rfind(b"\n") + 1], "cell", str)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import LARGEST_FILE, NOT_SETTINGS, check_format, flatten_sections, from_text
+from anaphor.config import MAX_FILE_BYTES, NOT_SETTINGS, check_format, flatten_sections, from_text
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS
@@ -36,7 +36,7 @@ NOT_COMPARED = ("seed", "device", "cuda_graph")
 """Settings in which the runs of one group may differ."""
 Stats = Mapping[str, tuple[int, int, int]]
 """Number, size and time in nanoseconds of files that exist, by name."""
-LONGEST_TEXT = 1_000  # characters of a setting or a reason
+MAX_TEXT = 1_000  # characters of a setting or a reason
 
 
 def read_file(path: Path, largest: int) -> bytes:
@@ -74,7 +74,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = from_text(read_file(path, LARGEST_FILE).decode(), fast=True)
+        values = from_text(read_file(path, MAX_FILE_BYTES).decode(), fast=True)
     except ConfigError as error:
         raise DataError(f"{path.name} {error}") from None
     except OSError as error:
@@ -90,7 +90,7 @@ def make_plain(value: Any) -> Any:
     """A value as JSON and UTF-8 can hold it; a text that is too long is cut."""
     if isinstance(value, str):
         text = value.encode("utf-8", "replace").decode()
-        return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+        return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):

@@ -13,7 +13,7 @@ from anaphor.tasks.lm.experiment import LanguageModelExperiment
 from anaphor.training.pretrained import Pretrained
 from anaphor.training.run_folder import NO_DATA
 
-LONGEST_SEGMENT = 1024
+MAX_SEGMENT = 1024
 
 
 class LanguageInterchange:
@@ -27,7 +27,7 @@ class LanguageInterchange:
             raise DataError("the folder has no tokenizer.json: a language model needs the tokenizer of its weights")
         settings = model.spec.used_settings()
         options = {field.name: settings[field.name] for field in fields(LanguageModelOptions) if field.name in settings}
-        longest = LONGEST_SEGMENT if model.limit is None else min(model.limit, LONGEST_SEGMENT)
+        longest = MAX_SEGMENT if model.limit is None else min(model.limit, MAX_SEGMENT)
         spec = LanguageRunSpec(
             data=NO_DATA,
             tokenizer=pretrained.tokenizer.kind,

@@ -4,7 +4,7 @@
 
 const lookKinds = {};
 {
-  const LARGEST = 500_000; // bytes of an image that travel as they are; larger ones are scaled down first
+  const MAX_BYTES = 500_000; // bytes of an image that travel as they are; larger ones are scaled down first
   const SIDE = 512;
   const MAPS = 60; // that are kept
   let current = null;
@@ -183,7 +183,7 @@ const lookKinds = {};
   // The bytes of an image as the server takes them; a large one is scaled down here.
   async function base64Of(file) {
     let blob = file;
-    if (file.size > LARGEST) {
+    if (file.size > MAX_BYTES) {
       let bitmap;
       try {
         bitmap = await createImageBitmap(file);
