@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +30,8 @@ ENDINGS = (
     *(".apng", ".avif", ".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg"),
     *(".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
+HEADERS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM")
+"""Of PNG, JPEG, GIF, WebP and BMP, which a browser may send; other formats are for files that the user names."""
 MAX_PIXELS = 1 << 26
 """Of one file: decoding takes up to 4 bytes for each, whatever size is wanted."""
 THREADS = 8
@@ -41,6 +46,23 @@ def read_image(path: Path | str, channels: int = 3, image_size: int | None = Non
     """
     with _without_warnings():
         return _decode(Path(path), channels, image_size)
+
+
+def read_base64_image(content: str, channels: int = 3, image_size: int | None = None) -> NDArray[np.uint8]:
+    """An image file as base64, as a browser sends it; see `read_image`."""
+    try:
+        file = base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError):
+        raise DataError("the image is not base64") from None
+    if not file.startswith(HEADERS):
+        raise DataError("the image is not a PNG, JPEG, GIF, WebP or BMP file")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "image"
+        path.write_bytes(file)
+        try:
+            return read_image(path, channels, image_size)
+        except DataError as error:
+            raise DataError(str(error).replace(str(path), "the image")) from None
 
 
 def _decode(path: Path, channels: int, image_size: int | None) -> NDArray[np.uint8]:

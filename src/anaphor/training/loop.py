@@ -30,7 +30,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -99,7 +99,7 @@ def train_run(
     folder = RunFolder(Path(out))
     with (
         folder.lock(),
-        record_divergence(folder),
+        folder.record_divergence(),
         kernel_errors(),
         # Sums are rounded by how many threads share them: a resumed run has as many as before.
         thread_count(options.threads or (folder.read_threads() if options.resume else None)),
@@ -788,16 +788,3 @@ def unscored_result(run: TrainingRun) -> Outcome:
 
 def within_minutes(run: TrainingRun) -> str:
     return f"within --minutes {run.spec.minutes:g}"
-
-
-# Failures -------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def record_divergence(folder: RunFolder) -> Iterator[None]:
-    """The result of a run says so where training diverged, or where its weights are no longer finite."""
-    try:
-        yield
-    except Diverged as error:
-        folder.write_result({"status": "diverged", "reason": str(error), "run": str(folder.folder)})
-        raise

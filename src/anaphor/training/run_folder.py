@@ -21,7 +21,7 @@ from shlex import quote
 from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
-from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.errors import ConfigError, DataError, Diverged, count_noun
 from anaphor.registry import IMPORTED, TASKS, import_flag
 from anaphor.training.files import append_file, replace_file
 from anaphor.training.lock import hold_lock
@@ -294,6 +294,15 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         with _explain_write_errors(self.result):
             replace_file(self.result, json.dumps(finite(result), indent=2, ensure_ascii=False).encode() + b"\n")
+
+    @contextmanager
+    def record_divergence(self) -> Iterator[None]:
+        """In the block: where training diverges, or weights are no longer finite, the result says so."""
+        try:
+            yield
+        except Diverged as error:
+            self.write_result({"status": "diverged", "reason": str(error), "run": str(self.folder)})
+            raise
 
     def read_result(self) -> dict[str, Any]:
         """The scores of a finished run."""

@@ -26,7 +26,7 @@ from anaphor.models.bag_of_words import BagOfWords, bigram_keys
 from anaphor.models.cross_entropy import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
-from anaphor.tasks import TOP5, describe_mostly_unknown, list_some, pick_options
+from anaphor.tasks import check_top5, describe_mostly_unknown, list_some, pick_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
@@ -276,8 +276,7 @@ class ClassifyExperiment(Experiment):
 
     def validate(self, test: bool) -> None:
         require_splits(self.source, test)
-        if self.spec.select == TOP5.name and len(self.classes) <= 5:
-            raise ConfigError(f"select='top5': it needs more than 5 classes, but the data have {len(self.classes)}")
+        check_top5(self.spec.select, self.classes)
         for split in (TRAIN, VALID):
             self.split(split)
 

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from anaphor.config import nearest
 from anaphor.data.augment import Augmentation
 from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.data.datasets import load_images
+from anaphor.data.image_batches import ImageBatch, ImageBatches
 from anaphor.data.image_files import read_image
 from anaphor.data.images import ImageDataset, ImageSplit
 from anaphor.errors import ConfigError, DataError, print_warning
@@ -24,7 +24,7 @@ from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
 from anaphor.models.cross_entropy import soft_cross_entropy
-from anaphor.tasks import TOP5, pick_options
+from anaphor.tasks import check_top5, pick_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
@@ -62,37 +62,6 @@ class ImageFacts:
 
     def to_plain(self) -> dict[str, Any]:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-
-
-@dataclass(frozen=True)
-class ImageBatch:
-    """Images by their numbers in the training split: pixels stay where they are."""
-
-    index: Tensor
-    """int64 [B]."""
-    epoch: Tensor
-    """int64 []."""
-
-    @property
-    def count(self) -> int:
-        return len(self.index)
-
-    denominator = count
-
-
-class EpochBatches(Sequence[ImageBatch]):
-    """The batches of one epoch, in an order that depends on seed and epoch."""
-
-    def __init__(self, images: int, batch_size: int, seed: int, epoch: int, device: torch.device) -> None:
-        order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(images)).to(device)
-        self.parts = order.split(batch_size)
-        self.epoch = torch.tensor(epoch, device=device)
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def __getitem__(self, number: Any) -> Any:
-        return ImageBatch(self.parts[number], self.epoch)
 
 
 class ImageExperiment(Experiment):
@@ -149,9 +118,9 @@ class ImageExperiment(Experiment):
         self._open_images = cache(lambda: load_images(name, self.facts.image_size))
         self.split.cache_clear()
 
-    def batches(self, epoch: int) -> EpochBatches:
+    def batches(self, epoch: int) -> ImageBatches:
         spec = self.spec
-        return EpochBatches(len(self.split("train")), spec.batch_size, spec.seed, epoch, self.device)
+        return ImageBatches(len(self.split("train")), spec.batch_size, spec.seed, epoch, self.device)
 
     def loss(self, batch: ImageBatch, carry: None) -> tuple[Loss, None]:
         train, smoothing = self.split("train"), self.spec.label_smoothing
@@ -278,10 +247,7 @@ class ImageExperiment(Experiment):
 
     def validate(self, test: bool) -> None:
         require_splits(self.source, test)
-        if self.spec.select == TOP5.name and len(self.facts.classes) <= 5:
-            raise ConfigError(
-                f"select='top5': it needs more than 5 classes, but the data have {len(self.facts.classes)}"
-            )
+        check_top5(self.spec.select, self.facts.classes)
         for split in ("train", "valid"):
             self.split(split)
 

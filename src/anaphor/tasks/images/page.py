@@ -3,21 +3,16 @@ losses."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import tempfile
-from pathlib import Path
-from typing import Any
+import torch
 
-from anaphor.errors import ConfigError, DataError
+from anaphor.data.image_files import read_base64_image
+from anaphor.errors import ConfigError
 from anaphor.inspect.page import box_shares, pack_pixels, pack_views
 from anaphor.inspect.parts import ATTENTION, LookParts, describe_map
 from anaphor.tasks.class_losses import ClassLosses, class_losses
 from anaphor.tasks.images.experiment import ImageExperiment
 from anaphor.tasks.images.look import describe_layers, look_at_image
 
-HEADERS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM")
-"""Of PNG, JPEG, GIF, WebP and BMP; other formats are for files that the user names, not for a page."""
 SIDE = 96
 """Of images in a list, in pixels; larger ones are scaled down."""
 
@@ -34,7 +29,8 @@ def look(
     if text is not None:
         raise ConfigError("an image classifier reads no text: give an image, or an example of validation")
     if image is not None:
-        found = look_at_image(experiment, "image", _decode(experiment, image))
+        pixels = read_base64_image(image, experiment.facts.channels, experiment.facts.image_size)
+        found = look_at_image(experiment, "image", torch.from_numpy(pixels))
     else:
         split = experiment.split("valid")
         assert example is not None, "one of them was given"
@@ -64,23 +60,6 @@ def look(
     }
     kinds = {ATTENTION: maps.attention, "gradient-weighted": maps.weighted}
     return LookParts(plain, kinds, maps.rollouts, is_image=True)
-
-
-def _decode(experiment: ImageExperiment, image: str) -> Any:
-    """The pixels of a file as base64."""
-    try:
-        content = base64.b64decode(image, validate=True)
-    except (binascii.Error, ValueError):
-        raise DataError("the image is not base64") from None
-    if not content.startswith(HEADERS):
-        raise DataError("the image is not a PNG, JPEG, GIF, WebP or BMP file")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "image"
-        path.write_bytes(content)
-        try:
-            return experiment.read_images([path])[0]
-        except DataError as error:
-            raise DataError(str(error).replace(str(path), "the image")) from None
 
 
 def image_losses(experiment: ImageExperiment, split: str) -> ClassLosses:
