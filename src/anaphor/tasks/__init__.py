@@ -157,7 +157,7 @@ def check_texts(texts: Sequence[str], file: Path | None) -> None:
         raise ConfigError(f"{ways}, but not both")
 
 
-def check_top5(select: str, classes: Sequence[str]) -> None:
+def check_top5(select: str | None, classes: Sequence[str]) -> None:
     """Raise where runs are selected by top-5 accuracy, and no answer can be wrong."""
     if select == TOP5.name and len(classes) <= 5:
         raise ConfigError(f"select={select!r}: it needs more than 5 classes, but the data have {len(classes)}")
