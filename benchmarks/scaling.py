@@ -157,7 +157,7 @@ def measure_recipes(
         given = {budget: getattr(spec, budget) for budget in ("epochs", "steps", "minutes")}
         budget = {key: value for key, value in given.items() if value is not None}
         costs[name] = RecipeCost(
-            name, task.name, task.counted, described, dtype, budget or {"epochs": spec.default_epochs}
+            name, task.name, task.unit, described, dtype, budget or {"epochs": spec.default_epochs}
         )
     end = time.monotonic() + RECIPE_SECONDS
     for multiple in MULTIPLES:

@@ -58,7 +58,7 @@ class RecipeCost:
 
     recipe: str
     task: str
-    counted: str
+    unit: str
     """What a task counts: tokens, images or sentences."""
     data: str
     """Name of the data set, or what was drawn in place of it."""
@@ -197,7 +197,7 @@ def build_table(scaling: Scaling) -> Table:
         table.add_column(f"{multiple} ×", justify="right")
     for cost in scaling.costs:
         values = [point.reason or format_number(point.seconds_per_million) for point in cost.points]
-        table.add_row(cost.recipe, cost.counted, *values)
+        table.add_row(cost.recipe, cost.unit, *values)
     return table
 
 
@@ -220,7 +220,7 @@ def draw_figure(scaling: Scaling, path: Path) -> Path | None:
         if measured:
             x, y = map(list, zip(*measured, strict=True))
             panels.setdefault(cost.task, {})[cost.recipe] = (x, y)
-            units[cost.task] = f"seconds per million {cost.counted}"
+            units[cost.task] = f"seconds per million {cost.unit}"
     if not panels:
         return None
     return curve_panels(panels, path, x_label="batch size, relative to that of the recipe", y_labels=units)
@@ -260,7 +260,7 @@ def render_page(scaling: Scaling, machine: Mapping[str, str | int], command: str
             [
                 (
                     cost.recipe, cost.task, f"{cost.parameters:,}" if cost.parameters else "–", cost.dtype,
-                    f"{cost.items_per_epoch:,} {cost.counted}" if cost.items_per_epoch else "–", cost.data,
+                    f"{cost.items_per_epoch:,} {cost.unit}" if cost.items_per_epoch else "–", cost.data,
                 )
                 for cost in scaling.costs
             ],
@@ -301,7 +301,7 @@ def _point_rows(cost: RecipeCost) -> list[tuple[str, ...]]:
         relative = cost.relative_cost(point)
         values = map(format_number, (point.seconds_per_million, relative))
         spread = "–" if point.spread is None else f"{100 * point.spread:.1f} %"
-        speed = f"{point.items_per_second:,.0f} {cost.counted}/s"
+        speed = f"{point.items_per_second:,.0f} {cost.unit}/s"
         rows.append((cost.recipe, size, speed, *values, spread, format_number(point.peak_memory)))
     return rows
 

@@ -110,5 +110,5 @@ class DigitSum(Experiment):
 
 
 anaphor.register_task(
-    TaskDefinition(name="digit-sum", spec=DigitSumSpec, metrics=METRICS, counted="sequences", build=DigitSum)
+    TaskDefinition(name="digit-sum", spec=DigitSumSpec, metrics=METRICS, unit="sequences", build=DigitSum)
 )

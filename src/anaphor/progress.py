@@ -144,7 +144,7 @@ class Bar:
             self.print_line("; ".join([line, *self._remaining()]), is_result=True)
 
     def _speed(self, pace: Pace) -> str:
-        return f"{pace.speed:,.0f} {'items' if self.task is None else self.task.counted}/s"
+        return f"{pace.speed:,.0f} {'items' if self.task is None else self.task.unit}/s"
 
     def _remaining(self) -> list[str]:
         """What a bar would show, where there is none."""

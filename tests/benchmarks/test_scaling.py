@@ -48,7 +48,7 @@ def test_the_command_writes_page_figure_and_json(tiny, tmp_path, capsys):
     assert sorted(path.name for path in out.iterdir()) == ["scaling.json", "scaling.md", "scaling.png"]
     assert json.loads((out / "scaling.json").read_text())["recipes"] == report["scaling"]["recipes"]
     for cost, (task, spec) in zip(report["scaling"]["recipes"], tiny.values(), strict=True):
-        assert (cost["task"], cost["counted"], cost["data"]) == (task.name, task.counted, spec.data)
+        assert (cost["task"], cost["unit"], cost["data"]) == (task.name, task.unit, spec.data)
         assert [point["batch_size"] for point in cost["points"]] == [spec.batch_size * n for n in (1, 2, 4, 8, 16)]
         assert cost["points"][0]["relative_cost"] == 1
         for point in cost["points"]:

@@ -170,6 +170,10 @@ WRONG = {
         'return {"data": {name: digest.hexdigest() for name, digest in digests.items()}}', "return {}",
         "fingerprint of DigitSum must return a dict with 'data', the digests of train and valid",
     ),
+    "an old name": (
+        'unit="sequences"', 'counted="sequences"',
+        "task 'digit-sum-an-old-name': counted='sequences' is now unit='sequences'",
+    ),
     "numbers": ("return Result(values, ", "return (values, ", "evaluate of DigitSum must return a Result, not a tuple"),
 }  # fmt: skip
 

@@ -217,8 +217,8 @@ def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
         print(f"padding: {result['padding_share']:.1%} of all positions{beside}")
     if result.get("left_out"):
         print(f"left out: {count_noun(result['left_out'], 'example')} (too long)")
-    speed = result[f"{task.counted}_per_second"]
-    speed = "" if speed is None else f", {speed:,.0f} {task.counted}/s"
+    speed = result[f"{task.unit}_per_second"]
+    speed = "" if speed is None else f", {speed:,.0f} {task.unit}/s"
     print(f"{result['parameters']:,} parameters{speed}, {result['seconds']:.0f} s")
     for figure in result["figures"]:
         print(f"figure: {figure}")

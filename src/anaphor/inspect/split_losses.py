@@ -41,7 +41,7 @@ class Groups:
 class SplitLosses(ABC):
     """Items of a split in order: the tokens of a text, or separate examples."""
 
-    counted: ClassVar[str]
+    unit: ClassVar[str]
     """What the items are, in the plural."""
     is_text: ClassVar[bool] = False
     """Whether items follow each other as in a text, so that a passage has several of them."""

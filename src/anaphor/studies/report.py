@@ -187,7 +187,7 @@ def compare_losses(
     except DataError:  # too few lines, or a loss that is not finite
         return []
     first, second = (format_setting(groups[index].parameters) for index in best)
-    sentence = describe_block_difference((first, second), found, runs, study.spec.definition.counted)
+    sentence = describe_block_difference((first, second), found, runs, study.spec.definition.unit)
     return [f"{sentence[0].upper()}{sentence[1:]}"] if sentence else []
 
 

@@ -19,7 +19,7 @@ from anaphor.metrics.result import Result
 class ClassLosses(SplitLosses):
     """Separate examples with labels."""
 
-    counted = "examples"
+    unit = "examples"
 
     probabilities: NDArray[np.float32]
     """[N, C]"""

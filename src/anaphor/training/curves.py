@@ -19,7 +19,7 @@ def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
 
     if not (lines := [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]):
         return []
-    x, x_label = progress_axis(lines, task.counted)
+    x, x_label = progress_axis(lines, task.unit)
     train_loss = [_number(line.get("train_loss")) for line in lines]
     figures: dict[str, tuple[str, dict[str, list[float]]]] = {}  # axis and series, by name
     for metric in task.metrics:
@@ -41,16 +41,16 @@ def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
     return paths
 
 
-def progress_axis(lines: Sequence[Mapping[str, Any]], counted: str) -> tuple[list[float], str]:
+def progress_axis(lines: Sequence[Mapping[str, Any]], unit: str) -> tuple[list[float], str]:
     """Epochs where each validation is at a later one, else items in a unit that keeps the numbers short."""
     epochs = [_number(line.get("epoch")) for line in lines]
     if all(before < after for before, after in zip([0.0, *epochs], epochs, strict=False)):
         return epochs, "epoch"
-    counts = [_number(line.get(counted)) for line in lines]
-    for size, unit in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
+    counts = [_number(line.get(unit)) for line in lines]
+    for size, name in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
         if max(counts) >= size:
-            return [count / size for count in counts], f"{unit} of training {counted}"
-    return counts, f"training {counted}"
+            return [count / size for count in counts], f"{name} of training {unit}"
+    return counts, f"training {unit}"
 
 
 def _number(value: Any) -> float:

@@ -581,10 +581,10 @@ def validate(run: TrainingRun) -> None:
         progress.best_value, progress.best_step = value, progress.step
     progress.evaluations_without_improvement = 0 if is_best else progress.evaluations_without_improvement + 1
     state.schedule.report(value if run.metric.goal == "min" else -value)
-    recent = progress.pop_recent(run.task.counted)
+    recent = progress.pop_recent(run.task.unit)
     line = {
         "epoch": count_epochs(run),
-        run.task.counted: progress.count,
+        run.task.unit: progress.count,
         "seconds": round(progress.seconds, 3),
         **recent,
         "lr": state.optimizer.lr,
@@ -766,7 +766,7 @@ def describe_result(run: TrainingRun, valid: Result, figures: list[Path]) -> dic
         "best_step": progress.best_step,
         "seconds": progress.seconds,
         **reserved,
-        f"{run.task.counted}_per_second": progress.count / progress.seconds if progress.seconds else None,
+        f"{run.task.unit}_per_second": progress.count / progress.seconds if progress.seconds else None,
         "valid": valid.to_plain(),
         "test": run.earlier_test if progress.step == run.first_step else None,  # of the same weights
         "figures": [str(path) for path in figures],

@@ -73,13 +73,13 @@ class Progress:
         self.seconds += seconds
         self.recent_seconds += seconds
 
-    def pop_recent(self, counted: str) -> dict[str, float | None]:
+    def pop_recent(self, unit: str) -> dict[str, float | None]:
         """Mean loss, accuracy where it is counted, and throughput since the last validation, which are then reset."""
         count, seconds, correct = self.recent_count, self.recent_seconds, self.recent_correct
         recent = {
             "train_loss": self.recent_loss / count if count else None,
             **({"train_accuracy": correct / count} if count and correct is not None else {}),
-            f"{counted}_per_second": round(count / seconds, 1) if seconds else None,
+            f"{unit}_per_second": round(count / seconds, 1) if seconds else None,
         }
         self.recent_loss, self.recent_count, self.recent_seconds, self.recent_correct = 0.0, 0, 0.0, 0
         return recent

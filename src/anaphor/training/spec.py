@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import InitVar, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -331,7 +331,7 @@ class TaskDefinition:
     """`(spec, known=None, data_path=None) -> Experiment`, or "module:function"."""
     columns: tuple[str, ...] = ()
     """Columns of the data sets it reads, such as ("text",); empty where it has no data sets by name."""
-    counted: str = "examples"
+    unit: str = "examples"
     """What throughput counts, in the plural."""
     describe: Callable[[Mapping[str, Any]], list[str]] | None = None
     """Lines for people about a result of one split, given as plain values. None: all metrics and the signature."""
@@ -359,8 +359,12 @@ class TaskDefinition:
     """Folder of recipes, YAML files of settings that are known to work."""
     extras: tuple[str, ...] = ()
     """Kinds of extras that its experiment asks for, see `registry.EXTRAS`."""
+    counted: InitVar[str | None] = None
+    """What `unit` was called before."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, counted: str | None) -> None:
+        if counted is not None:
+            raise ConfigError(f"task {self.name!r}: counted={counted!r} is now unit={counted!r}")
         if not self.metrics:
             raise ConfigError(f"task {self.name!r} has no metrics: name at least one")
         if getattr(self.spec, "task", self.name) != self.name:

@@ -146,15 +146,15 @@ def to_number(value: Any) -> float | None:
         return None
 
 
-def find_counted(row: dict[str, Any]) -> str | None:
+def find_unit(row: dict[str, Any]) -> str | None:
     """What throughput counts, such as "tokens". A row names it, so that runs of unknown tasks have it too."""
     return next((key.removesuffix("_per_second") for key in row if key.endswith("_per_second")), None)
 
 
 def flatten_row(row: dict[str, Any]) -> dict[str, Any]:
     """A row by names of columns: `count`, `throughput`, and metrics as `valid.NAME`."""
-    counted = find_counted(row)
-    renamed = {counted: "count", f"{counted}_per_second": "throughput"} if counted else {}
+    unit = find_unit(row)
+    renamed = {unit: "count", f"{unit}_per_second": "throughput"} if unit else {}
     flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, dict):
@@ -183,8 +183,8 @@ def make_columns(rows: Sequence[dict[str, Any]]) -> dict[str, Column]:
 
 def _read_columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:
     """The columns of rows that are all built like the first one; None where they are not."""
-    first, counted = rows[0], find_counted(rows[0])
-    renamed = {counted: "count", f"{counted}_per_second": "throughput"} if counted else {}
+    first, unit = rows[0], find_unit(rows[0])
+    renamed = {unit: "count", f"{unit}_per_second": "throughput"} if unit else {}
     columns: dict[str, list[Any]] = {}
     if {*map(len, rows)} != {len(first)}:
         return None

@@ -280,7 +280,7 @@ def _groups(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -
         parts = [(label, found.losses[groups.codes == code]) for code, label in enumerate(groups.labels)]
         rows = [{"label": label, "items": len(part), "loss": float(part.mean())} for label, part in parts if len(part)]
         tables.append({"title": groups.title, "rows": rows})
-    return {"counted": found.counted, "tables": tables}
+    return {"counted": found.unit, "tables": tables}
 
 
 def _continue(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def compare_losses(
     losses = np.stack([first.losses, second.losses]).astype(np.float64)  # [2, N]
     items = losses.shape[1]
     if at is not None and at >= items:
-        raise ConfigError(f"at={at}: the split has the {first.counted} 0 to {items - 1:,}")
+        raise ConfigError(f"at={at}: the split has the {first.unit} 0 to {items - 1:,}")
     length = min(length, items) if first.is_text else 1
     difference = losses[1] - losses[0]
     found: list[dict[str, Any]] = []
@@ -77,7 +77,7 @@ def compare_losses(
             passage.setdefault("rows", {})[key] = rows[start : start + length].tolist()
     return {
         "kind": "passages" if first.is_text else "examples",
-        "counted": first.counted,
+        "counted": first.unit,
         "joined": first.is_joined,
         "items": items,
         "length": length,

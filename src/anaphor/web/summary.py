@@ -23,7 +23,7 @@ from anaphor.web.history import (
     METRICS,
     SAMPLES,
     Extremes,
-    find_counted,
+    find_unit,
     flatten_row,
     open_file,
     to_number,
@@ -171,7 +171,7 @@ class RunReader:
         last, flat = history.last, flatten_row(history.last)
         metrics = find_metrics(definition, flat)
         metric = find_selecting(metrics, settings)
-        counted = definition.counted if definition else find_counted(last)
+        unit = definition.unit if definition else find_unit(last)
         status = find_status(settings, result, is_held=is_held)
         reason = result.get("reason") if status == "diverged" else cell.get("reason") if status == "stopped" else None
         scored = valid.get(metric.name) if valid and metric else None
@@ -191,8 +191,8 @@ class RunReader:
             "best": first_number(scored, best),
             "last": to_number(flat.get(f"valid.{metric.name}")) if metric else None,
             "parameters": first_number(result.get("parameters"), self._parameters),
-            "throughput": first_number(result.get(f"{counted}_per_second"), flat.get("throughput")),
-            "counted": counted,
+            "throughput": first_number(result.get(f"{unit}_per_second"), flat.get("throughput")),
+            "counted": unit,
             "written": newest(files),
             "seed": settings.get("seed"),
             "settings": settings,

@@ -31,7 +31,7 @@ NOTE = (
 class PieceLosses(SplitLosses):
     """Pieces of a text."""
 
-    counted = "pieces"
+    unit = "pieces"
     is_text = True
 
     text: bytes

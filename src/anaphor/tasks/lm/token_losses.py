@@ -30,7 +30,7 @@ CONTEXT = 160  # characters before and after a passage
 class TokenLosses(SplitLosses):
     """The tokens of a text."""
 
-    counted = "tokens"
+    unit = "tokens"
     is_text = True
 
     ids: Ids

@@ -76,7 +76,7 @@ def look(
 class SentenceLosses(SplitLosses):
     """Sentence pairs, each with the mean loss of the tokens of its reference."""
 
-    counted = "sentences"
+    unit = "sentences"
 
     pairs: EncodedPairs
     texts: Sequence[tuple[str, str]]
