@@ -183,7 +183,7 @@ def test_reading_gives_what_stands_behind_the_last_token():
     x, state = prefill(model, ROW, None)
     whole, _ = model.features(ROW)
     assert torch.equal(x, whole[:, -1])
-    assert state.seen.tolist() == [5]
+    assert state.past_length.tolist() == [5]
 
 
 STREAMED = {"lstm": {}, "transformer-xl": {"memory": 4, "heads": 2}, "transformer": {"heads": 2}}

@@ -128,14 +128,14 @@ def test_ragged_streams_equal_each_row_alone(data, mixer):
         )
     )
     chunks = 0.5 * torch.randn(count, rows, size, mixer.width_in)
-    state, seen, outputs = (
+    state, past_length, outputs = (
         mixer.initial_state(chunks[0]),
         torch.zeros(rows, dtype=torch.long),
         [[] for _ in range(rows)],
     )
     for chunk, length in zip(chunks, lengths, strict=True):
-        y, state = contract.run(mixer, chunk, state, seen, length)
-        seen = seen + length
+        y, state = contract.run(mixer, chunk, state, past_length, length)
+        past_length = past_length + length
         for row in range(rows):
             outputs[row].append(y[row, : length[row]])
     for row in range(rows):

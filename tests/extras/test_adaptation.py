@@ -208,7 +208,7 @@ def slow_dynamic(model, batches, carry, dynamic, strengths):
                 back = (dynamic.decay * strength).clamp(max=1) * (start - weight)
                 floor = FLOOR if dynamic.rule == "rms" else 0
                 weight += back - dynamic.lr * weight.grad / (strength + floor)
-        state = type(state)(state.seen, tuple(type(one)(*(t.detach() for t in one)) for one in state.layers))
+        state = type(state)(state.past_length, tuple(type(one)(*(t.detach() for t in one)) for one in state.layers))
     return torch.cat(losses, -1)
 
 

@@ -23,11 +23,11 @@ def test_sparsemax_sums_to_one_in_every_precision(dtype, scale):
 def test_sums_over_a_long_text_do_not_saturate(dtype):
     mixer = LinearSpec(width=8, heads=2).build().to(dtype)
     x = torch.randn(1, 500, 8).to(dtype)
-    state, seen = mixer.initial_state(x), 0
+    state, past_length = mixer.initial_state(x), 0
     with torch.no_grad():
         for _ in range(200):
-            y, state = mixer(x, state, Span.after(torch.tensor([seen]), 500))
-            seen += 500
+            y, state = mixer(x, state, Span.after(torch.tensor([past_length]), 500))
+            past_length += 500
         _, once = mixer(x, mixer.initial_state(x), Span.whole(x))
     assert y.dtype == dtype
     torch.testing.assert_close(state.k_sum, 200 * once.k_sum, rtol=1e-3, atol=0)

@@ -27,7 +27,7 @@ def test_pieces_with_carried_state_equal_the_whole(name):
         logits, state = model(piece, state)
         outputs.append(logits)
     torch.testing.assert_close(torch.cat(outputs, 1), whole, **TIGHT)
-    assert torch.equal(state.seen, end.seen)
+    assert torch.equal(state.past_length, end.past_length)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -356,7 +356,7 @@ def test_padding_does_not_run_out_of_positions():
     model = small("gpt-nano", max_positions=10)
     _, state = model(torch.randint(0, 20, (2, 8)), lengths=torch.tensor([8, 2]))
     logits, state = model(torch.randint(0, 20, (2, 5)), state, torch.tensor([1, 5]))
-    assert state.seen.tolist() == [9, 7]
+    assert state.past_length.tolist() == [9, 7]
     assert logits.isfinite().all()
 
 

@@ -64,7 +64,7 @@ def test_whole_chunks_and_single_tokens_are_one(case):
                     x, state = model.features(piece, state)
                     outputs.append(x)
             torch.testing.assert_close(torch.cat(outputs, 1), whole, **TIGHT)
-            assert torch.equal(state.seen, end.seen)
+            assert torch.equal(state.past_length, end.past_length)
 
 
 @each_model

@@ -53,7 +53,7 @@ def scored(experiment, bptt, carry, rows=1, complete=True):
 
 
 class ByPlace(nn.Module):
-    """On a text of zeros the loss of the token after `seen` others is `losses[seen]`, whatever they were."""
+    """On a text of zeros the loss of the token after `n` others is `losses[n]`, whatever they were."""
 
     causal, limit, state_grows = True, None, False
     device = torch.device("cpu")
@@ -66,10 +66,10 @@ class ByPlace(nn.Module):
 
     def features(self, tokens, state=None, lengths=None):
         self.calls.append(tokens.shape[1])
-        seen = torch.zeros(len(tokens), dtype=torch.long) if state is None else state.seen
-        places = seen[:, None] + torch.arange(tokens.shape[1])
+        past_length = torch.zeros(len(tokens), dtype=torch.long) if state is None else state.past_length
+        places = past_length[:, None] + torch.arange(tokens.shape[1])
         new = tokens.shape[1] if lengths is None else lengths
-        return self.losses[places.clamp(max=len(self.losses) - 1)][..., None], ModelState(seen + new, ())
+        return self.losses[places.clamp(max=len(self.losses) - 1)][..., None], ModelState(past_length + new, ())
 
     def head_facts(self):
         return {}

@@ -41,7 +41,7 @@ def test_a_run_has_its_model_tokenizer_history_and_result(run):
     ids = torch.from_numpy(run.tokenizer.encode_sentence("the cat sat"))[None]
     logits, state = run.model(ids)
     assert logits.shape == (1, 3, len(run.tokenizer))
-    assert state.seen.tolist() == [3]
+    assert state.past_length.tolist() == [3]
     assert not run.model.training
     rows = [row for row in run.metrics if "valid" in row]
     assert [row["step"] for row in rows] == [2, 4]

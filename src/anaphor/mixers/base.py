@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 class Span:
     """Positions of the new tokens in their own sequences, and which of them are padding."""
 
-    seen: Tensor
+    past_length: Tensor
     """[B]: number of tokens of each row before these."""
     count: int
     """Number of new tokens, padding included."""
@@ -44,11 +44,11 @@ class Span:
     """What `once` computed."""
 
     @classmethod
-    def after(cls, seen: Tensor, count: int, lengths: Tensor | None = None) -> Span:
+    def after(cls, past_length: Tensor, count: int, lengths: Tensor | None = None) -> Span:
         """The next `count` tokens of rows that have seen so many already; the first `lengths` of them are valid."""
         if lengths is not None:
-            check_lengths(lengths, len(seen), count)
-        return cls(seen, count, lengths)
+            check_lengths(lengths, len(past_length), count)
+        return cls(past_length, count, lengths)
 
     @classmethod
     def whole(cls, x: Tensor, lengths: Tensor | None = None) -> Span:
@@ -63,27 +63,27 @@ class Span:
     @cached_property
     def lengths(self) -> Tensor:
         """[B]: number of valid tokens in each row."""
-        return torch.full_like(self.seen, self.count) if self.given_lengths is None else self.given_lengths
+        return torch.full_like(self.past_length, self.count) if self.given_lengths is None else self.given_lengths
 
     @cached_property
     def following(self) -> Tensor:
         """[B]: number of tokens of each row after these."""
-        return self.seen + (self.count if self.given_lengths is None else self.given_lengths)
+        return self.past_length + (self.count if self.given_lengths is None else self.given_lengths)
 
     @cached_property
     def positions(self) -> Tensor:
         """[B, T]: position of each token in its row. Padding repeats the last valid one."""
         if self.count == 1 and self.given_lengths is None:
-            return self.seen[:, None]
-        steps = torch.arange(self.count, device=self.seen.device)
+            return self.past_length[:, None]
+        steps = torch.arange(self.count, device=self.past_length.device)
         if self.given_lengths is None:
-            return self.seen[:, None] + steps
-        return (self.seen[:, None] + torch.minimum(steps, self.given_lengths[:, None] - 1)).clamp(min=0)
+            return self.past_length[:, None] + steps
+        return (self.past_length[:, None] + torch.minimum(steps, self.given_lengths[:, None] - 1)).clamp(min=0)
 
     @cached_property
     def valid(self) -> Tensor:
         """[B, T]: False in padding."""
-        return torch.arange(self.count, device=self.seen.device) < self.lengths[:, None]
+        return torch.arange(self.count, device=self.past_length.device) < self.lengths[:, None]
 
     def once(self, name: str, source: object, compute: Callable[[], Result]) -> Result:
         """A value that depends on the span and on `source` only: the first layer computes it, and all layers with the
@@ -189,8 +189,10 @@ class Mixer(nn.Module):
             )
         if x.ndim != 3 or x.shape[-1] != self.width_in:
             raise ConfigError(f"{name} takes [rows, tokens, {self.width_in}], but got {list(x.shape)}")
-        if (len(span.seen), span.count) != x.shape[:2]:
-            raise ConfigError(f"span covers {[len(span.seen), span.count]} tokens, but x has {list(x.shape[:2])}")
+        if (len(span.past_length), span.count) != x.shape[:2]:
+            raise ConfigError(
+                f"span covers {[len(span.past_length), span.count]} tokens, but x has {list(x.shape[:2])}"
+            )
         if not self.streams:
             if state != ():
                 raise ConfigError(f"{name} needs the whole sequence and carries no state: pass ()")

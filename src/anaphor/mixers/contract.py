@@ -112,12 +112,12 @@ def _try(action: Callable[[], Value]) -> tuple[Value | None, str]:
 
 
 def run(
-    mixer: Mixer, x: Tensor, state: Any = None, seen: Tensor | None = None, lengths: Tensor | None = None
+    mixer: Mixer, x: Tensor, state: Any = None, past_length: Tensor | None = None, lengths: Tensor | None = None
 ) -> tuple[Tensor, Any]:
-    """One call from the initial state, or from a state after `seen` tokens."""
+    """One call from the initial state, or from a state after `past_length` tokens."""
     state = mixer.initial_state(x) if state is None else state
-    seen = x.new_zeros(len(x), dtype=torch.long) if seen is None else seen
-    outputs: tuple[Tensor, Any] = mixer(x, state, Span.after(seen, x.shape[1], lengths))
+    past_length = x.new_zeros(len(x), dtype=torch.long) if past_length is None else past_length
+    outputs: tuple[Tensor, Any] = mixer(x, state, Span.after(past_length, x.shape[1], lengths))
     return outputs
 
 
@@ -125,7 +125,7 @@ def run_in_chunks(mixer: Mixer, x: Tensor, cuts: list[int]) -> Tensor:
     """The outputs of consecutive calls, cut before the given tokens."""
     state, outputs = mixer.initial_state(x), []
     for start, end in pairwise([0, *sorted(cuts), x.shape[1]]):
-        y, state = run(mixer, x[:, start:end], state, _seen(x, start))
+        y, state = run(mixer, x[:, start:end], state, _past_length(x, start))
         outputs.append(y)
     return torch.cat(outputs, dim=1)
 
@@ -174,22 +174,22 @@ def padding_leaves_no_trace(mixer: Mixer, x: Tensor, more: Tensor, lengths: Tens
 
 def rows_can_be_reordered(mixer: Mixer, x: Tensor, more: Tensor, order: Tensor) -> None:
     """Rows of a state can be selected, repeated and reordered."""
-    seen, rows = _seen(x, x.shape[1]), f"when rows are selected in the order {order.tolist()}"
+    past_length, rows = _past_length(x, x.shape[1]), f"when rows are selected in the order {order.tolist()}"
     together, state = run(mixer, x)
     assert_close(run(mixer, x[order])[0], together[order], f"output of {{where}} differs by {{by}} {rows}")
     if mixer.streams:
-        future, _ = run(mixer, more, state, seen)
-        selected, _ = run(mixer, more[order], select_rows(state, order), seen[order])
+        future, _ = run(mixer, more, state, past_length)
+        selected, _ = run(mixer, more[order], select_rows(state, order), past_length[order])
         assert_close(selected, future[order], f"output of {{where}} after a state differs by {{by}} {rows}")
 
 
 def gradient_crosses_the_seam(mixer: Mixer, x: Tensor, more: Tensor) -> None:
     """The gradient through a carried state is that of one long call; a detached state passes none."""
-    seen = _seen(x, x.shape[1])
+    past_length = _past_length(x, x.shape[1])
     probe = torch.randn(*more.shape[:2], mixer.width_out, dtype=x.dtype, device=x.device)
     past = x.clone().requires_grad_()
     _, state = run(mixer, past)
-    crossing = _gradient(run(mixer, more, state, seen)[0] * probe, past)
+    crossing = _gradient(run(mixer, more, state, past_length)[0] * probe, past)
     expected = _gradient(run(mixer, torch.cat((past, more), dim=1))[0][:, x.shape[1] :] * probe, past)
     if expected.any() and not crossing.any():
         raise PromiseBroken("no gradient flows through a carried state: the mixer detaches it")
@@ -197,29 +197,29 @@ def gradient_crosses_the_seam(mixer: Mixer, x: Tensor, more: Tensor) -> None:
     if not crossing.any():
         raise PromiseBroken("no output has a gradient by an earlier chunk: the mixer moves nothing along time")
     _, state = run(mixer, past)
-    if _gradient(run(mixer, more, detach(state), seen)[0] * probe, past).any():
+    if _gradient(run(mixer, more, detach(state), past_length)[0] * probe, past).any():
         raise PromiseBroken("gradient flows through a detached state: the mixer keeps tensors outside of it")
 
 
 def old_state_survives(mixer: Mixer, x: Tensor, more: Tensor) -> None:
     """Two continuations of one state, with and without gradient, and the state is what it was."""
-    seen = _seen(x, x.shape[1])
+    past_length = _past_length(x, x.shape[1])
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             _, state = run(mixer, x)
             for _ in range(2):  # the second time a buffer has been extended in place, where that is possible
-                _, state = run(mixer, more[:, :1], state, seen)
-                seen = seen + 1
+                _, state = run(mixer, more[:, :1], state, past_length)
+                past_length = past_length + 1
             copies = [tensor.clone() for tensor in tensors_of(state)]
-            first, first_state = run(mixer, more, state, seen)
-            run(mixer, -more, state, seen)
+            first, first_state = run(mixer, more, state, past_length)
+            run(mixer, -more, state, past_length)
             for number, (tensor, copy) in enumerate(zip(tensors_of(state), copies, strict=True)):
                 if not torch.equal(tensor, copy):
                     raise PromiseBroken(f"tensor {number} of the state was changed in place by a later call")
-            again, _ = run(mixer, more, state, seen)
+            again, _ = run(mixer, more, state, past_length)
             assert_close(again, first, "output of {where} differs by {by} when a state is continued a second time")
-            later, _ = run(mixer, more, first_state, seen + more.shape[1])
-            straight, _ = run(mixer, more, run(mixer, more, state, seen)[1], seen + more.shape[1])
+            later, _ = run(mixer, more, first_state, past_length + more.shape[1])
+            straight, _ = run(mixer, more, run(mixer, more, state, past_length)[1], past_length + more.shape[1])
             assert_close(later, straight, "output of {where} differs by {by} after another continuation of its past")
 
 
@@ -250,5 +250,5 @@ def _gradient(outputs: Tensor, of: Tensor) -> Tensor:
     return torch.zeros_like(of) if gradient is None else gradient
 
 
-def _seen(x: Tensor, tokens: int) -> Tensor:
+def _past_length(x: Tensor, tokens: int) -> Tensor:
     return torch.full((len(x),), tokens, device=x.device)

@@ -87,7 +87,7 @@ class TokenEmbedder(nn.Module):
             return
         if fresh and not span.has_padding:
             check_limit(span.count, self.limit)
-        elif span.seen.device.type == "cpu" and len(span.seen) and not torch.compiler.is_compiling():
+        elif span.past_length.device.type == "cpu" and len(span.past_length) and not torch.compiler.is_compiling():
             check_limit(int(span.following.max()), self.limit)
 
 

@@ -33,7 +33,7 @@ BLOCK = 64
 class ModelState(NamedTuple):
     """All that a model remembers of each row."""
 
-    seen: Tensor
+    past_length: Tensor
     """[B]: number of tokens so far."""
     layers: tuple[Any, ...]
     """The private state of each block."""
@@ -115,12 +115,12 @@ class TokenModel(nn.Module):
         self.embedder.check_tokens(tokens)
         if state is not None and not isinstance(state, ModelState):
             raise ConfigError(f"the state of a model is a ModelState, but {type(state).__name__} was given")
-        if state is not None and len(state.seen) != len(tokens):
-            raise ConfigError(f"state has {len(state.seen)} rows, but there are {len(tokens)} rows of tokens")
+        if state is not None and len(state.past_length) != len(tokens):
+            raise ConfigError(f"state has {len(state.past_length)} rows, but there are {len(tokens)} rows of tokens")
         fresh = state is None
         if state is None:
             state = self.initial_state(len(tokens))
-        span = Span.after(state.seen, tokens.shape[1], lengths)
+        span = Span.after(state.past_length, tokens.shape[1], lengths)
         self.embedder.check_positions(span, fresh)
         x, layers = self.layers(self.embedder(tokens, span), state.layers, span)
         past = self.head_wrapper.extend(state.past, x, tokens, span)
@@ -247,14 +247,14 @@ class FixedDecoding(Decoding):
     def allocate(self, size: int) -> None:
         """Memory for at least so many keys and values, with those of the state."""
         self.size = -(-size // BLOCK) * BLOCK
-        seen = self.state.seen.clone()
-        index = torch.tensor([self.used], device=seen.device)
+        past_length = self.state.past_length.clone()
+        index = torch.tensor([self.used], device=past_length.device)
         caches = [layer for layer in self.state.layers if isinstance(layer, KVCache)]
         # All layers have seen the same tokens: one buffer of positions, and one mask made from it, serve them all.
-        positions = caches[0].fixed_positions(self.used, self.size, seen, index) if caches else None
+        positions = caches[0].fixed_positions(self.used, self.size, past_length, index) if caches else None
         self.index = index
-        self.state = ModelState(seen, tuple(_fix(layer, self.used, positions) for layer in self.state.layers))
-        self.tokens = torch.zeros_like(seen)
+        self.state = ModelState(past_length, tuple(_fix(layer, self.used, positions) for layer in self.state.layers))
+        self.tokens = torch.zeros_like(past_length)
         self.maxima = torch.empty(0)
 
     def __call__(self, tokens: Tensor) -> Tensor:

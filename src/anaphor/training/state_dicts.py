@@ -21,6 +21,8 @@ from anaphor.training.muon import Muon
 
 # A model has hundreds of tensors. The first few show what is wrong, the count how much.
 LISTED = 6
+STORED_NAMES = {"past_length": "seen"}
+"""Fields of a carried state that have another name in checkpoints, where all runs have it."""
 
 
 @dataclass
@@ -131,9 +133,9 @@ def _leaf(like: Any, name: str, mark: str, tensor: Tensor, mismatch: Mismatch, d
 
 
 def _children(tree: tuple[Any, ...], path: str) -> Iterator[tuple[str, Any]]:
-    names = getattr(tree, "_fields", range(len(tree)))
+    names = [STORED_NAMES.get(name, name) for name in getattr(tree, "_fields", map(str, range(len(tree))))]
     for name, child in zip(names, tree, strict=True):
-        yield (f"{path}/{name}" if path else str(name)), child
+        yield (f"{path}/{name}" if path else name), child
 
 
 OPTIMIZER_STATE: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {

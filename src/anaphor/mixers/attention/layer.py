@@ -30,11 +30,13 @@ class KVCache(NamedTuple):
     positions: KVBuffer | None
     """[B, S], -1 in empty slots. None: no slot is empty, and the last one is at its row's last position."""
 
-    def fixed_positions(self, used: int, size: int, seen: Tensor, index: Tensor) -> FixedBuffer:
+    def fixed_positions(self, used: int, size: int, past_length: Tensor, index: Tensor) -> FixedBuffer:
         """Positions of the first `used` slots and of empty ones, `size` in all, in a buffer that is written from
-        `index` on. `seen` [B] is the number of tokens so far."""
-        positions = seen.new_full((len(seen), size), -1)
-        before = _positions_before(seen[:, None], used) if self.positions is None else self.positions.data[:, :used]
+        `index` on. `past_length` [B] is the number of tokens so far."""
+        positions = past_length.new_full((len(past_length), size), -1)
+        before = (
+            _positions_before(past_length[:, None], used) if self.positions is None else self.positions.data[:, :used]
+        )
         positions[:, :used] = before
         return FixedBuffer(positions, 1, index=index)
 
@@ -136,7 +138,7 @@ class Attention(MultiHead):
         return kept * 2 * self.inner_width * self.out.weight.element_size()
 
     def mix(self, x: Tensor, state: KVCache | tuple[()], span: Span) -> tuple[Tensor, KVCache | tuple[()]]:
-        if self.spec.limit is not None and span.seen.device.type == "cpu":  # elsewhere reading values would sync
+        if self.spec.limit is not None and span.past_length.device.type == "cpu":  # elsewhere reading values would sync
             check_limit(int(span.following.max()), self.spec.limit)
         embedded = self.position.embed(span.positions)
         if embedded is not None:
@@ -177,7 +179,7 @@ class Attention(MultiHead):
         q = self.split_heads(q)
         keys = Visibility(span.valid[:, None, None, :] if span.has_padding else None)
         lengths = span.lengths.clamp(max=count) if span.has_padding else None
-        first = Span(span.seen, count, lengths)
+        first = Span(span.past_length, count, lengths)
         return first.zero_padding(self.project_out(self.attend(q, k, v, keys), q, first))
 
     def _visibility(self, span: Span, cache: KVCache) -> Visibility:
@@ -236,7 +238,9 @@ def _extend(past: KVCache, keys_values: Tensor, span: Span) -> KVCache:
     if slots == 0:
         return KVCache(extended, _first_positions(span))
     # The first empty slots: from now on every slot has a position.
-    return KVCache(extended, KVBuffer(_positions_before(span.seen[:, None], slots), 1).append(_positions_in(span)))
+    return KVCache(
+        extended, KVBuffer(_positions_before(span.past_length[:, None], slots), 1).append(_positions_in(span))
+    )
 
 
 def _first_positions(span: Span) -> KVBuffer:
@@ -261,14 +265,14 @@ def _positions_before(following: Tensor, count: int) -> Tensor:
 def _key_positions(cache: KVCache, span: Span) -> Tensor:  # [B, S]
     if cache.positions is not None:
         return cache.positions.data
-    return _positions_before(span.seen[:, None] + span.count, len(cache.keys_values))
+    return _positions_before(span.past_length[:, None] + span.count, len(cache.keys_values))
 
 
 def _relative_positions(cache: KVCache, span: Span) -> tuple[Tensor, Tensor]:  # [B or 1, T], [B or 1, S]
     """Positions of queries and keys whose differences are right. Without empty slots they are the same in all rows,
     counted from the first key that is kept."""
     if cache.positions is None and not span.has_padding:
-        keys = torch.arange(len(cache.keys_values), device=span.seen.device)[None]
+        keys = torch.arange(len(cache.keys_values), device=span.past_length.device)[None]
         return keys[:, -span.count :], keys
     return span.positions, _key_positions(cache, span)
 
