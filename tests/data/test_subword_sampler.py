@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from anaphor.data.bpe import BPE, MAX_WORD_LENGTH, SubwordSampler
+from anaphor.data.bpe import BPE
+from anaphor.data.bpe_dropout import MAX_WORD_LENGTH, Merges, SubwordSampler
 from anaphor.data.corpus import PairSampler, PairTokenizers, build_pair_tokenizers, encode_pairs
 from anaphor.data.embedded import Reverse
 from anaphor.errors import ConfigError
@@ -40,10 +41,11 @@ def sampled(sampler, seed=0, limit=None):
 
 def draw(bpe, word, dropout, times, seed=0):
     """Segmentations of a word, as often as they were drawn."""
-    letters = np.repeat(bpe.merges.spell([word]), times, 0)
+    merges = Merges(bpe)
+    letters = np.repeat(merges.spell([word]), times, 0)
     found = Counter()
     rows = 0
-    for done, ids in bpe.merges.segment(letters, dropout, generator(seed)):
+    for done, ids in merges.segment(letters, dropout, generator(seed)):
         found.update(map(tuple, ids.tolist()))
         rows += len(done)
     assert rows == times

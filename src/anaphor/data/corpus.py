@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anaphor.config import check_at_least_one, look_up
-from anaphor.data.bpe import BPE, SubwordSampler
+from anaphor.data.bpe import BPE
+from anaphor.data.bpe_dropout import SubwordSampler
 from anaphor.data.buckets import Indices
 from anaphor.data.dataset import TRAIN, Dataset
 from anaphor.data.files import cache_folder, write_cache

