@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anaphor.models import preset
-from anaphor.tasks.lm import LanguageRunSpec
+from anaphor.registry import TASKS
 
 DEMO = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "demo.py"))
 
@@ -17,7 +17,7 @@ def test_the_models_are_of_equal_size_whatever_python_brings_the_text(vocabulary
     """Every version of Python has another text, and so another vocabulary."""
     counts = []
     for settings in DEMO["MODELS"].values():
-        spec = LanguageRunSpec(**{**DEMO["COMMON"], **settings})
+        spec = TASKS["lm"].run_spec(**{**DEMO["COMMON"], **settings})
         counts.append(preset(spec.model, vocabulary=vocabulary, **spec.model_options()).build().count_parameters())
     assert max(counts) / min(counts) < 1.02
 

@@ -9,7 +9,7 @@ from anaphor.data.batches import IGNORE_INDEX
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import score_sentences
-from anaphor.models import build, head
+from anaphor.models import build, cross_entropy
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
@@ -34,7 +34,7 @@ def experiment_of(name="lstm", rows=2, bptt=3, text=TEXT, **options):
 
 
 def test_one_number_means_no_target_everywhere():
-    assert head.IGNORE_INDEX == IGNORE_INDEX
+    assert cross_entropy.IGNORE_INDEX == IGNORE_INDEX
 
 
 @settings(max_examples=25, deadline=None)

@@ -132,6 +132,9 @@ def test_a_model_of_width_one_learns(name, preset):
     torch.manual_seed(1)
     heads = {} if preset == "lstm" else {"heads": 1, "score": "bilinear", "norm": "none"}
     model = build(preset, vocabulary=11, width=1, layers=1, **heads)
+    with torch.no_grad():  # at first they are so small that steps of most of them would be rounded away
+        for weight in model.parameters():
+            weight.mul_(20)
     before = {key: weight.detach().clone() for key, weight in model.named_parameters()}
     learn(model, build_optimizer(SETTINGS[name], model), 2)
     for key, weight in model.named_parameters():

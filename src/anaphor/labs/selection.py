@@ -346,7 +346,7 @@ def _explain_no_key(scores: Array, index: int, chosen: list[int], aim: float, re
     share = f"the wanted keys get {weights[chosen].sum():.3g} of the weight"
     unwanted = _without([index, *chosen], len(scores))
     if companions and unwanted:
-        heavy = max(unwanted, key=lambda other: float(scores[other]))
+        heavy = max(unwanted, key=lambda other: float(f"{scores[other]:.6g}"))  # the first of those that look equal
         return f"key {heavy} scores {scores[heavy]:.6g} and key {companions[0]} {scores[companions[0]]:.6g}: {share}"
     return f"{best} with this query: {share}"
 
