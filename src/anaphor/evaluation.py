@@ -189,7 +189,7 @@ def _compute_losses(
 
 def _can_split(model: LanguageModel, batch: Batch) -> bool:
     # A batch beyond the learned positions is passed as a whole, so that the model's error names its whole length.
-    return model.causal and (model.limit is None or batch.input_ids.shape[1] <= model.limit)
+    return model.causal and (model.max_positions is None or batch.input_ids.shape[1] <= model.max_positions)
 
 
 def split_batch(batch: Batch) -> Iterator[Batch]:
@@ -251,10 +251,10 @@ def score_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> ScoredT
 
 def check_length(model: LanguageModel, tokens: int, name: str) -> None:
     """Raise an error for a text with more tokens than a trained model has positions."""
-    if model.limit is not None and tokens > model.limit:
+    if model.max_positions is not None and tokens > model.max_positions:
         raise ConfigError(
-            f"{name} is too long: {tokens:,} tokens are more than the {model.limit:,} learned positions of the model; "
-            f"cut it"
+            f"{name} is too long: {tokens:,} tokens are more than the {model.max_positions:,} learned positions of "
+            f"the model; cut it"
         )
 
 

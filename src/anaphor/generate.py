@@ -198,11 +198,12 @@ def _check_prompt(model: LanguageModel, prompt: Sequence[int], tokens: int) -> N
         raise ConfigError("a model that sees later tokens cannot generate: there are none yet")
     if not len(prompt):
         raise ConfigError("a prompt needs at least one token: start with the tokenizer's boundary")
-    largest = None if model.limit is None else model.limit - len(prompt) + 1  # the last new token is not an input
+    # The last new token is not an input.
+    largest = None if model.max_positions is None else model.max_positions - len(prompt) + 1
     if largest is not None and tokens > largest:
         raise ConfigError(
-            f"the model has {model.limit:,} positions: after a prompt of {count_noun(len(prompt), 'token')} it can "
-            f"generate {max(largest, 0):,} more, not {tokens:,}"
+            f"the model has {model.max_positions:,} positions: after a prompt of {count_noun(len(prompt), 'token')} it "
+            f"can generate {max(largest, 0):,} more, not {tokens:,}"
         )
 
 

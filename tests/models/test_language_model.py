@@ -264,7 +264,7 @@ def test_a_model_says_which_options_it_reads(name, option, values, more):
         model = spec.build().train()
         torch.manual_seed(1)
         y, _ = model(torch.arange(8).expand(2, -1))
-        found.append((y, model.limit))
+        found.append((y, model.max_positions))
     alike = torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
     assert (option in spec.unused_options([option])) == alike
 

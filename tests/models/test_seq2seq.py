@@ -361,7 +361,7 @@ def test_wrong_sources_are_named():
 
 def test_learned_positions_of_a_source_end_and_say_so():
     model = small("norm-after", max_positions=4)
-    assert (model.limit, model.source_limit) == (4, 4)
+    assert (model.max_positions, model.max_source_positions) == (4, 4)
     with pytest.raises(ConfigError, match="5 tokens are more than the 4 learned positions"):
         model.encode(torch.zeros(1, 5, dtype=torch.long))
     padded = model.encode(torch.zeros(1, 6, dtype=torch.long), torch.tensor([4]))

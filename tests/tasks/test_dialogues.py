@@ -175,7 +175,7 @@ def test_a_few_examples_are_learnt_by_heart(tmp_path, capsys):
 def test_the_model_is_the_courses():
     """Six layers with three heads of width 64, learned positions, an output of its own with a constant."""
     model = build("dialogue-gpt", vocabulary=100)
-    assert model.limit == 1024
+    assert model.max_positions == 1024
     assert not model.spec.tied
     assert model.head.bias is not None
     assert [tuple(mixer.out.weight.shape) for mixer in model.layers.mixers] == [(128, 3 * 64)] * 6

@@ -56,7 +56,7 @@ def scored(experiment, bptt, carry, rows=1, complete=True):
 class ByPlace(nn.Module):
     """On a text of zeros the loss of the token after `n` others is `losses[n]`, whatever they were."""
 
-    causal, limit, state_grows = True, None, False
+    causal, max_positions, state_grows = True, None, False
     device = torch.device("cpu")
     spec = SimpleNamespace(can_carry=True)
 
@@ -205,7 +205,7 @@ LONG = {f"transformer {name}": {"heads": 2, "position": name} for name in POSITI
 @pytest.mark.parametrize("carry", [True, False])
 def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkeypatch):
     model = model_of(name.split()[0], **LONG[name])
-    carry = carry and model.limit is None and not model.state_grows
+    carry = carry and model.max_positions is None and not model.state_grows
     tokens = tokens_of()
     widths, features = [], model.features
 

@@ -106,7 +106,7 @@ def run(words: Sequence[str]) -> int:
 def _encode(texts: Sequence[str], members: Sequence[TranslationExperiment], file: Path | None) -> list[list[int]]:
     """The tokens of each text, none of an empty one. A text that is too long for a model is refused."""
     tokenizer = members[0].tokenizers.source
-    limits = [member.model.source_limit for member in members if member.model.source_limit is not None]
+    limits = [member.model.max_source_positions for member in members if member.model.max_source_positions is not None]
     encoded = []
     for number, text in enumerate(texts, 1):
         ids = tokenizer.encode_sentence(text).tolist()

@@ -76,11 +76,11 @@ def cross_attention(
     predicted = [*target_tokens, *([target.boundary] if finished else [])]
     if not predicted:
         raise ConfigError("the target is empty: there is no token to align")
-    if model.limit is not None and len(predicted) > model.limit:
+    if model.max_positions is not None and len(predicted) > model.max_positions:
         end = " with its end" if finished else ""
-        raise ConfigError(f"the target has {len(predicted):,} tokens{end}, but the limit is {model.limit:,}")
+        raise ConfigError(f"the target has {len(predicted):,} tokens{end}, but the limit is {model.max_positions:,}")
     encoded = encode_pairs([(source_text, "")], tokenizers)
-    encoded.check_lengths(source=model.source_limit)
+    encoded.check_lengths(source=model.max_source_positions)
     source_ids = torch.tensor([encoded.source.tokens.tolist()], device=device)
     input_ids = torch.tensor([[target.boundary, *predicted[:-1]]], device=device)
     with eval_mode(model), ExitStack() as stack:

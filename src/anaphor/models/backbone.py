@@ -287,7 +287,7 @@ class Backbone(nn.Module):
         self.out_proj = nn.Linear(width_in, width_out, bias=False) if width_out not in (None, width_in) else None
         self.width_out = width_in if width_out is None else width_out
         limits = [spec.mixer.limit for spec in blocks]
-        self.limit = min((limit for limit in limits if limit is not None), default=None)
+        self.max_positions = min((limit for limit in limits if limit is not None), default=None)
         """Maximum number of positions; None means unbounded."""
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ class BagOfWords(nn.Module):
     """Tokens in, logits of classes out: `model(tokens, lengths)`, [B, T] -> [B, classes]. Only bigrams of the training
     data have a weight."""
 
-    limit: None = None
+    max_positions: None = None
     spec: None = None
 
     keys: Tensor

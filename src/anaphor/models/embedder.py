@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.position import POSITIONS, check_limit, inverse_frequencies, sinusoids
+from anaphor.mixers.attention.position import POSITIONS, check_max_positions, inverse_frequencies, sinusoids
 from anaphor.mixers.base import DROPOUTS, Span
 from anaphor.mixers.layers import LayerNorm
 from anaphor.mixers.spec import Sizes
@@ -39,7 +39,7 @@ class TokenEmbedder(nn.Module):
         self.position = scheme(Sizes(width, heads=1, head_width=width, max_positions=rows))
         # A fixed encoding has values of size 1; embeddings are initialized small and scaled up to that.
         self.scale = math.sqrt(width) if self.position.scales_embedding else 1.0
-        self.limit = spec.max_positions if self.position.has_limit else None
+        self.max_positions = spec.max_positions if self.position.has_limit else None
         """Maximum number of positions; None means unbounded."""
 
     @property
@@ -83,12 +83,12 @@ class TokenEmbedder(nn.Module):
 
     def check_positions(self, span: Span, fresh: bool) -> None:
         """Raise an error for tokens after the last position. Padding has the position of the last real token."""
-        if self.limit is None:  # layers with limits check them
+        if self.max_positions is None:  # layers with limits check them
             return
         if fresh and not span.has_padding:
-            check_limit(span.count, self.limit)
+            check_max_positions(span.count, self.max_positions)
         elif span.past_length.device.type == "cpu" and len(span.past_length) and not torch.compiler.is_compiling():
-            check_limit(int(span.following.max()), self.limit)
+            check_max_positions(int(span.following.max()), self.max_positions)
 
 
 class TextEmbedder(TokenEmbedder):

@@ -55,8 +55,8 @@ class TokenModel(nn.Module):
         self.dropout, self.drop = spec.output_dropout, DROPOUTS[spec.dropout_kind]
         self.head_extra: str | None = None
         """Name of the extra of the head, which is a part of the model with that name; None without one."""
-        limits = [limit for limit in (self.embedder.limit, self.layers.limit) if limit is not None]
-        self.limit = min(limits, default=None)
+        limits = [limit for limit in (self.embedder.max_positions, self.layers.max_positions) if limit is not None]
+        self.max_positions = min(limits, default=None)
         """Maximum number of positions; None means unbounded."""
 
     @property
@@ -389,5 +389,5 @@ def summarize(spec: LanguageModelSpec, tokens: int = 1024) -> Summary:
         state_bytes=model.state_bytes(tokens),
         tokens=tokens,
         state_grows=model.state_grows,
-        limit=model.limit,
+        limit=model.max_positions,
     )

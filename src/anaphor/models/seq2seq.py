@@ -151,14 +151,14 @@ class Seq2Seq(nn.Module):
         return self.decoder.head
 
     @property
-    def limit(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Maximum number of positions of the target; None means unbounded."""
-        return self.decoder.limit
+        return self.decoder.max_positions
 
     @property
-    def source_limit(self) -> int | None:
+    def max_source_positions(self) -> int | None:
         """Maximum number of positions of the source; None means unbounded."""
-        return None if self.encoder is None else self.encoder.limit
+        return None if self.encoder is None else self.encoder.max_positions
 
     @property
     def causal(self) -> bool:

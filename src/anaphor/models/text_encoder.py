@@ -32,8 +32,8 @@ class TextEncoder(nn.Module):
         self.pooler = None if spec.pooler == "none" else nn.Linear(width, width)
         self.head = None if spec.classes is None else Head(width, spec.classes, spec.head_bias, tied_to=None)
         self.dropout, self.drop = spec.output_dropout, DROPOUTS[spec.dropout_kind]
-        limits = [limit for limit in (self.embedder.limit, self.layers.limit) if limit is not None]
-        self.limit = min(limits, default=None)
+        limits = [limit for limit in (self.embedder.max_positions, self.layers.max_positions) if limit is not None]
+        self.max_positions = min(limits, default=None)
         """Maximum number of positions; None means unbounded."""
         INIT_SCHEMES[spec.init_scheme](self)
 

@@ -16,7 +16,7 @@ from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
 from anaphor.mixers.attention.mask import Mask, check_distance, parse_mask, window
-from anaphor.mixers.attention.position import POSITIONS, check_limit
+from anaphor.mixers.attention.position import POSITIONS, check_max_positions
 from anaphor.mixers.base import FixedBuffer, KVBuffer, Span
 from anaphor.mixers.layers import Linear
 from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, required
@@ -139,7 +139,7 @@ class Attention(MultiHead):
 
     def mix(self, x: Tensor, state: KVCache | tuple[()], span: Span) -> tuple[Tensor, KVCache | tuple[()]]:
         if self.spec.limit is not None and span.past_length.device.type == "cpu":  # elsewhere reading values would sync
-            check_limit(int(span.following.max()), self.spec.limit)
+            check_max_positions(int(span.following.max()), self.spec.limit)
         embedded = self.position.embed(span.positions)
         if embedded is not None:
             x = x + embedded.to(x.dtype)

@@ -193,12 +193,12 @@ class RelativeBuckets(Position):
         return values.permute(0, 3, 1, 2).to(q.dtype)
 
 
-def check_limit(tokens: int, limit: int) -> None:
+def check_max_positions(tokens: int, max_positions: int) -> None:
     """Refuse a sequence that is longer than the table of learned positions."""
-    if tokens > limit:
+    if tokens > max_positions:
         raise ConfigError(
-            f"{tokens} tokens are more than the {limit} learned positions: increase max_positions, shorten the text, "
-            f"do not carry the state, or use an unbounded position encoding (sinusoidal, rotary, alibi, relative)"
+            f"{tokens} tokens are more than the {max_positions} learned positions: increase max_positions, shorten "
+            f"the text, do not carry the state, or use an unbounded position encoding (sinusoidal, rotary, alibi, relative)"
         )
 
 

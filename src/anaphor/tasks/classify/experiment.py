@@ -112,7 +112,7 @@ class ClassifyExperiment(Experiment):
     def max_length(self) -> int:
         """Largest number of tokens; longer texts are truncated."""
         wanted = MAX_LENGTH if self.spec.max_length is None else self.spec.max_length
-        return wanted if self.model.limit is None else min(wanted, self.model.limit)
+        return wanted if self.model.max_positions is None else min(wanted, self.model.max_positions)
 
     @property
     def pad_to(self) -> int:

@@ -144,7 +144,7 @@ class LanguageModelExperiment(Experiment):
         """A short text generated from the empty prompt."""
         if not self.model.causal:
             return "(none: a model that sees later tokens cannot generate text)"
-        tokens = SAMPLE_TOKENS if self.model.limit is None else min(SAMPLE_TOKENS, self.model.limit)
+        tokens = SAMPLE_TOKENS if self.model.max_positions is None else min(SAMPLE_TOKENS, self.model.max_positions)
         return self.generate(tokens=tokens, seed=seed)
 
     def generate(
@@ -310,10 +310,10 @@ class PaddedExperiment(LanguageModelExperiment):
         if name == "train":
             examples = examples[: self.spec.max_examples]
         ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(example))) for example in examples]
-        longest, limit = max(map(len, ids)) - 1, self.model.limit
-        if limit is not None and longest > limit:
+        longest, max_positions = max(map(len, ids)) - 1, self.model.max_positions
+        if max_positions is not None and longest > max_positions:
             raise DataError(
-                f"the longest example of {where} has {longest:,} tokens, but the model has {limit:,} learned "
+                f"the longest example of {where} has {longest:,} tokens, but the model has {max_positions:,} learned "
                 f"positions: use a larger --max-positions, or another --position"
             )
         kept = [index for index, example in enumerate(ids) if len(example) > 1]

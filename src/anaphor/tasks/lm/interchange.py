@@ -27,7 +27,7 @@ class LanguageInterchange:
             raise DataError("the folder has no tokenizer.json: a language model needs the tokenizer of its weights")
         settings = model.spec.used_settings()
         options = {field.name: settings[field.name] for field in fields(LanguageModelOptions) if field.name in settings}
-        longest = MAX_SEGMENT if model.limit is None else min(model.limit, MAX_SEGMENT)
+        longest = MAX_SEGMENT if model.max_positions is None else min(model.max_positions, MAX_SEGMENT)
         spec = LanguageRunSpec(
             data=NO_DATA,
             tokenizer=pretrained.tokenizer.kind,

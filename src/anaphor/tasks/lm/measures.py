@@ -66,7 +66,7 @@ def longest_lines(experiment: LanguageModelExperiment, split: str, count: int) -
     source, tokenizer = experiment.source, experiment.tokenizer
     text = tokenizer.as_text(source.read(split), where=source.where(split), offset=source.byte_offset(split))
     lines = sorted({line.strip() for line in split_lines(text)}, key=lambda line: (-len(line), line))
-    limit = math.inf if experiment.model.limit is None else experiment.model.limit
+    limit = math.inf if experiment.model.max_positions is None else experiment.model.max_positions
     fitting = (line for line in lines if 0 < len(tokenizer.encode_sentence(line)) <= limit)
     return list(islice(fitting, count))
 

@@ -41,8 +41,10 @@ def look(
         ids = read_split(experiment, "valid")[0]
         if example >= len(ids):
             raise ConfigError(f"example={example}: validation has the tokens 0 to {len(ids) - 1:,}")
-        if experiment.model.limit is not None:
-            length = min(length, experiment.model.limit - 1)  # the boundary before the text has a position as well
+        if experiment.model.max_positions is not None:
+            length = min(
+                length, experiment.model.max_positions - 1
+            )  # the boundary before the text has a position as well
         text = experiment.tokenizer.decode(ids[example : example + length])
     prompt = experiment.tokenizer.encode_prompt(text)
     check_tokens(len(prompt) - 1)

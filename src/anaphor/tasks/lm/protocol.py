@@ -58,13 +58,13 @@ def choose_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
         carry = model.spec.can_carry
     if carry and not model.causal:
         raise ConfigError("a layer that sees later tokens reads whole segments and carries no state: use --no-carry")
-    if carry and model.limit is not None:
+    if carry and model.max_positions is not None:
         raise ConfigError(
-            f"a carried state has no end, but the model has {model.limit:,} learned positions: use --no-carry, "
+            f"a carried state has no end, but the model has {model.max_positions:,} learned positions: use --no-carry, "
             f"or another --position (sinusoidal, rotary, alibi, relative)"
         )
     if carry and model.state_grows:
         raise ConfigError("a carried state of attention would grow without bound: set --memory, or use --no-carry")
-    if not carry and model.limit is not None and bptt > model.limit:
-        raise ConfigError(f"bptt={bptt} is longer than the {model.limit:,} learned positions of the model")
+    if not carry and model.max_positions is not None and bptt > model.max_positions:
+        raise ConfigError(f"bptt={bptt} is longer than the {model.max_positions:,} learned positions of the model")
     return carry

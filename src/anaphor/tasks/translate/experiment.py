@@ -100,7 +100,7 @@ class TranslationExperiment(Experiment):
             pairs = pairs.first(spec.max_examples)  # where valid repeats train, it repeats no more than was trained on
         if name == "train":
             pairs = pairs if spec.max_length is None else pairs.drop_longer(spec.max_length)
-        pairs.check_lengths(source=self.model.source_limit, target=self.model.limit)
+        pairs.check_lengths(source=self.model.max_source_positions, target=self.model.max_positions)
         return PairSplit(self._batch(pairs), pairs, self.source.rows(name).values)
 
     def _batch(self, pairs: EncodedPairs, epoch: int = 0) -> PaddedBatches:
@@ -118,7 +118,7 @@ class TranslationExperiment(Experiment):
     @cached_property
     def _limits(self) -> dict[str, int]:
         """Maximum number of tokens of each side of a training pair."""
-        given = (self.model.source_limit, self.model.limit, self.spec.max_length)
+        given = (self.model.max_source_positions, self.model.max_positions, self.spec.max_length)
         source, target, both = (limit or sys.maxsize for limit in given)
         return {"source": min(source, both), "target": min(target - 1, both)}  # the end of a target needs a position
 
@@ -228,7 +228,7 @@ class TranslationExperiment(Experiment):
         models = [self.model] if models is None else models
         pairs, device = encode_pairs([(sentence, "") for sentence in sentences], self.tokenizers), models[0].device
         for model in models:
-            pairs.check_lengths(source=model.source_limit)
+            pairs.check_lengths(source=model.max_source_positions)
         rows = partial(count_rows, device, beam.width * len(self.tokenizers.target))
         found = self.translate_batches(batch_pairs(pairs, rows=rows, device=device), beam, models)
         return [found[index] for index in range(len(sentences))]
@@ -251,7 +251,7 @@ class TranslationExperiment(Experiment):
             for number, batch in enumerate(ordered):
                 source_ids, sizes = batch.source
                 bounds = [2 * size + 20 if beam.max_length is None else beam.max_length for size in sizes.tolist()]
-                limits = [model.limit - 1 for model in models if model.limit is not None]
+                limits = [model.max_positions - 1 for model in models if model.max_positions is not None]
                 lengths = [min([bound, *limits]) for bound in bounds]
                 state = tuple(model.encode(source_ids, sizes) for model in models)
                 first = source_ids.new_full((len(source_ids),), end)

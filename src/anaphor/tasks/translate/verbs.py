@@ -123,7 +123,7 @@ def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
         "state_bytes": model.state_bytes(tokens, tokens),
         "tokens": tokens,
         "state_grows": model.state_grows,
-        "limit": model.limit,
+        "limit": model.max_positions,
     }
     # 'bidirectional-lstm' would not leave room for all columns in a terminal of 80.
     encoder = [re.sub("^bidirectional-(.*)", r"\1 both ways", mixer) for mixer in plain["encoder"]]
