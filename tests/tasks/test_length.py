@@ -57,6 +57,7 @@ class ByPlace(nn.Module):
     """On a text of zeros the loss of the token after `n` others is `losses[n]`, whatever they were."""
 
     causal, max_positions, state_grows = True, None, False
+    spec = SimpleNamespace(can_carry=True)
     device = torch.device("cpu")
     spec = SimpleNamespace(can_carry=True)
 

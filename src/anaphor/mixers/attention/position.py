@@ -198,7 +198,8 @@ def check_max_positions(tokens: int, max_positions: int) -> None:
     if tokens > max_positions:
         raise ConfigError(
             f"{tokens} tokens are more than the {max_positions} learned positions: increase max_positions, shorten "
-            f"the text, do not carry the state, or use an unbounded position encoding (sinusoidal, rotary, alibi, relative)"
+            f"the text, do not carry the state, or use an unbounded position encoding (sinusoidal, rotary, alibi, "
+            f"relative)"
         )
 
 
