@@ -56,6 +56,14 @@ def pytest_collection_finish():
     gc.set_threshold(700, 10, 100)
 
 
+def pytest_runtest_setup(item):
+    """A test that needs several shelves stands in the folder of one of them, and names the others."""
+    for mark in item.iter_markers("needs"):
+        for shelf in mark.args:
+            if not registry.has_shelf(shelf):
+                pytest.skip(f"anaphor.{shelf} is not there")
+
+
 @pytest.fixture(autouse=True)
 def _known_start():
     torch.set_num_threads(1)

@@ -1,7 +1,8 @@
 """Verbs, options with their defaults, and keys of JSON, as `--help` and `--json` say them and nothing behind these.
 
 `python tests/against/recorded_commands.py` writes what this version has into `recorded_commands.json`, which has the
-commands. The benchmarks are not among the verbs.
+commands; its `needs` has those that ask for another shelf than that of their folder. The benchmarks are not among the
+verbs.
 """
 
 import contextlib
@@ -18,11 +19,11 @@ from typing import Any
 import torch
 import yaml
 from recorded_runs import RUNS, write_inputs
-from recording import to_text, write_pairs
+from recording import read_recorded, to_text, write_pairs
 
 from anaphor.cli.main import main
 
-FILE = Path(__file__).with_name("recorded_commands.json")
+FILE_NAME = "recorded_commands.json"
 EXCEPTED = "bench"
 WIDTH = "80"  # of the help
 STUDY = """
@@ -94,7 +95,8 @@ def read_file(path: Path) -> Any:
 
 def prepare(folder: Path) -> None:
     """What commands read: old runs, inputs, translations, a function and a study."""
-    shutil.copytree(RUNS, folder / "runs")
+    for name, run in RUNS.items():
+        shutil.copytree(run, folder / "runs" / name)
     write_inputs(folder)
     (folder / "pairs").mkdir()
     write_pairs(folder / "pairs")
@@ -119,8 +121,9 @@ def keys_of_case(case: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def record(recorded: dict[str, Any]) -> None:
-    recorded["verbs"] = read_verbs()
-    recorded["options"] = {words: read_options(words.split()) for words in recorded["options"]}
+    for words, options in recorded["options"].items():
+        now = read_options(words.split())
+        recorded["options"][words] = {name: now.get(name) for name in options}
     for case in recorded["keys"].values():
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             prepare(Path(folder))
@@ -133,11 +136,11 @@ def record(recorded: dict[str, Any]) -> None:
 def main_of_recording() -> None:
     os.environ["COLUMNS"] = WIDTH
     torch.set_num_threads(1)
-    recorded = json.loads(FILE.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ANAPHOR_CACHE"] = cache
-        record(recorded)
-    FILE.write_text(to_text(recorded, levels=2) + "\n", encoding="utf-8")
+        for path, recorded in read_recorded(FILE_NAME).items():
+            record(recorded)
+            path.write_text(to_text(recorded, levels=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

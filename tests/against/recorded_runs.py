@@ -1,6 +1,7 @@
 """Runs that an earlier version wrote, and what every verb said of them: used once more through the command alone.
 
 `python tests/against/recorded_runs.py` writes what this version says into `recorded_runs.json`, which has the commands.
+The runs stand beside it in `old_runs`.
 """
 
 import contextlib
@@ -18,20 +19,20 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from recording import Record, to_text
+from recording import Record, read_recorded, recorded_files, to_text
 
 import anaphor
 from anaphor.cli.main import main
 
-RUNS = Path(__file__).with_name("old_runs")
-FILE = Path(__file__).with_name("recorded_runs.json")
+FILE_NAME = "recorded_runs.json"
+RUNS = {path.name: path for folder in recorded_files("old_runs") for path in sorted(folder.iterdir())}
 WORDS = ["every", "old", "cat", "likes", "some", "clever", "sailors", ".", "birds", "sing", "and", "Ada", "thinks"]
 
 
 def copy_run(name: str, folder: Path) -> Path:
     """A copy of an old run, which may be written to; with a second one, for what takes several."""
-    shutil.copytree(RUNS / name, folder / "copy")
-    return Path(shutil.copytree(RUNS / name, folder / name))
+    shutil.copytree(RUNS[name], folder / "copy")
+    return Path(shutil.copytree(RUNS[name], folder / name))
 
 
 def write_inputs(folder: Path) -> None:
@@ -96,12 +97,13 @@ def record(name: str, recorded: dict[str, Any]) -> None:
 
 def record_all(wanted: Sequence[str]) -> None:
     torch.set_num_threads(1)
-    recorded = json.loads(FILE.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ANAPHOR_CACHE"] = cache
-        for name in wanted or recorded["commands"]:
-            record(name, recorded)
-    FILE.write_text(to_text(recorded) + "\n", encoding="utf-8")
+        for path, recorded in read_recorded(FILE_NAME).items():
+            for name in recorded["commands"]:
+                if not wanted or name in wanted:
+                    record(name, recorded)
+            path.write_text(to_text(recorded) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

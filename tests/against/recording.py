@@ -1,5 +1,6 @@
 """Train what was recorded once more, through the public functions alone, on data that every machine has.
 
+What needs a shelf is recorded in the folder of its tests, everything else in this one, in files of the same names.
 `python tests/against/recording.py` writes the losses and values that this version has into `recorded_losses.json`, of
 all cases or of those whose names contain one of the words given. A new case is added to that file by its settings.
 """
@@ -18,10 +19,20 @@ import torch
 
 import anaphor
 
-FILE = Path(__file__).with_name("recorded_losses.json")
+FILE_NAME = "recorded_losses.json"
 KINDS = ("presets", "recipes", "settings")
 SAME_EVERYWHERE = {"device": "cpu", "dtype": "float32", "threads": 1}
 ONSETS = ["ba", "cir", "do", "el", "fa", "gu", "hin", "jo", "ka", "lem"]
+
+
+def recorded_files(name: str) -> list[Path]:
+    """The files of a name in the folders of tests that are there."""
+    return sorted(Path(__file__).parents[1].glob(f"*/{name}"))
+
+
+def read_recorded(name: str) -> dict[Path, dict[str, Any]]:
+    """What these files hold."""
+    return {path: json.loads(path.read_text(encoding="utf-8")) for path in recorded_files(name)}
 
 
 class Enough(Exception):
@@ -118,7 +129,7 @@ def train(folder: Path, task: str, settings: dict[str, Any], *, stop_after: int 
 def cases(recorded: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """Kind, task, name and case of everything that is trained."""
     for kind in KINDS:
-        for task, of_task in recorded[kind].items():
+        for task, of_task in recorded.get(kind, {}).items():
             for name, case in of_task.items():
                 yield kind, task, name, case
 
@@ -148,14 +159,14 @@ def to_text(recorded: Any, levels: int = 3, indent: str = "\n") -> str:
 
 def main(wanted: Sequence[str]) -> None:
     torch.set_num_threads(1)
-    recorded = json.loads(FILE.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ANAPHOR_CACHE"] = cache
-        for kind, task, name, case in cases(recorded):
-            if not wanted or any(word in f"{kind} {task} {name}" for word in wanted):
-                sys.stdout.write(f"{kind} {task} {name}\n")
-                record_case(task, case)
-    FILE.write_text(to_text(recorded) + "\n", encoding="utf-8")
+        for path, recorded in read_recorded(FILE_NAME).items():
+            for kind, task, name, case in cases(recorded):
+                if not wanted or any(word in f"{kind} {task} {name}" for word in wanted):
+                    sys.stdout.write(f"{kind} {task} {name}\n")
+                    record_case(task, case)
+            path.write_text(to_text(recorded) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
