@@ -75,7 +75,7 @@ def adapt_plainly(model: LanguageModel, batches: Sequence[Batch], dynamic: Dynam
     state = None
     for batch in batches:
         with torch.backends.cudnn.flags(enabled=False):
-            x, state = model.features(batch.input_ids, state)
+            x, state = model.compute_hidden_states(batch.input_ids, state)
             mean = model.cross_entropy(x, batch.targets, state) / batch.count
             gradients = torch.autograd.grad(mean, weights)
         state = detach(state)

@@ -30,7 +30,7 @@ def time_with_state(model: LanguageModel, tokens: torch.Tensor) -> Times:
 
         def step(token: torch.Tensor = token) -> None:
             nonlocal state
-            x, state = model.features(token, state)
+            x, state = model.compute_hidden_states(token, state)
             model.head(x[:, -1])
 
         times.append(measure_seconds(step))
@@ -43,7 +43,7 @@ def time_from_scratch(model: LanguageModel, tokens: torch.Tensor, tick: Callable
     for length in range(1, tokens.shape[1] + 1):
 
         def step(length: int = length) -> None:
-            x, _ = model.features(tokens[:, :length])
+            x, _ = model.compute_hidden_states(tokens[:, :length])
             model.head(x[:, -1])
 
         times.append(measure_seconds(step))
@@ -53,13 +53,13 @@ def time_from_scratch(model: LanguageModel, tokens: torch.Tensor, tick: Callable
 
 def steps_before(model: LanguageModel, tokens: torch.Tensor, position: int) -> Callable[[], None]:
     """A function that generates the few tokens before a position, each time from the same state."""
-    _, before = model.features(tokens[:, : position - WINDOW])
+    _, before = model.compute_hidden_states(tokens[:, : position - WINDOW])
     following = tokens[:, position - WINDOW : position].split(1, dim=1)
 
     def work() -> None:
         state = before
         for token in following:
-            x, state = model.features(token, state)
+            x, state = model.compute_hidden_states(token, state)
             model.head(x[:, -1])
 
     return work

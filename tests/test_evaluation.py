@@ -136,13 +136,13 @@ FAMILIES = {
 
 def in_pieces(model, monkeypatch, widths):
     """Room for three tokens at once, and a note of how many there were."""
-    features = model.features
+    original = model.compute_hidden_states
 
     def watched(ids, *others):
         widths.append(ids.shape[1])
-        return features(ids, *others)
+        return original(ids, *others)
 
-    monkeypatch.setattr(model, "features", watched)
+    monkeypatch.setattr(model, "compute_hidden_states", watched)
     monkeypatch.setattr(evaluation, "PAIRS_PER_CHUNK", 1)
     monkeypatch.setattr(evaluation, "MIN_CHUNK", 3)
 
@@ -181,7 +181,7 @@ def test_what_is_longer_than_the_positions_is_refused_by_its_whole_length(monkey
 def test_reading_gives_what_stands_behind_the_last_token():
     model = model_of().eval()
     x, state = prefill(model, ROW, None)
-    whole, _ = model.features(ROW)
+    whole, _ = model.compute_hidden_states(ROW)
     assert torch.equal(x, whole[:, -1])
     assert state.past_length.tolist() == [5]
 

@@ -142,8 +142,12 @@ def test_prompts_that_are_processed_in_chunks_give_the_tokens_of_each_alone(monk
 
 def test_a_prompt_that_is_repeated_is_processed_once(monkeypatch):
     model, shapes = model_of("gpt-nano"), []
-    features = model.features
-    monkeypatch.setattr(model, "features", lambda tokens, *more: shapes.append(tokens.shape) or features(tokens, *more))
+    original = model.compute_hidden_states
+    monkeypatch.setattr(
+        model,
+        "compute_hidden_states",
+        lambda tokens, *more: shapes.append(tokens.shape) or original(tokens, *more),
+    )
     rows = list(generate_rows(model, [[0, 3, 1]] * 4, 2, Sampler()))
     assert [len(row) for row in rows] == [4, 4]
     assert shapes == [(1, 3), (4, 1)]

@@ -92,7 +92,7 @@ def chunk_slices(rows: int, tokens: int) -> Iterator[slice]:
 def prefill(model: LanguageModel, tokens: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState]:
     """Features of the last token [B, D] and the state after it. [B, T], with at least one token."""
     for chunk in chunk_slices(*tokens.shape):
-        x, state = model.features(tokens[:, chunk], state)
+        x, state = model.compute_hidden_states(tokens[:, chunk], state)
     assert state is not None, "there is at least one chunk"
     return x[:, -1], state
 
@@ -109,7 +109,7 @@ def prefill_padded(model: LanguageModel, rows: Sequence[Sequence[int]]) -> tuple
     last, state = None, None
     for chunk in chunk_slices(*tokens.shape):
         inside = (lengths - chunk.start).clamp(0, chunk.stop - chunk.start).to(model.device)
-        x, state = model.features(tokens[:, chunk], state, inside)
+        x, state = model.compute_hidden_states(tokens[:, chunk], state, inside)
         newest = x[torch.arange(len(rows), device=x.device), (inside - 1).clamp(min=0)]
         last = newest if last is None else torch.where(inside[:, None] > 0, newest, last)
     assert last is not None, "there is at least one chunk"
@@ -182,7 +182,7 @@ def _compute_losses(
         batch = Batch(torch.cat(inputs, axis), torch.cat(targets, axis))
     losses = []
     for chunk in split_batch(batch) if _can_split(model, batch) else [batch]:
-        x, state = model.features(chunk.input_ids, state, chunk.lengths)
+        x, state = model.compute_hidden_states(chunk.input_ids, state, chunk.lengths)
         losses.append(model.token_losses(x, chunk.targets, state))
     return torch.cat(losses, dim=1), state
 

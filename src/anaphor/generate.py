@@ -363,10 +363,10 @@ def _best(hypotheses: Sequence[Hypothesis], count: int) -> list[Hypothesis]:
 
 
 def make_step(model: Any) -> StepFunction:
-    """One step of a model: anything that has `features` and `predict_next` as a language model has."""
+    """One step of a model: anything that has `compute_hidden_states` and `predict_next` as a language model has."""
 
     def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        x, state = model.features(tokens[:, None], state)
+        x, state = model.compute_hidden_states(tokens[:, None], state)
         return torch.log_softmax(model.predict_next(x[:, -1], state).double(), -1), state
 
     return step

@@ -80,10 +80,10 @@ def test_against_nn_transformer(norm, padded):
     source_lengths, lengths = torch.tensor([6, 4, 1]), torch.tensor([5, 2, 3])
     if not padded:
         source_lengths, lengths = torch.full((3,), 6), torch.full((3,), 5)
-    y, _ = model.features(tokens, model.encode(source, source_lengths), lengths)
+    y, _ = model.compute_hidden_states(tokens, model.encode(source, source_lengths), lengths)
     # What the host already knows to be full goes another way than what is only found to be.
     if not padded:
-        same, _ = model.features(tokens, model.encode(source))
+        same, _ = model.compute_hidden_states(tokens, model.encode(source))
         torch.testing.assert_close(same, y, **TIGHT)
     source_padding, padding = torch.arange(6) >= source_lengths[:, None], torch.arange(5) >= lengths[:, None]
     z = peer(

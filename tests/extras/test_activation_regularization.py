@@ -49,7 +49,7 @@ def _size_after(out, penalty):
     assert logged["train_loss"] < 10, "the penalty is no part of what is told"
     experiment = load_run(out, device="cpu").experiment
     with torch.no_grad():
-        x, _ = experiment.model.features(experiment.batches(0)[0].input_ids)
+        x, _ = experiment.model.compute_hidden_states(experiment.batches(0)[0].input_ids)
     return float(x.square().mean())
 
 

@@ -73,7 +73,9 @@ def slow_cache(model, batches, carry, cache):
     rows = batches.rows
     past = [[] for _ in range(rows)]
     for batch in batches:
-        x, state = model.features(batch.input_ids, state if carry and not batch.restarts else None, batch.lengths)
+        x, state = model.compute_hidden_states(
+            batch.input_ids, state if carry and not batch.restarts else None, batch.lengths
+        )
         p = torch.softmax(model.head(x), -1)
         part = torch.zeros(batch.targets.shape)
         for row in range(rows):
@@ -185,8 +187,8 @@ def test_a_cache_holds_a_fixed_window_and_asks_it_in_pieces(monkeypatch):
     torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=1e-12)
     assert len(held) > 1
     assert max(held) <= 2_000
-    assert after.features.shape == again.features.shape == (3, 100, 8)
-    assert torch.equal(after.features[:, -30:], x)
+    assert after.hidden_states.shape == again.hidden_states.shape == (3, 100, 8)
+    assert torch.equal(after.hidden_states[:, -30:], x)
     assert torch.equal(after.next_tokens[:, -30:], targets)
     assert (after.next_tokens[:, :-30] == IGNORE_INDEX).all()
 
@@ -252,8 +254,8 @@ def test_dynamic_evaluation_leaves_the_model_as_it_was_also_after_an_error(fails
         weight.grad = torch.ones_like(weight)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     seen, modes = [], []
-    features = model.features
-    model.features = lambda *given: (modes.append(model.training), features(*given))[1]
+    original = model.compute_hidden_states
+    model.compute_hidden_states = lambda *given: (modes.append(model.training), original(*given))[1]
 
     def score():
         for _ in dynamic_losses(model, EvaluationStream(tokens_of(), 0, 1, 4), True, Dynamic(0.5)):
@@ -431,7 +433,7 @@ def test_on_a_gpu_layers_in_evaluation_mode_have_the_gradients_of_training():
     gradients = []
     for mode in (True, False):
         model.train(mode)
-        x, _ = model.features(tokens)
+        x, _ = model.compute_hidden_states(tokens)
         gradients.append(torch.autograd.grad(x.square().sum(), model.layers.parameters()))
     for trained, evaluated in zip(*gradients, strict=True):
         torch.testing.assert_close(evaluated, trained, rtol=1e-3, atol=1e-4)

@@ -57,7 +57,7 @@ def test_losses_and_predictions_are_those_of_one_distribution():
     inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
     targets[0, -1] = IGNORE_INDEX
     logits, state = model(inputs)
-    x, _ = model.features(inputs)
+    x, _ = model.compute_hidden_states(inputs)
     expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
     torch.testing.assert_close(model.token_losses(x, targets, state), expected)
     total, by_token = model.cross_entropy_by_token(x, targets, state)
@@ -80,7 +80,7 @@ def test_without_it_the_model_is_the_plain_one():
     model, tokens = build("lstm", **SIZES, repetition=True), torch.randint(0, 7, (2, 9))
     assert model.head_facts() == {"repetition": "yes"}
     with model.without_head_wrapper():
-        x, state = model.features(tokens)
+        x, state = model.compute_hidden_states(tokens)
         torch.testing.assert_close(model.cross_entropy(x, tokens, state), full_cross_entropy(x, model.head, tokens))
         assert model.head_facts() == {"repetition": "off"}
         assert not [name for name in model.state_dict() if name.startswith("repetition")]

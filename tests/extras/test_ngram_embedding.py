@@ -81,12 +81,12 @@ def test_loss_and_gradients_against_an_explicit_sum(tied):
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     weights = list(model.parameters())
     with model.share_embeddings():
-        x, _ = model.features(inputs)
+        x, _ = model.compute_hidden_states(inputs)
         ours = cross_entropy(x, model.head, targets)
     slow = copy.deepcopy(model)
     slow_weights = list(slow.parameters())
     slow.embed.table = lambda: explicit_table(slow.embed)
-    expected = full_cross_entropy(slow.features(inputs)[0], slow.head, targets)
+    expected = full_cross_entropy(slow.compute_hidden_states(inputs)[0], slow.head, targets)
     torch.testing.assert_close(ours, expected)
     torch.testing.assert_close(torch.autograd.grad(ours, weights), torch.autograd.grad(expected, slow_weights))
     torch.testing.assert_close(model.head.weight, explicit_table(model.embed) if tied else model.head.own)

@@ -37,14 +37,14 @@ def draw(rows=3, tokens=12, seed=1):
 
 @torch.no_grad()
 def losses(model, tokens, targets, state=None, lengths=None):
-    x, state = model.features(tokens, state, lengths)
+    x, state = model.compute_hidden_states(tokens, state, lengths)
     return model.token_losses(x, targets, state), state
 
 
 @torch.no_grad()
 def plain_loop(model, row, bias=0.0):
     """What each token of one row is followed by, from the definition. [T] -> [T, V]"""
-    pointer, (x, _) = model.pointer, model.features(row[None])
+    pointer, (x, _) = model.pointer, model.compute_hidden_states(row[None])
     vocabulary = torch.softmax(model.head(x[0]), -1)
     found = []
     for here in range(len(row)):
@@ -118,7 +118,7 @@ def test_the_mixed_loss_and_its_gradients(options):
     model, (tokens, targets) = build(**options).train(), draw()
     targets = targets.clone()
     targets[0, 0] = IGNORE_INDEX
-    x, state = model.features(tokens)
+    x, state = model.compute_hidden_states(tokens)
     x, past = x.detach().requires_grad_(), detach(state.past)
     total = model.pointer.cross_entropy(x, model.head, targets, past)
     plain, log_probs = token_losses(x, model.head, targets), model.pointer.log_probs(past, targets)
@@ -134,7 +134,7 @@ def test_the_mixed_loss_and_its_gradients(options):
 
 def test_losses_of_chunks_are_written_in_order():
     model, (tokens, targets) = build(), draw()
-    x, _ = model.features(tokens)
+    x, _ = model.compute_hidden_states(tokens)
     losses = torch.empty(targets.numel())
     cross_entropy(x, model.head, targets, logits_per_chunk=5 * WORDS, token_losses=losses)
     torch.testing.assert_close(losses.view(targets.shape), token_losses(x, model.head, targets))
@@ -142,8 +142,8 @@ def test_losses_of_chunks_are_written_in_order():
 
 def test_gradient_flows_through_a_carried_state():
     model, (tokens, targets) = build().train(), draw()
-    first, state = model.features(tokens[:, :7])
-    x, state = model.features(tokens[:, 7:], state)
+    first, state = model.compute_hidden_states(tokens[:, :7])
+    x, state = model.compute_hidden_states(tokens[:, 7:], state)
     loss = model.cross_entropy(x.detach(), targets[:, 7:], state)
     assert torch.autograd.grad(loss, first)[0].abs().max() > 0
 

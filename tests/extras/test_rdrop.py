@@ -19,7 +19,7 @@ from anaphor.models.head import Head
 from anaphor.registry import TASKS
 from anaphor.studies.spec import read_study
 from anaphor.studies.validation import validate_study
-from anaphor.tasks.translate.experiment import compute_features
+from anaphor.tasks.translate.experiment import compute_hidden_states
 from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback
 from anaphor.training.load import load_run
@@ -77,10 +77,10 @@ def test_the_cost_is_that_of_a_loop_over_tokens():
 def test_where_there_is_no_target_nothing_costs_and_nothing_is_learnt():
     head, x, targets = random_head(), torch.randn(6, 5, 6, requires_grad=True), some_targets()
     cost = rdrop_penalty(x, head, targets, PRICE)
-    (by_features,) = torch.autograd.grad(cost, x)
+    (by_hidden_states,) = torch.autograd.grad(cost, x)
     padded = (targets == IGNORE_INDEX).repeat(2, 1)
-    assert by_features[padded].eq(0).all()
-    assert by_features[~padded].ne(0).all()
+    assert by_hidden_states[padded].eq(0).all()
+    assert by_hidden_states[~padded].ne(0).all()
     other = torch.where(padded[..., None], 7.0 * torch.randn_like(x), x)
     assert torch.equal(rdrop_penalty(other, head, targets, PRICE), cost)
 
@@ -106,7 +106,7 @@ def test_the_loss_is_half_of_what_the_authors_add_up_from_two_readings(model, sh
     mine = gradients(model, ours.objective)
 
     torch.manual_seed(1)
-    first, second = model.head(compute_features(model, batch.repeat())).chunk(2)
+    first, second = model.head(compute_hidden_states(model, batch.repeat())).chunk(2)
     real = batch.targets != IGNORE_INDEX
     p, q, targets = first[real], second[real], batch.targets[real]
     assert not torch.equal(p, q), "each reading has its own dropout"
@@ -140,7 +140,7 @@ def test_two_readings_that_agree_cost_nothing_and_lose_what_one_does():
     experiment, model, batch = prepared(rdrop=PRICE)
     model.eval()  # without dropout
     loss, _ = experiment.loss(batch, None)
-    alone = smoothed_cross_entropy(compute_features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
+    alone = smoothed_cross_entropy(compute_hidden_states(model, batch), model.head, batch.targets, SPEC.label_smoothing)
     assert loss.penalty.item() == pytest.approx(0, abs=1e-12)
     torch.testing.assert_close(loss.total, alone, rtol=1e-12, atol=1e-12)
     for one, other in zip(gradients(model, loss.objective), gradients(model, alone), strict=True):
@@ -154,7 +154,7 @@ def test_without_a_price_a_batch_is_read_once_and_to_the_bit_as_ever(model):
     loss, _ = experiment.loss(batch, None)
     mine, drawn = gradients(model, loss.objective), torch.get_rng_state()
     torch.manual_seed(1)
-    plain = smoothed_cross_entropy(compute_features(model, batch), model.head, batch.targets, SPEC.label_smoothing)
+    plain = smoothed_cross_entropy(compute_hidden_states(model, batch), model.head, batch.targets, SPEC.label_smoothing)
     assert torch.equal(drawn, torch.get_rng_state())
     assert loss.penalty is None
     assert torch.equal(loss.total, plain)
@@ -190,7 +190,7 @@ def _run(out, price):
     batch = experiment.batches(0)[0]
     torch.manual_seed(3)
     with torch.no_grad():
-        x = compute_features(experiment.model.train(), batch.repeat())
+        x = compute_hidden_states(experiment.model.train(), batch.repeat())
         cost = rdrop_penalty(x, experiment.model.head, batch.targets, 1.0)
     return {"train_loss": told["train_loss"], "disagreement": cost.item(), "tokens": watcher.tokens}
 

@@ -151,7 +151,7 @@ def test_fine_tuning_starts_from_a_folder_or_a_run(folders, name):
     with torch.no_grad():
         ids = experiment.encode(TEXTS[0])
         expected = encoder(ids).last_hidden_state
-        torch.testing.assert_close(experiment.model.eval().features(ids), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(experiment.model.eval().compute_hidden_states(ids), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_command_fine_tunes_saves_and_predicts(folders, capsys):

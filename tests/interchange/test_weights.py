@@ -69,7 +69,7 @@ def test_states_outputs_and_gradients_are_those_of_transformers(folders, tmp_pat
         theirs_in, ours_in = {"pixel_values": theirs_in["pixel_values"].to(dtype)}, (ours_in[0].to(dtype),)
     expected, states = peer_outputs(peer, theirs_in)
     with layer_outputs(ours) as found:
-        ours.features(*ours_in)
+        ours.compute_hidden_states(*ours_in)
     if kind == "gpt2":
         found[-1] = ours.layers.norm(found[-1])
     compare_states(kind, found, states, tolerance)

@@ -49,11 +49,11 @@ def test_blocks_of_the_sizes_that_are_used_agree(logits, monkeypatch):
     torch.manual_seed(0)
     vocabulary = vocabulary_blocks.MAX_VOCABULARY_WITHOUT_BLOCKS + 7
     head = head_of(8, vocabulary, True)
-    features, targets = torch.randn(2, 500, 8, requires_grad=True), torch.randint(0, vocabulary, (2, 500))
-    exact = value_and_gradients(full_cross_entropy, features, head, targets)
-    for one, other in zip(value_and_gradients(cross_entropy, features, head, targets), exact, strict=True):
+    hidden_states, targets = torch.randn(2, 500, 8, requires_grad=True), torch.randint(0, vocabulary, (2, 500))
+    exact = value_and_gradients(full_cross_entropy, hidden_states, head, targets)
+    for one, other in zip(value_and_gradients(cross_entropy, hidden_states, head, targets), exact, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
-    narrow = features.detach().float().requires_grad_()
+    narrow = hidden_states.detach().float().requires_grad_()
     for one, other in zip(value_and_gradients(cross_entropy, narrow, head.float(), targets), exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
 
@@ -65,9 +65,9 @@ def test_memory_that_is_kept_changes_no_result():
     vocabulary_blocks._kept.buffer = torch.empty(0)
     cases = [(torch.randn(1, tokens, 3, requires_grad=True), torch.randint(0, 7, (1, tokens))) for tokens in (4, 9, 2)]
     kept = []
-    for features, targets in cases:
+    for hidden_states, targets in cases:
         losses = (cross_entropy, full_cross_entropy)
-        found, expected = (value_and_gradients(loss, features, head, targets) for loss in losses)
+        found, expected = (value_and_gradients(loss, hidden_states, head, targets) for loss in losses)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
         kept.append(vocabulary_blocks._kept.buffer)
     assert [len(buffer) for buffer in kept] == [4 * 7, 9 * 7, 9 * 7]
@@ -118,9 +118,9 @@ def test_both_ways_keep_what_every_loss_promises(largest, name, monkeypatch):
 
 
 def test_memory_of_a_narrow_type_as_on_a_gpu_loses_no_nearly_known_token(monkeypatch):
-    def in_narrow_memory(features, head, targets):
+    def in_narrow_memory(hidden_states, head, targets):
         method = ChunkMethod(compute_losses, lambda rows, matrix: matrix.new_empty(rows * len(matrix)))
-        return compute_chunks(features, head.weight, head.bias, targets, 1, None, method)
+        return compute_chunks(hidden_states, head.weight, head.bias, targets, 1, None, method)
 
     monkeypatch.setattr(loss_promises, "cross_entropy", in_narrow_memory)
     loss_promises.a_token_that_is_nearly_known_is_still_learned_in_half_precision()

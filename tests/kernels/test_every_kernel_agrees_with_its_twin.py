@@ -67,8 +67,8 @@ def smoothed(device):
 
 
 def two_passes(device):
-    features, head, targets = wide_head(device)
-    return features, head, targets[:1], 0.1, 3.0
+    hidden_states, head, targets = wide_head(device)
+    return hidden_states, head, targets[:1], 0.1, 3.0
 
 
 def plain_sgd(device):

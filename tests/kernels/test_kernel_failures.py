@@ -121,10 +121,10 @@ def test_whatever_triton_raises_is_told(error, monkeypatch):
 @pytest.mark.usefixtures("gpu_kernels")
 def test_an_operation_says_so_itself():
     """Scores and samples have no training step around them."""
-    head, features = Head(6, 30, True, None).to(**OPTIONS), torch.zeros(4, 1, 6, **OPTIONS)
+    head, hidden_states = Head(6, 30, True, None).to(**OPTIONS), torch.zeros(4, 1, 6, **OPTIONS)
     targets = torch.zeros(4, 1, dtype=torch.long, device=OPTIONS["device"])
     with pytest.raises(KernelError, match=r"the kernel of cross_entropy or .* failed: .*no such kernel"):
-        cross_entropy(features, head, targets, logits_per_chunk=60)
+        cross_entropy(hidden_states, head, targets, logits_per_chunk=60)
 
 
 def fail_elsewhere():

@@ -263,10 +263,10 @@ def head_and_targets(rows, bias=True):
     """A head, features of so many rows, targets of three, and all that has a gradient."""
     head = Head(6, 30, bias, None).to(DEVICE, torch.float32)
     nn.init.normal_(head.own)
-    (features,) = drawn((rows, 4, 6))
+    (hidden_states,) = drawn((rows, 4, 6))
     targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
     targets[1, 2:] = IGNORE_INDEX
-    return head, features, targets, [features, *head.parameters()]
+    return head, hidden_states, targets, [hidden_states, *head.parameters()]
 
 
 def pair_objective(logits, targets, vocabulary, smoothing, weight):
@@ -318,12 +318,12 @@ def test_a_target_outside_the_vocabulary_has_no_loss():
 @pytest.mark.parametrize("logits_per_chunk", [150, 1000])
 def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk):
     """In chunks, and where all tokens are one."""
-    head, features, targets, wanted = head_and_targets(3, bias)
+    head, hidden_states, targets, wanted = head_and_targets(3, bias)
     by_token = torch.empty(targets.numel(), device=DEVICE, dtype=torch.float32)
-    fast = cross_entropy(features, head, targets, logits_per_chunk, by_token)
-    slow = full_cross_entropy(features, head, targets)
+    fast = cross_entropy(hidden_states, head, targets, logits_per_chunk, by_token)
+    slow = full_cross_entropy(hidden_states, head, targets)
     torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(by_token.view(3, 4), token_losses(features, head, targets), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(by_token.view(3, 4), token_losses(hidden_states, head, targets), rtol=1e-5, atol=1e-5)
     pairs = zip(torch.autograd.grad(fast / 7, wanted), torch.autograd.grad(slow / 7, wanted), strict=True)
     for one, other in pairs:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -331,9 +331,9 @@ def test_the_loss_of_a_head_by_kernels_is_the_whole_one(bias, logits_per_chunk):
 
 @pytest.mark.usefixtures("gpu_kernels")
 def test_a_smoothed_loss_by_kernels_is_that_of_torch():
-    head, features, targets, wanted = head_and_targets(3)
-    fast = smoothed_cross_entropy(features, head, targets, 0.2)
-    logits = head(features).flatten(0, 1)
+    head, hidden_states, targets, wanted = head_and_targets(3)
+    fast = smoothed_cross_entropy(hidden_states, head, targets, 0.2)
+    logits = head(hidden_states).flatten(0, 1)
     slow = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=0.2)
     torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
     for one, other in zip(torch.autograd.grad(fast, wanted), torch.autograd.grad(slow, wanted), strict=True):
@@ -347,10 +347,10 @@ def test_no_gradient_of_a_head_that_is_not_trained_is_computed(monkeypatch):
     monkeypatch.setattr(losses, "sum_rows", None)
     head = Head(6, 30, True, None).to(DEVICE, torch.float32).requires_grad_(False)
     nn.init.normal_(head.own)
-    (features,) = drawn((3, 4, 6))
+    (hidden_states,) = drawn((3, 4, 6))
     targets = torch.randint(0, 30, (3, 4)).to(DEVICE)
-    (fast,) = torch.autograd.grad(cross_entropy(features, head, targets), features)
-    (slow,) = torch.autograd.grad(full_cross_entropy(features, head, targets), features)
+    (fast,) = torch.autograd.grad(cross_entropy(hidden_states, head, targets), hidden_states)
+    (slow,) = torch.autograd.grad(full_cross_entropy(hidden_states, head, targets), hidden_states)
     torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
     assert len(products) == 1
 
@@ -360,12 +360,12 @@ def test_no_gradient_of_a_head_that_is_not_trained_is_computed(monkeypatch):
 def test_the_loss_of_a_head_in_half_precision_is_near_to_the_whole_one(bias):
     head = Head(64, 300, bias, None).to(DEVICE, torch.float32)
     nn.init.normal_(head.own, std=0.1)
-    (features,) = drawn((8, 16, 64))
+    (hidden_states,) = drawn((8, 16, 64))
     targets = torch.randint(0, 300, (8, 16)).to(DEVICE)
-    wanted = [features, *head.parameters()]
+    wanted = [hidden_states, *head.parameters()]
     with torch.autocast(DEVICE.type, torch.bfloat16):
-        fast = cross_entropy(features, head, targets) / targets.numel()
-    slow = full_cross_entropy(features, head, targets) / targets.numel()
+        fast = cross_entropy(hidden_states, head, targets) / targets.numel()
+    slow = full_cross_entropy(hidden_states, head, targets) / targets.numel()
     torch.testing.assert_close(fast, slow, rtol=1e-2, atol=1e-2)
     for one, other in zip(torch.autograd.grad(fast, wanted), torch.autograd.grad(slow, wanted), strict=True):
         assert one.dtype == other.dtype

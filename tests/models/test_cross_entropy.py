@@ -66,7 +66,7 @@ def test_tied_gradients_reach_the_word_vectors(tied):
     gradients = []
     for loss in (full_cross_entropy, cross_entropy):
         model.zero_grad()
-        loss(model.features(tokens)[0], model.head, targets).backward()
+        loss(model.compute_hidden_states(tokens)[0], model.head, targets).backward()
         gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
     for name, expected in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], expected)
@@ -75,11 +75,11 @@ def test_tied_gradients_reach_the_word_vectors(tied):
 def test_a_narrow_head_is_scored_in_short_chunks_with_the_same_losses(monkeypatch):
     torch.manual_seed(0)
     narrow = loss_promises.head_of(8, 20_000, True)
-    features, targets = torch.randn(2, 60, 8), torch.randint(0, 20_000, (2, 60))
+    hidden_states, targets = torch.randn(2, 60, 8), torch.randint(0, 20_000, (2, 60))
     tokens, compute = [], losses_of_a_head.compute_losses
     monkeypatch.setattr(losses_of_a_head, "compute_losses", lambda x, *rest: tokens.append(len(x)) or compute(x, *rest))
-    losses = token_losses(features, narrow, targets)
-    whole = token_losses(features, narrow, targets, logits_per_chunk=8_000_000)
+    losses = token_losses(hidden_states, narrow, targets)
+    whole = token_losses(hidden_states, narrow, targets, logits_per_chunk=8_000_000)
     assert tokens == [50, 50, 20, 120]
     torch.testing.assert_close(losses, whole)
 
@@ -96,9 +96,9 @@ def test_a_matrix_that_is_computed_from_embeddings_gets_its_gradient_from_all_ch
             return 2 * embeddings if len(computed) == 1 else None
 
     head.__class__ = Tied
-    features, targets = torch.randn(1, 4, 3), torch.tensor([[0, 2, 6, 6]])
-    (gradient,) = torch.autograd.grad(cross_entropy(features, head, targets, logits_per_chunk=7), embeddings)
-    logits = (features @ (2 * embeddings).T).flatten(0, 1)
+    hidden_states, targets = torch.randn(1, 4, 3), torch.tensor([[0, 2, 6, 6]])
+    (gradient,) = torch.autograd.grad(cross_entropy(hidden_states, head, targets, logits_per_chunk=7), embeddings)
+    logits = (hidden_states @ (2 * embeddings).T).flatten(0, 1)
     (expected,) = torch.autograd.grad(
         torch.nn.functional.cross_entropy(logits, targets[0], reduction="sum"), embeddings
     )

@@ -55,13 +55,13 @@ def pair(rows=3, source=6, target=7):
 def test_whole_chunks_and_single_tokens_are_one(case):
     model, (source, tokens) = small(case), pair()
     source_lengths = torch.tensor([6, 3, 1])
-    whole, end = model.features(tokens, model.encode(source, source_lengths))
+    whole, end = model.compute_hidden_states(tokens, model.encode(source, source_lengths))
     for sizes in ([3, 1, 3], [1] * 7):
         for grad in (True, False):
             with torch.set_grad_enabled(grad):
                 state, outputs = model.encode(source, source_lengths), []
                 for piece in tokens.split(sizes, dim=1):
-                    x, state = model.features(piece, state)
+                    x, state = model.compute_hidden_states(piece, state)
                     outputs.append(x)
             torch.testing.assert_close(torch.cat(outputs, 1), whole, **TIGHT)
             assert torch.equal(state.past_length, end.past_length)
@@ -72,13 +72,13 @@ def test_a_pair_alone_is_a_pair_in_a_batch_of_64(case):
     model = small(case)
     source, tokens = pair(64, 9, 8)
     source_lengths, lengths = torch.randint(1, 10, (64,)), torch.randint(1, 9, (64,))
-    together, state = model.features(tokens, model.encode(source, source_lengths), lengths)
-    following, _ = model.features(tokens[:, :2], state)
+    together, state = model.compute_hidden_states(tokens, model.encode(source, source_lengths), lengths)
+    following, _ = model.compute_hidden_states(tokens[:, :2], state)
     for row in (0, 13, 63):
         alone_source, alone_tokens = source[[row], : source_lengths[row]], tokens[[row], : lengths[row]]
-        alone, alone_state = model.features(alone_tokens, model.encode(alone_source))
+        alone, alone_state = model.compute_hidden_states(alone_tokens, model.encode(alone_source))
         torch.testing.assert_close(together[row, : lengths[row]], alone[0], rtol=0, atol=1e-12)
-        alone_future, _ = model.features(tokens[[row], :2], alone_state)
+        alone_future, _ = model.compute_hidden_states(tokens[[row], :2], alone_state)
         torch.testing.assert_close(following[row], alone_future[0], rtol=0, atol=1e-12)
 
 
@@ -87,9 +87,9 @@ def test_and_in_single_precision_it_is_so_to_a_millionth(name):
     model = small(name).float()
     source, tokens = pair(64, 9, 8)
     source_lengths = torch.randint(1, 10, (64,))
-    together, _ = model.features(tokens, model.encode(source, source_lengths))
+    together, _ = model.compute_hidden_states(tokens, model.encode(source, source_lengths))
     for row in (0, 13, 63):
-        alone, _ = model.features(tokens[[row]], model.encode(source[[row], : source_lengths[row]]))
+        alone, _ = model.compute_hidden_states(tokens[[row]], model.encode(source[[row], : source_lengths[row]]))
         torch.testing.assert_close(together[row], alone[0], rtol=1e-6, atol=2e-6)
 
 
@@ -201,7 +201,7 @@ def test_otherwise_it_learns_where_to_start_from_the_two_ends():
     assert sorted(model.bridge.projections) == ["0", "1"]
     lengths = torch.tensor([6, 3, 0])
     encoded = model.encoder(source, lengths)
-    assert torch.equal(encoded.ends[1], torch.cat((encoded.features[1, 0], encoded.features[1, 2])))
+    assert torch.equal(encoded.ends[1], torch.cat((encoded.hidden_states[1, 0], encoded.hidden_states[1, 2])))
     assert not encoded.ends[2].any()
     hidden, cell = model.bridge.projections["1"](encoded.ends).chunk(2, -1)
     (state,) = model.encode(source, lengths).layers
@@ -229,7 +229,7 @@ def test_encoder_attention_looks_both_ways():
     model, (source, _) = small("transformer-translation"), pair()
     changed = source.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 17
-    assert (model.encoder(source).features[:, 0] != model.encoder(changed).features[:, 0]).any()
+    assert (model.encoder(source).hidden_states[:, 0] != model.encoder(changed).hidden_states[:, 0]).any()
 
 
 def test_a_recurrent_side_counts_by_itself():

@@ -49,11 +49,11 @@ def test_pooling_is_first_mean_or_last_of_the_real_tokens():
     tokens, lengths = torch.randint(0, 20, (2, 6)), torch.tensor([6, 3])
     torch.manual_seed(0)
     model = text_preset("bert-tiny", vocabulary=20, width=16, pooler="none").build().double().eval()
-    features = model.features(tokens, lengths)
+    hidden_states = model.compute_hidden_states(tokens, lengths)
     expected = {
-        "cls": features[:, 0],
-        "mean": torch.stack([features[0].mean(0), features[1, :3].mean(0)]),
-        "last": torch.stack([features[0, 5], features[1, 2]]),
+        "cls": hidden_states[:, 0],
+        "mean": torch.stack([hidden_states[0].mean(0), hidden_states[1, :3].mean(0)]),
+        "last": torch.stack([hidden_states[0, 5], hidden_states[1, 2]]),
     }
     for pooling, wanted in expected.items():
         other = text_preset("bert-tiny", vocabulary=20, width=16, pooler="none", pooling=pooling).build().double()

@@ -42,7 +42,7 @@ def test_the_patch_size_follows_the_image_size(size, patch):
 @pytest.mark.parametrize("options", [{}, {"registers": 3}, {"pooling": "mean"}, {"pooling": "mean", "registers": 1}])
 def test_tokens_are_class_token_registers_and_patches(options):
     model = build(**options)
-    assert model.features(torch.zeros(2, 3, 16, 16)).shape == (2, 16 + model.spec.extra_tokens, 16)
+    assert model.compute_hidden_states(torch.zeros(2, 3, 16, 16)).shape == (2, 16 + model.spec.extra_tokens, 16)
     assert model.spec.extra_tokens == (options.get("pooling") != "mean") + options.get("registers", 0)
 
 
@@ -88,7 +88,7 @@ def test_sinusoidal_positions_tell_rows_from_columns():
 )
 def test_the_last_layer_computes_the_class_token_alone_with_the_same_result(options):
     model, images = build(**options), torch.randn(2, 3, 16, 16)
-    whole = model.head(model.features(images))
+    whole = model.head(model.compute_hidden_states(images))
     torch.testing.assert_close(model(images), whole)
     grads = [torch.autograd.grad(y.square().sum(), model.embedder.patches.weight)[0] for y in (model(images), whole)]
     torch.testing.assert_close(*grads)

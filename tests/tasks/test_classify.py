@@ -572,8 +572,8 @@ def test_a_language_model_becomes_a_classifier(tmp_path):
     assert all(torch.equal(own[name], weights[name]) for name in own if name.startswith(("embedder.", "layers.")))
     with torch.no_grad():
         ids = experiment.encode("a red house")
-        features = load_run("lm", device="cpu").model.features(ids)[0]
-        torch.testing.assert_close(experiment.model.features(ids), features)
+        hidden_states = load_run("lm", device="cpu").model.compute_hidden_states(ids)[0]
+        torch.testing.assert_close(experiment.model.compute_hidden_states(ids), hidden_states)
 
 
 def test_adapters_change_nothing_at_first_and_are_merged_as_they_act(trained):

@@ -68,7 +68,7 @@ class ByPlace(nn.Module):
         self.head.weight = nn.Parameter(torch.tensor([[0.0], [1.0]], dtype=losses.dtype))
         self.calls = []
 
-    def features(self, tokens, state=None, lengths=None):
+    def compute_hidden_states(self, tokens, state=None, lengths=None):
         self.calls.append(tokens.shape[1])
         past_length = torch.zeros(len(tokens), dtype=torch.long) if state is None else state.past_length
         places = past_length[:, None] + torch.arange(tokens.shape[1])
@@ -208,13 +208,13 @@ def test_a_long_segment_is_read_in_pieces_and_nobody_notices(name, carry, monkey
     model = model_of(name.split()[0], **LONG[name])
     carry = carry and model.max_positions is None and not model.state_grows
     tokens = tokens_of()
-    widths, features = [], model.features
+    widths, original = [], model.compute_hidden_states
 
     def watched(ids, state=None, lengths=None):
         widths.append(ids.shape[1])
-        return features(ids, state, lengths)
+        return original(ids, state, lengths)
 
-    monkeypatch.setattr(model, "features", watched)
+    monkeypatch.setattr(model, "compute_hidden_states", watched)
     for rows, bptt in ((1, 20), (4, 8), (4, 43)):
         batches = Protocol(rows, bptt, carry).batches(tokens, 0)
         whole = list(losses_by_batch(model, batches, carry))
@@ -244,13 +244,13 @@ CARRIED = {"transformer-xl": LONG["transformer-xl"], "lstm": {}, "linear": LONG[
 def test_segments_that_are_computed_at_once_have_the_losses_of_each_alone(name, options, carry, complete, monkeypatch):
     model = model_of(name, **options)
     batches = Protocol(4, 3, carry, complete).batches(tokens_of(), 0)
-    shapes, features = [], model.features
+    shapes, original = [], model.compute_hidden_states
 
     def watched(ids, state=None, lengths=None):
         shapes.append(tuple(ids.shape))
-        return features(ids, state, lengths)
+        return original(ids, state, lengths)
 
-    monkeypatch.setattr(model, "features", watched)
+    monkeypatch.setattr(model, "compute_hidden_states", watched)
     alone = list(score_batches(model, batches, carry, None))
     assert shapes[0] == (4, 3)
     shapes.clear()

@@ -220,7 +220,7 @@ def test_hidden_states_are_embeddings_and_the_output_of_every_layer(run):
     tokens = run.encode("the cat sat")
     embedded, output = run.hidden_states("the cat sat")
     assert torch.equal(embedded, run.model.embed(tokens))
-    assert torch.equal(output, run.model.features(tokens)[0])
+    assert torch.equal(output, run.model.compute_hidden_states(tokens)[0])
     assert not output.requires_grad
     assert not any(module._forward_hooks for module in run.model.modules())
 

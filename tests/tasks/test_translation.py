@@ -127,19 +127,19 @@ def test_label_smoothing_is_that_of_the_framework(share, bias):
     head = Head(6, 11, bias, None)
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
-    features = torch.randn(3, 5, 6, requires_grad=True)
+    hidden_states = torch.randn(3, 5, 6, requires_grad=True)
     targets = torch.randint(0, 11, (3, 5))
     targets[1, 3:] = targets[2, 1:] = IGNORE_INDEX
     expected = F.cross_entropy(
-        head(features).flatten(0, 1),
+        head(hidden_states).flatten(0, 1),
         targets.flatten(),
         reduction="sum",
         ignore_index=IGNORE_INDEX,
         label_smoothing=share,
     )
-    inputs = [features, *head.parameters()]
+    inputs = [hidden_states, *head.parameters()]
     wanted = torch.autograd.grad(expected, inputs)
-    ours = smoothed_cross_entropy(features, head, targets, share)
+    ours = smoothed_cross_entropy(hidden_states, head, targets, share)
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
     for mine, theirs in zip(torch.autograd.grad(ours, inputs), wanted, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)

@@ -188,7 +188,7 @@ def test_runs_with_other_tokens_are_refused_before_they_are_scored(kind, planted
         anaphor.train("translate", tokenizer="word", out=one, **options)
         anaphor.train("translate", tokenizer="character", out=two, **options)
         anaphor.train("translate", tokenizer="word", seed=1, out=tmp_path / "like one", **options)
-        monkeypatch.setattr("anaphor.tasks.translate.experiment.compute_features", score)
+        monkeypatch.setattr("anaphor.tasks.translate.experiment.compute_hidden_states", score)
     for refuse in (
         lambda: answer({"verb": "passages", "runs": {"A": str(one), "B": str(two)}}, Cache()),
         lambda: anaphor.compare_runs(one, two),

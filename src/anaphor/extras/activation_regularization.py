@@ -24,7 +24,7 @@ class ActivationRegularization:
     section: ClassVar[str] = "activation_regularization"
 
     activation_reg: float = 0.0
-    """Activation regularization (AR): weight of the squared features that the output layer reads."""
+    """Activation regularization (AR): weight of the squared hidden states that the output layer reads."""
     temporal_activation_reg: float = 0.0
     """Temporal activation regularization (TAR): weight of their squared change from token to token."""
 

@@ -85,7 +85,7 @@ def cross_attention(
     input_ids = torch.tensor([[target.boundary, *predicted[:-1]]], device=device)
     with eval_mode(model), ExitStack() as stack:
         found = [stack.enter_context(recorded(model, tap)) for tap in taps]
-        model.features(input_ids, model.encode(source_ids))
+        model.compute_hidden_states(input_ids, model.encode(source_ids))
     weights = {name: rows[0].cpu() for recording in found for name, rows in recording.items()}
     return (
         tuple(source.tokens[token] for token in source_ids[0].tolist()),

@@ -51,8 +51,8 @@ def hidden_states(model: TokenModel | TextEncoder, tokens: Tensor) -> tuple[Tens
         for block in model.blocks:
             handle = block.register_forward_hook(lambda module, inputs, output: states.append(output[0]))
             stack.callback(handle.remove)
-        features = model.features(tokens)
-    return (*states[:-1], features if isinstance(features, Tensor) else features[0])
+        hidden_states = model.compute_hidden_states(tokens)
+    return (*states[:-1], hidden_states if isinstance(hidden_states, Tensor) else hidden_states[0])
 
 
 @contextmanager

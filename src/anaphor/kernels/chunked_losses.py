@@ -25,30 +25,30 @@ def applies(*arguments: Any, **keywords: Any) -> bool:
 
 
 def cross_entropy(
-    features: Tensor,
+    hidden_states: Tensor,
     head: Head,
     targets: Tensor,
     logits_per_chunk: int | None = None,
     token_losses: Tensor | None = None,
 ) -> Tensor:
     method = WHOLE_VOCABULARY
-    if features.device.type == "cpu" and head.out_features > vocabulary_blocks.MAX_VOCABULARY_WITHOUT_BLOCKS:
+    if hidden_states.device.type == "cpu" and head.out_features > vocabulary_blocks.MAX_VOCABULARY_WITHOUT_BLOCKS:
         method, logits_per_chunk = IN_BLOCKS, logits_per_chunk or vocabulary_blocks.LOGITS_PER_CHUNK
-    rows = chunk_size(features, head, logits_per_chunk)
-    return compute_chunks(features, head.weight, head.bias, targets, rows, token_losses, method)
+    rows = chunk_size(hidden_states, head, logits_per_chunk)
+    return compute_chunks(hidden_states, head.weight, head.bias, targets, rows, token_losses, method)
 
 
-def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
-    return cross_entropy(features, head, targets) + smoothing_term(features, head, targets, label_smoothing)
+def smoothed_cross_entropy(hidden_states: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
+    return cross_entropy(hidden_states, head, targets) + smoothing_term(hidden_states, head, targets, label_smoothing)
 
 
-def smoothing_term(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor | float:
+def smoothing_term(hidden_states: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor | float:
     """What label smoothing adds to the sum of the losses: it weighs the target's logit less and the mean of all logits
     more, which takes two products and no logits."""
     if not label_smoothing:
         return 0.0
     valid, index = targets != IGNORE_INDEX, targets.clamp(min=0)
-    target, mean = (features * head.weight[index]).sum(-1), features @ head.weight.mean(0)
+    target, mean = (hidden_states * head.weight[index]).sum(-1), hidden_states @ head.weight.mean(0)
     if head.bias is not None:
         target, mean = target + head.bias[index], mean + head.bias.mean()
     return label_smoothing * (widen(target - mean) * valid).sum()
@@ -83,7 +83,7 @@ class ChunkMethod(NamedTuple):
 
 
 def compute_chunks(
-    features: Tensor,
+    hidden_states: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
@@ -92,13 +92,13 @@ def compute_chunks(
     method: ChunkMethod,
 ) -> Tensor:
     """The loss of `rows` tokens at a time."""
-    inputs = (features.flatten(0, -2), weight, bias, targets.flatten())
+    inputs = (hidden_states.flatten(0, -2), weight, bias, targets.flatten())
     total: Tensor = _ChunkedCrossEntropy.apply(*inputs, rows, token_losses, method)  # type: ignore[no-untyped-call]
     return total
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """The gradients of features, weight and bias are computed in the forward pass, from each chunk's probabilities p.
+    """The forward pass computes the gradients of hidden states, weight and bias, from each chunk's probabilities p.
 
     The gradient of a token's loss with respect to its logits is p minus the one-hot vector of the target.
     """
@@ -106,7 +106,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        features: Tensor,
+        hidden_states: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
@@ -114,30 +114,31 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         token_losses: Tensor | None,
         method: ChunkMethod,
     ) -> Tensor:
-        dtype = product_dtype(features)
+        dtype = product_dtype(hidden_states)
         matrix, constant = weight.to(dtype), None if bias is None else bias.to(dtype)
         # Sums over all tokens: a narrow type would lose the contributions of single tokens.
         sum_dtype = torch.promote_types(weight.dtype, torch.float32)
-        grad_features, grad_weight = torch.empty_like(features), None
+        grad_hidden_states, grad_weight = torch.empty_like(hidden_states), None
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=sum_dtype)
         valid = targets != IGNORE_INDEX
         targets = targets.where(valid, 0)
-        total = widen(features.new_zeros(()))
+        total = widen(hidden_states.new_zeros(()))
         # One buffer for the logits, probabilities and gradients of all chunks: fresh memory is slow to touch.
-        rows = -(-len(features) // -(-len(features) // rows)) if len(features) else 1  # chunks of equal size
-        buffer = method.allocate(min(rows, len(features)), matrix)
-        with torch.autocast(features.device.type, enabled=False):
-            for start in range(0, max(len(features), 1), rows):
+        count = len(hidden_states)
+        rows = -(-count // -(-count // rows)) if count else 1  # chunks of equal size
+        buffer = method.allocate(min(rows, len(hidden_states)), matrix)
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            for start in range(0, max(len(hidden_states), 1), rows):
                 chunk = slice(start, start + rows)
-                x, mask, target = features[chunk].to(dtype), valid[chunk], targets[chunk]
-                weights, grads = (matrix, constant, buffer), (grad_features[chunk], grad_weight, grad_bias)
+                x, mask, target = hidden_states[chunk].to(dtype), valid[chunk], targets[chunk]
+                weights, grads = (matrix, constant, buffer), (grad_hidden_states[chunk], grad_weight, grad_bias)
                 losses, grad_weight = method.compute(Chunk(x, target, mask, *weights, *grads, sum_dtype))
                 total = total + (losses * mask).sum()
                 if token_losses is not None:
                     token_losses[chunk] = losses
         assert grad_weight is not None, "there is at least one chunk"
         grad_bias = None if bias is None or grad_bias is None else grad_bias.to(bias.dtype)
-        ctx.save_for_backward(grad_features, grad_weight.to(weight.dtype), grad_bias)
+        ctx.save_for_backward(grad_hidden_states, grad_weight.to(weight.dtype), grad_bias)
         return total
 
     @staticmethod
@@ -189,10 +190,10 @@ WHOLE_VOCABULARY = ChunkMethod(compute_losses, allocate_logits)
 IN_BLOCKS = ChunkMethod(vocabulary_blocks.compute_losses_in_blocks, vocabulary_blocks.kept_memory)
 
 
-def product_dtype(features: Tensor) -> torch.dtype:
+def product_dtype(hidden_states: Tensor) -> torch.dtype:
     """The type of products, which autocast does not apply to those that are written to memory that is given."""
-    device = features.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
+    device = hidden_states.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
 
 
 def compute_logits(x: Tensor, matrix: Tensor, constant: Tensor | None, out: Tensor) -> Tensor:

@@ -42,18 +42,18 @@ none."""
 
 
 def cross_entropy(
-    features: Tensor,
+    hidden_states: Tensor,
     head: Head,
     targets: Tensor,
     logits_per_chunk: int | None = None,
     token_losses: Tensor | None = None,
 ) -> Tensor:
     """Tokens that are one chunk keep the gradient in the memory of the logits."""
-    if not is_possible(features):
-        return chunked_losses.cross_entropy(features, head, targets, logits_per_chunk, token_losses)
-    if not is_one_chunk(features, head, logits_per_chunk):
-        rows = chunk_size(features, head, logits_per_chunk)
-        return add_up_chunks(features, head, targets, rows, token_losses)
+    if not is_possible(hidden_states):
+        return chunked_losses.cross_entropy(hidden_states, head, targets, logits_per_chunk, token_losses)
+    if not is_one_chunk(hidden_states, head, logits_per_chunk):
+        rows = chunk_size(hidden_states, head, logits_per_chunk)
+        return add_up_chunks(hidden_states, head, targets, rows, token_losses)
 
     def compute(logits: Tensor) -> tuple[Tensor, ...]:
         losses = losses_and_gradient(logits, targets.flatten(), head.out_features, IGNORE_INDEX)
@@ -61,65 +61,69 @@ def cross_entropy(
             token_losses.copy_(losses)
         return (losses,)
 
-    return add_up(features, head, compute)[0]
+    return add_up(hidden_states, head, compute)[0]
 
 
-def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
-    if not (is_possible(features) and is_one_chunk(features, head)):
-        term = chunked_losses.smoothing_term(features, head, targets, label_smoothing)
-        return cross_entropy(features, head, targets) + term
+def smoothed_cross_entropy(hidden_states: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
+    if not (is_possible(hidden_states) and is_one_chunk(hidden_states, head)):
+        term = chunked_losses.smoothing_term(hidden_states, head, targets, label_smoothing)
+        return cross_entropy(hidden_states, head, targets) + term
 
     def compute(logits: Tensor) -> tuple[Tensor, ...]:
         return (losses_and_gradient(logits, targets.flatten(), head.out_features, IGNORE_INDEX, label_smoothing),)
 
-    return add_up(features, head, compute)[0]
+    return add_up(hidden_states, head, compute)[0]
 
 
-def is_pair_possible(features: Tensor, head: Head, targets: Tensor, label_smoothing: float, weight: float) -> bool:
-    return is_possible(features) and is_one_chunk(features, head)
+def is_pair_possible(hidden_states: Tensor, head: Head, targets: Tensor, label_smoothing: float, weight: float) -> bool:
+    return is_possible(hidden_states) and is_one_chunk(hidden_states, head)
 
 
 def rdrop_loss(
-    features: Tensor, head: Head, targets: Tensor, label_smoothing: float, weight: float
+    hidden_states: Tensor, head: Head, targets: Tensor, label_smoothing: float, weight: float
 ) -> tuple[Tensor, Tensor]:
     def compute(logits: Tensor) -> tuple[Tensor, ...]:
         sizes = (head.out_features, IGNORE_INDEX, label_smoothing, weight / 4)
         losses, penalties = pair_losses_and_gradient(logits, targets.flatten(), *sizes)
         return losses + penalties, losses
 
-    both, loss = add_up(features, head, compute)
+    both, loss = add_up(hidden_states, head, compute)
     return loss, both - loss  # the first has the gradient of both
 
 
-def is_possible(features: Tensor) -> bool:
-    return product_dtype(features) in DTYPES and is_supported(features.device)
+def is_possible(hidden_states: Tensor) -> bool:
+    return product_dtype(hidden_states) in DTYPES and is_supported(hidden_states.device)
 
 
-def is_one_chunk(features: Tensor, head: Head, logits_per_chunk: int | None = None) -> bool:
-    return 0 < features[..., 0].numel() <= chunk_size(features, head, logits_per_chunk)
+def is_one_chunk(hidden_states: Tensor, head: Head, logits_per_chunk: int | None = None) -> bool:
+    return 0 < hidden_states[..., 0].numel() <= chunk_size(hidden_states, head, logits_per_chunk)
 
 
-def add_up(features: Tensor, head: Head, compute: Compute) -> tuple[Tensor, ...]:
+def add_up(hidden_states: Tensor, head: Head, compute: Compute) -> tuple[Tensor, ...]:
     """What `compute` makes of the logits of all tokens, added up."""
-    inputs = (features.flatten(0, -2), head.weight, head.bias)
+    inputs = (hidden_states.flatten(0, -2), head.weight, head.bias)
     sums: tuple[Tensor, ...] = _SumOfLosses.apply(*inputs, compute)  # type: ignore[no-untyped-call]
     return sums
 
 
 class _SumOfLosses(torch.autograd.Function):
     """The gradient of the logits stays in their memory until that of the result is known, which then scales the
-    features and not the much larger gradient of the matrix."""
+    hidden states and not the much larger gradient of the matrix."""
 
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, compute: Compute
+        ctx: Any, hidden_states: Tensor, weight: Tensor, bias: Tensor | None, compute: Compute
     ) -> tuple[Tensor, ...]:
-        dtype = product_dtype(features)
-        x, matrix, constant = features.to(dtype), _align(weight, dtype), None if bias is None else _align(bias, dtype)
+        dtype = product_dtype(hidden_states)
+        x, matrix, constant = (
+            hidden_states.to(dtype),
+            _align(weight, dtype),
+            None if bias is None else _align(bias, dtype),
+        )
         logits = compute_logits(x, matrix, constant, x.new_empty(len(x), len(matrix)))
         sums = tuple(values.sum() for values in compute(logits))
         ctx.save_for_backward(x, matrix, logits)
-        ctx.vocabulary, ctx.dtypes = len(weight), (features.dtype, weight.dtype)
+        ctx.vocabulary, ctx.dtypes = len(weight), (hidden_states.dtype, weight.dtype)
         ctx.mark_non_differentiable(*sums[1:])
         return sums
 
@@ -138,7 +142,7 @@ class _SumOfLosses(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None
 
 
-def add_up_chunks(features: Tensor, head: Head, targets: Tensor, rows: int, token_losses: Tensor | None) -> Tensor:
+def add_up_chunks(hidden_states: Tensor, head: Head, targets: Tensor, rows: int, token_losses: Tensor | None) -> Tensor:
     """The losses of `rows` tokens at a time."""
 
     def compute(chunk: Chunk) -> tuple[Tensor, Tensor]:
@@ -151,10 +155,10 @@ def add_up_chunks(features: Tensor, head: Head, targets: Tensor, rows: int, toke
             chunk.grad_bias.add_(sum_rows(logits))
         return losses, add_product(chunk.grad_weight, logits.t(), chunk.x, chunk.sum_dtype)
 
-    missing = -head.out_features % ALIGNMENT if features.is_cuda else 0
+    missing = -head.out_features % ALIGNMENT if hidden_states.is_cuda else 0
     weight, bias = F.pad(head.weight, (0, 0, 0, missing)), None if head.bias is None else F.pad(head.bias, (0, missing))
     method = ChunkMethod(compute, allocate_logits)
-    return compute_chunks(features, weight, bias, targets, rows, token_losses, method)
+    return compute_chunks(hidden_states, weight, bias, targets, rows, token_losses, method)
 
 
 def _align(matrix: Tensor, dtype: torch.dtype) -> Tensor:

@@ -25,8 +25,9 @@ def compute_losses_in_blocks(chunk: Chunk) -> tuple[Tensor, Tensor]:
     """The loss of each token, and the gradient of the weight so far.
 
     The softmax of a block has the block's own normalizer. Once those of all blocks are known, each block's share of a
-    token's probability is, too; it scales the token's features in the gradient of the weight. The target's probability
-    is left out of its block: what is missing from it to one, which the gradient needs, is then that of all others.
+    token's probability is, too; it scales the token's hidden state in the gradient of the weight. The target's
+    probability is left out of its block: what is missing from it to one, which the gradient needs, is then that of all
+    others.
     """
     x, target, matrix = chunk.x, chunk.target[:, None], chunk.matrix
     starts = range(0, len(matrix), WORDS_PER_BLOCK)

@@ -114,7 +114,7 @@ def ids_go_there_and_back(seed: int) -> Check:
 def three_dimensions(seed: int) -> Check:
     model = small("transformer", seed, heads=2, feedforward=32)
     with torch.no_grad():
-        vectors, _ = model.features(random_tokens(seed, rows=2))
+        vectors, _ = model.compute_hidden_states(random_tokens(seed, rows=2))
     return equal("shape of the output for batch 2 and width 16", str(tuple(vectors.shape)), f"(2, {TOKENS}, 16)")
 
 
@@ -190,7 +190,7 @@ def heads_share_a_body(seed: int) -> Check:
     model = small("lstm", seed)
     classify = nn.Linear(16, 2).double()
     with torch.no_grad():
-        vectors, _ = model.features(random_tokens(seed))
+        vectors, _ = model.compute_hidden_states(random_tokens(seed))
         words, labels = model.head(vectors), classify(vectors[:, -1])
     fits = words.shape[-1] == VOCABULARY and labels.shape[-1] == 2
     share = sum(weight.numel() for weight in classify.parameters()) / model.count_parameters()

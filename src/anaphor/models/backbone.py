@@ -262,8 +262,8 @@ def share_buckets(mixers: Sequence[Mixer]) -> None:
 class Backbone(nn.Module):
     """Blocks on top of each other, and after the last one a norm and a projection where wanted.
 
-    Vectors and a state in, features and a state out: `y, state = backbone(x, state, span)`. No state means a fresh one,
-    and no span whole sequences without padding. The state is a tuple with the private state of each block.
+    Vectors and a state in, hidden states and a state out: `y, state = backbone(x, state, span)`. No state means a
+    fresh one, and no span whole sequences without padding. The state is a tuple with the private state of each block.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class Backbone(nn.Module):
         norm: bool = False,
         width_out: int | None = None,
     ) -> None:
-        """`width_in` is the width of the input and `width_out` that of the features, where they are not the blocks'."""
+        """`width_in`: width of the input. `width_out`: width of the hidden states. By default those of the blocks."""
         super().__init__()
         self.count = len(blocks)
         for number, spec in enumerate(blocks):

@@ -24,14 +24,14 @@ LOGITS_PER_CHUNK = {"cpu": 8_000_000, "cuda": 500_000_000}
 MIN_LOGITS_PER_CHUNK = 1_000_000
 
 
-def full_cross_entropy(features: Tensor, head: Head, targets: Tensor) -> Tensor:
+def full_cross_entropy(hidden_states: Tensor, head: Head, targets: Tensor) -> Tensor:
     """Sum of the losses of all tokens, from all logits at once. [B, T, D], [B, T] -> []"""
-    return compute_losses(features.flatten(0, -2), head.weight, head.bias, targets.flatten()).sum()
+    return compute_losses(hidden_states.flatten(0, -2), head.weight, head.bias, targets.flatten()).sum()
 
 
 @operation
 def cross_entropy(
-    features: Tensor,
+    hidden_states: Tensor,
     head: Head,
     targets: Tensor,
     logits_per_chunk: int | None = None,
@@ -39,29 +39,31 @@ def cross_entropy(
 ) -> Tensor:
     """The same sum in chunks, to be differentiated once. The losses of the tokens are written to `token_losses` [B · T]
     where it is given, without gradient."""
-    losses = compute_losses_in_chunks(features, head, targets, chunk_size(features, head, logits_per_chunk))
+    losses = compute_losses_in_chunks(hidden_states, head, targets, chunk_size(hidden_states, head, logits_per_chunk))
     if token_losses is not None:
         token_losses.copy_(losses.detach())
     return losses.sum()
 
 
 @operation
-def smoothed_cross_entropy(features: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
+def smoothed_cross_entropy(hidden_states: Tensor, head: Head, targets: Tensor, label_smoothing: float) -> Tensor:
     """The same sum with label smoothing: every target gives that part of its probability to all tokens uniformly."""
     if not label_smoothing:
-        return cross_entropy(features, head, targets)
-    return compute_losses_in_chunks(features, head, targets, chunk_size(features, head), label_smoothing).sum()
+        return cross_entropy(hidden_states, head, targets)
+    return compute_losses_in_chunks(
+        hidden_states, head, targets, chunk_size(hidden_states, head), label_smoothing
+    ).sum()
 
 
 @torch.no_grad()
-def token_losses(features: Tensor, head: Head, targets: Tensor, logits_per_chunk: int | None = None) -> Tensor:
+def token_losses(hidden_states: Tensor, head: Head, targets: Tensor, logits_per_chunk: int | None = None) -> Tensor:
     """The loss of each token, zero where there is no target. [B, T, D], [B, T] -> [B, T]"""
-    if logits_per_chunk is None and features.device.type == "cpu":
+    if logits_per_chunk is None and hidden_states.device.type == "cpu":
         # Fresh memory is slow to touch, and that of a short chunk is used again. But each chunk reads all weights.
-        least = max(MIN_LOGITS_PER_CHUNK, 2 * features.shape[-1] * head.out_features)
+        least = max(MIN_LOGITS_PER_CHUNK, 2 * hidden_states.shape[-1] * head.out_features)
         logits_per_chunk = min(LOGITS_PER_CHUNK["cpu"], least)
-    rows = chunk_size(features, head, logits_per_chunk)
-    return compute_losses_in_chunks(features, head, targets, rows).view(targets.shape)
+    rows = chunk_size(hidden_states, head, logits_per_chunk)
+    return compute_losses_in_chunks(hidden_states, head, targets, rows).view(targets.shape)
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -70,21 +72,21 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets.to(log_p.dtype) * log_p).sum()
 
 
-def chunk_size(features: Tensor, head: Head, logits: int | None = None) -> int:
+def chunk_size(hidden_states: Tensor, head: Head, logits: int | None = None) -> int:
     """How many tokens are a chunk of so many logits."""
     if logits is None:
-        logits = LOGITS_PER_CHUNK.get(features.device.type, LOGITS_PER_CHUNK["cpu"])
+        logits = LOGITS_PER_CHUNK.get(hidden_states.device.type, LOGITS_PER_CHUNK["cpu"])
     return max(1, logits // head.out_features)
 
 
 def compute_losses_in_chunks(
-    features: Tensor, head: Head, targets: Tensor, rows: int, label_smoothing: float = 0.0
+    hidden_states: Tensor, head: Head, targets: Tensor, rows: int, label_smoothing: float = 0.0
 ) -> Tensor:
     """The loss of each token, of so many at a time. [B, T, D], [B, T] -> [B · T]"""
     compute = compute_losses
     if torch.is_grad_enabled():
         compute = partial(checkpoint, compute_losses, use_reentrant=False, preserve_rng_state=False)
-    chunks = zip(features.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
+    chunks = zip(hidden_states.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
     weight, bias = head.weight, head.bias  # looked up once: a matrix may be computed from embeddings
     return torch.cat([compute(x, weight, bias, target, label_smoothing) for x, target in chunks])
 

@@ -1,4 +1,4 @@
-"""Heads: from features to the logits of a vocabulary or of classes. Their losses are in `cross_entropy.py`."""
+"""Heads: from hidden states to the logits of a vocabulary or of classes. Their losses are in `cross_entropy.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anaphor.models.embedding import Embedding
 
 
 class Head(nn.Module):
-    """From features to logits, with a matrix of its own or tied to the embeddings.
+    """From hidden states to logits, with a matrix of its own or tied to the embeddings.
 
     A tied matrix is looked up at every call rather than shared: so it exists once, in every copy, file and device.
     """
@@ -45,7 +45,7 @@ class Head(nn.Module):
 
 
 class ClassHead(Head):
-    """Pooled features, layer norm and logits of classes. [B, T, D] -> [B, C]"""
+    """Pooled hidden states, layer norm and logits of classes. [B, T, D] -> [B, C]"""
 
     def __init__(self, width: int, classes: int, pooling: str, extra_tokens: int, norm_eps: float | None) -> None:
         """The first `extra_tokens` are no patches; with pooling "class" the first of all is read. No `norm_eps`: no

@@ -23,7 +23,7 @@ class ImageClassifier(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedder = PatchEmbedder(spec)
-        # The norm after the last layer is in the head: there it is computed of the pooled features alone.
+        # The norm after the last layer is in the head: there it is computed of the pooled hidden states alone.
         self.layers = Backbone(spec.blocks(), spec.width_in)
         norm_eps = spec.norm_eps if spec.norm == "before" else None
         self.head = ClassHead(self.layers.width_out, spec.classes, spec.pooled, spec.extra_tokens, norm_eps)
@@ -42,7 +42,7 @@ class ImageClassifier(nn.Module):
     def count_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def features(self, images: Tensor) -> Tensor:
+    def compute_hidden_states(self, images: Tensor) -> Tensor:
         """Features of the last layer: class token, registers, then the patches row by row. [B, C, H, W] -> [B, T, D]"""
         x: Tensor = self.layers(self.embedder(images))[0]
         return x
@@ -51,6 +51,6 @@ class ImageClassifier(nn.Module):
         if self.spec.pooled == "class":  # the others are not read
             x = self.layers.forward_first(self.embedder(images), 1)
         else:
-            x = self.features(images)
+            x = self.compute_hidden_states(images)
         logits: Tensor = self.head(x)
         return logits

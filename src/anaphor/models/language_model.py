@@ -42,7 +42,7 @@ class ModelState(NamedTuple):
 
 
 class TokenModel(nn.Module):
-    """Embedder and backbone: tokens and a state in, features and a state out. Subclasses initialize the weights."""
+    """Embedder and backbone: tokens and a state in, hidden states and a state out. Subclasses initialize weights."""
 
     def __init__(self, spec: LanguageModelSpec, shared_embedding: Embedding | None = None) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class TokenModel(nn.Module):
         past = self.head_wrapper.initial_state(rows)
         return ModelState(torch.zeros(rows, dtype=torch.long, device=like.device), layers, past)
 
-    def features(
+    def compute_hidden_states(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """The head's input, one vector for each token. [B, T] -> [B, T, D]"""
@@ -169,8 +169,8 @@ class LanguageModel(TokenModel):
         return self.head_wrapper.facts()
 
     def predict(self, x: Tensor, state: ModelState) -> Tensor:
-        """Logits of the next token from the features of the newest tokens and the state after them; an extra of the
-        head may give log-probabilities. [B, T, D] -> [B, T, V]"""
+        """Logits of the next token from the hidden states of the newest tokens and the state after them; an extra of
+        the head may give log-probabilities. [B, T, D] -> [B, T, V]"""
         return self.head_wrapper.predict(self.head(x), state.past)
 
     def predict_next(self, x: Tensor, state: ModelState) -> Tensor:
@@ -178,7 +178,7 @@ class LanguageModel(TokenModel):
         return self.head_wrapper.predict_next(self.head(x), state.past)
 
     def cross_entropy(self, x: Tensor, targets: Tensor, state: ModelState) -> Tensor:
-        """Sum of the losses of the newest tokens, from their features and the state after them."""
+        """Sum of the losses of the newest tokens, from their hidden states and the state after them."""
         return self.head_wrapper.cross_entropy(x, self.head, targets, state.past)
 
     def cross_entropy_by_token(self, x: Tensor, targets: Tensor, state: ModelState) -> tuple[Tensor, Tensor]:
@@ -204,7 +204,7 @@ class LanguageModel(TokenModel):
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """[B, T] -> logits of the next token [B, T, V]. `lengths` [B] are those of rows with padding."""
-        x, state = self.features(tokens, state, lengths)
+        x, state = self.compute_hidden_states(tokens, state, lengths)
         return self.predict(x, state), state
 
 
@@ -222,7 +222,7 @@ class Decoding:
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Process one token of each row; logits of the next one. [B] -> [B, V]"""
-        x, self.state = self.model.features(tokens[:, None], self.state)
+        x, self.state = self.model.compute_hidden_states(tokens[:, None], self.state)
         return self.model.predict_next(x[:, -1], self.state)
 
     def greedy(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -270,7 +270,7 @@ class FixedDecoding(Decoding):
         return self.tokens, self.maxima
 
     def step(self) -> Tensor:
-        x, after = self.model.features(self.tokens[:, None], self.state)
+        x, after = self.model.compute_hidden_states(self.tokens[:, None], self.state)
         for old, new in zip(tensors_of(self.state), tensors_of(after), strict=True):
             if old is not new:  # keys, values and their positions were written in place
                 old.copy_(new)

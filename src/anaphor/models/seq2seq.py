@@ -27,7 +27,7 @@ from anaphor.models.spec import LanguageModelSpec
 class Encoded(NamedTuple):
     """An encoder's output."""
 
-    features: Tensor
+    hidden_states: Tensor
     """[B, S, D]"""
     lengths: Tensor | None
     """[B]: number of real tokens; None means all."""
@@ -37,11 +37,11 @@ class Encoded(NamedTuple):
     @property
     def ends(self) -> Tensor:
         """Features of the first and the last real token, concatenated; zeros for a row without tokens. [B, 2·D]"""
-        first = self.features[:, 0]
+        first = self.hidden_states[:, 0]
         if self.lengths is None:
-            return torch.cat((first, self.features[:, -1]), dim=-1)
+            return torch.cat((first, self.hidden_states[:, -1]), dim=-1)
         last = (self.lengths - 1).clamp(min=0).long()[:, None, None].expand(-1, 1, first.shape[-1])
-        ends = torch.cat((first, self.features.gather(1, last).squeeze(1)), dim=-1)
+        ends = torch.cat((first, self.hidden_states.gather(1, last).squeeze(1)), dim=-1)
         return ends.masked_fill((self.lengths == 0)[:, None], 0)
 
 
@@ -56,7 +56,7 @@ class Encoder(TokenModel):
         """[B, S], [B] -> [B, S, D] and the final states"""
         if isinstance(tokens, Tensor) and tokens.ndim == 2 and not tokens.shape[1]:
             raise ConfigError("a source needs at least one token; a row without any has length 0")
-        x, state = self.features(tokens, None, lengths)
+        x, state = self.compute_hidden_states(tokens, None, lengths)
         return Encoded(x, lengths, state.layers)
 
 
@@ -64,7 +64,7 @@ class Bridge(nn.Module):
     """The initial state of every recurrent layer of a decoder.
 
     It is the final state of the encoder layer of the same number, where the two have the same kind of state. Elsewhere,
-    as after a bidirectional layer, it is a learned projection of the encoder's features of the first and last token.
+    as after a bidirectional layer, it is a learned projection of the encoder's hidden states of first and last token.
     """
 
     def __init__(self, encoder: Backbone, decoder: Backbone) -> None:
@@ -183,16 +183,16 @@ class Seq2Seq(nn.Module):
         if self.encoder is None or self.bridge is None:
             return self.decoder.initial_state(len(source_ids))
         encoded = self.encoder(source_ids, source_lengths)
-        state = self.decoder.initial_state(len(source_ids), encoded.features, source_lengths)
+        state = self.decoder.initial_state(len(source_ids), encoded.hidden_states, source_lengths)
         return state._replace(layers=self.bridge(encoded, self.decoder.layers, state.layers))
 
-    def features(
+    def compute_hidden_states(
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """The head's input, one vector for each token of the target. [B, T] -> [B, T, D]"""
         if state is None and self.encoder is not None:
             raise ConfigError("an encoder-decoder starts from a source: use the state that encode(source_ids, …) gives")
-        return self.decoder.features(tokens, state, lengths)
+        return self.decoder.compute_hidden_states(tokens, state, lengths)
 
     def predict_next(self, x: Tensor, state: ModelState) -> Tensor:
         """Logits of the next token after the last one. [B, D] -> [B, V]"""
@@ -202,5 +202,5 @@ class Seq2Seq(nn.Module):
         self, tokens: Tensor, state: ModelState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """[B, T] -> logits of the next token [B, T, V]. `lengths` [B] are those of rows with padding."""
-        x, state = self.features(tokens, state, lengths)
+        x, state = self.compute_hidden_states(tokens, state, lengths)
         return self.head(x), state

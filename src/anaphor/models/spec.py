@@ -68,7 +68,7 @@ class TokenOptions:
     input_dropout: float | None = None
     """Dropout probability of the embeddings; None means the same as dropout."""
     output_dropout: float = 0.0
-    """Dropout probability of the features before the head."""
+    """Dropout probability of the hidden states before the head."""
     word_dropout: float = 0.0
     """Probability of dropping a word from a whole batch in training; a learned vector takes its place."""
     head_bias: bool = False
@@ -253,7 +253,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenModelSpec(TokenOptions, BackboneSpec):
-    """A model of tokens: embeddings and a stack of layers. Subclasses say what reads the features."""
+    """A model of tokens: embeddings and a stack of layers. Subclasses say what reads the hidden states."""
 
     def _check_input(self) -> None:
         check_at_least(1, vocabulary=self.vocabulary, embedding=self.embedding)

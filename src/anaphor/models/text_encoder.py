@@ -21,7 +21,7 @@ POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh,
 
 class TextEncoder(nn.Module):
     """Tokens in, logits of classes out: `model(tokens, lengths)`, [B, T] -> [B, classes]. Without classes it gives the
-    pooled features [B, D]."""
+    pooled hidden states [B, D]."""
 
     def __init__(self, spec: TextEncoderSpec) -> None:
         super().__init__()
@@ -50,7 +50,9 @@ class TextEncoder(nn.Module):
     def count_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def features(self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+    def compute_hidden_states(
+        self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None
+    ) -> Tensor:
         """Features of the last layer, one vector for each token. [B, T] -> [B, T, D]"""
         return self._features(tokens, token_types, self._span(tokens, lengths))
 

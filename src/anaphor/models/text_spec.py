@@ -23,7 +23,7 @@ class TextEncoderSpec(TokenModelSpec):
     """A text encoder: embeddings, a stack of layers, pooling, and a head where there are classes."""
 
     classes: int | None = None
-    """Number of classes; None means no head: the model gives the pooled features."""
+    """Number of classes; None means no head: the model returns the pooled hidden states."""
     token_types: int = 0
     """Number of token types (segments); 0 means none."""
     embedding_norm: bool = False

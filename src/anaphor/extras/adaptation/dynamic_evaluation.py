@@ -94,7 +94,7 @@ def compute_gradients(
     """Features and losses of a segment, the next state, and the gradient of `factor` times the mean loss by each
     weight. The factor is applied to the loss, where it costs nothing."""
     with eval_mode(model), torch.enable_grad(), model.share_embeddings(), kernel_errors():
-        x, state = model.features(batch.input_ids, state, batch.lengths)
+        x, state = model.compute_hidden_states(batch.input_ids, state, batch.lengths)
         total, losses = model.cross_entropy_by_token(x, batch.targets, state)
         # Not `backward`, which would add to gradients that the caller may have.
         gradients = torch.autograd.grad(total * (factor / batch.denominator), list(weights), materialize_grads=True)

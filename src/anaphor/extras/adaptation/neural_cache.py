@@ -18,7 +18,7 @@ SIMILARITIES_PER_CHUNK = 8_000_000
 
 @dataclass(frozen=True)
 class Cache:
-    """The continuous cache of Grave et al. (2016). It keeps the features of past tokens, each with the token that
+    """The continuous cache of Grave et al. (2016). It keeps the hidden states of past tokens, each with the token that
     followed. A new feature weights them by exp(flatness · similarity), and a part of the probability goes to the tokens
     that followed. Nothing is trained, and the model does not change."""
 
@@ -44,24 +44,24 @@ class Cache:
 class Memory(NamedTuple):
     """Contents of the cache of each row, oldest first. The number of slots is fixed; the first ones may be empty."""
 
-    features: Tensor
+    hidden_states: Tensor
     """[B, N, D]"""
     next_tokens: Tensor
     """[B, N]: the token that followed; IGNORE_INDEX in an empty slot."""
 
     @classmethod
-    def empty(cls, features: Tensor, window: int) -> Memory:
-        """Empty slots for features of this kind [B, T, D]."""
-        rows, _, width = features.shape
-        next_tokens = torch.full((rows, window), IGNORE_INDEX, device=features.device)
-        return cls(features.new_zeros(rows, window, width), next_tokens)
+    def empty(cls, hidden_states: Tensor, window: int) -> Memory:
+        """Empty slots for hidden states of this kind [B, T, D]."""
+        rows, _, width = hidden_states.shape
+        next_tokens = torch.full((rows, window), IGNORE_INDEX, device=hidden_states.device)
+        return cls(hidden_states.new_zeros(rows, window, width), next_tokens)
 
-    def extend(self, features: Tensor, next_tokens: Tensor) -> Memory:
+    def extend(self, hidden_states: Tensor, next_tokens: Tensor) -> Memory:
         """With newer tokens appended, and nothing removed yet."""
-        return Memory(torch.cat((self.features, features), 1), torch.cat((self.next_tokens, next_tokens), 1))
+        return Memory(torch.cat((self.hidden_states, hidden_states), 1), torch.cat((self.next_tokens, next_tokens), 1))
 
     def newest(self, count: int) -> Memory:
-        return Memory(self.features[:, -count:], self.next_tokens[:, -count:])
+        return Memory(self.hidden_states[:, -count:], self.next_tokens[:, -count:])
 
 
 def mix_losses(
@@ -96,7 +96,7 @@ def _mix_chunk(before: Memory, x: Tensor, targets: Tensor, losses: Tensor, cache
     ages = window + torch.arange(steps, device=x.device)[:, None] - positions  # [C, S]; 1 is the token just before
     past = (ages >= 1) & (before.next_tokens != IGNORE_INDEX)[:, None]  # [B, C, S]
     same = before.next_tokens[:, None] == targets[:, :, None]  # [B, C, S]
-    similarity = (x @ before.features.mT).to(losses.dtype)  # [B, C, S]
+    similarity = (x @ before.hidden_states.mT).to(losses.dtype)  # [B, C, S]
     log_shares: dict[tuple[int, float], Tensor] = {}  # caches that differ only in their weight share them
     mixed = []
     for cache in caches:

@@ -89,7 +89,7 @@ class AdaptiveStep:
             self._update(gradients, rates[0])
         else:
             with eval_mode(self.model):
-                x, state = self.model.features(batch.input_ids, state, batch.lengths)
+                x, state = self.model.compute_hidden_states(batch.input_ids, state, batch.lengths)
                 losses = self.model.token_losses(x, batch.targets, state)
         found = losses[None]
         if self.caches:

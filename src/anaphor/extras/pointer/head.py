@@ -1,7 +1,8 @@
 """Pointer beside the head: copies words of the recent past (pointer sentinel mixture model, Merity et al., 2017).
 
-Attention over the features of earlier tokens gives its weights to the tokens that followed them. A sentinel takes part
-in the softmax; its weight is the share of the softmax over the vocabulary. Nothing is trained while a text is scored.
+Attention over the hidden states of earlier tokens gives its weights to the tokens that followed them. A sentinel takes
+part in the softmax; its weight is the share of the softmax over the vocabulary. Nothing is trained while a text is
+scored.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ class Past(NamedTuple):
     """State of the pointer: earlier tokens and then those of the newest call."""
 
     kept_features: KVBuffer
-    """[B, S, D]: features of each token, before output dropout."""
+    """[B, S, D]: hidden state of each token, before output dropout. Checkpoints have this name."""
     kept_tokens: KVBuffer
     """[B, S]: EMPTY where there is none."""
     has_padding: bool
     """Whether rows may end with empty entries."""
 
     @staticmethod
-    def of(features: Tensor, tokens: Tensor, has_padding: bool = False) -> Past:
-        return Past(KVBuffer(features, 1), KVBuffer(tokens, 1), has_padding)
+    def of(hidden_states: Tensor, tokens: Tensor, has_padding: bool = False) -> Past:
+        return Past(KVBuffer(hidden_states, 1), KVBuffer(tokens, 1), has_padding)
 
     @property
-    def features(self) -> Tensor:
+    def hidden_states(self) -> Tensor:
         return self.kept_features.data
 
     @property
@@ -67,7 +68,7 @@ class PointerLogProbs(NamedTuple):
 
 
 class Pointer(HeadWrapper):
-    """Scores are products of projected features, plus a bias for each power of two of the distance."""
+    """Scores are products of projected hidden states, plus a bias for each power of two of the distance."""
 
     lr_factor = 0.1
     """Factor of the learning rate of its weights: as other attention, it needs a lower one than recurrent layers."""
@@ -111,9 +112,9 @@ class Pointer(HeadWrapper):
         if span.has_padding:
             tokens = tokens.masked_fill(~span.valid, EMPTY)
         kept = self.memory + span.has_padding
-        older, read = past.features[:, -kept:].to(hidden_states.dtype), past.tokens[:, -kept:]
-        features = torch.cat((older, hidden_states), 1)
-        return Past.of(features, torch.cat((read, tokens), 1), has_padding=span.has_padding)
+        older, read = past.hidden_states[:, -kept:].to(hidden_states.dtype), past.tokens[:, -kept:]
+        hidden_states = torch.cat((older, hidden_states), 1)
+        return Past.of(hidden_states, torch.cat((read, tokens), 1), has_padding=span.has_padding)
 
     def predict(self, logits: Tensor, state: Past) -> Tensor:
         """Log-probabilities of the mixture."""
@@ -159,12 +160,12 @@ class Pointer(HeadWrapper):
         """Of every entry but the last for each of the newest `count` [B, T, S - 1], of the sentinel [B, T], and the log
         of the sum of all exponentials [B, T]."""
         entries = past.tokens.shape[1]
-        newest = past.features[:, entries - count :]
+        newest = past.hidden_states[:, entries - count :]
         places = torch.arange(entries, device=newest.device)
         distance = places[entries - count :, None] - places[None, :-1]  # 1: the token that follows is the one just read
         bucket = distance.clamp(1, self.train_memory).float().log2().round().long()
         bias = F.embedding(bucket, self.distance_bias[:, None]).squeeze(-1)
-        scores = widen(self.query(newest) @ self.key(past.features[:, :-1]).mT) + bias
+        scores = widen(self.query(newest) @ self.key(past.hidden_states[:, :-1]).mT) + bias
         is_real = past.tokens != EMPTY
         visible = (distance >= 1) & (distance <= self.memory) & (is_real[:, :-1] & is_real[:, 1:])[:, None]
         if not self.training:
@@ -205,5 +206,5 @@ def _right_aligned(past: Past) -> Past:
     last = torch.where(past.tokens != EMPTY, places, -1).amax(1, keepdim=True)  # [B, 1]
     source = places - (entries - 1 - last)
     tokens = past.tokens.gather(1, source.clamp(min=0)).masked_fill(source < 0, EMPTY)
-    features = past.features.gather(1, source.clamp(min=0)[..., None].expand(past.features.shape))
-    return Past.of(features, tokens)
+    hidden_states = past.hidden_states.gather(1, source.clamp(min=0)[..., None].expand(past.hidden_states.shape))
+    return Past.of(hidden_states, tokens)

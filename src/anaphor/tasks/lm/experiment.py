@@ -195,7 +195,7 @@ class LanguageModelExperiment(Experiment):
     def compute_loss(self, batch: Batch, state: ModelState | None) -> tuple[Loss, ModelState]:
         """Loss of a batch after a state, and the next state."""
         with self.model.share_embeddings():
-            x, state = self.model.features(batch.input_ids, state, batch.lengths)
+            x, state = self.model.compute_hidden_states(batch.input_ids, state, batch.lengths)
             penalty = sum_penalties(self.loss_terms, x, self.model.head, batch)
             return Loss(self.model.cross_entropy(x, batch.targets, state), penalty), state
 

@@ -61,7 +61,7 @@ def expect_tokens(model: LanguageModel, tokenizer: Tokenizer, prompt: list[int])
     count = min(EXPECTED, len(tokenizer))
     with eval_mode(model), torch.inference_mode():
         for chunk in chunk_slices(len(tokenizer), len(prompt)):  # the logits are the largest tensor here
-            x, state = model.features(read[:, chunk], state)
+            x, state = model.compute_hidden_states(read[:, chunk], state)
             best = model.predict(x, state)[0].double().softmax(-1).topk(count)
             found += zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [

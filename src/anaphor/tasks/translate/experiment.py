@@ -139,7 +139,7 @@ class TranslationExperiment(Experiment):
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         # All passes are rows of one batch: dropout is drawn per row, and one call of the model is cheaper than two.
         read = batch if self.passes == 1 else batch.repeat(self.passes)
-        x = compute_features(self.model, read)
+        x = compute_hidden_states(self.model, read)
         return loss_with_terms(self.loss_terms, x, self.model.head, read, self.spec.label_smoothing), None
 
     def evaluate(self, split: str) -> LossResult:
@@ -188,7 +188,7 @@ class TranslationExperiment(Experiment):
         """Each batch of a split with the losses of its targets [B, T], zero where there is no target."""
         for batch in track_progress("scoring", self.split(split).batches.by_length()):
             with eval_mode(self.model), torch.inference_mode():
-                losses = token_losses(compute_features(self.model, batch), self.model.head, batch.targets)
+                losses = token_losses(compute_hidden_states(self.model, batch), self.model.head, batch.targets)
             yield batch, losses
 
     def signature_facts(self, total: LossTotal, split: str) -> dict[str, Any]:
@@ -354,7 +354,7 @@ def count_rows(device: torch.device, logits: int, longest: int) -> int:
     return max(ROWS, min(MAX_ROWS, MAX_LOGITS // logits, MAX_TOKENS // longest)) if device.type == "cuda" else ROWS
 
 
-def compute_features(model: Seq2Seq, batch: Batch) -> Tensor:
+def compute_hidden_states(model: Seq2Seq, batch: Batch) -> Tensor:
     """Features that the output layer reads for every token of the targets. [B, T, D]"""
-    x, _ = model.features(batch.input_ids, model.encode(*batch.source), batch.lengths)
+    x, _ = model.compute_hidden_states(batch.input_ids, model.encode(*batch.source), batch.lengths)
     return x
