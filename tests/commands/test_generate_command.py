@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.cli.generate import decode_stream
+from anaphor.cli.generate_texts import decode_stream
 from anaphor.cli.main import main
 from anaphor.data.tokenizer import TOKENIZERS
 
@@ -144,6 +144,6 @@ def test_ctrl_c_ends_the_line_of_what_has_been_generated(text, monkeypatch, caps
     )
     assert main(words.split()) == 0
     capsys.readouterr()
-    monkeypatch.setattr("anaphor.cli.generate.decode_stream", interrupted)
+    monkeypatch.setattr("anaphor.cli.generate_texts.decode_stream", interrupted)
     assert main(["generate", "run"]) == 130
     assert tuple(capsys.readouterr()) == ("the cat\n", "anaphor: interrupted\n")

@@ -20,6 +20,7 @@ MAY_NAME_TASKS = {
     "registry.py",
     "__init__.py",
     *(f"cli/{verb}.py" for verb in ("translate", "bleu", "generate", "score")),
+    *(f"cli/{verb}_texts.py" for verb in ("translate", "generate", "score")),
 }
 TASK_NAMES = {"lm", "translate"}
 TASK_WORDS = re.compile(r"LanguageRunSpec|TranslationRunSpec|perplexity|bleu|chrf|bits_per_byte|bits per byte", re.I)

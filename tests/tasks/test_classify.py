@@ -91,8 +91,8 @@ def test_the_confusion_matrix_is_of_the_final_scores_without_another_pass(tmp_pa
 
     monkeypatch.setattr(ClassifyExperiment, "logits", counted)
     monkeypatch.setattr(ClassifyExperiment, "draw", DRAW)
-    monkeypatch.setattr("anaphor.draw.cells.draw_confusion", keep)
-    monkeypatch.setattr("anaphor.tasks.classify.figures.draw_learning", lambda *given: [])
+    monkeypatch.setattr("anaphor.tasks.classify.experiment.draw_confusion", keep)
+    monkeypatch.setattr("anaphor.tasks.classify.experiment.draw_learning", lambda *given: [])
     result, _ = execute(ClassifyRunSpec(**SMALL, steps=4, eval_every=2), tmp_path / "run", test=False)
     assert passes == [30, 4, 30, 4, 30]  # twice validation with its samples, and the best weights
     assert drawn == [result["valid"]["confusion"]["counts"]]

@@ -202,8 +202,8 @@ def test_the_figures_are_of_the_final_scores_without_another_pass(tmp_path, monk
         return []
 
     monkeypatch.setattr(ImageExperiment, "compute_logits", counted)
-    monkeypatch.setattr("anaphor.draw.cells.draw_confusion", keep)
-    monkeypatch.setattr("anaphor.tasks.images.figures.draw_mistakes", lambda *given: [])
+    monkeypatch.setattr("anaphor.tasks.images.experiment.draw_confusion", keep)
+    monkeypatch.setattr("anaphor.tasks.images.experiment.draw_mistakes", lambda *given: [])
     result, _ = execute(ImageRunSpec(**SMALL, steps=4, eval_every=2), tmp_path / "run", test=False)
     assert passes == [21, 8, 21, 8, 21]  # twice validation with its samples, and the best weights
     assert drawn == [result["valid"]["confusion"]["counts"]]

@@ -15,6 +15,8 @@ from anaphor.config import user_path
 from anaphor.errors import ConfigError, NotInstalled, count_noun
 from anaphor.models.language_model import LanguageModel
 from anaphor.registry import EMBEDDERS, SERVICES
+from anaphor.training.load import load_run
+from anaphor.training.run_folder import RunFolder
 from anaphor.training.state_dicts import Mismatch
 
 LORA_ALPHA = 16.0
@@ -40,9 +42,6 @@ class Initial:
 
 def load_initial(path: str) -> Initial:
     """The weights of a run, or of a folder of `transformers`, with the tokenizer they were trained with."""
-    from anaphor.training.load import load_run
-    from anaphor.training.run_folder import RunFolder
-
     folder = user_path(path)
     if not folder.is_dir():
         raise ConfigError(f"init={path}: there is no such folder")
@@ -160,7 +159,7 @@ def freeze_layers(model: Any, count: int) -> None:
         part.requires_grad_(False)
 
 
-def prepare(model: Any, spec: Any, initial: Initial | None = None) -> None:
+def prepare_fine_tuning(model: Any, spec: Any, initial: Initial | None = None) -> None:
     """Copy initial weights, freeze layers and add adapters, as the settings of a run say."""
     if initial is not None:
         initialize_from(model, initial)

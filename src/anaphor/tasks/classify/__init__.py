@@ -166,10 +166,10 @@ TASK = TaskDefinition(
     describe=describe,
     evaluate="anaphor.tasks.classify.verbs:EvaluateOptions",
     predict="anaphor.tasks.classify.verbs:PredictOptions",
-    look="anaphor.tasks.classify.look:LookOptions",
+    look="anaphor.tasks.classify.verbs:LookOptions",
     study="anaphor.tasks.classify.study:STUDY",
     page={"look": "anaphor.tasks.classify.page:look", "passages": "anaphor.tasks.classify.page:text_losses"},
     interchange="anaphor.tasks.classify.interchange:INTERCHANGE",
-    models="anaphor.tasks.classify.verbs:describe_model",
+    models="anaphor.tasks.classify.models:describe_model",
     recipes=Path(__file__).parent / "recipes",
 )

@@ -18,8 +18,11 @@ from anaphor.data.dataset import ALL, TEST, TRAIN, VALID, Dataset, Rows, count_r
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
 from anaphor.data.labeled_text import load_labeled
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
+from anaphor.draw.cells import draw_confusion
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
 from anaphor.evaluation import eval_mode, report_progress
+from anaphor.inspect import hidden_states
+from anaphor.inspect.look import ClassLook
 from anaphor.metrics.accuracy import ClassScores, score_classes
 from anaphor.metrics.result import Result
 from anaphor.models.bag_of_words import BagOfWords, bigram_keys
@@ -28,9 +31,11 @@ from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
 from anaphor.tasks import check_top5, describe_mostly_unknown, list_some, pick_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
+from anaphor.tasks.classify.figures import draw_learning
+from anaphor.tasks.classify.look import look_at, write
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
-from anaphor.training.finetune import adopt_model, load_initial, prepare
+from anaphor.training.finetune import adopt_model, load_initial, prepare_fine_tuning
 from anaphor.training.paths import absolute_path, resolve_data_path
 from anaphor.training.random_state import use_seed
 from anaphor.training.run_folder import RunFolder
@@ -231,11 +236,9 @@ class ClassifyExperiment(Experiment):
             for text, p in zip(texts, rows, strict=True)
         ]
 
-    def look(self, text: str, *, label: str | None = None, out: Path | str | None = None) -> Any:
+    def look(self, text: str, *, label: str | None = None, out: Path | str | None = None) -> ClassLook:
         """Attention, states and contributions of the tokens of a text. With `out`, the page and the figures of
         `anaphor look` are written into that folder."""
-        from anaphor.tasks.classify.look import look_at, write
-
         found = look_at(self, text, label)
         if out is not None:
             write(found, self.spec.model, Path(out))
@@ -246,17 +249,12 @@ class ClassifyExperiment(Experiment):
         return torch.from_numpy(self.encode_text(text)[0]).long()[None].to(self.device)
 
     def hidden_states(self, text: str) -> tuple[Tensor, ...]:
-        from anaphor.inspect.record import hidden_states
-
         if not isinstance(self.model, TextEncoder):
             raise ConfigError("a bag of words has no hidden states")
         return hidden_states(self.model, self.encode(text))
 
     def draw(self, folder: Path, valid: Result) -> list[Path]:
         """Learning curves, and the confusion matrix of validation."""
-        from anaphor.draw.cells import draw_confusion
-        from anaphor.tasks.classify.figures import draw_learning
-
         curves = draw_learning(RunFolder(folder).read_metrics(), folder / "learning")
         return curves + draw_confusion(valid.outputs.confusion.numpy(), self.classes, folder / "confusion")
 
@@ -369,7 +367,7 @@ def build(
             model = BagOfWords(len(tokenizer), len(classes), keys)
         else:
             model = spec.model_spec(len(tokenizer), len(classes) or None).build()
-            prepare(model, spec, initial)
+            prepare_fine_tuning(model, spec, initial)
     return ClassifyExperiment(spec, model.to(device), tokenizer, classes, open_texts, device=device, known=known)
 
 

@@ -1,68 +1,48 @@
-"""`anaphor look` for text classification: attention, states, and what each token contributes to the label. Imports no
-torch."""
+"""`anaphor look` for text classification: attention, states, and what each token contributes to the label."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from anaphor.config import look_up, writing_to
-from anaphor.errors import ConfigError
-from anaphor.flags import Positional
+from anaphor.evaluation import track_progress
+from anaphor.inspect.figures import draw_attention, draw_contributions, draw_units
+from anaphor.inspect.look import ClassLook, look_at_class
+from anaphor.inspect.page import build_page
 from anaphor.tasks import align_columns
+from anaphor.tasks.classify.verbs import LookOptions
+from anaphor.training.files import replace_file
 
 if TYPE_CHECKING:
-    from anaphor.inspect.look import ClassLook
     from anaphor.tasks.classify.experiment import ClassifyExperiment
 
 SHOWN = 12  # tokens that are printed
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookOptions:
-    """Options for text classification. Shows the label of a text, attention, and gradient × input of each token."""
-
-    text: Annotated[str, Positional("TEXT")]
-    """Text to classify."""
-    label: str | None = None
-    """Class whose logit the contributions are of (the predicted one if not given)."""
-
-    def validate(self, run: Path) -> None:
-        if not self.text.strip():
-            raise ConfigError("the text is empty: there is nothing to classify")
-
-    def look(
-        self,
-        experiment: ClassifyExperiment,
-        run: Path,
-        out: Path,
-        load: Callable[[Path], ClassifyExperiment],
-        warn: Callable[[str], None],
-    ) -> tuple[dict[str, Any], list[str]]:
-        """Write the page and the figures. Gives all values as JSON, and lines for people."""
-        found = look_at(experiment, self.text, self.label)
-        written = write(found, str(run), out)
-        plain = {
-            "model": found.model,
-            **predict_or_none(experiment, self.text),
-            "contributions_to": found.label,
-            "tokens": list(found.tokens),
-            "contributions": list(found.contributions),
-            "weights": {name: maps.tolist() for name, maps in found.maps.items()},
-            "notes": list(found.notes),
-            "written": [str(path) for path in written],
-        }
-        lines = [f"{run}: {found.model}", f"  {found.summary}", *describe(found), *found.notes, *map(str, written)]
-        return plain, lines
+def look(
+    experiment: ClassifyExperiment, options: LookOptions, run: Path, out: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """Write the page and the figures. Returns all values as JSON, and lines for people."""
+    found = look_at(experiment, options.text, options.label)
+    written = write(found, str(run), out)
+    plain = {
+        "model": found.model,
+        **predict_or_none(experiment, options.text),
+        "contributions_to": found.label,
+        "tokens": list(found.tokens),
+        "contributions": list(found.contributions),
+        "weights": {name: maps.tolist() for name, maps in found.maps.items()},
+        "notes": list(found.notes),
+        "written": [str(path) for path in written],
+    }
+    lines = [f"{run}: {found.model}", f"  {found.summary}", *describe(found), *found.notes, *map(str, written)]
+    return plain, lines
 
 
 def look_at(experiment: ClassifyExperiment, text: str, label: str | None = None) -> ClassLook:
     """A text in the model of a run."""
-    from anaphor.inspect.look import look_at_class
-
     number, summary = None, "no head: attention and states only"
     if experiment.classes or label is not None:
         (row,) = experiment.predict([text])
@@ -91,11 +71,6 @@ def predict_or_none(experiment: ClassifyExperiment, text: str) -> dict[str, Any]
 
 def write(look: ClassLook, run: str, out: Path) -> list[Path]:
     """Write the page and the figures, and give their paths."""
-    from anaphor.evaluation import track_progress
-    from anaphor.inspect.figures import draw_attention, draw_contributions, draw_units
-    from anaphor.inspect.page import build_page
-    from anaphor.training.files import replace_file
-
     page, _ = build_page({run: look})
     with writing_to(out):
         replace_file(out / "attention.html", page.encode())

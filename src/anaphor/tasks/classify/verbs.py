@@ -1,4 +1,4 @@
-"""`anaphor evaluate`, `anaphor predict` and `anaphor models` for text classification. Imports no torch."""
+"""Options of `anaphor evaluate`, `anaphor predict` and `anaphor look` for text classification. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from anaphor.data.dataset import default_split
 from anaphor.data.files import read_lines
+from anaphor.errors import ConfigError
 from anaphor.flags import Positional
-from anaphor.tasks import check_texts, describe_unknown_words, format_size, join_layers
-from anaphor.tasks.classify import BAG_OF_WORDS
+from anaphor.tasks import check_texts, describe_unknown_words
 from anaphor.tasks.evaluations import Row, make_evaluations
-from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
     from anaphor.tasks.classify.experiment import ClassifyExperiment
-
-CLASSES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,36 +64,32 @@ class PredictOptions:
         return rows, [_describe_prediction(row) for row in rows]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LookOptions:
+    """Options for text classification. Shows the label of a text, attention, and gradient × input of each token."""
+
+    text: Annotated[str, Positional("TEXT")]
+    """Text to classify."""
+    label: str | None = None
+    """Class whose logit the contributions are of (the predicted one if not given)."""
+
+    def validate(self, run: Path) -> None:
+        if not self.text.strip():
+            raise ConfigError("the text is empty: there is nothing to classify")
+
+    def look(
+        self,
+        experiment: ClassifyExperiment,
+        run: Path,
+        out: Path,
+        load: Callable[[Path], ClassifyExperiment],
+        warn: Callable[[str], None],
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Write the page and the figures. Returns all values as JSON, and lines for people."""
+        from anaphor.tasks.classify.look import look
+
+        return look(experiment, self, run, out)
+
+
 def _describe_prediction(row: Mapping[str, Any]) -> str:
     return f"{row['label']} {row['probabilities'][row['label']]:.4f}  {row['text']}" if row["probabilities"] else ""
-
-
-def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
-    """A model preset as `anaphor models` shows it."""
-    import numpy as np
-
-    from anaphor.models import text_preset
-    from anaphor.models.bag_of_words import BagOfWords
-    from anaphor.models.initialize import without_weights
-
-    plain: dict[str, Any]
-    remark = f"{CLASSES} classes; a bag of words also has a weight for each bigram of its training data"
-    with without_weights():
-        if name == BAG_OF_WORDS:
-            parameters = BagOfWords(vocabulary, CLASSES, np.empty(0, np.int64)).count_parameters()
-            plain = {"name": name, "layers": [], "width": None, "parameters": parameters, "classes": CLASSES}
-            sizes = format_size(0, parameters) | {"width": ""}
-            return ModelRow(plain, {"classification": name, "layers": "none"}, sizes, remark)
-        spec = text_preset(name, vocabulary=vocabulary, classes=CLASSES)
-        model = spec.build()
-    width = spec.widths_by_layer[-1]
-    plain = {
-        "name": name,
-        "layers": spec.mixers_by_layer,
-        "width": width,
-        "parameters": model.count_parameters(),
-        "pooling": spec.pooling,
-        "classes": CLASSES,
-    }
-    text = {"classification": name, "layers": join_layers(spec.mixers_by_layer)}
-    return ModelRow(plain, text, format_size(width, plain["parameters"]), remark)

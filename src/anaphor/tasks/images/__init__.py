@@ -137,11 +137,11 @@ TASK = TaskDefinition(
     build="anaphor.tasks.images.experiment:build",
     describe=describe,
     evaluate="anaphor.tasks.images.verbs:EvaluateOptions",
-    look="anaphor.tasks.images.look:LookOptions",
+    look="anaphor.tasks.images.verbs:LookOptions",
     predict="anaphor.tasks.images.verbs:PredictOptions",
     study="anaphor.tasks.images.study:STUDY",
     page={"look": "anaphor.tasks.images.page:look", "passages": "anaphor.tasks.images.page:image_losses"},
-    models="anaphor.tasks.images.verbs:describe_model",
+    models="anaphor.tasks.images.models:describe_model",
     interchange="anaphor.tasks.images.interchange:INTERCHANGE",
     recipes=Path(__file__).parent / "recipes",
 )

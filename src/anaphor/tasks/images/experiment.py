@@ -18,14 +18,19 @@ from anaphor.data.datasets import load_images
 from anaphor.data.image_batches import ImageBatch, ImageBatches
 from anaphor.data.image_files import read_image
 from anaphor.data.images import ImageDataset, ImageSplit
+from anaphor.draw.cells import draw_confusion
 from anaphor.errors import ConfigError, DataError, print_warning
 from anaphor.evaluation import eval_mode, report_progress
+from anaphor.inspect.image_maps import ImageLook
 from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
 from anaphor.models.cross_entropy import soft_cross_entropy
 from anaphor.tasks import check_top5, pick_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
+from anaphor.tasks.images.figures import draw_mistakes
+from anaphor.tasks.images.look import look_at, write_looks
+from anaphor.tasks.images.verbs import LookOptions
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.paths import resolve_data_path
@@ -182,13 +187,13 @@ class ImageExperiment(Experiment):
             "probabilities": dict(zip(names, probabilities.tolist(), strict=True)),
         }
 
-    def look(self, images: Sequence[Path | str] = (), *, examples: int = 0, out: Path | str | None = None) -> Any:
-        """Where the model looks in image files, or in the first `examples` of validation: a list of `ImageLook`.
+    def look(
+        self, images: Sequence[Path | str] = (), *, examples: int = 0, out: Path | str | None = None
+    ) -> list[ImageLook]:
+        """Where the model looks in image files, or in the first `examples` of validation.
 
         With `out`, the page and the figures of `anaphor look` are written into that folder.
         """
-        from anaphor.tasks.images.look import LookOptions, look_at, write_looks
-
         options = LookOptions(image=tuple(map(Path, images)), examples=examples or None)
         options.validate()
         looks = look_at(self, options.image, options.examples)
@@ -223,9 +228,6 @@ class ImageExperiment(Experiment):
 
     def draw(self, folder: Path, valid: Result) -> list[Path]:
         """The confusion matrix and a gallery of mistakes of validation."""
-        from anaphor.draw.cells import draw_confusion
-        from anaphor.tasks.images.figures import draw_mistakes
-
         split, logits = self.split("valid"), valid.outputs
         scores = score_classes(logits, split.labels)
         figures = draw_confusion(scores.confusion.numpy(), self.facts.classes, folder / "confusion")

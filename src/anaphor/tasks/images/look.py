@@ -1,60 +1,39 @@
-"""`anaphor look` for images: heat maps of what a classifier attends to. Imports no torch."""
+"""`anaphor look` for images: heat maps of what a classifier attends to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from anaphor.config import writing_to
 from anaphor.errors import ConfigError, count_noun
+from anaphor.evaluation import track_progress
+from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
+from anaphor.inspect.image_maps import ImageLook, image_maps
+from anaphor.inspect.page import image_page
+from anaphor.models import ImageClassifier
 from anaphor.tasks import align_columns, join_layers
+from anaphor.tasks.images.verbs import LookOptions
+from anaphor.training.files import replace_file
 from anaphor.training.run_folder import NO_DATA
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from anaphor.inspect.image_maps import ImageLook
-    from anaphor.models import ImageClassifier
     from anaphor.tasks.images.experiment import ImageExperiment
 
 EXAMPLES = 10
-MAX_IMAGES = 50
 MAX_VALUES = 4_000_000  # in JSON
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookOptions:
-    """Options for images. Draws what the class token attends to over each image: by layer and head, averaged, rollout,
-    and gradient-weighted."""
-
-    image: tuple[Path, ...] = ()
-    """Image files to look at."""
-    examples: int | None = None
-    """Look at the first images of validation, this many (10 if no image is given)."""
-
-    def validate(self, run: Path | None = None) -> None:
-        """Refuse settings that do not fit together, before the run is loaded."""
-        if self.image and self.examples is not None:
-            raise ConfigError(f"examples={self.examples}: give image files with --image, or --examples, but not both")
-        count = len(self.image) or self.examples
-        if count is not None and not 1 <= count <= MAX_IMAGES:
-            name = "--image has" if self.image else "examples="
-            raise ConfigError(f"{name}{' ' if self.image else ''}{count}: it must be from 1 to {MAX_IMAGES} images")
-
-    def look(
-        self,
-        experiment: ImageExperiment,
-        run: Path,
-        out: Path,
-        load: Callable[[Path], ImageExperiment],
-        warn: Callable[[str], None],
-    ) -> tuple[dict[str, Any], list[str]]:
-        """Write the page and the figures. Gives all values as JSON, and lines for people."""
-        looks = look_at(experiment, self.image, self.examples, warn)
-        written = write_looks(looks, str(run), experiment.model, out)
-        return _plain(looks, run, experiment.model, written), _describe(looks, run, experiment.model, written)
+def look(
+    experiment: ImageExperiment, options: LookOptions, run: Path, out: Path, warn: Callable[[str], None]
+) -> tuple[dict[str, Any], list[str]]:
+    """Write the page and the figures. Returns all values as JSON, and lines for people."""
+    looks = look_at(experiment, options.image, options.examples, warn)
+    written = write_looks(looks, str(run), experiment.model, out)
+    return _plain(looks, run, experiment.model, written), _describe(looks, run, experiment.model, written)
 
 
 def look_at(
@@ -64,8 +43,6 @@ def look_at(
     warn: Callable[[str], None] | None = None,
 ) -> list[ImageLook]:
     """The maps of image files, or of the first images of validation."""
-    from anaphor.evaluation import track_progress
-
     if paths:
         images = experiment.read_images(paths, *([] if warn is None else [warn]))
         names, labels, boxes = [str(path) for path in paths], None, None
@@ -91,8 +68,6 @@ def look_at_image(
     experiment: ImageExperiment, name: str, pixels: Tensor, label: int | None = None, box: Sequence[int] | None = None
 ) -> ImageLook:
     """The maps of one image, uint8 [C, H, W]. `label` and `box` are given where they are known."""
-    from anaphor.inspect.image_maps import ImageLook, image_maps
-
     maps = image_maps(experiment.model, experiment.augment.normalize(pixels[None].to(experiment.device))[0])
     x0, y0, x1, y1 = box or (0, 0, 0, 0)
     return ImageLook(
@@ -106,12 +81,7 @@ def look_at_image(
 
 
 def write_looks(looks: Sequence[ImageLook], run: str, model: ImageClassifier, out: Path) -> list[Path]:
-    """Write the page and the figures. Gives their paths."""
-    from anaphor.evaluation import track_progress
-    from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
-    from anaphor.inspect.page import image_page
-    from anaphor.training.files import replace_file
-
+    """Write the page and the figures. Returns their paths."""
     page = out / "attention.html"
     with writing_to(out):
         replace_file(page, image_page(looks, run, describe_layers(model)).encode())

@@ -1,4 +1,4 @@
-"""`anaphor evaluate`, `anaphor predict` and `anaphor models` for images. Imports no torch."""
+"""Options of `anaphor evaluate`, `anaphor predict` and `anaphor look` for images. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from anaphor.data.dataset import default_split
+from anaphor.errors import ConfigError
 from anaphor.flags import Positional
-from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.evaluations import Row, make_evaluations
-from anaphor.training.spec import ModelRow
 
 if TYPE_CHECKING:
     from anaphor.tasks.images.experiment import ImageExperiment
 
-CLASSES = 10
 MOST_LIKELY = 3  # classes of an image in the table
-IMAGE_SIZE = {"vit-nano": 32}
+MAX_IMAGES = 50  # to look at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +53,39 @@ class PredictOptions:
         return rows, _prediction_table(rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LookOptions:
+    """Options for images. Draws what the class token attends to over each image: by layer and head, averaged, rollout,
+    and gradient-weighted."""
+
+    image: tuple[Path, ...] = ()
+    """Image files to look at."""
+    examples: int | None = None
+    """Look at the first images of validation, this many (10 if no image is given)."""
+
+    def validate(self, run: Path | None = None) -> None:
+        """Refuse settings that do not fit together, before the run is loaded."""
+        if self.image and self.examples is not None:
+            raise ConfigError(f"examples={self.examples}: give image files with --image, or --examples, but not both")
+        count = len(self.image) or self.examples
+        if count is not None and not 1 <= count <= MAX_IMAGES:
+            name = "--image has" if self.image else "examples="
+            raise ConfigError(f"{name}{' ' if self.image else ''}{count}: it must be from 1 to {MAX_IMAGES} images")
+
+    def look(
+        self,
+        experiment: ImageExperiment,
+        run: Path,
+        out: Path,
+        load: Callable[[Path], ImageExperiment],
+        warn: Callable[[str], None],
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Write the page and the figures. Returns all values as JSON, and lines for people."""
+        from anaphor.tasks.images.look import look
+
+        return look(experiment, self, run, out, warn)
+
+
 def _prediction_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each image, with its most likely classes."""
     lines = [("image", "label", "probabilities")]
@@ -63,28 +94,3 @@ def _prediction_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append((row["image"], row["label"], ", ".join(f"{name} {p:.3f}" for name, p in likely)))
     wide, narrow = (max(len(line[column]) for line in lines) for column in (0, 1))
     return [f"{image:<{wide}}  {label:<{narrow}}  {likely}" for image, label, likely in lines]
-
-
-def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
-    """A model preset as `anaphor models` shows it: the small one for images of 32 pixels, the others for 224."""
-
-    from anaphor.models import image_preset
-    from anaphor.models.initialize import without_weights
-
-    size = IMAGE_SIZE.get(name, 224)
-    spec = image_preset(name, classes=CLASSES, image_size=size)
-    with without_weights():
-        model = spec.build()
-    plain: dict[str, Any] = {
-        "name": name,
-        "layers": spec.mixers_by_layer,
-        "width": spec.widths_by_layer[-1],
-        "parameters": model.count_parameters(),
-        "image_size": size,
-        "patch_size": spec.patch,
-        "classes": CLASSES,
-    }
-    text = {"images": name, "layers": join_layers(spec.mixers_by_layer)}
-    numbers = {"image size": str(size), "patch size": str(spec.patch)}
-    remark = f"{CLASSES} classes"
-    return ModelRow(plain, text, numbers | format_size(plain["width"], plain["parameters"]), remark)

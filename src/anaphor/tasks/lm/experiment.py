@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +25,11 @@ from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, print_warning
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, beam_search, generate
+from anaphor.inspect import TextLook, hidden_states
 from anaphor.metrics.result import LossMeter, LossResult, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
-from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, import_object, make_extras
+from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, make_extras
 from anaphor.tasks import check_sampling, describe_mostly_unknown, pick_options
 from anaphor.tasks.lm import (
     STREAM_ONLY,
@@ -36,15 +37,14 @@ from anaphor.tasks.lm import (
     LanguageRunSpec,
     adopt_language_model,
 )
+from anaphor.tasks.lm.look import look_at, write
 from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
+from anaphor.training.finetune import load_initial, prepare_fine_tuning
 from anaphor.training.loss_terms import Penalty, count_passes, sum_penalties
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
-
-if TYPE_CHECKING:
-    from anaphor.inspect import TextLook
 
 SAMPLE_TOKENS = 50
 
@@ -171,19 +171,14 @@ class LanguageModelExperiment(Experiment):
         return torch.tensor([self.tokenizer.encode_prompt(text)], device=self.model.device)
 
     def hidden_states(self, text: str) -> tuple[Tensor, ...]:
-        from anaphor.inspect.record import hidden_states
-
         return hidden_states(self.model, self.encode(text))
 
     def look(self, text: str, *, layers: Sequence[int] = (), out: Path | str | None = None) -> TextLook:
         """Attention maps, states and losses of a text, of all or some layers; `out`: a folder for page and figures."""
-        from anaphor.tasks.lm.look import LookOptions
-
-        options = LookOptions(text=text, layers=tuple(layers))
-        look = options.look_at(self, print_warning)
+        found = look_at(self, text, layers, print_warning)
         if out is not None:
-            options.write({self.spec.model: look}, Path(out))
-        return look
+            write({self.spec.model: found}, Path(out))
+        return found
 
     def notes(self) -> list[str]:
         counts = {split: self.count_tokens(split) for split in ("train", "valid")}
@@ -388,12 +383,12 @@ def build(
     if known is not None:
         tokenizer = tokenizer_from_plain(known["tokenizer"])
     elif spec.init is not None:
-        initial = import_object("anaphor.training.finetune:load_initial")(spec.init)
+        initial = load_initial(spec.init)
         spec, tokenizer = adopt_language_model(spec, initial), initial.tokenizer
     else:
         tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
     with use_seed(spec.seed, keep_state=known is not None):
         model = spec.model_spec(len(tokenizer), tokenizer.tokens).build()
         if spec.is_fine_tuning:
-            import_object("anaphor.training.finetune:prepare")(model, spec, initial)
+            prepare_fine_tuning(model, spec, initial)
     return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)

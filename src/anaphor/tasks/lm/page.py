@@ -17,7 +17,7 @@ from anaphor.inspect.parts import LookParts, check_tokens, split_look
 from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.experiment import LanguageModelExperiment
-from anaphor.tasks.lm.look import LookOptions
+from anaphor.tasks.lm.look import look_at
 from anaphor.tasks.lm.piece_losses import ScoredTokens, align_pieces
 from anaphor.tasks.lm.token_losses import read_split
 
@@ -49,7 +49,7 @@ def look(
     prompt = experiment.tokenizer.encode_prompt(text)
     check_tokens(len(prompt) - 1)
     notes: list[str] = []
-    found = LookOptions(text=text).look_at(experiment, notes.append)
+    found = look_at(experiment, text, (), notes.append)
     expected = expect_tokens(experiment.model, experiment.tokenizer, prompt) if experiment.model.causal else None
     return split_look(found, kind="text", text=text, next=expected, notes=[*notes, *found.notes])
 

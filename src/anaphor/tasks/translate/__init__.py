@@ -172,7 +172,7 @@ TASK = TaskDefinition(
     study="anaphor.tasks.translate.study:STUDY",
     page={"look": "anaphor.tasks.translate.page:look", "passages": "anaphor.tasks.translate.page:sentence_losses"},
     items="anaphor.tasks.translate.page:read_sentences",
-    models="anaphor.tasks.translate.verbs:describe_model",
+    models="anaphor.tasks.translate.models:describe_model",
     recipes=Path(__file__).parent / "recipes",
     extras=("loss term",),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode, report_progress, track_progress
 from anaphor.generate import Beam, Hypothesis, ensemble, make_step, search_rows
+from anaphor.inspect.alignment import Alignment
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossMeter, LossResult, LossTotal, Result, loss_result
 from anaphor.models import Seq2Seq
@@ -34,14 +35,12 @@ from anaphor.models.cross_entropy import token_losses
 from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
 from anaphor.tasks import describe_mostly_unknown, pick_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
+from anaphor.tasks.translate.look import align, write_alignment
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.loss_terms import Penalty, count_passes, loss_with_terms
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
-
-if TYPE_CHECKING:
-    from anaphor.inspect.alignment import Alignment
 
 SAMPLES = 3
 GREEDY = Beam(width=1, max_length=None)
@@ -306,8 +305,6 @@ class TranslationExperiment(Experiment):
     def look(self, text: str, *, layer: int | None = None, out: Path | str | None = None) -> Alignment:
         """Attention of the translation of a sentence to its source. With `out`, the page and the figures of
         `anaphor look` are written into that folder."""
-        from anaphor.tasks.translate.verbs import align, write_alignment
-
         ((best, *_),) = self.translate([text], self.beam)
         alignment = align(self, text, best, layer)
         if out is not None:

@@ -1,0 +1,32 @@
+"""What `anaphor models` shows of language models."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from anaphor.errors import count_noun
+from anaphor.models import preset, summarize
+from anaphor.tasks import format_size, join_layers
+from anaphor.training.spec import ModelRow
+
+
+def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
+    """A model preset as `anaphor models` shows it: layers, size, and the state after some tokens."""
+    summary = summarize(preset(name, vocabulary=vocabulary), tokens)
+    numbers = {
+        **format_size(summary.width, summary.parameters),
+        "state": _format_bytes(summary.state_bytes),
+        "grows": "yes" if summary.state_grows else "no",
+        "limit": "none" if summary.limit is None else f"{summary.limit:,}",
+    }
+    remark = f"state: of one row after {count_noun(tokens, 'token')}; limit: number of learned positions"
+    text = {"model": name, "layers": join_layers(summary.layers)}
+    return ModelRow({"name": name, **dataclasses.asdict(summary)}, text, numbers, remark)
+
+
+def _format_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"
