@@ -1,7 +1,7 @@
 """Flags: the fields of a spec as options of argparse, which splits a command line and prints the help.
 
-What the words of a flag mean, and the values of a file, is read here by the types of the fields: so an error names what
-was given, what is allowed and the nearest guess.
+What the arguments of a flag mean, and the values of a file, is read here by the types of the fields: so an error names
+what was given, what is allowed and the nearest guess.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anaphor.typecheck import PLAIN_TYPES
 Spec = TypeVar("Spec")
 
 _CAST: dict[Any, Any] = {int: int, float: float, bool: {"True": True, "False": False}.__getitem__}
-"""How a word is read as a value of a type; others are called with it."""
+"""How an argument is read as a value of a type; others are called with it."""
 _METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 
 SYNONYMS = {
@@ -160,7 +160,7 @@ def read_flags(kind: type, argv: Sequence[str], *, program: str, over_file: bool
         over_file: Whether the values replace those of a file. There a list without values empties that of the file;
             elsewhere it is refused.
 
-    Raises a ConfigError for an unknown flag, one given twice, a missing or a wrong value, and a word too many.
+    Raises a ConfigError for an unknown flag, one given twice, a missing or a wrong value, and an argument too many.
     """
     flags = flags_of(kind)
     _reject_unknown(kind, argv, program)
@@ -170,15 +170,15 @@ def read_flags(kind: type, argv: Sequence[str], *, program: str, over_file: bool
             raise ConfigError(f"--{flags[field].name} needs a value")
     for flag in flags.values():
         if flag.positional and rest:
-            words, rest = (rest, []) if flag.several else (rest[:1], rest[1:])
-            given[flag.field] = read_value(flag, words)
+            arguments, rest = (rest, []) if flag.several else (rest[:1], rest[1:])
+            given[flag.field] = read_value(flag, arguments)
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}{_explain_unexpected(flags, argv, rest[0])}")
     return given
 
 
 def split_argv(kind: type, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values of the flags that a spec has, by field, and the words that belong to none of them."""
+    """Returns the values of the flags that a spec has, by field, and the arguments that belong to none of them."""
     flags = flags_of(kind)
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser._negative_number_matcher = re.compile("-(?!-)")  # a value may begin with a hyphen, and not only a number
@@ -191,10 +191,10 @@ def split_argv(kind: type, argv: Sequence[str]) -> tuple[dict[str, Any], list[st
     namespace, rest = parser.parse_known_args(_normalize(flags, argv))
     given = {}
     for field, value in vars(namespace).items():
-        words = value if isinstance(value, list) else [value]
-        if None in words:
+        arguments = value if isinstance(value, list) else [value]
+        if None in arguments:
             raise ConfigError(f"--{flags[field].name} needs a value")
-        given[field] = value if flags[field].is_switch else read_value(flags[field], words)
+        given[field] = value if flags[field].is_switch else read_value(flags[field], arguments)
     return given, rest
 
 
@@ -204,53 +204,53 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _normalize(flags: dict[str, Flag], argv: Sequence[str]) -> list[str]:
-    """Returns the words as argparse reads them, names with hyphens. What it would accept and we do not is refused."""
+    """Returns the arguments as argparse reads them, names with hyphens. Refuses what it would accept and we do not."""
     by_spelling = {spelling: flag for flag in flags.values() for spelling in flag.spellings}
-    words, seen = list[str](), set[str]()
-    for word in argv:
-        name, equals, value = word.partition("=")
+    normalized, given = list[str](), set[str]()
+    for argument in argv:
+        name, equals, value = argument.partition("=")
         name = name.replace("_", "-")
         flag = by_spelling.get(name)
         if flag is None:
-            words.append(word)
+            normalized.append(argument)
             continue
-        if flag.field in seen and not flag.repeated:
+        if flag.field in given and not flag.repeated:
             raise ConfigError(f"--{flag.name} is given twice: give it once")
-        seen.add(flag.field)
+        given.add(flag.field)
         if equals and flag.is_switch:
             raise ConfigError(f"{name} is a switch and takes no value, but {value!r} is given")
         # Behind `=` argparse reads one value only, whatever follows.
         is_list = equals and flag.several and not value.startswith("--")
-        words += [name, value] if is_list else [f"{name}{equals}{value}"]
-    return words
+        normalized += [name, value] if is_list else [f"{name}{equals}{value}"]
+    return normalized
 
 
 def _reject_unknown(kind: type, argv: Sequence[str], program: str) -> None:
-    known = [spelling[2:] for flag in flags_of(kind).values() for spelling in flag.spellings]
-    for word in argv:
-        option = word.partition("=")[0]
+    names = [spelling[2:] for flag in flags_of(kind).values() for spelling in flag.spellings]
+    for argument in argv:
+        option = argument.partition("=")[0]
         name = option[2:].replace("_", "-")
-        if not word.startswith("--") or word == "--" or name in known:
+        if not argument.startswith("--") or argument == "--" or name in names:
             continue
-        meant = [f"'--{one}'" for one in _guess_names(name, known)]
+        meant = [f"'--{one}'" for one in _guess_names(name, names)]
         guess = " or ".join(", ".join(part) for part in (meant[:-1], meant[-1:]) if part)
         hint = f"did you mean {guess}?" if guess else f"`{program} --help` lists the options"
-        raise ConfigError(f"unknown option {option}; {hint}{missing_extra(kind, name, known)}")
+        raise ConfigError(f"unknown option {option}; {hint}{missing_extra(kind, name, names)}")
 
 
-def _guess_names(name: str, known: Sequence[str]) -> list[str]:
+def _guess_names(name: str, names: Sequence[str]) -> list[str]:
     """Returns the options that an unknown one may stand for: that of another program, the nearest, or those with it as
     a word. Without hyphens before them, because every option has these and would be near to every other."""
-    if (ours := SYNONYMS.get(name.replace("-", ""), "")) in known:
+    if (ours := SYNONYMS.get(name.replace("-", ""), "")) in names:
         return [ours]
-    near = difflib.get_close_matches(name, known, n=1)
-    return near or [one for one in known if name in one.split("-")][:MAX_GUESSES]
+    near = difflib.get_close_matches(name, names, n=1)
+    return near or [one for one in names if name in one.split("-")][:MAX_GUESSES]
 
 
 def _explain_unexpected(flags: dict[str, Flag], argv: Sequence[str], unexpected: str) -> str:
-    """Returns what to say of a word too many: its flag, or how many values the flag before it takes."""
+    """Returns what to say of an argument too many: its flag, or how many values the flag before it takes."""
     place = list(argv).index(unexpected)
-    before = [word.partition("=")[0] for word in argv[:place] if word.startswith("--")]
+    before = [argument.partition("=")[0] for argument in argv[:place] if argument.startswith("--")]
     named = {flag.name: flag for flag in flags.values() if not flag.positional}
     if not before or place < 2:
         return next((f": did you mean --{name} {unexpected!r}?" for name in MEANT_WITHOUT_FLAG if name in named), "")
@@ -268,39 +268,39 @@ def check_required(kind: type, given: Collection[str], program: str) -> None:
             raise ConfigError(f"`{program}` needs {flag.shown}{f': {text}' if text else ''}")
 
 
-def read_value(flag: Flag, words: Sequence[str]) -> Any:
-    """Returns the value that words mean for a field: a tuple where its type has several."""
-    if not words and not flag.several:
+def read_value(flag: Flag, arguments: Sequence[str]) -> Any:
+    """Returns the value that arguments mean for a field: a tuple where its type has several."""
+    if not arguments and not flag.several:
         raise ConfigError(f"--{flag.name} needs a value")
-    if flag.count not in (None, len(words)):
-        raise ConfigError(f"{flag.field}={' '.join(words)!r}: it must be {flag.count} values")
-    if not flag.several and len(words) > 1:
-        raise ConfigError(f"{flag.field}={' '.join(words)!r}: it must be one value, not a list")
-    values = tuple(_read_word(flag, word, words) for word in words)
+    if flag.count not in (None, len(arguments)):
+        raise ConfigError(f"{flag.field}={' '.join(arguments)!r}: it must be {flag.count} values")
+    if not flag.several and len(arguments) > 1:
+        raise ConfigError(f"{flag.field}={' '.join(arguments)!r}: it must be one value, not a list")
+    values = tuple(_read_argument(flag, argument, arguments) for argument in arguments)
     return values if flag.several else values[0]
 
 
-def _read_word(flag: Flag, word: str, words: Sequence[str]) -> Any:
-    if word == "None" and flag.optional:
+def _read_argument(flag: Flag, argument: str, arguments: Sequence[str]) -> Any:
+    if argument == "None" and flag.optional:
         return None
     if flag.kind is Path:
-        if not word:
+        if not argument:
             raise ConfigError(f"{flag.field}='': a folder or a file needs a name; . is this folder")
-        return user_path(Path(word))
+        return user_path(Path(argument))
     if get_origin(flag.kind) is Literal:
-        known = {str(choice): choice for choice in get_args(flag.kind)}
-        if word not in known:
-            raise ConfigError(f"{flag.field}={word!r}{nearest(word, known)} (known: {', '.join(known)})")
-        return known[word]
+        choices = {str(choice): choice for choice in get_args(flag.kind)}
+        if argument not in choices:
+            raise ConfigError(f"{flag.field}={argument!r}{nearest(argument, choices)} (known: {', '.join(choices)})")
+        return choices[argument]
     kinds = [kind for kind in get_args(flag.kind) or (flag.kind,) if kind is not type(None)]
     for kind in kinds:  # several in a union of types: the first that fits
         with contextlib.suppress(ValueError, KeyError):
-            return _CAST.get(kind, kind)(word)
+            return _CAST.get(kind, kind)(argument)
     plain = next((PLAIN_TYPES[kind.__name__] for kind in kinds if kind in _CAST), None)
     expected = getattr(flag.kind, "__name__", str(flag.kind)) if plain is None else plain.one
     if plain is not None and flag.several:
         expected = f"a list of {plain.several}"
-    raise ConfigError(f"{flag.field}={' '.join(words)!r}: it must be {expected}")
+    raise ConfigError(f"{flag.field}={' '.join(arguments)!r}: it must be {expected}")
 
 
 def print_help(kind: type, program: str, default: Any = None) -> NoReturn:
@@ -345,7 +345,7 @@ def from_yaml(kind: type[Spec], path: Path) -> Spec:
     """Read a spec from a file. Unknown keys, wrong types and anything nested but the sections are refused."""
     flags = flags_of(kind)
     try:
-        given = {key: read_value(flags[key], _to_words(key, value)) for key, value in read_settings(kind, path).items()}
+        given = {key: read_value(flags[key], _to_argv(key, value)) for key, value in read_settings(kind, path).items()}
         check_required(kind, given, str(path))
         return kind(**given)
     except ConfigError as error:
@@ -353,8 +353,8 @@ def from_yaml(kind: type[Spec], path: Path) -> Spec:
         raise ConfigError(message if message.startswith(str(path)) else f"{path}: {message}") from None
 
 
-def _to_words(key: str, value: Any) -> list[str]:
-    """Returns a value of a file as the words of a command line."""
+def _to_argv(key: str, value: Any) -> list[str]:
+    """Returns a value of a file as arguments of a command line."""
     items = value if isinstance(value, list) else [value]
     for item in items:
         if isinstance(item, dict | list):

@@ -134,10 +134,10 @@ class Verb:
     summary: str
     """Its line in `anaphor --help`."""
     function: str | Callable[[list[str]], int | None]
-    """What is called with the words behind the verb and returns the exit code."""
+    """What is called with the arguments after the verb and returns the exit code."""
 
-    def run(self, words: list[str]) -> int:
-        return int(import_object(self.function)(words) or 0)
+    def run(self, argv: list[str]) -> int:
+        return int(import_object(self.function)(argv) or 0)
 
 
 VERBS = Registry(
@@ -286,13 +286,13 @@ def register_optimizer(name: str, optimizer: Any) -> None:
 
 
 def register_verb(name: str, summary: str, run: str | Callable[[list[str]], int | None]) -> None:
-    """Add a verb: `anaphor NAME …` calls `run` with the words behind it.
+    """Add a verb: `anaphor NAME …` calls `run` with the arguments after it.
 
     Args:
         name: The verb.
         summary: Its line in `anaphor --help`.
-        run: A function that takes a list of words and returns the exit code, or "module:function": imported when the
-            verb is used, so that `anaphor --help` need not wait for what it imports.
+        run: A function that takes a list of arguments and returns the exit code, or "module:function": imported when
+            the verb is used, so that `anaphor --help` need not wait for what it imports.
     """
     if not callable(run) and not (isinstance(run, str) and run.count(":") == 1):
         raise ConfigError(f'verb {name!r}: run={run!r} must be a function or "module:function"')

@@ -41,8 +41,8 @@ class Options:
             raise ConfigError(f"no reference: give a file of references after {self.hypotheses}")
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor bleu")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor bleu")
 
     from anaphor.metrics.bleu import chrf, corpus_bleu
 

@@ -29,8 +29,8 @@ class Options:
     """Print one JSON value: mixer, holds (true or false), promises and failures."""
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor check-mixer")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor check-mixer")
     for path in options.imports:
         import_file(path)
     from anaphor.mixers.contract import PROMISES, check_mixer

@@ -47,8 +47,8 @@ class Options:
             raise ConfigError(f"`data {self.action}` needs the name of a data set; `data list` shows them")
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor data")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor data")
 
     from anaphor.data.datasets import find_dataset
 

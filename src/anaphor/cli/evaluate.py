@@ -33,8 +33,8 @@ class Options(RunOptions):
             look_up(dict.fromkeys(SPLITS), self.split, "split")
 
 
-def run(words: Sequence[str]) -> int:
-    _, options = parse_task_options("evaluate", words, Options, extras=evaluation_settings)
+def run(argv: Sequence[str]) -> int:
+    _, options = parse_task_options("evaluate", argv, Options, extras=evaluation_settings)
     validate = getattr(options, "validate", None)
     if validate is not None:
         validate(options.split)

@@ -48,10 +48,10 @@ class Options(RunOptions):
         check_sampling(self.beam, **{name: getattr(self, name) for name in WITHOUT_SAMPLING})
 
 
-def run(words: Sequence[str]) -> int:
-    if "--greedy" in words:
+def run(argv: Sequence[str]) -> int:
+    if "--greedy" in argv:
         raise ConfigError("there is no --greedy: use --temperature 0")
-    options = parse_options("generate", words, Options)
+    options = parse_options("generate", argv, Options)
     import_torch()
     from anaphor.cli.generate_texts import print_texts
 

@@ -25,14 +25,14 @@ def import_given(argv: Sequence[str]) -> list[ImportedFile]:
     return [import_file(path) for path in given.get("imports", ())]
 
 
-def split_leading_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words from the verb on, and the `--import FILE` that stand before it."""
+def split_leading_imports(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments from the verb on, and the `--import FILE` that stand before it."""
     place = 0
-    while place < len(words) and words[place].partition("=")[0] == FLAG:
-        place += 2 if words[place] == FLAG else 1
-    return list(words[place:]), list(words[:place])
+    while place < len(argv) and argv[place].partition("=")[0] == FLAG:
+        place += 2 if argv[place] == FLAG else 1
+    return list(argv[place:]), list(argv[:place])
 
 
 def without_imports(argv: Sequence[str]) -> list[str]:
-    """The words without `--import FILE`."""
+    """The arguments without `--import FILE`."""
     return split_argv(ImportOptions, argv)[1]

@@ -27,8 +27,8 @@ class Options(RunOptions):
     """Folder for the page and the figures."""
 
 
-def run(words: Sequence[str]) -> int:
-    task, options = parse_task_options("look", words, Options, required=True)
+def run(argv: Sequence[str]) -> int:
+    task, options = parse_task_options("look", argv, Options, required=True)
     own: Any = options
     own.validate(options.run)
     load = partial(load_experiment, options, task=task.name)

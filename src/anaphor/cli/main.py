@@ -28,15 +28,15 @@ SIZE_VARIABLE, KERNELS_VARIABLE = "ANAPHOR_MAX_FILE_BYTES", "ANAPHOR_NO_KERNELS"
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the result is the exit code."""
-    words = list(sys.argv[1:] if words is None else words)
+    argv = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an encoding without × still has room for the rest of a table
     with forgiving_stderr():
         try:
             with interruptible_imports():
-                code = run_command(words)
+                code = run_command(argv)
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where it can still be told that it failed
             return code
@@ -97,11 +97,11 @@ def forgiving_stderr() -> Iterator[None]:
                 discard_output(before)
 
 
-def run_command(words: list[str]) -> int:
+def run_command(argv: list[str]) -> int:
     """Our errors, those of a user's own parts, and a GPU or a machine without memory, as one line and an exit code."""
     try:
-        refuse_broken(words)
-        return dispatch(words)
+        refuse_broken(argv)
+        return dispatch(argv)
     except AnaphorError as error:
         print_error(str(error))
         return error.exit_code
@@ -180,28 +180,28 @@ def discard_output(stream: TextIO | None) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())  # type: ignore[union-attr]
 
 
-def refuse_broken(words: Sequence[str]) -> None:
-    """Refuse a word whose bytes are no text in this locale: it can be neither written down nor printed."""
-    for word in words:
-        if any("\udc80" <= character <= "\udcff" for character in word):
-            shown = word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def refuse_broken(argv: Sequence[str]) -> None:
+    """Refuse an argument whose bytes are no text in this locale: it can be neither written down nor printed."""
+    for argument in argv:
+        if any("\udc80" <= character <= "\udcff" for character in argument):
+            shown = argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             raise ConfigError(
                 f"{shown!r} cannot be read as text in the encoding "
                 f"{sys.getfilesystemencoding()}: set PYTHONUTF8=1 or a UTF-8 locale, or use another name"
             )
 
 
-def dispatch(words: list[str]) -> int:
+def dispatch(argv: list[str]) -> int:
     """Call the function of a verb. `--import FILE` may stand before the verb, too, for the verb may be the user's."""
-    words, imports = split_leading_imports(words)
+    argv, imports = split_leading_imports(argv)
     import_given(imports)
-    if not words or words[0] in ("-h", "--help"):
+    if not argv or argv[0] in ("-h", "--help"):
         print(overview())
         return 0
-    if words[0] == "--version":
+    if argv[0] == "--version":
         print(f"anaphor {__version__}")
         return 0
-    name, *rest = [*words, *imports]
+    name, *rest = [*argv, *imports]
     if name.startswith("-"):
         raise ConfigError(f"the verb is missing: it stands before all options (known: {', '.join(sorted(VERBS))})")
     if name not in VERBS:
@@ -228,7 +228,7 @@ class GlobalOptions:
 
 @contextlib.contextmanager
 def global_options(argv: list[str]) -> Iterator[list[str]]:
-    """The words without the flags of every verb, which hold for the command and by the environment for its workers."""
+    """The arguments without the flags of every verb, which hold for the command and, as variables, for its workers."""
     given, rest = split_argv(GlobalOptions, argv)
     variables = {}
     if "max_file_bytes" in given:

@@ -18,8 +18,8 @@ class Options(RunOptions):
     """Predict labels with a trained model. The inputs depend on the task of the run."""
 
 
-def run(words: Sequence[str]) -> int:
-    _, options = parse_task_options("predict", words, Options, required=True)
+def run(argv: Sequence[str]) -> int:
+    _, options = parse_task_options("predict", argv, Options, required=True)
     own: Any = options
     rows, lines = own.predict(load_experiment(options), warn)
     text = json.dumps(finite(rows), allow_nan=False) if options.json else "\n".join(lines)

@@ -63,7 +63,7 @@ def parse_task_options(
 
     Args:
         verb: The verb.
-        argv: The words behind it.
+        argv: The arguments after it.
         common: Options for runs of all tasks.
         required: Whether a run whose task has no options of its own is refused.
         extras: The settings classes that are registered for a task, by its name.
@@ -84,11 +84,11 @@ def parse_task_options(
         raise ConfigError(f"{folder} is a run of `train {task.name}`, and `{verb}` is for runs of {able}")
     declared: Any = _combine(common, own)
     kind: type[Common] = compose_spec(declared, extras(task.name))
-    known = _flag_names(kind)
-    for word in argv:
-        flag = word[2:].partition("=")[0].removeprefix("no-")
+    names = _flag_names(kind)
+    for argument in argv:
+        flag = argument[2:].partition("=")[0].removeprefix("no-")
         others = [name for name in TASKS if flag in _flag_names(_own_options(verb, name), *extras(name))]
-        if word.startswith("--") and flag not in known and others:
+        if argument.startswith("--") and flag not in names and others:
             able = " or ".join(f"`train {other}`" for other in others)
             raise ConfigError(f"--{flag} is for runs of {able}; {folder} is one of `train {task.name}`")
     return task, parse(kind, argv, program=program)

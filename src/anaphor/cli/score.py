@@ -25,8 +25,8 @@ class Options(RunOptions):
         check_texts(self.texts, self.file)
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse_options("score", words, Options)
+def run(argv: Sequence[str]) -> int:
+    options = parse_options("score", argv, Options)
     import_torch()
     from anaphor.cli.score_texts import print_scores
 

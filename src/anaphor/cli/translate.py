@@ -57,8 +57,8 @@ class Options(RunOptions):
                 raise ConfigError(f"ensemble={folder} is given twice: a run counts once")
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse_options("translate", words, Options)
+def run(argv: Sequence[str]) -> int:
+    options = parse_options("translate", argv, Options)
     import_torch()
     from anaphor.cli.translate_texts import print_translations
 

@@ -27,8 +27,8 @@ class Options:
     """Print one JSON value."""
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor convert")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor convert")
 
     from anaphor.interchange.conversion import convert
 

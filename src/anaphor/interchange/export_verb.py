@@ -26,8 +26,8 @@ class Options:
     """Print one JSON value."""
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor export")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor export")
 
     from anaphor.interchange.conversion import export
 

@@ -52,14 +52,14 @@ class Threads:
     """CPU threads (all cores if not given)."""
 
 
-def run(words: Sequence[str]) -> int:
-    words = list(words)
-    if not words or words[0].startswith("-"):  # --help, a missing name, or options before the name
-        words.insert(0, parse(Options, words, program="anaphor lab").lab)
-        words.pop(words.index(words[0], 1))
-    name, *rest = words
+def run(argv: Sequence[str]) -> int:
+    argv = list(argv)
+    if not argv or argv[0].startswith("-"):  # --help, a missing name, or options before the name
+        argv.insert(0, parse(Options, argv, program="anaphor lab").lab)
+        argv.pop(argv.index(argv[0], 1))
+    name, *rest = argv
     if name == "list":
-        return print_labs(parse(Options, words, program="anaphor lab"))
+        return print_labs(parse(Options, argv, program="anaphor lab"))
     lab = look_up(LABS, name, "lab")
     about = f"{lab.spec.__doc__}\n\nClaim: {lab.claim}."
     own = {field.name for field in dataclasses.fields(lab.spec)}

@@ -54,7 +54,7 @@ class TextEncoder(nn.Module):
         self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None
     ) -> Tensor:
         """Features of the last layer, one vector for each token. [B, T] -> [B, T, D]"""
-        return self._features(tokens, token_types, self._span(tokens, lengths))
+        return self._compute_hidden_states(tokens, token_types, self._span(tokens, lengths))
 
     def pooled(self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """Features of whole texts, which the head reads. [B, T] -> [B, D]"""
@@ -62,7 +62,7 @@ class TextEncoder(nn.Module):
         if self.spec.pooling == "cls":  # the others are not read
             x = self.layers.forward_first(self.embedder(tokens, span, token_types), 1, span)
         else:
-            x = self._features(tokens, token_types, span)
+            x = self._compute_hidden_states(tokens, token_types, span)
         pooled = pool(x, self.spec.pooling, span)
         return pooled if self.pooler is None else POOLER_ACTIVATIONS[self.spec.pooler](self.pooler(pooled))
 
@@ -84,7 +84,7 @@ class TextEncoder(nn.Module):
         self.embedder.check_positions(span, fresh=True)
         return span
 
-    def _features(self, tokens: Tensor, token_types: Tensor | None, span: Span) -> Tensor:
+    def _compute_hidden_states(self, tokens: Tensor, token_types: Tensor | None, span: Span) -> Tensor:
         x: Tensor = self.layers(self.embedder(tokens, span, token_types), None, span)[0]
         return x
 

@@ -257,12 +257,12 @@ def assign(process: subprocess.Popen[bytes], job: Job) -> bool:
 
 
 def _start_process(
-    words: list[str], output: IO[bytes] | int, threads: int, environment: dict[str, str]
+    argv: list[str], output: IO[bytes] | int, threads: int, environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
     of_threads = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     return subprocess.Popen(
         # -P: `-m` alone would put the current folder on the path, and execute a torch.py that lies there.
-        [sys.executable, "-P", "-m", "anaphor.studies.worker", *words],
+        [sys.executable, "-P", "-m", "anaphor.studies.worker", *argv],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -320,9 +320,9 @@ def share_gpus() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="anaphor-mps-", ignore_cleanup_errors=True) as folder:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
 
-        def control(*words: str, **options: Any) -> None:
+        def control(*argv: str, **options: Any) -> None:
             full = {**os.environ, **environment}
-            subprocess.run([MPS_CONTROL, *words], env=full, capture_output=True, timeout=20, **options)
+            subprocess.run([MPS_CONTROL, *argv], env=full, capture_output=True, timeout=20, **options)
 
         try:
             control("-d", check=True)

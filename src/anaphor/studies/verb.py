@@ -76,8 +76,8 @@ class Options:
     """Print one JSON value; progress goes to stderr."""
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor study")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor study")
     if options.study == "list":
         return print_presets(options)
     for path in options.imports:

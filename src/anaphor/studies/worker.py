@@ -28,11 +28,11 @@ SAVE_MINUTES = 1.0  # between checkpoints that can be resumed: they are several 
 TIMEOUT = 30.0  # seconds to wait for another worker that is about to leave the folder
 
 
-def main(words: list[str]) -> int:
-    words = words or wait_for_job()
-    if not words:
+def main(argv: list[str]) -> int:
+    argv = argv or wait_for_job()
+    if not argv:
         return 0
-    action, folder = words[0], Path(words[1])
+    action, folder = argv[0], Path(argv[1])
     run = look_up({"train": train, "test": test}, action, "action")
     job = json.loads((folder / JOB).read_bytes())
     watch_for_stop(folder)
@@ -67,12 +67,12 @@ def wait_for_job() -> list[str]:
         if not read:
             return []
         line += read
-    words: list[str] = json.loads(line)
-    output = os.open(Path(words[1]) / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    argv: list[str] = json.loads(line)
+    output = os.open(Path(argv[1]) / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
-    return words
+    return argv
 
 
 def train(folder: Path, job: dict[str, Any]) -> int:

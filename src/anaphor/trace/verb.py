@@ -51,8 +51,8 @@ class Options:
             raise ConfigError(f"unknown level {self.level!r} (known: {', '.join(LEVELS)})")
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor trace")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor trace")
 
     from anaphor.trace.inputs import trace_file
     from anaphor.training.device import set_threads

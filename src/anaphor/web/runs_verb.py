@@ -110,8 +110,8 @@ class Options:
             raise ConfigError(f"interval={self.interval}: it must be from 0.1 to 3600 seconds")
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor runs")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor runs")
     folder = user_path(options.folder)
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}")

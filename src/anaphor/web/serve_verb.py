@@ -52,8 +52,8 @@ class Options:
             raise ConfigError(f"port={self.port}: it must be from 0 to 65535")
 
 
-def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, program="anaphor serve")
+def run(argv: Sequence[str]) -> int:
+    options = parse(Options, argv, program="anaphor serve")
     folder = options.folder
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}")
