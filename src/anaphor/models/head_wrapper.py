@@ -21,7 +21,8 @@ class HeadWrapper(nn.Module):
     """
 
     def initial_state(self, rows: int) -> Any:
-        """State before the first token: tensors, numbers and tuples of them, or () for none."""
+        """State before the first token: tensors, numbers and tuples of them, or () for none. A tensor keeps its shape
+        from call to call; what has none at first, or another one each time, begins as None."""
         return ()
 
     def extend(self, state: Any, hidden_states: Tensor, tokens: Tensor, span: Span) -> Any:
