@@ -15,9 +15,7 @@ def test_every_kernel_of_a_step_is_timed(monkeypatch):
     ticks = []
     findings = kernels.measure(2, torch.device("cpu"), ticks.append)
     assert len(ticks) == kernels.count_ticks(2, torch.device("cpu"))
-    assert [finding.what for finding in findings] == [
-        f"small: a step with the kernel {name}" for name in ("cross_entropy.cpu", "update.cpu")
-    ]
+    assert [finding.what for finding in findings] == ["small: a step with the kernel cross_entropy.cpu"]
     assert all(finding.value > 0 for finding in findings)
 
 

@@ -15,7 +15,6 @@ ON_A_CPU = [
     ("cross_entropy", "chunked_losses:applies", "chunked_losses:cross_entropy"),
     ("smoothed_cross_entropy", "chunked_losses:applies", "chunked_losses:smoothed_cross_entropy"),
     ("run_input_feeding", "input_feeding:applies", "input_feeding:run_input_feeding"),
-    ("update", "scaled_updates:applies", "scaled_updates:update"),
 ]
 ON_A_GPU = [
     ("run_input_feeding", "input_feeding:applies", "input_feeding:run_input_feeding"),
@@ -23,7 +22,6 @@ ON_A_GPU = [
 WITHOUT_TRITON = [
     ("cross_entropy", "chunked_losses:applies", "chunked_losses:cross_entropy"),
     ("smoothed_cross_entropy", "chunked_losses:applies", "chunked_losses:smoothed_cross_entropy"),
-    ("update", "scaled_updates:applies", "scaled_updates:update"),
 ]
 WITH_TRITON = [
     ("layer_norm", "layer_norm:applies", "layer_norm:layer_norm"),

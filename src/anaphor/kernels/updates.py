@@ -1,38 +1,49 @@
-"""Updates of weights by plain SGD on a GPU: one Triton kernel for many weights, which reads weights and gradients and
-writes weights. Torch's would also write the scaled gradients back."""
+"""Updates on a GPU by a multiple of the gradients, without writing scaled gradients. For plain SGD one Triton kernel for
+many weights reads weights and gradients and writes weights; torch's fused updates scale gradients as they read them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from anaphor.kernels import scaled_updates
 from anaphor.kernels.gpu import is_supported
-from anaphor.training.optimizers import has_step_hooks
+from anaphor.training.optimizers import has_step_hooks, step_once
+from anaphor.training.state_dicts import OPTIMIZER_STATE
 
 UPDATE_BLOCK, UPDATE_WEIGHTS = 4096, 16  # numbers of a weight that a program updates, and weights of one launch
 
 
 def applies(weights: list[Tensor], part: torch.optim.Optimizer, factor: Tensor | None) -> bool:
-    return is_plain(weights, part) or scaled_updates.applies(weights, part, factor)
+    return is_plain(weights, part) or (factor is not None and scales_gradients(part))
 
 
 def is_plain(weights: list[Tensor], part: torch.optim.Optimizer) -> bool:
-    """Whether the kernel does the update; where it does not, torch's own may still scale gradients."""
-    if not scaled_updates.is_linear(part) or has_step_hooks(part) or not is_supported(weights[0].device):
+    """Whether the kernel does the update: SGD that subtracts a multiple of the gradient, and nothing else."""
+    others = ("momentum", "weight_decay", "maximize")
+    if type(part) is not torch.optim.SGD or any(group[name] for group in part.param_groups for name in others):
+        return False
+    if has_step_hooks(part) or not is_supported(weights[0].device):
         return False
     dense = (weight.grad is None or not weight.grad.is_sparse for weight in weights)
     return all(weight.dtype == torch.float32 for weight in weights) and all(dense)
 
 
-def update(weights: list[Tensor], part: torch.optim.Optimizer, factor: Tensor | None) -> None:
+def scales_gradients(part: torch.optim.Optimizer) -> bool:
+    """Whether torch's fused update of this optimizer scales gradients."""
+    return type(part) in OPTIMIZER_STATE and bool(part.defaults.get("fused"))
+
+
+def update(weights: list[Tensor], part: Any, factor: Tensor | None) -> None:
     if not is_plain(weights, part):
         assert factor is not None, "there is nothing to scale by"
-        scaled_updates.update(weights, part, factor)
+        part.grad_scale = factor.float().reciprocal()  # which gradients are divided by
+        step_once(part)
+        part.grad_scale = None
         return
     for group in part.param_groups:
         rate = group["lr"] if factor is None else group["lr"] * factor
