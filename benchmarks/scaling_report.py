@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anaphor.cli.table import print_table
-from anaphor.draw.cells import curve_panels
+from anaphor.draw import line_style, new_figure, save_all, set_log_ticks, set_ticks
 
 MULTIPLES = (1, 2, 4, 8, 16)
 """Batch sizes, relative to that of the recipe."""
@@ -362,3 +362,37 @@ def _describe_estimates(scaling: Scaling) -> list[str]:
             f"{TOKENS_PER_PARAMETER} tokens per parameter ({tokens:,} tokens)."
         )
     return parts
+
+
+def curve_panels(
+    panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]],
+    path: Path,
+    *,
+    x_label: str,
+    y_labels: Mapping[str, str],
+) -> Path:
+    """Named lines (x, y) in panels, two side by side, each with its own scale and legend; both axes logarithmic."""
+    across = min(2, len(panels))
+    ticks = sorted({value for series in panels.values() for x, _ in series.values() for value in x})
+    lines = -(-len(panels) // across)
+    figure = new_figure(5.4 * across + 0.6, 4.6 * lines)
+    axes = list(figure.subplots(lines, across, squeeze=False).flat)
+    for one, (title, series) in zip(axes, panels.items(), strict=False):
+        for number, (name, (x, y)) in enumerate(series.items()):
+            one.plot(x, y, label=name, markersize=5, **line_style(number))
+        one.set_title(title, fontsize=10)
+        one.set(xlabel=x_label, ylabel=y_labels[title], xscale="log", yscale="log")
+        set_ticks(one.xaxis, ticks)
+        low, high = one.get_ylim()
+        if high < 3 * low:  # equal values would look different on a scale of their noise
+            middle = math.sqrt(low * high)
+            one.set_ylim(middle / math.sqrt(3), middle * math.sqrt(3))
+        set_log_ticks(one.yaxis)
+        one.grid(alpha=0.3)
+        one.legend(
+            frameon=False, fontsize=8, handlelength=3.5, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2
+        )
+    for one in axes[len(panels) :]:
+        one.set_axis_off()
+    save_all(figure, [path], "")
+    return path

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from anaphor.errors import ConfigError, DataError, count_noun
 
 # Marks positions without a target; the default `ignore_index` of torch's losses.
 IGNORE_INDEX = -100
+
+
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -99,18 +102,18 @@ def _mask(lengths: Tensor, width: int) -> Tensor:
     return torch.arange(width, device=lengths.device) < lengths[:, None]
 
 
-class Batches(Sequence[Batch]):
+class Batches(Sequence[B]):
     """Batches in a fixed order, each made when it is accessed."""
 
     @abstractmethod
-    def batch(self, index: int) -> Batch:
+    def batch(self, index: int) -> B:
         """The batch at an index from 0."""
 
     @overload
-    def __getitem__(self, index: int) -> Batch: ...
+    def __getitem__(self, index: int) -> B: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Batch]: ...
-    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
+    def __getitem__(self, index: slice) -> list[B]: ...
+    def __getitem__(self, index: int | slice) -> B | list[B]:
         if isinstance(index, slice):
             return [self.batch(number) for number in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -134,7 +137,7 @@ def batchify(tokens: Tensor, rows: int, offset: int = 0) -> Tensor:
     return tokens[offset : offset + rows * length].view(rows, length)
 
 
-class Stream(Batches):
+class Stream(Batches[Batch]):
     """Segments of `bptt` tokens of all rows, in order. Batches are views of the rows; the last may be shorter."""
 
     def __init__(
@@ -156,7 +159,7 @@ class Stream(Batches):
         return Batch(self.rows[:, start:end], self.rows[:, start + 1 : end + 1], restarts=start == 0)
 
 
-class EvaluationStream(Batches):
+class EvaluationStream(Batches[Batch]):
     """Segments for evaluation: every token is a target exactly once, the first one after a boundary.
 
     Rows differ by at most one token, so only the last batch has padding.
@@ -226,11 +229,52 @@ class Padding(NamedTuple):
     both: float
 
 
-class PaddedBatches(Batches):
-    """Examples or sentence pairs, each once, in batches of similar length. The order depends on (seed, epoch) alone.
+class BatchesByLength(Batches[B]):
+    """Examples, each once, in batches of similar length. The order depends on (seed, epoch) alone."""
 
-    `batch_examples` and `batch_pairs` make them.
-    """
+    def __init__(self, inputs: TokenSequences, buckets: Buckets, *, seed: int, epoch: int = 0) -> None:
+        self._inputs, self._buckets, self.seed = inputs, buckets, seed
+        self._arrange(buckets.shuffle(seed, epoch))
+
+    def at_epoch(self, epoch: int) -> Self:
+        """The same examples in the order of another epoch."""
+        return self._reorder(self._buckets.shuffle(self.seed, epoch))
+
+    def in_order(self) -> Self:
+        """The same examples in the order of their files."""
+        return self._reorder(self._buckets.in_order())
+
+    def by_length(self) -> Self:
+        """The same examples, shortest first: the least padding, whatever seed and epoch; for scores."""
+        return self._reorder(self._buckets.by_length())
+
+    def count_token(self, token: int | None) -> int:
+        """How often a token occurs in the examples."""
+        return 0 if token is None else int((self._inputs.tokens == token).sum())
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def _rows(self, index: int) -> Tensor:
+        """[B]: indices of the examples of a batch, on the device."""
+        return self.order[self._starts[index] : self._starts[index] + len(self.batches[index])]
+
+    def _reorder(self, batches: list[Indices]) -> Self:
+        other = copy(self)
+        other._arrange(batches)
+        return other
+
+    def _arrange(self, batches: list[Indices]) -> None:
+        self.batches = batches
+        sizes = np.array([len(batch) for batch in batches])
+        self._starts: list[int] = (np.cumsum(sizes) - sizes).tolist()
+        # Copied to the device once: batches are gathered there without further copies.
+        self.order = torch.from_numpy(np.concatenate(batches)).to(self._inputs.tokens.device)
+        """[N]: index of each example, batch by batch."""
+
+
+class PaddedBatches(BatchesByLength[Batch]):
+    """Examples or sentence pairs; `batch_examples` and `batch_pairs` make them."""
 
     def __init__(
         self,
@@ -243,23 +287,10 @@ class PaddedBatches(Batches):
         epoch: int,
         text_bytes: int | None = None,
     ) -> None:
-        self._inputs, self._source, self._indices, self._buckets = inputs, source, indices, buckets
-        self.seed = seed
+        super().__init__(inputs, buckets, seed=seed, epoch=epoch)
+        self._source, self._indices = source, indices
         self.text_bytes = text_bytes
         """Size of the text of the examples as UTF-8, for scores."""
-        self._arrange(buckets.shuffle(seed, epoch))
-
-    def at_epoch(self, epoch: int) -> PaddedBatches:
-        """The same examples in the order of another epoch."""
-        return self._reorder(self._buckets.shuffle(self.seed, epoch))
-
-    def in_order(self) -> PaddedBatches:
-        """The same examples in the order of their files."""
-        return self._reorder(self._buckets.in_order())
-
-    def by_length(self) -> PaddedBatches:
-        """The same examples, shortest first: the least padding, whatever seed and epoch; for scores."""
-        return self._reorder(self._buckets.by_length())
 
     @property
     def examples(self) -> int:
@@ -284,16 +315,8 @@ class PaddedBatches(Batches):
         """Share of padding of all sides together."""
         return self.padding.both
 
-    def count_token(self, token: int | None) -> int:
-        """How often a token occurs in the examples."""
-        return 0 if token is None else int((self._inputs.tokens == token).sum())
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
     def batch(self, index: int) -> Batch:
-        chosen = self.batches[index]
-        rows = self._order[self._starts[index] : self._starts[index] + len(chosen)]  # [B], on the device
+        chosen, rows = self.batches[index], self._rows(index)
         width, *source_width = self._buckets.widths(chosen)
         input_ids, targets, lengths = self._inputs.gather(rows, width)
         source_ids = source_lengths = None
@@ -308,18 +331,6 @@ class PaddedBatches(Batches):
             indices=tuple(self._indices[chosen].tolist()),
             host_count=int(self._buckets.sizes[chosen, 0].sum()),
         )
-
-    def _reorder(self, batches: list[Indices]) -> PaddedBatches:
-        other = copy(self)
-        other._arrange(batches)
-        return other
-
-    def _arrange(self, batches: list[Indices]) -> None:
-        self.batches = batches
-        sizes = np.array([len(batch) for batch in batches])
-        self._starts: list[int] = (np.cumsum(sizes) - sizes).tolist()
-        # Copied to the device once: batches are gathered there without further copies.
-        self._order = torch.from_numpy(np.concatenate(batches)).to(self._inputs.tokens.device)
 
 
 def batch_examples(

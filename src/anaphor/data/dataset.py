@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from anaphor.config import look_up
@@ -256,6 +258,28 @@ class Generated(Dataset):
     def read(self, split: str, column: str | None = None) -> bytes:
         index = self.column_index(column)
         return encode_lines(row[index] for row in self.generate(self.check_split(split)))
+
+
+class Drawn(Generated):
+    """Rows that are drawn at random, none twice; a seed gives the same rows everywhere."""
+
+    def __init__(self, sizes: tuple[int, int, int], seed: int) -> None:
+        """`sizes` are the numbers of rows of train, valid and test."""
+        self.seed = seed
+        self.sizes = dict(zip(SPLITS, sizes, strict=True))
+
+    def generate(self, split: str) -> Sequence[tuple[str, ...]]:
+        return self._rows[split]
+
+    @cached_property
+    def _rows(self) -> dict[str, list[tuple[str, ...]]]:
+        # Seeding by a string and drawing doubles is guaranteed to stay the same in every version of Python.
+        rows = self.draw(random.Random(f"{self.name}/{self.seed}").random)
+        return {split: [next(rows) for _ in range(size)] for split, size in self.sizes.items()}
+
+    @abstractmethod
+    def draw(self, uniform: Callable[[], float]) -> Iterator[tuple[str, ...]]:
+        """Distinct rows without end, as long as there are new ones; `uniform` draws from [0, 1)."""
 
 
 class InMemory(Generated):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import random
 import re
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from anaphor.data.dataset import PAIR_COLUMNS, SPLITS, TEST, TRAIN, VALID, Dataset, Generated, encode_lines
+from anaphor.data.dataset import PAIR_COLUMNS, SPLITS, TEST, TRAIN, VALID, Dataset, Drawn, Generated, encode_lines
 from anaphor.errors import ConfigError
 
 Pair = tuple[str, str]
@@ -125,7 +123,7 @@ def split_sentences(paragraph: str) -> Iterator[str]:
             start = end
 
 
-class RandomPairs(Generated):
+class RandomPairs(Drawn):
     """Pairs drawn at random; no source occurs twice, neither within a split nor in two splits."""
 
     columns = PAIR_COLUMNS
@@ -134,21 +132,7 @@ class RandomPairs(Generated):
         """`pairs` for train, and a tenth as many for valid and for test."""
         if pairs < 1:
             raise ConfigError(f"pairs={pairs}: there must be at least 1")
-        self.seed = seed
-        self.sizes = dict(zip(SPLITS, (pairs, pairs // 10 or 1, pairs // 10 or 1), strict=True))
-
-    def generate(self, split: str) -> Sequence[Pair]:
-        return self._splits[split]
-
-    @cached_property
-    def _splits(self) -> dict[str, list[Pair]]:
-        # Seeding by a string and drawing doubles is guaranteed to stay the same in every version of Python.
-        pairs = self.draw(random.Random(f"{self.name}/{self.seed}").random)
-        return {split: [next(pairs) for _ in range(size)] for split, size in self.sizes.items()}
-
-    @abstractmethod
-    def draw(self, uniform: Callable[[], float]) -> Iterator[Pair]:
-        """Distinct pairs without end, as long as there are new ones; `uniform` draws from [0, 1)."""
+        super().__init__((pairs, pairs // 10 or 1, pairs // 10 or 1), seed)
 
 
 class Reverse(RandomPairs):

@@ -8,13 +8,11 @@ model over counts of words and bigrams has nothing to learn. "not" in a relative
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 from anaphor.config import check_at_least_one
-from anaphor.data.dataset import LABELED_COLUMNS, SPLITS, Generated
+from anaphor.data.dataset import LABELED_COLUMNS, Drawn
 
 LABELS = ("negative", "positive")
 TOPICS = ("film", "book", "song", "play", "story", "ending", "music", "cast")
@@ -32,7 +30,7 @@ RELATIVE = 0.2
 """Probability that a person has a relative clause."""
 
 
-class Negation(Generated):
+class Negation(Drawn):
     """Sentences with nested negation; the label is what they say. No sentence occurs twice, in no two splits."""
 
     name = "negation"
@@ -41,29 +39,18 @@ class Negation(Generated):
     def __init__(self, texts: int = 8000, seed: int = 0) -> None:
         """`texts` for train, and an eighth as many for valid and for test. Labels are balanced in every split."""
         check_at_least_one(texts=texts)
-        self.seed = seed
-        self.sizes = dict(zip(SPLITS, (texts, texts // 8 or 1, texts // 8 or 1), strict=True))
+        super().__init__((texts, texts // 8 or 1, texts // 8 or 1), seed)
 
-    def generate(self, split: str) -> Sequence[tuple[str, str]]:
-        return self._splits[split]
-
-    @cached_property
-    def _splits(self) -> dict[str, list[tuple[str, str]]]:
-        # Seeding by a string and drawing doubles is guaranteed to stay the same in every version of Python.
-        rows = draw_sentences(random.Random(f"{self.name}/{self.seed}").random)
-        return {split: [next(rows) for _ in range(size)] for split, size in self.sizes.items()}
-
-
-def draw_sentences(uniform: Callable[[], float]) -> Iterator[tuple[str, str]]:
-    """Distinct sentences with their labels in turn; `uniform` draws from [0, 1)."""
-    seen: set[str] = set()
-    label = 0
-    while True:
-        sentence = draw_sentence(uniform, label)
-        if sentence not in seen:
-            seen.add(sentence)
-            yield sentence, LABELS[label]
-            label = 1 - label
+    def draw(self, uniform: Callable[[], float]) -> Iterator[tuple[str, str]]:
+        """Distinct sentences with their labels in turn."""
+        seen: set[str] = set()
+        label = 0
+        while True:
+            sentence = draw_sentence(uniform, label)
+            if sentence not in seen:
+                seen.add(sentence)
+                yield sentence, LABELS[label]
+                label = 1 - label
 
 
 def draw_sentence(uniform: Callable[[], float], label: int) -> str:

@@ -1,9 +1,8 @@
-"""Heat maps with a number in every cell, as of a grid of settings, confusion matrices, and curves in panels."""
+"""Heat maps with a number in every cell, as of a grid of settings, and confusion matrices."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.draw import COLORS, Panel, heat_maps, line_style, new_figure, save_all, set_log_ticks, set_ticks
+from anaphor.draw import COLORS, Panel, heat_maps, new_figure, save_all
 
 PAGE_WIDTH = 9  # inches; more panels go below each other, so that their numbers stay readable
 CHARACTER_WIDTH = 0.09  # inches, on average, at the size of tick labels
@@ -121,37 +120,3 @@ def draw_confusion(numbers: NDArray[Any], classes: Sequence[str], stem: Path) ->
 def shorten(name: str, most: int = 14) -> str:
     """Without its middle, because names of many classes begin or end alike."""
     return name if len(name) <= most else f"{name[: most - 6]}…{name[-5:]}"
-
-
-def curve_panels(
-    panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]],
-    path: Path,
-    *,
-    x_label: str,
-    y_labels: Mapping[str, str],
-) -> Path:
-    """Named lines (x, y) in panels, two side by side, each with its own scale and legend; both axes logarithmic."""
-    across = min(2, len(panels))
-    ticks = sorted({value for series in panels.values() for x, _ in series.values() for value in x})
-    lines = -(-len(panels) // across)
-    figure = new_figure(5.4 * across + 0.6, 4.6 * lines)
-    axes = list(figure.subplots(lines, across, squeeze=False).flat)
-    for one, (title, series) in zip(axes, panels.items(), strict=False):
-        for number, (name, (x, y)) in enumerate(series.items()):
-            one.plot(x, y, label=name, markersize=5, **line_style(number))
-        one.set_title(title, fontsize=10)
-        one.set(xlabel=x_label, ylabel=y_labels[title], xscale="log", yscale="log")
-        set_ticks(one.xaxis, ticks)
-        low, high = one.get_ylim()
-        if high < 3 * low:  # equal values would look different on a scale of their noise
-            middle = math.sqrt(low * high)
-            one.set_ylim(middle / math.sqrt(3), middle * math.sqrt(3))
-        set_log_ticks(one.yaxis)
-        one.grid(alpha=0.3)
-        one.legend(
-            frameon=False, fontsize=8, handlelength=3.5, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2
-        )
-    for one in axes[len(panels) :]:
-        one.set_axis_off()
-    save_all(figure, [path], "")
-    return path

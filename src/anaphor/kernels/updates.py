@@ -1,5 +1,5 @@
-"""Updates on a GPU by a multiple of the gradients, without writing scaled gradients. For plain SGD one Triton kernel for
-many weights reads weights and gradients and writes weights; torch's fused updates scale gradients as they read them."""
+"""Updates on a GPU by a multiple of the gradients, which are not written back. For plain SGD one Triton kernel for many
+weights reads weights and gradients and writes weights; torch's fused updates scale gradients as they read them."""
 
 from __future__ import annotations
 

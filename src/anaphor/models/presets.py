@@ -69,15 +69,14 @@ PRESETS = Registry(
 def preset(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModelSpec:
     """The spec of that name, with some settings changed."""
     given = {**look_up(PRESETS, name, "model"), **overrides, "vocabulary": vocabulary}
-    settings = collect_extras(given)
-    check_fields(LanguageModelSpec, settings)
+    return _override(LanguageModelSpec, collect_extras(given), overrides)
+
+
+def _override(kind: type[Spec], settings: dict[str, Any], overrides: dict[str, Any]) -> Spec:
+    """The spec without options of the preset for layers that were replaced by others without these options."""
+    check_fields(kind, settings)
     if "mixers" in overrides and "layers" not in overrides:
         settings["layers"] = None  # one for each mixer named
-    return _drop_inapplicable(LanguageModelSpec, settings, overrides)
-
-
-def _drop_inapplicable(kind: type[Spec], settings: dict[str, Any], overrides: dict[str, Any]) -> Spec:
-    """The spec without options of the preset for layers that were replaced by others without these options."""
     fields = ("mixers", "decoder") if settings.get("condition") == "none" else ("mixers", "encoder", "decoder")
     mixers = [name for field in fields for name in settings.get(field) or ()]
     accepted = frozenset().union(*(options_of(name) for name in mixers if name in MIXERS))
@@ -133,13 +132,10 @@ SEQ2SEQ_PRESETS = Registry(
 def seq2seq_preset(name: str, *, source_vocabulary: int, vocabulary: int, **overrides: Any) -> Seq2SeqSpec:
     """The spec of that name, with some settings changed."""
     settings = {**look_up(SEQ2SEQ_PRESETS, name, "model"), **overrides}
-    check_fields(Seq2SeqSpec, settings)
-    if "layers" not in overrides and "decoder" in overrides:
-        settings["layers"] = max(
-            settings.get("layers") or 1, len(settings["decoder"])
-        )  # at least one for each mixer named
+    if "layers" not in overrides and "decoder" in overrides:  # at least one for each mixer named
+        settings["layers"] = max(settings.get("layers") or 1, len(settings["decoder"]))
     settings |= {"source_vocabulary": source_vocabulary, "vocabulary": vocabulary}
-    return _drop_inapplicable(Seq2SeqSpec, settings, overrides)
+    return _override(Seq2SeqSpec, settings, overrides)
 
 
 def build_seq2seq(name: str, *, source_vocabulary: int, vocabulary: int, **overrides: Any) -> Seq2Seq:
@@ -172,10 +168,7 @@ def image_preset(name: str, *, classes: int, image_size: int, channels: int = 3,
     """The spec of that name, with some settings changed."""
     settings = {**look_up(IMAGE_PRESETS, name, "model"), **overrides}
     settings |= {"classes": classes, "image_size": image_size, "channels": channels}
-    check_fields(ImageModelSpec, settings)
-    if "mixers" in overrides and "layers" not in overrides:
-        settings["layers"] = None  # one for each mixer named
-    return _drop_inapplicable(ImageModelSpec, settings, overrides)
+    return _override(ImageModelSpec, settings, overrides)
 
 
 def build_image_classifier(
@@ -241,10 +234,7 @@ TEXT_PRESETS = Registry(
 def text_preset(name: str, *, vocabulary: int, classes: int | None = None, **overrides: Any) -> TextEncoderSpec:
     """The spec of that name, with some settings changed."""
     settings = {**look_up(TEXT_PRESETS, name, "model"), **overrides, "vocabulary": vocabulary, "classes": classes}
-    check_fields(TextEncoderSpec, settings)
-    if "mixers" in overrides and "layers" not in overrides:
-        settings["layers"] = None  # one for each mixer named
-    return _drop_inapplicable(TextEncoderSpec, settings, overrides)
+    return _override(TextEncoderSpec, settings, overrides)
 
 
 def build_text_encoder(name: str, *, vocabulary: int, classes: int | None = None, **overrides: Any) -> TextEncoder:
