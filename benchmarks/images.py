@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from anaphor.data.images import ImageSplit
 from anaphor.models import ImageModelSpec
 from anaphor.tasks.images import ImageRunSpec
-from anaphor.tasks.images.experiment import ImageExperiment, ImageFacts
+from anaphor.tasks.images.experiment import ImageExperiment, ImageMetadata
 from anaphor.training.build import build_step
 from anaphor.training.device import autocast_of
 from benchmarks.our_loop import OurLoop, no_dataset
@@ -84,9 +84,9 @@ def peers() -> dict[str, Callable[[ImageModelSpec], nn.Module]]:
 class Augmented(Dataset[tuple[Tensor, Tensor]]):
     """Images one by one with random crop and flip, as tutorials load them."""
 
-    def __init__(self, split: ImageSplit, facts: ImageFacts) -> None:
+    def __init__(self, split: ImageSplit, metadata: ImageMetadata) -> None:
         self.split = split
-        self.mean, self.std = (torch.tensor(values).view(-1, 1, 1) for values in (facts.mean, facts.std))
+        self.mean, self.std = (torch.tensor(values).view(-1, 1, 1) for values in (metadata.mean, metadata.std))
 
     def __len__(self) -> int:
         return len(self.split)
@@ -133,14 +133,14 @@ def build_loops(peer: str, device: torch.device) -> tuple[OurLoop, PlainLoop, Im
     names = tuple(map(str, range(CLASSES)))
     pixels = torch.randint(0, 256, (IMAGES, 3, SIZE, SIZE), dtype=torch.uint8)
     split = ImageSplit(pixels, torch.randint(0, CLASSES, (IMAGES,)), names, digest="")
-    facts = ImageFacts.of(split)
+    metadata = ImageMetadata.of(split)
     shape = spec.model_spec(CLASSES, SIZE)
-    experiment = ImageExperiment(spec, shape.build().to(device).train(), facts, no_dataset, device=device)
+    experiment = ImageExperiment(spec, shape.build().to(device).train(), metadata, no_dataset, device=device)
     on_device = split.to(device)
     experiment.split = lambda name: on_device  # type: ignore[assignment]
     batches = [batch for batch in experiment.batches(0) if batch.count == spec.batch_size]
     loader = DataLoader(
-        Augmented(split, facts), spec.batch_size, shuffle=True, drop_last=True, num_workers=WORKERS[device.type],
+        Augmented(split, metadata), spec.batch_size, shuffle=True, drop_last=True, num_workers=WORKERS[device.type],
         pin_memory=device.type == "cuda", persistent_workers=WORKERS[device.type] > 0,
     )  # fmt: skip
     theirs = PlainLoop(peers()[peer](shape).to(device).train(), loader, device, autocast_of("auto", device))

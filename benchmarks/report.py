@@ -64,13 +64,13 @@ def render_page(
     image = (
         "" if figure is None else f"\n![Time for the next token against the tokens generated so far]({figure.name})\n"
     )
-    facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
+    details = "\n".join(f"- {key}: {value}" for key, value in machine.items())
     table = "\n".join(rows)
     return (
         "# Speed\n\n"
         "Ratios above one mean that ours is faster; for the growth along a text, how much more a late token costs than "
         "an early one. In brackets the 95 % t-interval over pairs that ran alternately. Weights and tokens are drawn "
-        f"with seed 0.\n\n- command: `{command}`\n{facts}\n\n{table}\n{image}"
+        f"with seed 0.\n\n- command: `{command}`\n{details}\n\n{table}\n{image}"
     )
 
 
@@ -107,9 +107,9 @@ def read_commit(folder: Path) -> str:
 
 
 def _read_processor() -> str:
-    facts = Path("/proc/cpuinfo")
-    if facts.is_file():
-        for line in facts.read_text(encoding="utf-8").splitlines():
+    cpu_file = Path("/proc/cpuinfo")
+    if cpu_file.is_file():
+        for line in cpu_file.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

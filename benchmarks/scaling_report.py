@@ -241,7 +241,7 @@ def format_budget(cost: RecipeCost) -> str:
 
 def render_page(scaling: Scaling, machine: Mapping[str, str | int], command: str, figure: Path | None) -> str:
     """Tables of costs, the largest model and hours on paper, with command and machine."""
-    facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
+    details = "\n".join(f"- {key}: {value}" for key, value in machine.items())
     parts = [
         "# Scaling",
         (
@@ -253,7 +253,7 @@ def render_page(scaling: Scaling, machine: Mapping[str, str | int], command: str
             "passes after one more; fewer passes where they are slow. Speed only: no model was trained to its end, "
             "and a larger batch may need other settings to learn as much."
         ),
-        f"- command: `{command}`\n{facts}",
+        f"- command: `{command}`\n{details}",
         "## Recipes",
         _table(
             ("recipe", "task", "parameters", "precision", "items per epoch", "data"),

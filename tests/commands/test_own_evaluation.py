@@ -55,8 +55,9 @@ class Repeated(anaphor.Evaluation):
         ways = [self.experiment.evaluate_with(split, one) for one in protocols]
         for plain in ways or [self.experiment.evaluate(split)]:
             for number in self.settings.times:
-                facts = {"times": number} if SIGNED else {}
-                yield replace(plain, values={"loss": number * plain.values["loss"]}, facts={**plain.facts, **facts})
+                metadata = {"times": number} if SIGNED else {}
+                values = {"loss": number * plain.values["loss"]}
+                yield replace(plain, values=values, metadata={**plain.metadata, **metadata})
 
 
 SIGNED = True

@@ -26,7 +26,7 @@ def test_splits_are_disjoint_unless_they_are_there_to_fit(name):
     pairs = open_dataset(name)
     sources = {split: [source for source, _ in pairs.rows(split).values] for split in pairs.splits}
     assert len(set(sources["train"])) == len(sources["train"]) >= 1500
-    if pairs.facts:
+    if pairs.metadata:
         assert sources["train"] == sources["valid"] == sources["test"]
         assert count_row_overlap(pairs, pairs.rows("train").values).in_train == len(sources["test"])
     else:
@@ -61,9 +61,9 @@ def test_pairs_are_the_same_in_every_process():
 
 def test_an_echo_says_sentences_of_the_reference_once_more():
     pairs = open_dataset("echo")
-    assert not pairs.facts
-    assert open_dataset("echo-fit").facts == {"data": "fit"}
-    assert open_dataset("echo-fit").swap().facts
+    assert not pairs.metadata
+    assert open_dataset("echo-fit").metadata == {"data": "fit"}
+    assert open_dataset("echo-fit").swap().metadata
     for split in pairs.splits:
         text = open_dataset("python-reference").text(split)
         for source, target in pairs.rows(split).values:

@@ -309,7 +309,7 @@ def test_both_together_are_the_cache_over_the_features_and_losses_of_the_adapted
     assert [alone.total, plain.total] == [
         score.total for score in score_dynamically(experiment, "valid", protocol, dynamics)
     ]
-    names = [result.facts["adaptation"] for result in (alone, first, second)]
+    names = [result.metadata["adaptation"] for result in (alone, first, second)]
     assert names == ["dynamic(0.3)", "dynamic(0.3)+cache(5,0.3,0.5)", "dynamic(0.3)+cache(5,0.1,0.5)"]
     assert "batch:1" in first.signature
     assert first.total != alone.total

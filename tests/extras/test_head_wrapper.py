@@ -40,7 +40,7 @@ class Repeater(HeadWrapper):
     def predict(self, logits, state):
         return logits + self.bonus * state[1][:, -logits.shape[1] :]
 
-    def facts(self):
+    def metadata(self):
         return {"repetition": "yes"}
 
 
@@ -78,14 +78,14 @@ def test_the_state_goes_on_from_chunk_to_chunk():
 
 def test_without_it_the_model_is_the_plain_one():
     model, tokens = build("lstm", **SIZES, repetition=True), torch.randint(0, 7, (2, 9))
-    assert model.head_facts() == {"repetition": "yes"}
+    assert model.head_metadata() == {"repetition": "yes"}
     with model.without_head_wrapper():
         x, state = model.compute_hidden_states(tokens)
         torch.testing.assert_close(model.cross_entropy(x, tokens, state), full_cross_entropy(x, model.head, tokens))
-        assert model.head_facts() == {"repetition": "off"}
+        assert model.head_metadata() == {"repetition": "off"}
         assert not [name for name in model.state_dict() if name.startswith("repetition")]
     assert "repetition.bonus" in model.state_dict()
-    assert build("lstm", **SIZES).head_facts() == {}
+    assert build("lstm", **SIZES).head_metadata() == {}
 
 
 def test_two_parts_at_one_place_are_refused():

@@ -65,10 +65,10 @@ def spoil(trained, tmp_path, monkeypatch, capsys):
         shutil.copy(trained / "text.txt", "text.txt")
         folder = tmp_path / "run" / "checkpoints"
         saved = checkpoint.read(folder / "step-4")
-        parts, facts = dict(saved.parts), json.loads(json.dumps(saved.metadata))
-        change(parts, facts)
+        parts, metadata = dict(saved.parts), json.loads(json.dumps(saved.metadata))
+        change(parts, metadata)
         shutil.rmtree(folder / "step-4")
-        checkpoint.write(folder, 4, parts, facts)
+        checkpoint.write(folder, 4, parts, metadata)
         capsys.readouterr()
         code = main(USES[use])
         lines = capsys.readouterr().err.splitlines()
@@ -78,11 +78,11 @@ def spoil(trained, tmp_path, monkeypatch, capsys):
 
 
 def without(part):
-    return lambda parts, facts: (parts if part in parts else facts).pop(part)
+    return lambda parts, metadata: (parts if part in parts else metadata).pop(part)
 
 
-def with_facts(**facts):
-    return lambda parts, known: known.update(facts)
+def with_metadata(**changes):
+    return lambda parts, metadata: metadata.update(changes)
 
 
 @pytest.mark.parametrize("use", USES)
@@ -141,7 +141,7 @@ def test_the_carry_and_the_average_of_a_run_are_required(spoil, use, part):
 def test_progress_of_a_wrong_type_is_refused_with_its_file(spoil, monkeypatch, use, change, message):
     # The writer refuses what is no JSON; a file from elsewhere may hold it.
     monkeypatch.setattr(checkpoint, "_to_json", lambda value: json.dumps(value).encode())
-    found = spoil(use, lambda parts, facts: facts["progress"].update(change))
+    found = spoil(use, lambda parts, metadata: metadata["progress"].update(change))
     assert found == (2, f"anaphor: run/checkpoints/step-4/facts.json: {message}")
 
 
@@ -151,20 +151,20 @@ def test_facts_that_are_no_names_and_values_are_refused(spoil, use, name):
     message = f"{name} must hold names and values, but it is a list"
     if name == "tokenizer" and use != "resume":  # the task reads it
         message = "the description of a tokenizer must be a mapping, not a list"
-    assert spoil(use, with_facts(**{name: [1]})) == (2, f"anaphor: run/checkpoints/step-4/facts.json: {message}")
+    assert spoil(use, with_metadata(**{name: [1]})) == (2, f"anaphor: run/checkpoints/step-4/facts.json: {message}")
 
 
 @pytest.mark.parametrize(
     "state", [torch.zeros(3), torch.zeros(5056, dtype=torch.uint8), torch.get_rng_state()[:-8].clone()]
 )
 def test_a_random_generator_of_another_kind_is_refused(spoil, state):
-    code, line = spoil("resume", lambda parts, facts: parts.update(random={"cpu": state}))
+    code, line = spoil("resume", lambda parts, metadata: parts.update(random={"cpu": state}))
     assert code == 2
     assert line == "anaphor: run/checkpoints/step-4/random.safetensors does not hold the state of a random generator"
 
 
 def test_a_model_that_does_not_fit_is_refused_with_its_file(spoil):
-    def lose(parts, facts):
+    def lose(parts, metadata):
         parts["model"] = {
             name: tensor for name, tensor in parts["model"].items() if name != "embedder.embedding.weight"
         }

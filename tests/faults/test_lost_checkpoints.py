@@ -160,8 +160,8 @@ def test_a_best_checkpoint_damaged_while_training_does_not_cost_the_result(tmp_p
 def test_progress_with_other_fields_is_refused_in_one_line(trained, capsys, change, message):
     kept = trained(4.0, 3.0, 2.0)
     saved = checkpoint.read(kept / "step-6")
-    facts = saved.metadata | {"progress": change(saved.metadata["progress"])}
-    checkpoint.write(kept, 6, saved.parts, facts)
+    metadata = saved.metadata | {"progress": change(saved.metadata["progress"])}
+    checkpoint.write(kept, 6, saved.parts, metadata)
     assert main([*WORDS, "--resume"]) == 2
     (line,) = warnings(capsys)
     assert message in line

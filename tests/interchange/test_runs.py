@@ -261,8 +261,8 @@ def test_a_tokenizer_of_another_model_is_refused_with_both_sizes(gpt2, tmp_path,
 
 def test_python_converts_and_exports(vit, tmp_path):
     run = anaphor.convert(vit / "peer", tmp_path / "run")
-    assert run.experiment.facts.classes == ("sad", "glad", "mad")
-    assert run.experiment.facts.mean == (0.5,) * 3
+    assert run.experiment.metadata.classes == ("sad", "glad", "mad")
+    assert run.experiment.metadata.mean == (0.5,) * 3
     files = anaphor.export(tmp_path / "run", tmp_path / "out")
     assert {path.name for path in files} == {"config.json", "model.safetensors", "preprocessor_config.json"}
     with pytest.raises(DataError, match=r"has no config\.json"):

@@ -16,7 +16,7 @@ def begin(tmp_path):
     """A study whose cells have told something: `told` has, for each value of the axis, the curves of its seeds."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
 
-    def study(axis, told, metric="valid.loss", task="lm", facts="tokenizer:word|vocab:8"):
+    def study(axis, told, metric="valid.loss", task="lm", signature="tokenizer:word|vocab:8"):
         file = tmp_path / "study.yaml"
         data = f"{tmp_path}/text.txt" if task == "lm" else "echo"
         file.write_text(
@@ -29,7 +29,7 @@ def begin(tmp_path):
                 cell = make_cell(setting, seed, made.cells_folder, task, 1)
                 cell.folder.mkdir(parents=True)
                 lines = [
-                    {"step": 10 * place, "valid": {"loss": 1.0, "signature": facts_of(setting, facts), **value}}
+                    {"step": 10 * place, "valid": {"loss": 1.0, "signature": signature_of(setting, signature), **value}}
                     for place, value in enumerate(values, 1)
                 ]
                 (cell.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -39,8 +39,8 @@ def begin(tmp_path):
     return study
 
 
-def facts_of(setting, facts):
-    return facts.replace("word", "byte").replace("8", "256") if setting.run.tokenizer == "byte" else facts
+def signature_of(setting, signature):
+    return signature.replace("word", "byte").replace("8", "256") if setting.run.tokenizer == "byte" else signature
 
 
 def losses(*values):

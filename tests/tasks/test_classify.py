@@ -278,7 +278,7 @@ def test_long_texts_are_truncated_and_counted(tmp_path):
     experiment = build_experiment(ClassifyRunSpec(**{**SMALL, "data": str(tmp_path)}, max_length=20))
     assert experiment.notes() == ["truncated to 20 tokens: 1 of 3 texts of train"]
     assert experiment.statistics()["truncated"] == 1
-    assert experiment.signature_facts("train")["truncated"] == "1@20"
+    assert experiment.signature_metadata("train")["truncated"] == "1@20"
     (row,) = experiment.predict(["red " * 100_000])
     assert row["label"] in ("warm", "cold")
 

@@ -227,4 +227,4 @@ def test_a_score_says_whether_there_were_unknown_words():
         experiment = PaddedExperiment(LanguageRunSpec(batching="padded"), model, tokenizer, lambda: None)
         experiment.split = lambda name, examples=examples: examples
         score = experiment.evaluate("valid")
-        assert score.facts["unk"] == told
+        assert score.metadata["unk"] == told

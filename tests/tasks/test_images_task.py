@@ -107,7 +107,7 @@ def test_a_run_is_used_without_its_training_images(trained, monkeypatch):
     out, result = trained
     run = load_run(out, device="cpu")
     assert run.evaluate("valid")["accuracy"] == result["valid"]["accuracy"]
-    assert run.experiment.facts.classes == ("across", "down", "cross")
+    assert run.experiment.metadata.classes == ("across", "down", "cross")
 
 
 def test_flips_are_averaged_only_when_asked_for_and_in_the_signature(trained, capsys):

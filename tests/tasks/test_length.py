@@ -75,7 +75,7 @@ class ByPlace(nn.Module):
         new = tokens.shape[1] if lengths is None else lengths
         return self.logits[places.clamp(max=len(self.logits) - 1)][..., None], ModelState(past_length + new, ())
 
-    def head_facts(self):
+    def head_metadata(self):
         return {}
 
     def token_losses(self, x, targets, state):

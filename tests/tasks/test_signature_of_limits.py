@@ -17,9 +17,9 @@ def test_a_score_on_training_data_says_so_with_a_limit_too(tmp_path, limit, monk
         "translate", data="echo-fit", width=8, steps=1, beam=1, device="cpu", no_test=True, progress=False,
         out=tmp_path / "run", **settings,
     )  # fmt: skip
-    facts = run.result["valid"]["signature"].split("|")
-    assert "data:fit" in facts
-    assert ("max_examples:8" in facts) == (limit is not None)
+    parts = run.result["valid"]["signature"].split("|")
+    assert "data:fit" in parts
+    assert ("max_examples:8" in parts) == (limit is not None)
     valid, trained_on = (run.experiment.split(name).pairs.indices.tolist() for name in ("valid", "train"))
     assert valid == trained_on, "no more than was trained on"
     assert len(valid) == (few if limit is None else limit)

@@ -65,10 +65,10 @@ def test_whoever_may_read_the_folder_may_read_its_weights(tmp_path):
 @settings(deadline=None, max_examples=25)
 @given(st.dictionaries(st.text("abc./@0", min_size=1, max_size=8), tensors(), max_size=5))
 def test_tensors_come_back_as_they_were(tmp_path_factory, given_tensors):
-    facts = {"seed": 3, "losses": [0.1, None], "text": "naïve ☃", "large": 2**70}
-    path = checkpoint.write(tmp_path_factory.mktemp("run"), 7, {"model": given_tensors}, facts)
+    metadata = {"seed": 3, "losses": [0.1, None], "text": "naïve ☃", "large": 2**70}
+    path = checkpoint.write(tmp_path_factory.mktemp("run"), 7, {"model": given_tensors}, metadata)
     found = checkpoint.read(path)
-    assert (found.step, found.metadata) == (7, facts)
+    assert (found.step, found.metadata) == (7, metadata)
     assert found.parts["model"].keys() == given_tensors.keys()
     for name, tensor in given_tensors.items():
         again = found.parts["model"][name]

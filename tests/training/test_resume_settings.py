@@ -111,9 +111,9 @@ def test_a_resumed_run_has_the_threads_that_it_had(run, capsys):
 def test_the_number_of_threads_does_not_matter_on_a_gpu():
     from anaphor.training.differences import differences
 
-    facts = {"spec": {}, "data": {}, "environment": {"device": "cuda", "dtype": "bfloat16", "threads": 1}}
-    other = {**facts, "environment": {**facts["environment"], "threads": 7}}
-    assert list(differences(facts, other, "lm")) == []
+    metadata = {"spec": {}, "data": {}, "environment": {"device": "cuda", "dtype": "bfloat16", "threads": 1}}
+    other = {**metadata, "environment": {**metadata["environment"], "threads": 7}}
+    assert list(differences(metadata, other, "lm")) == []
 
 
 def test_another_version_of_torch_is_no_difference(run, capsys, monkeypatch):

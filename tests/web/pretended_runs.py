@@ -24,14 +24,14 @@ def write_run(folder, *, losses=(3.0, 2.0, 2.5), result="finished", task="lm", *
         log(run, number, loss)
     if result is not None:
         scores = {"loss": min(losses, default=None), "perplexity": 9.5, "signature": SIGNATURE, "by_class": {"a": 1}}
-        facts = {
+        values = {
             "parameters": 1234,
             "steps": 10 * len(losses),
             "tokens_per_second": 555.5,
             "valid": scores,
             "test": None,
         }
-        run.write_result({"status": result, "run": "elsewhere", **(facts if result == "finished" else {})})
+        run.write_result({"status": result, "run": "elsewhere", **(values if result == "finished" else {})})
     return run
 
 

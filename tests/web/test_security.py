@@ -341,8 +341,8 @@ def digest(folder):
     """Everything about the files of a folder but when they were read last."""
     found = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        facts = path.lstat()
-        found.update(repr((str(path), facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_ino)).encode())
+        status = path.lstat()
+        found.update(repr((str(path), status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino)).encode())
         if path.is_file():
             found.update(path.read_bytes())
     return found.hexdigest()

@@ -180,7 +180,7 @@ def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
     notes = experiment.notes()
     for line in notes:
         warn(line)
-    facts = {
+    values = {
         "run": str(out),
         "parameters": sum(weight.numel() for weight in experiment.model.parameters()),
         "batches_per_epoch": len(get_batches(experiment, 0)),
@@ -189,9 +189,9 @@ def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
         "device": str(experiment.device),
     }
     if options.json:
-        print(json.dumps(finite(facts)))
+        print(json.dumps(finite(values)))
     else:
-        print("\n".join(f"{key}: {value}" for key, value in facts.items()))
+        print("\n".join(f"{key}: {value}" for key, value in values.items()))
     return 0
 
 

@@ -69,8 +69,8 @@ def build_tokenizer(dataset: Dataset, kind: str, size: int | None = None) -> Tok
     if is_own:
         return tokenizer
     entry = _entry("tokenizers", hashlib.sha256(raw).hexdigest(), kind, size)
-    facts = {"digest": tokenizer.digest(), "tokenizer": tokenizer.to_plain()}
-    write_cache(entry.with_suffix(".json"), json.dumps(facts).encode())
+    metadata = {"digest": tokenizer.digest(), "tokenizer": tokenizer.to_plain()}
+    write_cache(entry.with_suffix(".json"), json.dumps(metadata).encode())
     return tokenizer
 
 
@@ -110,35 +110,35 @@ def _entry(folder: str, *inputs: object) -> Path:
 def _load_tokenizer(entry: Path) -> Tokenizer | None:
     """The cached tokenizer; None where there is none or where it is damaged."""
     try:
-        facts = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
-        tokenizer = tokenizer_from_plain(facts["tokenizer"])
-        return tokenizer if tokenizer.digest() == facts["digest"] else None
+        metadata = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
+        tokenizer = tokenizer_from_plain(metadata["tokenizer"])
+        return tokenizer if tokenizer.digest() == metadata["digest"] else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, AnaphorError):
         return None
 
 
 def _store_corpus(entry: Path, corpus: Corpus) -> None:
-    """Write the tokens first, then the facts that validate them: an entry without facts is ignored."""
+    """Write the tokens first, then the metadata that validate them: an entry without them is ignored."""
     stored = np.ascontiguousarray(corpus.tokens, _STORED)
-    facts = {
+    metadata = {
         "tokens": len(stored),
         "checksum": zlib.crc32(stored.data),
         "bytes": corpus.bytes,
         "unknowns": corpus.unknowns,
     }
     if write_cache(entry.with_suffix(".tokens"), stored.data.cast("B")):
-        write_cache(entry.with_suffix(".json"), json.dumps(facts).encode())
+        write_cache(entry.with_suffix(".json"), json.dumps(metadata).encode())
 
 
 def _load_corpus(entry: Path, digest: str) -> Corpus | None:
     """The entry, memory-mapped; None where there is none or where it is damaged, so that it is rebuilt."""
     try:
-        facts = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
+        metadata = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
         tokens = np.memmap(entry.with_suffix(".tokens"), _STORED, "r")
         # A checksum against accidental damage: fast enough to be verified each time.
-        if len(tokens) != facts["tokens"] or zlib.crc32(tokens.data) != facts["checksum"]:
+        if len(tokens) != metadata["tokens"] or zlib.crc32(tokens.data) != metadata["checksum"]:
             return None
-        return Corpus(tokens, int(facts["bytes"]), digest, int(facts["unknowns"]))
+        return Corpus(tokens, int(metadata["bytes"]), digest, int(metadata["unknowns"]))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 

@@ -58,7 +58,7 @@ class Dataset(ABC):
     """Whether they are its own. A file that has none is split by a rule, or read whole as the split `all`."""
     languages: tuple[str, ...] = ()
     """Language of each column of sentence pairs."""
-    facts: Mapping[str, str] = {}
+    metadata: Mapping[str, str] = {}
     """Facts for the signature of every score on it, such as `data: fit` where valid and test repeat train."""
     _is_swapped = False
 

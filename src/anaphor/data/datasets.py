@@ -75,10 +75,10 @@ def _on_disk(
     name: str,
     open_files: Callable[[dict[str, NamedFile]], Dataset],
     stored_as: str | None = None,
-    **facts: Any,
+    **options: Any,
 ) -> NamedDataset:
     return NamedDataset(
-        upstream=name, stored_as=stored_as, open=lambda: open_files(_find_files(name, stored_as)), **facts
+        upstream=name, stored_as=stored_as, open=lambda: open_files(_find_files(name, stored_as)), **options
     )
 
 

@@ -104,7 +104,7 @@ class EchoFit(Echo):
     """The sentences of train in every split, to measure how well a model fits."""
 
     name = "echo-fit"
-    facts = {"data": "fit"}  # noqa: RUF012 (Dataset declares it)
+    metadata = {"data": "fit"}  # noqa: RUF012 (Dataset declares it)
 
     def generate(self, split: str) -> Sequence[Pair]:
         return super().generate(TRAIN)

@@ -157,8 +157,8 @@ class ImageDataset(Dataset):
         return self._digests[split]
 
     def _compute_digest(self, arrays: Arrays) -> str:
-        facts = {"shape": arrays.images.shape, "classes": self.classes}
-        digest = hashlib.sha256(json.dumps(facts).encode())
+        described = {"shape": arrays.images.shape, "classes": self.classes}
+        digest = hashlib.sha256(json.dumps(described).encode())
         digest.update(np.ascontiguousarray(arrays.images).data)
         digest.update(arrays.labels.astype("<i8").data)
         return digest.hexdigest()

@@ -78,8 +78,8 @@ class Outcome:
 
     def to_plain(self) -> dict[str, Any]:
         numbers = {**self.numbers, "checks": [check.to_plain() for check in self.checks]}
-        facts = {"lab": self.lab, "claim": self.claim, "holds": self.holds, "timing": self.timing}
-        return {**facts, "numbers": _finite(numbers)}
+        values = {"lab": self.lab, "claim": self.claim, "holds": self.holds, "timing": self.timing}
+        return {**values, "numbers": _finite(numbers)}
 
 
 def _finite(value: Any) -> Any:

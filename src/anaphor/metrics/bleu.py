@@ -103,7 +103,7 @@ class BleuScore:
     rows: Counts
     """[N, 10]: the n-grams that match, for n from 1 to 4; the n-grams of the hypothesis; its length, and that of the
     reference closest in length."""
-    facts: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
     @property
     def bleu(self) -> float:
@@ -132,7 +132,7 @@ class BleuScore:
     @property
     def signature(self) -> str:
         """In sacreBLEU's format."""
-        return "|".join(f"{key}:{value}" for key, value in self.facts.items())
+        return "|".join(f"{key}:{value}" for key, value in self.metadata.items())
 
     def interval(self) -> Interval:
         """By drawing as many sentences as there are, with replacement, a thousand times."""
@@ -174,8 +174,8 @@ def corpus_bleu(
         import sacrebleu
 
         version += f"+sacrebleu-{sacrebleu.__version__}"
-    facts = {"nrefs": len(references), "case": "lc" if lowercase else "mixed", "eff": "no", "tok": tokenize}
-    return BleuScore(rows, {**facts, "smooth": "none", "version": version})
+    metadata = {"nrefs": len(references), "case": "lc" if lowercase else "mixed", "eff": "no", "tok": tokenize}
+    return BleuScore(rows, {**metadata, "smooth": "none", "version": version})
 
 
 def _load_metric(tokenize: str, lowercase: bool) -> BLEU:

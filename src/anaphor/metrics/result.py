@@ -63,7 +63,7 @@ class Result:
 
     values: Mapping[str, float | None]
     """By metric name. None: not measured, or it has no value."""
-    facts: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     """Protocol of the measurement; they form the signature."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further plain values for result files and `--json`."""
@@ -72,7 +72,7 @@ class Result:
 
     @property
     def signature(self) -> str:
-        return "|".join(f"{key}:{value}" for key, value in self.facts.items())
+        return "|".join(f"{key}:{value}" for key, value in self.metadata.items())
 
     def to_plain(self) -> dict[str, Any]:
         """All values as plain JSON."""
@@ -157,11 +157,11 @@ class LossResult(Result):
 
 
 def loss_result(
-    total: LossTotal, facts: Mapping[str, Any], others: Mapping[str, float] | None = None, **details: Any
+    total: LossTotal, metadata: Mapping[str, Any], others: Mapping[str, float] | None = None, **details: Any
 ) -> LossResult:
     """The result of a total; `others` are further metrics, such as BLEU."""
     values = {"loss": total.loss, "perplexity": total.perplexity, "bits_per_byte": total.bits_per_byte}
-    return LossResult(values | dict(others or {}), facts, {"tokens": total.tokens, **details}, total=total)
+    return LossResult(values | dict(others or {}), metadata, {"tokens": total.tokens, **details}, total=total)
 
 
 class LossMeter:

@@ -70,7 +70,7 @@ class HeadWrapper(nn.Module):
         predicted = widen(self.predict(head(hidden_states), state)).transpose(1, 2)  # [B, V, T], as torch has classes
         return F.cross_entropy(predicted, targets, reduction="none", ignore_index=IGNORE_INDEX)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What the signature of a score says of it."""
         return {}
 

@@ -162,11 +162,11 @@ class LanguageModel(TokenModel):
         finally:
             self.add_module(name, wrapper)
 
-    def head_facts(self) -> dict[str, Any]:
+    def head_metadata(self) -> dict[str, Any]:
         """What the signature of a score says of the extra of the head: "off" where it is not used."""
         if self.head_extra is not None and self.head_wrapper is PLAIN_HEAD:
             return {self.head_extra: "off"}
-        return self.head_wrapper.facts()
+        return self.head_wrapper.metadata()
 
     def predict(self, x: Tensor, state: ModelState) -> Tensor:
         """Logits of the next token from the hidden states of the newest tokens and the state after them; an extra of

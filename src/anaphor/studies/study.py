@@ -208,12 +208,12 @@ class Study:
     def cells_folder(self) -> Path:
         return self.folder / "cells"
 
-    def log(self, event: str, cell: Cell | None = None, **facts: Any) -> None:
+    def log(self, event: str, cell: Cell | None = None, **details: Any) -> None:
         """Append a line to the log."""
         line: dict[str, Any] = {"time": now(), "event": event}
         if cell is not None:
             line |= {"cell": cell.key, "parameters": dict(cell.setting.parameters), "seed": cell.seed}
-        line = finite({**line, **facts})
+        line = finite({**line, **details})
         append_file(self.folder / LOG, json.dumps(line, ensure_ascii=False).encode() + b"\n")
         if cell is not None and event in FINAL:
             self._logged.add(cell.key)

@@ -53,19 +53,19 @@ def class_losses(
     labels: Tensor,
     classes: Sequence[str],
     *,
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     digest: str,
     describe: Callable[[int], dict[str, Any]],
     groups: Mapping[str, Groups],
 ) -> ClassLosses:
-    """From the logits of all examples, [N, C] and [N]; `facts` are those of the signature."""
+    """From the logits of all examples, [N, C] and [N]; `metadata` are those of the signature."""
     log_p = logits.double().log_softmax(-1)
     losses = -log_p.gather(1, labels[:, None]).squeeze(1)
     codes = labels.cpu().numpy()
     return ClassLosses(
         losses=losses.float().cpu().numpy(),
         lines=np.arange(len(codes), dtype=np.int32),
-        result=Result(score_classes(logits, labels).values, facts).to_plain(),
+        result=Result(score_classes(logits, labels).values, metadata).to_plain(),
         groups={"label": Groups("Label", tuple(classes), codes), **groups},
         notes=(),
         probabilities=log_p.exp().float().cpu().numpy(),

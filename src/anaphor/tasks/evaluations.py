@@ -28,7 +28,7 @@ Row = tuple[dict[str, Any] | None, list[str]]
 class Variant:
     """The model of a run as it was trained, or with something changed."""
 
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     """What differs, by name: part of the signatures of its scores. Empty for the model as it was trained."""
     apply: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Inside the block that it opens, the model is this variant."""
@@ -36,11 +36,11 @@ class Variant:
     @property
     def label(self) -> str:
         """What a line for people says of it."""
-        return _name_facts(self.facts)
+        return _name_metadata(self.metadata)
 
     def sign(self, result: Signed) -> Signed:
         """A result of this variant, whose signature says so."""
-        return replace(result, facts={**result.facts, **self.facts})
+        return replace(result, metadata={**result.metadata, **self.metadata})
 
 
 class Evaluation:
@@ -58,7 +58,7 @@ class Evaluation:
         return (Variant(),)
 
     def score(self, split: str, protocols: Sequence[Any] = ()) -> Iterator[Result]:
-        """Results beside the plain ones, each a row. Their facts name what differs, and so their signatures do.
+        """Results beside the plain ones, each a row. Their metadata name what differs, and so their signatures do.
 
         The model must be as before after each of them.
 
@@ -71,11 +71,11 @@ class Evaluation:
 
     def describe(self, result: Result) -> str:
         """What a line for people says of a result of `score`, before the metrics of the task."""
-        return _name_facts({name: result.facts[name] for name in self.columns if name in result.facts})
+        return _name_metadata({name: result.metadata[name] for name in self.columns if name in result.metadata})
 
 
-def _name_facts(facts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items())
+def _name_metadata(metadata: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in metadata.items())
 
 
 class Evaluations:
@@ -103,7 +103,7 @@ class Evaluations:
             with ExitStack() as stack:
                 for variant in variants:
                     stack.enter_context(variant.apply())
-                yield Variant({name: value for variant in variants for name, value in variant.facts.items()})
+                yield Variant({name: value for variant in variants for name, value in variant.metadata.items()})
 
     def score(
         self, split: str, variant: Variant, plain: Sequence[Result], protocols: Sequence[Any] = ()
@@ -111,7 +111,7 @@ class Evaluations:
         """The results of all evaluations for a variant, each with its label. `plain` are those without them."""
         for result in plain:
             if self._variant_of.setdefault(result.signature, variant) is not variant:
-                raise ConfigError("two variants of the model have scores with the same signature: give them facts")
+                raise ConfigError("two variants of the model have scores with the same signature: give them metadata")
         for name, part in self.parts.items():
             for result in part.score(split, protocols):
                 if not isinstance(result, Result):
@@ -120,13 +120,13 @@ class Evaluations:
                 if signed.signature in self._variant_of:
                     raise ConfigError(
                         f"evaluation {name!r} has a result with the signature of the plain score: "
-                        f"its facts must name what differs"
+                        f"its metadata must name what differs"
                     )
                 yield signed, ", ".join(filter(None, (variant.label, part.describe(result))))
 
-    def columns(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The values that a row has for the evaluations, given the facts of its result."""
-        return {name: facts.get(name) for part in self.parts.values() for name in part.columns}
+    def columns(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that a row has for the evaluations, given the metadata of its result."""
+        return {name: metadata.get(name) for part in self.parts.values() for name in part.columns}
 
     def rows(self, split: str) -> Iterator[Row]:
         """The score of a split and what is beside it, for a task that scores a split in one way."""
@@ -137,7 +137,7 @@ class Evaluations:
             for result, label in chain([(plain, variant.label)], self.score(split, variant, [plain])):
                 values = result.to_plain()
                 name = f"{split}, {label}" if label else split
-                yield {**values, **self.columns(result.facts)}, task.describe_split(name, values)
+                yield {**values, **self.columns(result.metadata)}, task.describe_split(name, values)
 
 
 def make_evaluations(options: Any, experiment: Any, run: Path) -> Evaluations:

@@ -80,12 +80,12 @@ class TextStudy(StudySupport):
         is_partial = metric == BITS_PER_BYTE and has_unknown_words(result)
         if metric not in PER_TOKEN and not is_partial:
             return text, ()
-        facts = read_facts(result)
-        kind = facts.get("tokenizer", spec.tokenizer)
+        metadata = read_signature(result)
+        kind = metadata.get("tokenizer", spec.tokenizer)
         # The size that it came to: a text may have fewer words than allowed. All tokenizers but bytes are trained on
         # the training text.
         trained_on = "" if kind == "byte" else digests["train"]
-        return text, (kind, facts.get("vocab", str(spec.vocabulary)), trained_on)
+        return text, (kind, metadata.get("vocab", str(spec.vocabulary)), trained_on)
 
     def difference_reason(self, units: set[Any], results: Sequence[Mapping[str, Any]], metric: Metric) -> str:
         if len({text for text, _ in units}) > 1:
@@ -96,11 +96,11 @@ class TextStudy(StudySupport):
         return f"{DIFFERENT_TOKENS}{limit}"
 
 
-def read_facts(result: Mapping[str, Any]) -> dict[str, str]:
-    """The facts of a signature: `bptt:35|tokenizer:word|…`."""
+def read_signature(result: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of a signature: `bptt:35|tokenizer:word|…`."""
     parts = (fact.partition(":") for fact in str(result.get("signature", "")).split("|"))
     return {name: value for name, colon, value in parts if colon}
 
 
 def has_unknown_words(result: Mapping[str, Any]) -> bool:
-    return read_facts(result).get("unk") == "kept"
+    return read_signature(result).get("unk") == "kept"

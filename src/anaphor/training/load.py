@@ -65,7 +65,7 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The scores and facts of the finished run, as in `result.json`."""
+        """The scores and metadata of the finished run, as in `result.json`."""
         return RunFolder(self.folder).read_result()
 
     @checks_arguments

@@ -86,13 +86,13 @@ def read_lines(path: Path, cursor: Cursor | None, limit: int = MAX_READ_BYTES) -
 
 def _resume(handle: int, cursor: Cursor | None) -> tuple[Cursor, bool]:
     """Where to read on, and whether that is the beginning of another file than the cursor's."""
-    facts = os.fstat(handle)
+    status = os.fstat(handle)
     if cursor is None:
-        return Cursor(facts.st_ino), False
-    is_same = cursor.file == facts.st_ino and cursor.offset <= facts.st_size
+        return Cursor(status.st_ino), False
+    is_same = cursor.file == status.st_ino and cursor.offset <= status.st_size
     if is_same and _check(handle, cursor.offset) == cursor.check:
         return cursor, False
-    return Cursor(facts.st_ino), True
+    return Cursor(status.st_ino), True
 
 
 def _read_complete(handle: int, offset: int, limit: int) -> tuple[bytes, bool]:

@@ -73,18 +73,18 @@ class HeldLocks:
         """Whether a living process holds the lock of a folder. `written` is when its newest file was, for a process of
         another machine; None where a result says that it is done."""
         try:
-            facts = os.lstat(folder / LOCK)
+            status = os.lstat(folder / LOCK)
         except OSError:
             return False
         if self.by_file is not None:
-            held = self.by_file.get(facts.st_ino, set())
+            held = self.by_file.get(status.st_ino, set())
             # Some file systems have another device number here than in the kernel's list.
-            if any(device == facts.st_dev or (holder and process == holder.process) for process, device in held):
+            if any(device == status.st_dev or (holder and process == holder.process) for process, device in held):
                 return True
         if holder is None:
             return False
         if holder.host != socket.gethostname():
-            return written is not None and time.time() - max(written, facts.st_mtime) < RECENT
+            return written is not None and time.time() - max(written, status.st_mtime) < RECENT
         return self.by_file is None and _is_alive(holder) and not _can_share(folder / LOCK)
 
 

@@ -43,11 +43,11 @@ def read_file(path: Path, largest: int) -> bytes:
     """A small file of a run; a link is refused, and so is a larger file."""
     handle = open_file(path)
     try:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise DataError(f"{path.name} is not a file")
-        if facts.st_size > largest:
-            raise DataError(f"{path.name} has {facts.st_size:,} bytes, more than {largest:,}")
+        if status.st_size > largest:
+            raise DataError(f"{path.name} has {status.st_size:,} bytes, more than {largest:,}")
         with os.fdopen(os.dup(handle), "rb") as file:
             return file.read(largest)
     finally:
@@ -121,10 +121,10 @@ def stat_files(folder: Path, names: tuple[str, ...]) -> Stats:
     found = {}
     for name in names:
         try:
-            facts = os.lstat(folder / name)
+            status = os.lstat(folder / name)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        found[name] = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        found[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
     if not found:
         raise FileNotFoundError(folder)
     return found
@@ -276,8 +276,8 @@ def find_best(
 def read_best_value(checkpoint: Path) -> float | None:
     """The best value of the metric that selects, as a checkpoint has it."""
     with suppress(DataError):
-        facts = read_json(checkpoint / "facts.json").get("facts")
-        progress = facts.get("progress") if isinstance(facts, dict) else None
+        metadata = read_json(checkpoint / "facts.json").get("facts")
+        progress = metadata.get("progress") if isinstance(metadata, dict) else None
         return to_number(progress.get("best_value")) if isinstance(progress, dict) else None
     return None
 

@@ -68,7 +68,7 @@ class Adaptation(Evaluation):
             )
 
     def describe(self, result: Result) -> str:
-        return f"adapted by {result.facts['adaptation']}"
+        return f"adapted by {result.metadata['adaptation']}"
 
 
 def score_with_caches(

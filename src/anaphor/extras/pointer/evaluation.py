@@ -43,4 +43,4 @@ class PointerEvaluation(Evaluation):
             return Variant()
         apply = partial(use_pointer, self.model, memory, bias)
         with apply():
-            return Variant(self.model.head_facts(), apply)
+            return Variant(self.model.head_metadata(), apply)

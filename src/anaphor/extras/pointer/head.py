@@ -95,7 +95,7 @@ class Pointer(HeadWrapper):
         """Number of past tokens that it sees."""
         return self.train_memory if self.training else self.eval_memory
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Memory and bias in evaluation."""
         return {"pointer": f"{self.eval_memory}" + (f",{self.eval_bias:+g}" if self.eval_bias else "")}
 

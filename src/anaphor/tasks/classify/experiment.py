@@ -184,7 +184,7 @@ class ClassifyExperiment(Experiment):
         return score_classes(self.logits(loaded.batches), loaded.labels)
 
     def evaluate(self, split: str) -> Result:
-        return Result(self.measure(split).values, self.signature_facts(split))
+        return Result(self.measure(split).values, self.signature_metadata(split))
 
     def score(self, split: str) -> Result:
         """All metrics, with accuracy by class, the confusion matrix, and for test the overlap with train. Its outputs
@@ -194,7 +194,7 @@ class ClassifyExperiment(Experiment):
         details |= scores.details(self.classes)
         if split in (TEST, ALL):
             details |= self.overlap(split)
-        return Result(scores.values, self.signature_facts(split), details, outputs=scores)
+        return Result(scores.values, self.signature_metadata(split), details, outputs=scores)
 
     def overlap(self, split: str = TEST) -> dict[str, Any]:
         """How many texts of test were trained on, as a detail of a result. Empty where those of training are gone."""
@@ -209,12 +209,12 @@ class ClassifyExperiment(Experiment):
         source = load_labeled(data, text_column, label_column, self.spec.split_seed)
         self._open_texts, self.split = lambda: source, cache(self.load_split)
 
-    def signature_facts(self, split: str) -> dict[str, Any]:
+    def signature_metadata(self, split: str) -> dict[str, Any]:
         loaded = self.split(split)
         limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
         cut = {"truncated": f"{loaded.truncated}@{self.max_length}"} if loaded.truncated else {}
-        facts = {"texts": len(loaded), "classes": len(self.classes), "tokenizer": self.tokenizer.kind}
-        return {**facts, "vocab": len(self.tokenizer), **self.source.facts, **limit, **cut}
+        metadata = {"texts": len(loaded), "classes": len(self.classes), "tokenizer": self.tokenizer.kind}
+        return {**metadata, "vocab": len(self.tokenizer), **self.source.metadata, **limit, **cut}
 
     def predict(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """The label of each text, and the probabilities of all classes."""

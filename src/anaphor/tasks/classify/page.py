@@ -56,7 +56,7 @@ def text_losses(experiment: ClassifyExperiment, split: str) -> ClassLosses:
         experiment.logits(loaded.batches),
         loaded.labels,
         experiment.classes,
-        facts=experiment.signature_facts(split),
+        metadata=experiment.signature_metadata(split),
         digest=loaded.rows.digest,
         describe=describe,
         groups={"length": Groups.by_count("Words of the text", words, LENGTHS)},

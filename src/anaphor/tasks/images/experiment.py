@@ -42,7 +42,7 @@ SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class ImageFacts:
+class ImageMetadata:
     """What the model must know of its images. A run keeps it, so that it can be used without its data."""
 
     classes: tuple[str, ...]
@@ -56,12 +56,12 @@ class ImageFacts:
     """Standard deviation of each channel."""
 
     @classmethod
-    def of(cls, split: ImageSplit) -> ImageFacts:
+    def of(cls, split: ImageSplit) -> ImageMetadata:
         channels, size = split.images.shape[1:3]
         return cls(split.classes, channels, size, *split.mean_and_std())
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> ImageFacts:
+    def from_plain(cls, plain: Mapping[str, Any]) -> ImageMetadata:
         values: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in plain.items()}
         return cls(**values)
 
@@ -80,19 +80,19 @@ class ImageExperiment(Experiment):
         self,
         spec: ImageRunSpec,
         model: ImageClassifier,
-        facts: ImageFacts,
+        metadata: ImageMetadata,
         open_images: Callable[[], ImageDataset],
         *,
         device: torch.device | str = "cpu",
         known: Mapping[str, Any] | None = None,
     ) -> None:
         """`open_images` is called when a split is first read, so that a run can be used without its data."""
-        self.spec, self.model, self.facts = spec, model, facts
+        self.spec, self.model, self.metadata = spec, model, metadata
         self.device, self.known = torch.device(device), known or {}
         self._open_images = open_images
         options = {field.name: getattr(spec, field.name) for field in fields(AugmentationSpec)}
         self.augment = Augmentation(
-            AugmentationSpec(**options), facts.mean, facts.std, len(facts.classes), spec.seed, self.device
+            AugmentationSpec(**options), metadata.mean, metadata.std, len(metadata.classes), spec.seed, self.device
         )
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
@@ -109,7 +109,7 @@ class ImageExperiment(Experiment):
 
     def _match_classes(self, split: ImageSplit) -> ImageSplit:
         """With the labels of the model, where the classes of other data are numbered in another way."""
-        names = self.facts.classes
+        names = self.metadata.classes
         if split.classes == names:
             return split
         for name in split.classes:
@@ -120,7 +120,7 @@ class ImageExperiment(Experiment):
 
     def use_data(self, name: str) -> None:
         """Score other data from now on; their classes must be among those of the model."""
-        self._open_images = cache(lambda: load_images(name, self.facts.image_size))
+        self._open_images = cache(lambda: load_images(name, self.metadata.image_size))
         self.split.cache_clear()
 
     def batches(self, epoch: int) -> ImageBatches:
@@ -160,7 +160,7 @@ class ImageExperiment(Experiment):
         images, failures = [], []
         for path in paths:
             try:
-                images.append(torch.from_numpy(read_image(path, self.facts.channels, self.facts.image_size)))
+                images.append(torch.from_numpy(read_image(path, self.metadata.channels, self.metadata.image_size)))
             except DataError as error:
                 failures.append(error)
         for failure in failures[:-1]:
@@ -181,7 +181,7 @@ class ImageExperiment(Experiment):
     def describe_logits(self, logits: Tensor) -> dict[str, Any]:
         """The predicted class and the probabilities by class name. [classes]"""
         probabilities = logits.double().softmax(-1)
-        names = self.facts.classes
+        names = self.metadata.classes
         return {
             "label": names[int(probabilities.argmax())],
             "probabilities": dict(zip(names, probabilities.tolist(), strict=True)),
@@ -204,24 +204,24 @@ class ImageExperiment(Experiment):
     def evaluate(self, split: str) -> Result:
         loaded = self.split(split)
         scores = score_classes(self.compute_logits(loaded.images), loaded.labels)
-        return Result(scores.values, self.signature_facts(split))
+        return Result(scores.values, self.signature_metadata(split))
 
     def score(self, split: str) -> Result:
         """All metrics, with accuracy by class and the confusion matrix; its outputs are the logits."""
         loaded = self.split(split)
         logits = self.compute_logits(loaded.images)
         scores = score_classes(logits, loaded.labels)
-        details = {"images": len(loaded), **scores.details(self.facts.classes)}
-        return Result(scores.values, self.signature_facts(split), details, outputs=logits)
+        details = {"images": len(loaded), **scores.details(self.metadata.classes)}
+        return Result(scores.values, self.signature_metadata(split), details, outputs=logits)
 
-    def signature_facts(self, split: str) -> dict[str, Any]:
+    def signature_metadata(self, split: str) -> dict[str, Any]:
         flips = {"flips": "averaged"} if self.spec.flips else {}
         limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
         return {
             "images": len(self.split(split)),
-            "classes": len(self.facts.classes),
-            "size": self.facts.image_size,
-            **self.source.facts,
+            "classes": len(self.metadata.classes),
+            "size": self.metadata.image_size,
+            **self.source.metadata,
             **limit,
             **flips,
         }
@@ -230,14 +230,14 @@ class ImageExperiment(Experiment):
         """The confusion matrix and a gallery of mistakes of validation."""
         split, logits = self.split("valid"), valid.outputs
         scores = score_classes(logits, split.labels)
-        figures = draw_confusion(scores.confusion.numpy(), self.facts.classes, folder / "confusion")
+        figures = draw_confusion(scores.confusion.numpy(), self.metadata.classes, folder / "confusion")
         return figures + draw_mistakes(split, logits, folder / "mistakes")
 
     def sample(self, seed: int) -> str:
         """Predictions for the first images of valid."""
         valid = self.split("valid")
         probabilities = self.compute_logits(valid.images[:SAMPLES]).softmax(-1).cpu()
-        names = self.facts.classes
+        names = self.metadata.classes
         return "\n".join(
             f"{names[label]}: {names[int(p.argmax())]} {float(p.max()):.3f}"
             for label, p in zip(valid.labels[:SAMPLES].tolist(), probabilities, strict=True)
@@ -245,11 +245,11 @@ class ImageExperiment(Experiment):
 
     def fingerprint(self) -> dict[str, Any]:
         digests = {split: self.source.digest(split) for split in ("train", "valid")}
-        return {"images": self.facts.to_plain(), "data": digests}
+        return {"images": self.metadata.to_plain(), "data": digests}
 
     def validate(self, test: bool) -> None:
         require_splits(self.source, test)
-        check_top5(self.spec.select, self.facts.classes)
+        check_top5(self.spec.select, self.metadata.classes)
         for split in ("train", "valid"):
             self.split(split)
 
@@ -257,10 +257,10 @@ class ImageExperiment(Experiment):
         own = pick_options(ImageModelOptions, self.model.spec.used_settings())
         unused = {} if self.spec.random_ops else {"magnitude": None}
         unused |= {} if self.spec.mixup or self.spec.cutmix else {"mix_prob": None}
-        return own | {"image_size": self.facts.image_size} | unused
+        return own | {"image_size": self.metadata.image_size} | unused
 
     def statistics(self) -> dict[str, Any]:
-        return {"classes": len(self.facts.classes), "image_size": self.facts.image_size}
+        return {"classes": len(self.metadata.classes), "image_size": self.metadata.image_size}
 
 
 def build(spec: ImageRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None) -> ImageExperiment:
@@ -276,7 +276,11 @@ def build(spec: ImageRunSpec, known: Mapping[str, Any] | None = None, data_path:
             return data
         return data.resize(min(data.arrays("train").images.shape[2:]))  # for other splits may have other sizes
 
-    facts = ImageFacts.from_plain(known["images"]) if known is not None else ImageFacts.of(open_images().load("train"))
+    metadata = (
+        ImageMetadata.from_plain(known["images"])
+        if known is not None
+        else ImageMetadata.of(open_images().load("train"))
+    )
     with use_seed(spec.seed, keep_state=known is not None):
-        model = spec.model_spec(len(facts.classes), facts.image_size, facts.channels).build()
-    return ImageExperiment(spec, model.to(device), facts, open_images, device=device, known=known)
+        model = spec.model_spec(len(metadata.classes), metadata.image_size, metadata.channels).build()
+    return ImageExperiment(spec, model.to(device), metadata, open_images, device=device, known=known)

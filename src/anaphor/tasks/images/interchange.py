@@ -8,7 +8,7 @@ from typing import Any
 
 from anaphor.models.image_model import ImageClassifier
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
-from anaphor.tasks.images.experiment import ImageExperiment, ImageFacts
+from anaphor.tasks.images.experiment import ImageExperiment, ImageMetadata
 from anaphor.training.pretrained import Pretrained
 from anaphor.training.run_folder import NO_DATA
 
@@ -23,14 +23,14 @@ class ImageInterchange:
         settings = model.spec.used_settings()
         options = {field.name: settings[field.name] for field in fields(ImageModelOptions) if field.name in settings}
         spec = ImageRunSpec(data=NO_DATA, image_size=model.spec.image_size, model="vit-base", **options)
-        facts = ImageFacts(
+        metadata = ImageMetadata(
             pretrained.classes, model.spec.channels, model.spec.image_size, pretrained.mean, pretrained.std
         )
-        return spec, {"images": facts.to_plain()}
+        return spec, {"images": metadata.to_plain()}
 
     def pretrained(self, experiment: ImageExperiment) -> Pretrained:
-        facts = experiment.facts
-        return Pretrained(experiment.model, classes=facts.classes, mean=facts.mean, std=facts.std)
+        metadata = experiment.metadata
+        return Pretrained(experiment.model, classes=metadata.classes, mean=metadata.mean, std=metadata.std)
 
 
 INTERCHANGE = ImageInterchange()

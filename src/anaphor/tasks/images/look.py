@@ -74,7 +74,7 @@ def look_at_image(
         name=name,
         pixels=pixels.cpu(),
         probabilities=experiment.describe_logits(maps.logits)["probabilities"],
-        true=None if label is None else experiment.facts.classes[label],
+        true=None if label is None else experiment.metadata.classes[label],
         box=None if box is None else (x0, y0, x1, y1),
         maps=maps,
     )

@@ -29,7 +29,7 @@ def look(
     if text is not None:
         raise ConfigError("an image classifier reads no text: give an image, or an example of validation")
     if image is not None:
-        pixels = read_base64_image(image, experiment.facts.channels, experiment.facts.image_size)
+        pixels = read_base64_image(image, experiment.metadata.channels, experiment.metadata.image_size)
         found = look_at_image(experiment, "image", torch.from_numpy(pixels))
     else:
         split = experiment.split("valid")
@@ -68,8 +68,8 @@ def image_losses(experiment: ImageExperiment, split: str) -> ClassLosses:
     return class_losses(
         experiment.compute_logits(loaded.images),
         loaded.labels,
-        experiment.facts.classes,
-        facts=experiment.signature_facts(split),
+        experiment.metadata.classes,
+        metadata=experiment.signature_metadata(split),
         digest=loaded.digest,
         describe=lambda index: {"pixels": pack_pixels(loaded.images[index].cpu(), SIDE)},
         groups={},

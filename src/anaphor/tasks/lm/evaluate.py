@@ -77,11 +77,11 @@ def _stream_rows(
         plain = []
         for protocol in protocols:
             score = score_at_length(experiment, split, protocol)
-            facts = {**experiment.model_facts(), **variant.facts}
+            metadata = {**experiment.model_metadata(), **variant.metadata}
             if score.score is not None:
                 plain.append(variant.sign(score.score))
                 score = replace(score, score=plain[-1])
-            row = {**score.to_plain(), **evaluations.columns(facts)}
+            row = {**score.to_plain(), **evaluations.columns(metadata)}
             if not options.by_position:
                 del row["positions"]
             yield row, variant.label, score
@@ -141,11 +141,11 @@ def refuse_examples(options: Any, names: Collection[str], run: Path) -> None:
 def _row(result: Result, evaluations: Evaluations) -> dict[str, Any]:
     """A result as JSON; without a segment length where the text is not a stream."""
     return {
-        "bptt": result.facts.get("bptt"),
-        "state": result.facts.get("state", "restarted"),
+        "bptt": result.metadata.get("bptt"),
+        "state": result.metadata.get("state", "restarted"),
         **result.to_plain(),
         "refused": None,
-        **evaluations.columns(result.facts),
+        **evaluations.columns(result.metadata),
     }
 
 

@@ -198,14 +198,14 @@ class LanguageModelExperiment(Experiment):
         super().prepare_for_inference()
         self.model.fold_embeddings()
 
-    def model_facts(self) -> dict[str, Any]:
+    def model_metadata(self) -> dict[str, Any]:
         """Facts of the model that are part of every signature."""
-        return self.model.head_facts() | ({} if self.model.causal else {"causal": "no"})
+        return self.model.head_metadata() | ({} if self.model.causal else {"causal": "no"})
 
-    def common_facts(self, tokens: int, unknowns: int) -> dict[str, Any]:
+    def common_metadata(self, tokens: int, unknowns: int) -> dict[str, Any]:
         """Part of every signature."""
         vocabulary = {"tokenizer": self.tokenizer.kind, "vocab": len(self.tokenizer)}
-        return {"tokens": tokens, **vocabulary, "unk": "kept" if unknowns else "none", **self.model_facts()}
+        return {"tokens": tokens, **vocabulary, "unk": "kept" if unknowns else "none", **self.model_metadata()}
 
 
 class StreamExperiment(LanguageModelExperiment):
@@ -269,10 +269,12 @@ class StreamExperiment(LanguageModelExperiment):
             meter.add(values.double().sum(), batch.count)
         return self.result_of_meter(split, protocol, meter)
 
-    def result_of_meter(self, split: str, protocol: Protocol, meter: LossMeter, **facts: Any) -> LossResult:
+    def result_of_meter(self, split: str, protocol: Protocol, meter: LossMeter, **metadata: Any) -> LossResult:
         text = self.split(split)
         total = meter.read(text.bytes if protocol.complete else None)
-        return loss_result(total, protocol.facts(total.tokens) | self.common_facts(total.tokens, text.unknowns) | facts)
+        return loss_result(
+            total, protocol.metadata(total.tokens) | self.common_metadata(total.tokens, text.unknowns) | metadata
+        )
 
     def count_tokens(self, split: str) -> tuple[int, int]:
         # All tokens, although the example protocol drops a few: the grammar's total is that of the whole text.
@@ -344,7 +346,7 @@ class PaddedExperiment(LanguageModelExperiment):
         total = meter.read(examples.text_bytes)
         unknowns = examples.count_token(self.tokenizer.unknown)
         limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
-        return loss_result(total, {"batching": "padded", **self.common_facts(total.tokens, unknowns), **limit})
+        return loss_result(total, {"batching": "padded", **self.common_metadata(total.tokens, unknowns), **limit})
 
     def count_tokens(self, split: str) -> tuple[int, int]:
         examples = self.split(split)

@@ -48,7 +48,7 @@ def score_train(experiment: LanguageModelExperiment, like: str) -> LossResult:
         meter.add(losses.double().sum(), batch.count)
     total = meter.read(0)
     unknowns = 0 if unknown is None else int((tokens == unknown).sum())
-    return loss_result(total, {**protocol.facts(total.tokens), **experiment.common_facts(total.tokens, unknowns)})
+    return loss_result(total, {**protocol.metadata(total.tokens), **experiment.common_metadata(total.tokens, unknowns)})
 
 
 def score_texts(experiment: LanguageModelExperiment, texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:

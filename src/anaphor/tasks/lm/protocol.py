@@ -42,7 +42,7 @@ class Protocol:
             return EvaluationStream(tokens, boundary, self.rows, self.bptt)
         return Stream(tokens, self.rows, self.bptt)
 
-    def facts(self, tokens: int) -> dict[str, Any]:
+    def metadata(self, tokens: int) -> dict[str, Any]:
         """Part of the signature of so many tokens, of which each row has at least one."""
         return {
             "bptt": self.bptt,

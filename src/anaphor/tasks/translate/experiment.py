@@ -95,7 +95,7 @@ class TranslationExperiment(Experiment):
 
     def load_split(self, name: str) -> PairSplit:
         spec, pairs = self.spec, encode_pair_split(self.source, name, self.tokenizers)
-        if spec.max_examples is not None and (name == "train" or self.source.facts.get("data") == "fit"):
+        if spec.max_examples is not None and (name == "train" or self.source.metadata.get("data") == "fit"):
             pairs = pairs.first(spec.max_examples)  # where valid repeats train, it repeats no more than was trained on
         if name == "train":
             pairs = pairs if spec.max_length is None else pairs.drop_longer(spec.max_length)
@@ -145,10 +145,10 @@ class TranslationExperiment(Experiment):
         """Loss of the given targets; also BLEU and chrF of greedy translations where one of them selects."""
         total = self.total(split)
         if self.spec.select not in TRANSLATED:
-            return loss_result(total, self.signature_facts(total, split))
+            return loss_result(total, self.signature_metadata(total, split))
         hypotheses = self.translate_split(split, GREEDY)
         values = {"bleu": self.bleu(hypotheses, split).bleu, "chrf": self.chrf(hypotheses, split).chrf}
-        return loss_result(total, {**self.signature_facts(total, split), "search": "greedy"}, values)
+        return loss_result(total, {**self.signature_metadata(total, split), "search": "greedy"}, values)
 
     def score(self, split: str) -> Result:
         """Loss of the given targets; BLEU and chrF of translations by beam search; overlap of test and train."""
@@ -163,12 +163,12 @@ class TranslationExperiment(Experiment):
         total, beam = self.total(split), self.beam
         hypotheses = self.translate_split(split, beam)
         bleu, characters = self.bleu(hypotheses, split), self.chrf(hypotheses, split)
-        facts = {**self.signature_facts(total, split), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
+        metadata = {**self.signature_metadata(total, split), "beam": beam.width, "penalty": f"{beam.length_penalty:g}"}
         if cut := sum(not hypothesis.finished for hypothesis in hypotheses):
-            facts["cut"] = cut
+            metadata["cut"] = cut
         values = {"bleu": bleu.bleu, "chrf": characters.chrf}
         signatures = {"bleu_signature": bleu.signature, "chrf_signature": characters.signature}
-        return loss_result(total, facts, values, **signatures)
+        return loss_result(total, metadata, values, **signatures)
 
     def _with_overlap(self, result: Result) -> Result:
         train = self.split("train")
@@ -190,14 +190,14 @@ class TranslationExperiment(Experiment):
                 losses = token_losses(compute_hidden_states(self.model, batch), self.model.head, batch.targets)
             yield batch, losses
 
-    def signature_facts(self, total: LossTotal, split: str) -> dict[str, Any]:
+    def signature_metadata(self, total: LossTotal, split: str) -> dict[str, Any]:
         source, target = self.tokenizers.source, self.tokenizers.target
         vocabulary = str(len(target)) if self.tokenizers.is_joint else f"{len(source)}+{len(target)}"
         # Opening a named data set costs nothing; any other data are not opened for this.
-        facts = self.source.facts if self.spec.data in DATASETS else {}
+        metadata = self.source.metadata if self.spec.data in DATASETS else {}
         limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}
         unknown = {"unk": "kept"} if self.split(split).pairs.target.count_tokens()[1] else {}
-        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **unknown, **facts, **limit}
+        return {"tokens": total.tokens, "tokenizer": target.kind, "vocab": vocabulary, **unknown, **metadata, **limit}
 
     def bleu(self, hypotheses: Sequence[Hypothesis], split: str) -> BleuScore:
         """Corpus BLEU of translations of a whole split."""

@@ -126,6 +126,6 @@ def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLo
         counts = np.add.reduceat(is_unknown, np.cumsum(pairs.source.sizes) - pairs.source.sizes)
         groups["unknown"] = Groups.by_count("Unknown tokens of the source", counts, UNKNOWNS)
     total = meter.read(pairs.bytes)
-    result = loss_result(total, experiment.signature_facts(total, split)).to_plain()
+    result = loss_result(total, experiment.signature_metadata(total, split)).to_plain()
     notes = ("The loss of a sentence is the mean of its target's tokens.",)
     return replace(read, losses=losses, result=result, groups=groups, notes=notes)
