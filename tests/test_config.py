@@ -116,8 +116,7 @@ def test_exponents_are_numbers_wherever_values_are_read(text, value):
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
-        ("lab", "`anaphor lab` needs NAME: a lab by name, or `list`"),
-        ("trace", "`anaphor trace` needs FILE::FUNCTION: function to trace; the file is run"),
+        ("score", "`anaphor score` needs RUN: run folder"),
         ("look", "`anaphor look` needs RUN: run folder"),
     ],
 )
@@ -219,7 +218,7 @@ def test_look_up_says_what_there_is():
         ("--layer-widths=8 16 --bptt 5", {"layer_widths": (8, 16), "bptt": 5}),
         ("--normalize softmax --out ~/runs", {"normalize": "softmax", "out": Path.home() / "runs"}),
         ("--data=--width --model=a=b", {"data": "--width", "model": "a=b"}),
-        ("--data -x --pointer-eval-bias -1e-3 --seed -5", {"data": "-x", "pointer_eval_bias": -1e-3, "seed": -5}),
+        ("--data -x --weight-decay -1e-3 --seed -5", {"data": "-x", "weight_decay": -1e-3, "seed": -5}),
     ],
 )  # fmt: skip
 def test_words_are_read_by_the_types_of_the_fields(words, values):

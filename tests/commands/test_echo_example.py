@@ -1,6 +1,5 @@
-"""The example of the echo: the weight on the right token, a sentence as text and picture, curves of a study."""
+"""The example of the echo: the weight on the right token, a sentence as text and picture."""
 
-import json
 import runpy
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.inspect.alignment import Alignment
-from anaphor.studies import read_study
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ECHO = runpy.run_path(str(EXAMPLES / "echo.py"))
@@ -39,19 +37,3 @@ def test_the_largest_weight_is_told_by_its_distance():
     weights = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     found = ECHO["largest"]([Alignment(("a", "b", "c"), ("a", "b", "c", "<eos>"), weights)])
     assert found == pytest.approx({"on it": 1 / 3, "one later": 1 / 3, "one earlier": 0, "elsewhere": 1 / 3})
-
-
-def test_the_study_holds_the_three_conditions_and_its_curves_are_drawn(tmp_path):
-    settings = read_study(EXAMPLES / "echo.yaml").settings()
-    assert [setting.run.condition for setting in settings] == ["none", "state", "attention"]
-    assert {(setting.run.data, setting.run.epochs) for setting in settings} == {("echo-fit", 10)}
-    cells = []
-    for number, condition in enumerate(["none", "none", "attention"]):
-        run = tmp_path / str(number)
-        run.mkdir()
-        rows = [{"epoch": epoch, "valid": {"perplexity": 9.0 / epoch + number}} for epoch in (1, 2)]
-        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rows))
-        cells.append({"parameters": {"condition": condition}, "run": str(run)})
-    (tmp_path / "result.json").write_text(json.dumps({"cells": cells}))
-    ECHO["draw_curves"](tmp_path, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

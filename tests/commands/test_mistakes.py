@@ -32,7 +32,6 @@ def error_of(capsys, *words):
         (["generate", "run", "--temperature", "cold", "--seed", "1"], "temperature='cold': it must be a number"),
         (["train", "lm", "--layers", "-2"], "layers=-2: it must be at least 1"),
         (["train", "lm", "--device", "gpu"], "unknown device 'gpu'; did you mean 'cuda'? (known: auto, cpu, cuda)"),
-        (["report", "run"], "`anaphor report` needs --out PATH: HTML file to write"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(capsys, words, message):
@@ -131,9 +130,6 @@ def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(capsys):
         (["train", "lm", "--data", "tezt.txt"], "no file or folder at tezt.txt; known data sets: grammar, python-ref"),
         (["train", "lm", "--data", "books/tezt"], "no file or folder at books/tezt; known data sets: grammar, python-"),
         (["train", "classify", "--data", "tezt.csv"], "no file or folder at tezt.csv; known data sets: negation, sst2"),
-        (["study", "gatez.yaml"], "no file at gatez.yaml; `anaphor study list` lists the presets"),
-        (["study", "studies/gatez"], "no file at studies/gatez; `anaphor study list` lists the presets"),
-        (["study", "run"], "no file at run; `anaphor study list` lists the presets"),
         (["generate", "run/spec.yaml"], "no run at run/spec.yaml: it is a file; give the folder of the run, run"),
         (["generate", "notes.txt"], "no run at notes.txt: it is a file, not a folder"),
         (["predict", "nowhere", "a text"], "no run at nowhere: "),
@@ -154,8 +150,6 @@ def test_a_file_that_is_not_there_is_called_so(tmp_path, monkeypatch, capsys, wo
     [
         ["train", "lm", "--out", ""],
         ["train", "lm", "--out="],
-        ["study", "bptt", "--out", ""],
-        ["lab", "kronecker", "--out", ""],
     ],
 )
 def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, capsys, words):

@@ -1,4 +1,4 @@
-"""A user's own mixer is a mixer like any other: it trains, and it is seen by `models`, `look` and studies."""
+"""A user's own mixer is a mixer like any other: it trains, and it is seen by `models` and `look`."""
 
 import json
 import re
@@ -38,33 +38,10 @@ def test_look_shows_its_losses_and_says_that_it_has_no_taps(run, tmp_path, capsy
     assert (tmp_path / "look" / "attention.html").is_file()
 
 
-def test_a_study_compares_it_with_another(text, tmp_path, capsys):
-    (tmp_path / "study.yaml").write_text(
-        "base: {data: text, width: 8, steps: 3, bptt: 8, batch_size: 2}\n"
-        "parameters: {model: {values: [leaky, lstm]}}\nseeds: 1\ntest: none\n"
-    )
-    words = ["study", str(tmp_path / "study.yaml"), "--import", FILE, "--out", str(tmp_path / "out"), "--json"]
-    assert main(words) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert [cell["status"] for cell in report["cells"]] == ["finished", "finished"]
-
-
 def test_it_generates_and_is_evaluated_with_its_file_only(run, capsys):
     assert main(["generate", str(run), "--import", FILE, "--tokens", "3", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["tokens"]) == 3
     assert main(["evaluate", str(run), "--import", FILE, "--json"]) == 0
-
-
-def test_a_report_takes_an_edited_file_by_force_as_other_verbs_do(run, tmp_path, capsys):
-    spec = run / "spec.yaml"
-    spec.write_text(re.sub(r"sha256: \w+", f"sha256: {'0' * 64}", spec.read_text()))
-    words = ["report", str(run), "--import", FILE, "--out", str(tmp_path / "a.html"), "--device", "cpu", "--json"]
-    assert main(words) == 0
-    left_out = json.loads(capsys.readouterr().out)["left_out"]
-    assert [line.split(":")[0] for line in left_out] == ["an example of validation of run", "losses by group of run"]
-    assert all("--force" in line for line in left_out)
-    assert main([*words, "--force"]) == 0
-    assert json.loads(capsys.readouterr().out)["left_out"] == []
 
 
 PARTS = """
@@ -240,18 +217,6 @@ def test_an_error_of_its_backward_pass_names_the_line_of_its_forward_pass(fault,
     assert main(["train", "lm", *words]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"anaphor: RuntimeError in the backward pass of line {line} of {file}: {message}")
-
-
-def test_in_a_study_its_error_is_the_reason_of_the_failure(text, tmp_path, capsys):
-    file = write_broken(tmp_path / "broken.py", "[][1]")
-    (tmp_path / "study.yaml").write_text(
-        "base: {data: text, width: 8, steps: 3, bptt: 8, batch_size: 2}\n"
-        "parameters: {model: {values: [broken]}}\nseeds: 1\ntest: none\n"
-    )
-    words = ["study", str(tmp_path / "study.yaml"), "--import", file, "--out", str(tmp_path / "out"), "--json"]
-    assert main(words) == 4
-    (cell,) = json.loads(capsys.readouterr().out)["cells"]
-    assert cell["reason"] == f"IndexError in line {LINE} of {file}: list index out of range"
 
 
 def test_an_error_without_a_message_ends_with_its_line(text, tmp_path, capsys):

@@ -55,7 +55,7 @@ def test_what_a_verb_of_a_file_raises_is_one_line(file, capsys):
     assert capsys.readouterr().err == f"anaphor: IndexError in line 6 of {file}: list index out of range\n"
 
 
-@pytest.mark.parametrize("name", ["train", "lab"])
+@pytest.mark.parametrize("name", ["train", "models"])
 def test_the_name_of_one_of_our_verbs_is_taken(name, tmp_path, capsys):
     path = tmp_path / "taken.py"
     path.write_text(f"import anaphor\nanaphor.register_verb({name!r}, 'another one', print)\n")

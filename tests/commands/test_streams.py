@@ -81,7 +81,7 @@ def test_a_name_that_is_no_text_here_is_refused_before_anything_is_written(tmp_p
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words", [["models"], ["models", "luong"], ["data", "list"], ["lab", "list"]])
+@pytest.mark.parametrize("words", [["models"], ["models", "luong"], ["data", "list"]])
 def test_a_file_gets_every_cell_whole(words, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "8")
     assert main(words) == 0

@@ -331,9 +331,9 @@ def test_a_flag_for_all_layers_replaces_values_for_each_in_the_file(tmp_path, ca
     assert "layer_widths" not in settings
 
 
-def test_another_optimizer_does_not_inherit_the_options_of_a_recipe(capsys):
-    words = ["--recipe", "wikitext-2-lstm", "--optimizer", "sgd", "--layers", "1", "--layer-widths", "4"]
-    train(*words, "--steps", "1", "--out", "run")
+def test_another_optimizer_does_not_inherit_the_options_of_a_file(capsys):
+    Path("adamw.yaml").write_text("optimizer: adamw\nbetas: [0.75, 0.99]\nlr: 0.005\n")
+    train("--config", "adamw.yaml", "--optimizer", "sgd", "--steps", "1", "--out", "run")
     settings = RunFolder(Path("run")).read_settings()
     assert (settings["optimizer"], settings["momentum"]) == ("sgd", 0)
     assert "betas" not in settings

@@ -114,7 +114,6 @@ def test_a_flag_that_translation_uses_is_accepted(capsys, words):
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        ("shakespeare-character", "--heads 2 --position sinusoidal"),  # it has max_positions
         ("word-language-model-transformer", "--feedforward 0"),  # it has an activation
         ("word-language-model-lstm", "--batching padded --max-examples 1"),  # it has a protocol
     ],

@@ -46,7 +46,7 @@ def test_a_generated_text(text, tmp_path, monkeypatch, stream):
     assert ("\\x1b" in output.getvalue()) == is_terminal
 
 
-@pytest.mark.parametrize("words", [["train", "lm", "--data", CODES], [CODES], ["evaluate", CODES], ["study", CODES]])
+@pytest.mark.parametrize("words", [["train", "lm", "--data", CODES], [CODES], ["evaluate", CODES]])
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
 def test_an_error_message(text, monkeypatch, words, stream):
     output = stream()

@@ -28,6 +28,6 @@ sys.exit(main())
 @pytest.mark.parametrize("then", ["", "raise ImportError('cannot load module more than once per process')"])
 def test_ctrl_c_while_a_library_is_loaded_ends_the_program(tmp_path, then):
     (tmp_path / "torch.py").write_text(LIBRARY.format(then=then))
-    words = [sys.executable, "-c", PROGRAM, str(tmp_path), "lab", "scaling"]
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path), "models", "lstm"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "anaphor: interrupted\n")

@@ -12,7 +12,7 @@ import torch
 import forked
 from anaphor.cli.main import main
 from anaphor.errors import CheckpointError
-from anaphor.training import checkpoint, files
+from anaphor.training import checkpoint
 from anaphor.training.files import replace_file
 from faults.runs import command, environment, hashes, run
 
@@ -141,20 +141,6 @@ def test_a_disk_without_inodes_is_not_told_as_missing_bytes(tmp_path):
             checkpoint.write(disk, 1, {"model": {"weight": torch.zeros(3)}}, {})
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_study_names_the_path(tmp_path, monkeypatch, capsys, text):
-    def failing(path, content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, "write_file", failing)
-    (tmp_path / "study.yaml").write_text(
-        "base: {data: text, width: 4, bptt: 8, steps: 1, device: cpu}\nparameters: {width: {values: [4]}}\nseeds: 1\n"
-    )
-    assert main(["study", "study.yaml", "--out", "study"]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("anaphor: study/")
-    assert "No space left on device; it needs" in last
 
 
 def test_files_that_may_not_grow_are_like_a_full_disk(tmp_path):

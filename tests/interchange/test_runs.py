@@ -10,7 +10,7 @@ from peers import build, load, tokenizer_of
 
 import anaphor
 from anaphor.cli.main import main
-from anaphor.errors import DataError
+from anaphor.errors import ConfigError, DataError
 
 
 def save(folder, kind, family=None, **more):
@@ -303,3 +303,10 @@ def test_recurrent_layers_cannot_be_exported(tmp_path, capsys):
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_an_argument_of_a_wrong_type_is_refused_in_one_line(gpt2):
+    run = anaphor.load_run(gpt2 / "run", device="cpu")
+    with pytest.raises(ConfigError) as refused:
+        anaphor.export(run, "out")
+    assert str(refused.value) == f"run={repr(run)[:79]}…: it must be a path"

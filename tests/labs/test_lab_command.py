@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from anaphor.cli.main import main
 from anaphor.labs.lab import LABS
 from anaphor.registry import has_shelf
+from faults.paths import IMPOSSIBLE, assert_refused
 
 
 def test_the_list_names_every_lab(capsys):
@@ -94,3 +96,47 @@ def test_every_lab_ends_within_half_a_minute(name, tmp_path):
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 30
     assert json.loads(done.stdout)["lab"] == name
     assert list(tmp_path.iterdir())
+
+
+def test_a_missing_name_is_said(capsys):
+    assert main(["lab"]) == 2
+    assert capsys.readouterr().err == "anaphor: `anaphor lab` needs NAME: a lab by name, or `list`\n"
+
+
+def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["lab", "kronecker", "--out", ""]) == 2
+    assert capsys.readouterr().err == "anaphor: out='': a folder or a file needs a name; . is this folder\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_path_that_no_file_can_have_is_one_line(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    assert_refused("lab unroll --out PATH", name, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("words", [["list"], ["unroll", "--steps", "5"], ["kronecker"]], ids=" ".join)
+def test_what_goes_into_a_pipe_is_neither_broken_into_lines_nor_filled_up(words, capsys, monkeypatch):
+    printed = []
+    for width in ("8", "80", "1000"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert main(["lab", *words]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] == printed[2]
+    assert words != ["list"] or "…" not in printed[0]
+    assert all(line == line.rstrip() for line in printed[0].splitlines())
+
+
+def test_the_name_of_the_verb_is_taken(tmp_path, capsys):
+    path = tmp_path / "taken.py"
+    path.write_text("import anaphor\nanaphor.register_verb('lab', 'another one', print)\n")
+    assert main(["--import", str(path), "--help"]) == 2
+    assert "verb name 'lab' is already registered: choose another name" in capsys.readouterr().err
+
+
+def test_threads_are_set_before_anything_is_computed(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    assert main(["lab", "unroll", "--threads", "2", "--json"]) == 0
+    assert asked[0] == 2

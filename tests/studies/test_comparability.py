@@ -1,10 +1,12 @@
 """Numbers that count different things are not held against each other: other tokens, or another text."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.numpy import save_file
 
 from anaphor.errors import ConfigError
@@ -14,10 +16,13 @@ from anaphor.studies.report import report
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
 from anaphor.studies.validation import validate_study
-from anaphor.tasks import BITS_PER_BYTE, LOSS
+from anaphor.tasks import ACCURACY, BITS_PER_BYTE, LOSS
+from anaphor.tasks.images import ImageRunSpec
+from anaphor.tasks.images import study as images
 from anaphor.tasks.lm.measures import LOSSES
 from anaphor.tasks.translate import BLEU, TranslationRunSpec
 from anaphor.tasks.translate.study import STUDY
+from anaphor.training.build import build_experiment
 from studies.here import Here, Silent
 from studies.pretended import Pretending, finish
 
@@ -257,3 +262,19 @@ def test_a_search_by_what_can_be_compared_is_sound(tmp_path, text):
     path = tmp_path / "study.yaml"
     path.write_text(f"method: bayes\n{text}")
     validate_study(read_study(path), None)
+
+
+def test_the_same_images_at_two_sizes_are_comparable(tmp_path):
+    random = np.random.default_rng(0)
+    for split in ("train", "valid"):
+        for label in ("a", "b"):
+            (tmp_path / "images" / split / label).mkdir(parents=True)
+            for number in range(8):
+                pixels = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "images" / split / label / f"{number}.png")
+    Image.new("RGB", (20, 12)).save(tmp_path / "images" / "train" / "a" / "0.png")
+    small, large = (ImageRunSpec(data=str(tmp_path / "images"), image_size=size) for size in (8, 16))
+    digests = [data_digests("images", spec) for spec in (small, large)]
+    units = {images.STUDY.unit(spec, found, {}, ACCURACY) for spec, found in zip((small, large), digests, strict=True)}
+    assert len(units) == 1
+    assert digests[0] == build_experiment(replace(small, patch_size=4)).fingerprint()["data"]

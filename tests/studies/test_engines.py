@@ -5,6 +5,7 @@ import json
 import os
 import queue
 import subprocess
+import sys
 import threading
 from collections import Counter, deque
 from contextlib import nullcontext
@@ -285,3 +286,14 @@ def test_on_a_device_the_next_process_waits_for_its_job(tmp_path, monkeypatch):
     }
     assert started == ["start_worker", "start_spare", "start_spare", "start_worker", "start_spare"]
     assert spare.returncode == 0, "a worker without a job ends with its study"
+
+
+def test_a_worker_bounds_the_spinning_of_threads_before_torch_is_loaded():
+    script = (
+        "import anaphor.studies.worker; import os, sys;"
+        "assert 'torch' not in sys.modules; assert 'GOMP_SPINCOUNT' in os.environ"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
+    assert subprocess.run([sys.executable, "-c", script], env=environment, check=False).returncode == 0

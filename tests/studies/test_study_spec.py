@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+import anaphor
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
 from anaphor.studies.axes import Range
@@ -338,3 +339,8 @@ def test_the_grid_of_the_seed_has_nhid_everywhere():
     transformers = [setting.run for setting in spec.settings() if setting.parameters["model"] == "transformer"]
     assert {(run.width, run.feedforward) for run in transformers} == {(size, size) for size in (64, 128, 256, 512)}
     assert len(spec.settings()) == 32
+
+
+def test_its_path_may_be_a_string(tmp_path):
+    (tmp_path / "own.yaml").write_text("base: {model: lstm}\nparameters: {width: {values: [8, 16]}}\n")
+    assert anaphor.read_study(str(tmp_path / "own.yaml")).name == "own"

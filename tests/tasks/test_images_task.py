@@ -17,12 +17,10 @@ from anaphor.cli.main import main
 from anaphor.data import InMemoryImages
 from anaphor.errors import ConfigError, Diverged
 from anaphor.metrics.accuracy import calibration_error, score_classes
-from anaphor.studies.cell import data_digests
 from anaphor.tasks import ACCURACY, describe_classes
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment
 from anaphor.tasks.images.look import mean_ratios
-from anaphor.tasks.images.study import STUDY
 from anaphor.training import loop
 from anaphor.training.build import build_experiment, build_step
 from anaphor.training.callbacks import NullCallback
@@ -334,16 +332,6 @@ def test_few_examples_of_a_folder_are_of_all_classes(tmp_path):
     assert len(labels) == 8
     assert set(labels.tolist()) == {0, 1}
     assert len(build_experiment(ImageRunSpec(**settings, max_examples=100)).split("train")) == 16
-
-
-def test_a_study_takes_a_folder_of_unequal_images(tmp_path):
-    settings = write_folder(tmp_path / "images", {"train": 8, "valid": 8})
-    Image.new("RGB", (20, 12)).save(tmp_path / "images" / "train" / "a" / "0.png")
-    small, large = (ImageRunSpec(**settings, image_size=size) for size in (8, 16))
-    digests = [data_digests("images", spec) for spec in (small, large)]
-    units = {STUDY.unit(spec, found, {}, ACCURACY) for spec, found in zip((small, large), digests, strict=True)}
-    assert len(units) == 1, "the same images at two sizes are comparable"
-    assert digests[0] == build_experiment(small).fingerprint()["data"]
 
 
 def test_large_images_are_scored_a_few_at_a_time(monkeypatch):

@@ -1,4 +1,4 @@
-"""A task in one file outside the package: it trains, resumes, is evaluated, drawn and studied like any other."""
+"""A task in one file outside the package: it trains, resumes, is evaluated and drawn like any other."""
 
 import json
 import os
@@ -13,7 +13,6 @@ import forked
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.training.run_folder import RunFolder
-from studies.here import Here
 
 FILE = Path(__file__).parents[2] / "examples" / "digit_sum.py"
 SMALL = ["--import", str(FILE), "--steps", "24", "--eval-every", "6", "--lr", "0.02"]
@@ -75,19 +74,6 @@ def test_it_is_evaluated(tmp_path, capsys):
     assert main(words) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["mse"] == trained["test"]["mse"]
-
-
-def test_it_runs_in_a_study(tmp_path, capsys, monkeypatch):
-    study = tmp_path / "study.yaml"
-    study.write_text(
-        "task: digit-sum\nbase: {steps: 20, lr: 0.02}\nparameters: {model: {values: [gru, rnn]}}\nseeds: 2\n"
-    )
-    words = ["study", str(study), "--import", str(FILE), "--out", str(tmp_path / "out"), "--json"]
-    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here())
-    assert main(words) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert len(report["cells"]) == 4
-    assert all(cell["status"] == "finished" for cell in report["cells"])
 
 
 def test_python_trains_it_too(tmp_path):

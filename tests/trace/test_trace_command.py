@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from anaphor.cli.main import main
+from faults.paths import IMPOSSIBLE, assert_refused
 
 FILE = """from fractions import Fraction
 import torch
@@ -162,3 +163,21 @@ def test_help_does_not_wait_for_torch():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "FILE::FUNCTION" in done.stdout
+
+
+def test_a_missing_function_is_said(capsys):
+    assert main(["trace"]) == 2
+    assert capsys.readouterr().err == (
+        "anaphor: `anaphor trace` needs FILE::FUNCTION: function to trace; the file is run\n"
+    )
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_path_that_no_file_can_have_is_one_line(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    assert_refused("trace PATH:f", name, tmp_path, capsys)
+
+
+def test_it_takes_threads(capsys):
+    assert main(["trace", "--help"]) == 0
+    assert "--threads" in capsys.readouterr().out

@@ -1,6 +1,5 @@
 """Callbacks that a user's file registers: made for each run with their settings, called beside the progress bar."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -113,17 +112,6 @@ def test_its_flags_have_a_section_of_help_in_every_task(file, capsys):
         assert main(["train", task, *file(), "--help"]) == 0
         assert "norms options" in (text := capsys.readouterr().out)
         assert "--log-norms" in text
-
-
-def test_a_study_varies_it(file, capsys):
-    Path("study.yaml").write_text(
-        "base: {data: text, width: 8, steps: 2, bptt: 5, batch_size: 2, device: cpu}\n"
-        "parameters: {log_norms: {values: [0, 1]}}\nseeds: 1\ntest: none\n"
-    )
-    assert main(["study", "study.yaml", *file(), "--out", "study", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert [cell["status"] for cell in report["cells"]] == ["finished", "finished"]
-    assert len(list(Path("study").rglob("norms.csv"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ import pytest
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.registry import TASKS
-from anaphor.training.spec import recipe_file, recipes_of
+from anaphor.training.spec import recipe_file
+from installed import recipes_with_extras
 
-ALL = [(task, name) for task in ("lm", "translate") for name in recipes_of(TASKS[task])]
+ALL = [(task, name) for task in ("lm", "translate") for name in recipes_with_extras(TASKS[task])]
 
 
 @pytest.mark.parametrize(("task", "name"), ALL, ids=[name for _, name in ALL])

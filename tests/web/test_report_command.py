@@ -1,8 +1,10 @@
 """`anaphor report`: one file, told in one line; mistakes are refused before a model is loaded."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +76,25 @@ def test_a_mistake_is_one_line(run, tmp_path, monkeypatch, capsys, words, messag
     assert said.err.startswith(f"anaphor: {message}")
     assert said.err.count("\n") == 1
     assert not list(tmp_path.glob("a.*"))
+
+
+def test_a_missing_file_is_said(capsys):
+    assert main(["report", "run"]) == 2
+    assert capsys.readouterr().err == "anaphor: `anaphor report` needs --out PATH: HTML file to write\n"
+
+
+def test_a_file_of_parts_that_was_edited_is_taken_by_force_as_by_other_verbs(text, tmp_path, capsys):
+    parts = str(Path(__file__).parents[2] / "examples" / "leaky_mixer.py")
+    words = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--steps", "3", "--no-test"]
+    run = ["--import", parts, "--model", "leaky", "--device", "cpu", "--json", "--out", "run"]
+    assert main(["train", "lm", *words, *run]) == 0
+    capsys.readouterr()
+    spec = tmp_path / "run" / "spec.yaml"
+    spec.write_text(re.sub(r"sha256: \w+", f"sha256: {'0' * 64}", spec.read_text()))
+    words = ["report", "run", "--import", parts, "--out", "a.html", "--device", "cpu", "--json"]
+    assert main(words) == 0
+    left_out = json.loads(capsys.readouterr().out)["left_out"]
+    assert [line.split(":")[0] for line in left_out] == ["an example of validation of run", "losses by group of run"]
+    assert all("--force" in line for line in left_out)
+    assert main([*words, "--force"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == []

@@ -1,0 +1,96 @@
+"""Mixers, callbacks and tasks of a user's file in a study."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from anaphor.cli.main import main
+from studies.here import Here
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LEAKY = EXAMPLES / "leaky_mixer.py"
+CALLBACK = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import anaphor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    section: ClassVar[str] = "counter"
+
+    count_steps: bool = False
+    \"\"\"Whether steps.txt has a line for each step.\"\"\"
+
+
+class Counter(anaphor.NullCallback):
+    def __init__(self, file):
+        self.file = file
+
+    def on_step(self, progress, loss, count):
+        with self.file.open("a") as file:
+            file.write("step\\n")
+
+
+def make(settings, experiment, run):
+    return Counter(run / "steps.txt") if settings.count_steps else None
+
+
+anaphor.register_callback("counter", make, Settings)
+"""
+
+
+@pytest.fixture
+def study(text, tmp_path, capsys):
+    """A function that runs a study with a file of the user's. Returns its exit code and its cells."""
+    torch.set_default_dtype(torch.float32)
+
+    def run(content, file):
+        (tmp_path / "study.yaml").write_text(content)
+        code = main(["study", "study.yaml", "--import", str(file), "--out", "study", "--json"])
+        return code, json.loads(capsys.readouterr().out)["cells"]
+
+    return run
+
+
+SMALL = "base: {data: text, width: 8, steps: 2, bptt: 8, batch_size: 2, device: cpu}\nseeds: 1\ntest: none\n"
+
+
+def test_a_mixer_is_compared_with_another(study):
+    code, cells = study(SMALL + "parameters: {model: {values: [leaky, lstm]}}\n", LEAKY)
+    assert code == 0
+    assert [cell["status"] for cell in cells] == ["finished", "finished"]
+
+
+def test_the_error_of_a_mixer_is_the_reason_of_the_failure(study, tmp_path):
+    file = tmp_path / "broken.py"
+    source = (
+        LEAKY.read_text()
+        .replace('"leaky"', '"broken"')
+        .replace("(hidden)\n\n\nreg", "(hidden) if [][1] else 0\n\n\nreg")
+    )
+    line = next(number for number, text in enumerate(source.splitlines(), 1) if "[][1]" in text)
+    file.write_text(source)
+    code, (cell,) = study(SMALL + "parameters: {model: {values: [broken]}}\n", file)
+    assert code == 4
+    assert cell["reason"] == f"IndexError in line {line} of {file}: list index out of range"
+
+
+def test_a_callback_has_a_setting_that_varies(study, tmp_path):
+    (tmp_path / "callback.py").write_text(CALLBACK)
+    code, cells = study(SMALL + "parameters: {count_steps: {values: [false, true]}}\n", tmp_path / "callback.py")
+    assert code == 0
+    assert [cell["status"] for cell in cells] == ["finished", "finished"]
+    (counted,) = Path("study").rglob("steps.txt")
+    assert counted.read_text() == "step\n" * 2
+
+
+def test_a_task_is_studied(study, monkeypatch):
+    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here())
+    content = "task: digit-sum\nbase: {steps: 20, lr: 0.02}\nparameters: {model: {values: [gru, rnn]}}\nseeds: 2\n"
+    code, cells = study(content, EXAMPLES / "digit_sum.py")
+    assert code == 0
+    assert [cell["status"] for cell in cells] == ["finished"] * 4
