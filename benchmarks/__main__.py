@@ -53,9 +53,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.pairs < 2:
             raise ConfigError(f"pairs={self.pairs}: an interval needs at least 2")
-        known = {**PARTS, SCALING: scaling}
+        parts = {**PARTS, SCALING: scaling}
         for part in self.parts:
-            look_up(known if self.against is None else {name: known[name] for name in trees.PARTS}, part, "part")
+            look_up(parts if self.against is None else {name: parts[name] for name in trees.PARTS}, part, "part")
         if self.recipes and self.against is None and SCALING not in self.parts:
             raise ConfigError(
                 f"recipes={' '.join(self.recipes)} has no effect: only --parts scaling and --against use it"

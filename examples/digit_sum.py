@@ -72,9 +72,9 @@ class DigitSum(Experiment):
     spec: DigitSumSpec
     model: Adder
 
-    def __init__(self, spec: DigitSumSpec, known: dict[str, Any] | None = None, data_path: str | None = None) -> None:
+    def __init__(self, spec: DigitSumSpec, saved: dict[str, Any] | None = None, data_path: str | None = None) -> None:
         torch.manual_seed(spec.seed)
-        self.spec, self.device, self.known = spec, torch.device("cpu"), known or {}
+        self.spec, self.device, self.saved = spec, torch.device("cpu"), saved or {}
         self.model = Adder(spec.model)
         self.split = cache(self._draw)
 

@@ -49,10 +49,10 @@ MEANT = {"gpu": "cuda", "char": "character", "chars": "character"}
 """What other programs call something whose nearest name is another thing here."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """'; did you mean …?' when a known name is close, else an empty string."""
-    name, known = str(name), list(known)
-    near = [MEANT[name]] if MEANT.get(name) in known else difflib.get_close_matches(name, known, n=1)
+    name, names = str(name), list(names)
+    near = [MEANT[name]] if MEANT.get(name) in names else difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -60,8 +60,8 @@ def look_up(table: Mapping[str, Value], name: str, what: str) -> Value:
     """The entry of that name, or an error that lists the known names."""
     if isinstance(name, str) and name in table:
         return table[name]
-    known = f"(known: {', '.join(sorted(table))}{getattr(table, 'hint', '')})"
-    raise UnknownName(f"unknown {what} {name!r}{nearest(name, table)} {known}", name)
+    listed = f"(known: {', '.join(sorted(table))}{getattr(table, 'hint', '')})"
+    raise UnknownName(f"unknown {what} {name!r}{nearest(name, table)} {listed}", name)
 
 
 def check_fields(kind: type, given: Iterable[str], where: str | None = None) -> None:
@@ -75,10 +75,10 @@ def check_fields(kind: type, given: Iterable[str], where: str | None = None) -> 
             raise UnknownName(f"{where or kind.__name__} has no field {name!r}{hint}", name)
 
 
-def missing_extra(kind: type, name: str, known: Iterable[str]) -> str:
+def missing_extra(kind: type, name: str, names: Iterable[str]) -> str:
     """What an error adds for an unknown name that may be a setting of an extra; empty where it is a known one,
     misspelt, or where the spec has no extras."""
-    is_misspelt = difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT)
+    is_misspelt = difflib.get_close_matches(name, names, n=1, cutoff=MISSPELT)
     return "" if is_misspelt or not getattr(kind, "has_extras", False) else MISSING_EXTRA
 
 

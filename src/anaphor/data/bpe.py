@@ -170,16 +170,16 @@ def _checked(text: str) -> str:
 
 def _check(vocabulary: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> None:
     """Raise what the library would report by an error of its own kind, or accept and then misread."""
-    known = set(vocabulary)
-    if len(known) < len(vocabulary):
+    tokens = set(vocabulary)
+    if len(tokens) < len(vocabulary):
         raise DataError("the vocabulary of a bpe tokenizer has a subword twice")
-    if missing := ALPHABET.keys() - known:
+    if missing := ALPHABET.keys() - tokens:
         raise DataError(f"the vocabulary of a bpe tokenizer lacks {len(missing)} of the 256 bytes")
     for piece in vocabulary:
         if not piece or not ALPHABET.keys() >= set(piece):
             raise DataError(f"the vocabulary of a bpe tokenizer has {piece!r}, which is not made of bytes")
     for left, right in merges:
-        if not {left, right, left + right} <= known:
+        if not {left, right, left + right} <= tokens:
             raise DataError(f"a bpe tokenizer merges {left!r} and {right!r}, which are not both in its vocabulary")
 
 

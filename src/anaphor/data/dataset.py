@@ -129,10 +129,10 @@ class Dataset(ABC):
         """The standard name of a split, or an error that lists the splits."""
         if split == ALL and not self.has_own_splits:
             return ALL
-        known = look_up(SPLIT_NAMES, split, "split")
-        if known not in self.splits:
-            raise DataError(f"{self.name} has no {known} split (it has: {', '.join(self.splits)})")
-        return known
+        name = look_up(SPLIT_NAMES, split, "split")
+        if name not in self.splits:
+            raise DataError(f"{self.name} has no {name} split (it has: {', '.join(self.splits)})")
+        return name
 
     def column_index(self, column: str | None) -> int:
         """Where a column is stored, or an error that lists the columns."""
@@ -162,11 +162,11 @@ class SplitFiles(Dataset):
         self.splits = tuple(split for split in SPLITS if split in files)
 
     def check_split(self, split: str) -> str:
-        known = super().check_split(split)
-        for file in self.files[known]:  # by its size: test is not read before training has ended
+        name = super().check_split(split)
+        for file in self.files[name]:  # by its size: test is not read before training has ended
             if isinstance(file, StoredFile) and file.is_empty():
                 raise DataError(f"{file} is empty")
-        return known
+        return name
 
     def read(self, split: str, column: str | None = None) -> bytes:
         return self._file(split, column).read()

@@ -205,8 +205,8 @@ def open_dataset(
         if is_path_like(name):
             raise ConfigError(f"no file or folder at {name}; known data sets: {', '.join(sorted(names))}")
         ways = paths.get(wanted or TEXT_COLUMNS, "")
-        known = f"{', '.join(sorted(names))}{ways}{DATASETS.hint}"
-        raise UnknownName(f"unknown data set {name!r}{nearest(name, names)} (known: {known})", name)
+        listed = f"{', '.join(sorted(names))}{ways}{DATASETS.hint}"
+        raise UnknownName(f"unknown data set {name!r}{nearest(name, names)} (known: {listed})", name)
     return dataset
 
 

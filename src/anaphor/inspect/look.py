@@ -56,8 +56,8 @@ class Look:
         heads = [(name, number) for name in names for number in range(len(self.maps[name]))]
         if not heads:
             others = sorted({index for index in map(layer_of, self.maps) if index is not None})
-            known = f"attention maps are in {_format_layers(others)}" if others else "no layer has one"
-            raise ConfigError(f"layer {layer} has no attention map: {known}")
+            where = f"attention maps are in {_format_layers(others)}" if others else "no layer has one"
+            raise ConfigError(f"layer {layer} has no attention map: {where}")
         if head is None:
             return heads
         if not 0 <= head < len(heads):
@@ -103,11 +103,11 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
 
     Works for every model whose layers are named `layers.N`; `tokens` are the names of the positions.
     """
-    known = sorted({index for name, _ in model.named_modules() if (index := layer_of(f"{name}.")) is not None})
+    existing = sorted({index for name, _ in model.named_modules() if (index := layer_of(f"{name}.")) is not None})
     for layer in layers:
-        if layer not in known:
-            raise ConfigError(f"there is no layer {layer}: layers are {known[0]} to {known[-1]}")
-    chosen = sorted(set(layers)) or known
+        if layer not in existing:
+            raise ConfigError(f"there is no layer {layer}: layers are {existing[0]} to {existing[-1]}")
+    chosen = sorted(set(layers)) or existing
     check_memory(model, chosen, len(tokens), "shorten the text, or choose fewer layers")
     wanted = [name for name in taps_of(model) if layer_of(name) in chosen]
     tapped = {layer_of(name) for name in wanted}
@@ -116,7 +116,7 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
         model(*as_batch(inputs))
     values = {name: tensor for recording in taps for name, tensor in recording.items()}
     maps = select_maps(model, values)
-    rollouts, rollout_notes = compute_rollout(model, maps, known)
+    rollouts, rollout_notes = compute_rollout(model, maps, existing)
     untapped = [layer for layer in chosen if layer not in tapped]
     notes = [f"{_format_layers(untapped, 'Layer')}: nothing to show, because there is no tap."] if untapped else []
     return Look(

@@ -117,12 +117,12 @@ def recorded_gradients(model: nn.Module, wanted: str = "*") -> Iterator[Recordin
 def _hooks(model: nn.Module, wanted: str, keep: Keep) -> Iterator[None]:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"expected a torch.nn.Module with taps, not {type(model).__name__}")
-    known = taps_of(model)
-    taps = {name: tap for name, tap in known.items() if fnmatch.fnmatchcase(name, wanted)}
+    available = taps_of(model)
+    taps = {name: tap for name, tap in available.items() if fnmatch.fnmatchcase(name, wanted)}
     if not taps:
         deeper = f"*.{wanted}"
-        hint = f"; did you mean {deeper!r}?" if fnmatch.filter(known, deeper) else nearest(wanted, known)
-        raise ConfigError(f"no tap is called {wanted!r}{hint} (known: {', '.join(known) or 'none'})")
+        hint = f"; did you mean {deeper!r}?" if fnmatch.filter(available, deeper) else nearest(wanted, available)
+        raise ConfigError(f"no tap is called {wanted!r}{hint} (known: {', '.join(available) or 'none'})")
     handles = [tap.register_forward_hook(partial(_on_forward, keep, name)) for name, tap in taps.items()]
     for tap in taps.values():
         tap.recordings += 1

@@ -33,7 +33,7 @@ def convert(
     pretrained = read_pretrained(folder)
     for line in pretrained.warnings:
         warn(line)
-    spec, known = _settings(pretrained, folder)
+    spec, saved = _settings(pretrained, folder)
     run_folder = RunFolder(user_path(Path(out)))
     with run_folder.lock():
         if run_folder.exists and not overwrite:
@@ -41,11 +41,11 @@ def convert(
                 f"{run_folder.folder} already holds a run: replace it with --overwrite, or choose another --out"
                 f"{run_folder.describe_previous()}"
             )
-        experiment = build_experiment(spec, {**known, "data": {}})
+        experiment = build_experiment(spec, {**saved, "data": {}})
         experiment.model.load_state_dict(pretrained.model.state_dict())
         metadata = {
             "spec": collect_settings(experiment),
-            **known,
+            **saved,
             "data": {},
             "test": False,
             "environment": describe_environment(experiment.device, spec.dtype, experiment.model),

@@ -97,11 +97,11 @@ class CostMode(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = _tensors_in((args, kwargs or {}))
         depth_before = max((self._depths.get(_storage(tensor), 0) for tensor in inputs), default=0)
-        known = {_storage(tensor) for tensor in inputs}
+        present = {_storage(tensor) for tensor in inputs}
         result = function(*args, **(kwargs or {}))
         for tensor in _tensors_in(result):
             key = _storage(tensor)
-            is_new = key not in known
+            is_new = key not in present
             if is_new and key not in self._sizes:
                 self._sizes[key] = tensor.untyped_storage().nbytes()
                 self._live += self._sizes[key]

@@ -169,10 +169,10 @@ MixerFactory = Callable[..., MixerSpec]
 
 def mixer_spec(name: str, **options: Any) -> MixerSpec:
     """The spec of the mixer of that name with the given options."""
-    known = options_of(name)
+    names = options_of(name)
     for option in options:
-        if option not in known:
-            hint = nearest(option, known) or f" (known: {', '.join(sorted(known))})"
+        if option not in names:
+            hint = nearest(option, names) or f" (known: {', '.join(sorted(names))})"
             raise ConfigError(f"mixer {name!r} has no option {option!r}{hint}")
     return _factory_of(name)(**options)
 

@@ -64,8 +64,8 @@ class BagOfWords(nn.Module):
             return self.bias.new_zeros(*first.shape, len(self.bias))
         keys = first * self.words.num_embeddings + second
         index = torch.searchsorted(self.keys, keys).clamp(max=count - 1)
-        known = self.keys[index] == keys
-        weights: Tensor = self.bigrams(index.where(known, count)) * known[..., None]
+        exists = self.keys[index] == keys
+        weights: Tensor = self.bigrams(index.where(exists, count)) * exists[..., None]
         return weights
 
 

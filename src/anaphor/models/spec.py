@@ -295,10 +295,10 @@ class LanguageModelSpec(TokenModelSpec):
     def _check_input(self) -> None:
         super()._check_input()
         object.__setattr__(self, "extras", tuple(self.extras))
-        known = model_settings()
+        kinds = model_settings()
         for settings in self.extras:
-            if type(settings) not in known:
-                names = ", ".join(sorted({kind.__name__ for kind in known})) or "none"
+            if type(settings) not in kinds:
+                names = ", ".join(sorted({kind.__name__ for kind in kinds})) or "none"
                 raise ConfigError(f"extras: {settings!r} are no settings of an embedder or a head (known: {names})")
         if self.words is not None and len(self.words) != self.vocabulary:
             raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")

@@ -46,10 +46,10 @@ def read_study_of(folder: Path, path: Path) -> StudySpec:
     """The study of a file, for the runs in a folder only. Test is evaluated only if the runs were."""
     spec = read_study(path)
     if not _measures_more(spec):
-        known = ", ".join(name for name, path in list_presets().items() if _measures_more(read_study(path)))
+        listed = ", ".join(name for name, path in list_presets().items() if _measures_more(read_study(path)))
         raise ConfigError(
             f"study {spec.name!r} compares settings, and one run has only one: --of is for studies that measure more "
-            f"({known})"
+            f"({listed})"
         )
     specs = [read_run_spec(spec, run) for run in find_runs(folder)]
     spec = read_study(path, data=specs[0].data)

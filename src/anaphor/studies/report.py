@@ -237,8 +237,8 @@ def draw_learning(study: Study, settings: Sequence[Setting]) -> list[Path]:
     """Loss and metric of training and validation by epoch, for a few settings side by side."""
     if not 1 < len(settings) <= MAX_CURVES:
         return []
-    known = {metric.name: metric for metric in study.spec.definition.metrics}
-    shown = [known["loss"]] if "loss" in known else []
+    metrics = {metric.name: metric for metric in study.spec.definition.metrics}
+    shown = [metrics["loss"]] if "loss" in metrics else []
     if study.spec.target not in shown and study.spec.target.derived_from is None:
         shown.append(study.spec.target)
     rows: dict[str, dict[str, dict[str, list[dict[float, float]]]]] = {}

@@ -101,11 +101,11 @@ class StudySpec:
 
     def _find_metric(self) -> str:
         """The metric as `valid.NAME`. Test metrics are unknown here: nothing is selected by them."""
-        known = {f"valid.{metric.name}": metric for metric in self.definition.metrics}
+        metrics = {f"valid.{metric.name}": metric for metric in self.definition.metrics}
         given = str(self.metric or self.base.get("select") or self.support.metric or self.definition.metrics[0].name)
-        name = given if given in known else f"valid.{given}"
-        if name not in known:
-            look_up(known, given, "metric")
+        name = given if given in metrics else f"valid.{given}"
+        if name not in metrics:
+            look_up(metrics, given, "metric")
         return name
 
     def _complete_measures(self) -> dict[str, Any]:
@@ -316,15 +316,15 @@ def list_presets() -> dict[str, Path]:
 
 def find_study_file(name: str) -> Path:
     """A preset by its name, or a file by its path."""
-    known = list_presets()
-    if name in known:
-        return known[name]
+    presets = list_presets()
+    if name in presets:
+        return presets[name]
     path = user_path(name)
     if path.is_file():
         return path
     if is_path_like(name) or path.is_dir():
         raise ConfigError(f"no file at {path}; `anaphor study list` lists the presets")
-    raise ConfigError(f"unknown study {name!r}{nearest(name, known)} (known: {', '.join(known)}; or a YAML file)")
+    raise ConfigError(f"unknown study {name!r}{nearest(name, presets)} (known: {', '.join(presets)}; or a YAML file)")
 
 
 def read_study(
@@ -377,7 +377,7 @@ def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
 
 def _take_measures(values: dict[str, Any]) -> dict[str, Any]:
     """Take the options of the task's measures out of a study file, and refuse unknown keys."""
-    known = {one.name for one in dataclasses.fields(StudySpec)} - {"listed", "measures", "goal"} | {"with_data"}
+    keys = {one.name for one in dataclasses.fields(StudySpec)} - {"listed", "measures", "goal"} | {"with_data"}
     options = {
         task: {one.name for one in dataclasses.fields(kind)}
         for task in TASKS
@@ -385,11 +385,11 @@ def _take_measures(values: dict[str, Any]) -> dict[str, Any]:
     }
     own = options.get(values["task"], set())
     for key in values:
-        if key not in known | own:
+        if key not in keys | own:
             for task in (task for task, names in options.items() if key in names):
                 raise ConfigError(f"{key} is for `task: {task}`, and this study has `task: {values['task']}`")
-            listed = ", ".join(sorted(known | own))
-            raise ConfigError(f"unknown key {key!r}{nearest(key, known | own)} (known: {listed})")
+            listed = ", ".join(sorted(keys | own))
+            raise ConfigError(f"unknown key {key!r}{nearest(key, keys | own)} (known: {listed})")
     return {name: values.pop(name) for name in own if name in values}
 
 

@@ -148,10 +148,10 @@ def trace_file(path: Path, name: str, *, level: str = "operations", output: str 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
     """A function from a file, which must have a default for every parameter."""
-    known = {key: value for key, value in vars(_import_file(path)).items() if not key.startswith("__")}
-    functions = {key: value for key, value in known.items() if callable(value) and not inspect.isclass(value)}
-    if name in known and name not in functions:
-        kind = "a class" if inspect.isclass(known[name]) else f"a {type(known[name]).__name__}"
+    names = {key: value for key, value in vars(_import_file(path)).items() if not key.startswith("__")}
+    functions = {key: value for key, value in names.items() if callable(value) and not inspect.isclass(value)}
+    if name in names and name not in functions:
+        kind = "a class" if inspect.isclass(names[name]) else f"a {type(names[name]).__name__}"
         raise ConfigError(f"{name} in {path} is {kind}, not a function{_list_functions(functions)}")
     if name not in functions:
         raise ConfigError(f"no function {name!r} in {path}{nearest(name, functions)}{_list_functions(functions)}")
@@ -184,7 +184,7 @@ def _import_file(path: Path) -> Any:
         raise DataError(f"{path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     # As for a script: imports find files next to it, and dataclasses find their module by name.
-    before, known = list(sys.path), sys.modules.get("traced")
+    path_before, module_before = list(sys.path), sys.modules.get("traced")
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules["traced"] = module
     try:
@@ -194,11 +194,11 @@ def _import_file(path: Path) -> Any:
     except (Exception, SystemExit) as error:  # noqa: BLE001  # user code may raise anything
         raise DataError(f"{path} cannot be run{_line_of(error, path)}: {_error_text(error)}") from None
     finally:
-        sys.path[:] = before
-        if known is None:
+        sys.path[:] = path_before
+        if module_before is None:
             sys.modules.pop("traced", None)
         else:
-            sys.modules["traced"] = known
+            sys.modules["traced"] = module_before
     return module
 
 

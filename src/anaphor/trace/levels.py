@@ -22,12 +22,12 @@ def build_graph(program: Program, level: str, output: str | None) -> Graph:
     of = _default_outputs(program)
     if output is not None:
         # Names at this level take precedence: with more nodes, more names get a number.
-        known: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for shown in (LEVELS[level](program), _everything(program)):
             groups = {number: Group(program, number, shown, set()) for number in sorted(shown)}
             for number, (name, _) in _names(program, groups).items():
-                known.setdefault(name, number)
-        of = (look_up(known, output, "output"),)
+                numbers.setdefault(name, number)
+        of = (look_up(numbers, output, "output"),)
         if not program.tensors[of[0]].differentiable:
             raise ConfigError(f"output {output!r} has no gradient: it is not a floating-point result of the inputs")
     return graph_at_level(differentiate(program, of), level)
@@ -142,11 +142,15 @@ LEVELS: dict[str, Callable[[Program], set[int]]] = {
 
 
 def _matching(program: Program, patterns: Sequence[str]) -> set[ModuleCall]:
-    known = {module.path: module for call in program.calls for module in call.modules}
+    by_path = {module.path: module for call in program.calls for module in call.modules}
     for pattern in patterns:
-        if not any(fnmatchcase(path, pattern) for path in known):
-            some = f"known: {', '.join(list(known)[:8])}{' …' if len(known) > 8 else ''}" if known else "there are none"
-            raise ConfigError(f"no module is called {pattern!r}{nearest(pattern, known)} ({some})")
+        if not any(fnmatchcase(path, pattern) for path in by_path):
+            some = (
+                f"known: {', '.join(list(by_path)[:8])}{' …' if len(by_path) > 8 else ''}"
+                if by_path
+                else "there are none"
+            )
+            raise ConfigError(f"no module is called {pattern!r}{nearest(pattern, by_path)} ({some})")
     modules = {module for call in program.calls for module in call.modules}
     return {module for module in modules if any(fnmatchcase(module.path, pattern) for pattern in patterns)}
 

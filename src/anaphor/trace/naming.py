@@ -158,19 +158,19 @@ def _key(key: Any) -> str:
 def outer_variables(function: Any, code: CodeType | None) -> dict[str, Any]:
     """Closure variables of a function, and the globals that it uses."""
     inner = getattr(function, "__func__", function)
-    known: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     space = getattr(inner, "__globals__", {})
     for name in code.co_names if code is not None else ():
         if name in space:
-            known[name] = space[name]
+            variables[name] = space[name]
     for name, cell in zip(
         code.co_freevars if code is not None else (), getattr(inner, "__closure__", None) or (), strict=False
     ):
         try:
-            known[name] = cell.cell_contents
+            variables[name] = cell.cell_contents
         except ValueError:  # not yet assigned
             continue
-    return known
+    return variables
 
 
 def modules_by_name(variables: dict[str, Any]) -> Iterator[tuple[str, nn.Module]]:

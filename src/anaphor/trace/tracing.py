@@ -147,9 +147,9 @@ class Tracer(TorchFunctionMode):
 
     def number_of(self, tensor: Tensor) -> int:
         """Index of a tensor. A new one is a leaf, unless autograd knows how it was computed."""
-        known = self._numbers.get(id(tensor))
-        if known is not None:
-            return known
+        number = self._numbers.get(id(tensor))
+        if number is not None:
+            return number
         if tensor.grad_fn is not None:
             return self._add_opaque_call(tensor)
         kind = "parameter" if tensor.requires_grad else "constant"
@@ -233,10 +233,10 @@ class Tracer(TorchFunctionMode):
         for tensor in (*written, *read):
             number = self._numbers.get(id(tensor))
             is_written = any(tensor is one for one in written)
-            known = None if number is None else self.program.tensors[number]
-            traced = known is not None and (known.varies or (is_written and number in self._used))
-            if traced or (known is None and tensor.grad_fn is not None):
-                what = f"the traced tensor {known.name!r}" if known is not None and known.name else "a traced tensor"
+            traced = None if number is None else self.program.tensors[number]
+            is_traced = traced is not None and (traced.varies or (is_written and number in self._used))
+            if is_traced or (traced is None and tensor.grad_fn is not None):
+                what = f"the traced tensor {traced.name!r}" if traced is not None and traced.name else "a traced tensor"
                 raise ConfigError(
                     f"{naming.where(frame)}: {name} {'changes' if is_written else 'copies'} {what} "
                     f"{'in place' if is_written else 'into another one'}, which cannot be traced; "

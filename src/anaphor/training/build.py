@@ -33,10 +33,10 @@ def check_settings(spec: RunSpec) -> None:
     find_metric(task_of(spec).metrics, spec.select)
 
 
-def build_experiment(spec: RunSpec, known: dict[str, Any] | None = None, data_path: str | None = None) -> Experiment:
-    """Open the data and build the model. For an existing run, `known` has its fingerprint and `data_path` says where
+def build_experiment(spec: RunSpec, saved: dict[str, Any] | None = None, data_path: str | None = None) -> Experiment:
+    """Open the data and build the model. For an existing run, `saved` has its fingerprint and `data_path` says where
     its data were; then data are opened when a split is first read."""
-    experiment = import_object(task_of(spec).build)(spec, known, data_path)
+    experiment = import_object(task_of(spec).build)(spec, saved, data_path)
     if not isinstance(experiment, Experiment):
         raise ConfigError(f"task {spec.task!r}: its build gives a {type(experiment).__name__}, not an Experiment")
     return experiment

@@ -110,17 +110,17 @@ class Checkpoint:
         progress = self._require(("model",), _REQUIRED)
         if "best_step" not in progress:
             raise CheckpointError(f"{self.metadata_file}: the progress does not fit: missing: best_step")
-        known = {field.name for field in fields(Progress)}
-        return self._build_progress({name: value for name, value in progress.items() if name in known})
+        names = {field.name for field in fields(Progress)}
+        return self._build_progress({name: value for name, value in progress.items() if name in names})
 
     def validate_for_resume(self, *more: str, metadata: Iterable[str] = ()) -> Progress:
         """Raise if training cannot resume from it, or if one of `more` parts or `metadata` is missing. Gives its
         progress."""
         progress = self._require(("model", "optimizer", "random", *more), (*_REQUIRED, "schedule", *metadata))
         progress = {"recent_correct": None, **progress}  # those of earlier versions did not count
-        known = [field.name for field in fields(Progress)]
-        missing = [name for name in known if name not in progress]
-        unexpected = [name for name in progress if name not in known]
+        names = [field.name for field in fields(Progress)]
+        missing = [name for name in names if name not in progress]
+        unexpected = [name for name in progress if name not in names]
         Mismatch(missing, unexpected).raise_if_any(f"{self.metadata_file}: the progress")
         return self._build_progress(progress)
 

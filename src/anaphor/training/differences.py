@@ -17,8 +17,8 @@ def differences(before: dict[str, Any], now: dict[str, Any], task: str) -> Itera
     for split, digest in now["data"].items():
         if before.get("data", {}).get(split) != digest:
             yield f"{split} has changed"
-    known = {"spec", "data", "test", "environment", "imports", "progress", "schedule"}
-    for name in sorted(now.keys() - known):
+    keys = {"spec", "data", "test", "environment", "imports", "progress", "schedule"}
+    for name in sorted(now.keys() - keys):
         if before.get(name) != now[name]:
             yield f"the {name} has changed"
     old, new = before.get("environment", {}), now["environment"]

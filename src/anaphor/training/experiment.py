@@ -47,7 +47,7 @@ class Experiment(ABC):
     spec: RunSpec
     model: nn.Module
     device: torch.device
-    known: Mapping[str, Any] = {}
+    saved: Mapping[str, Any] = {}
     """`fingerprint()` of the run when it was trained; empty for a new run."""
     largest_loss: ClassVar[float] = math.inf
     """Mean losses above this count as divergence, beside those that are not finite."""
@@ -113,7 +113,7 @@ class Experiment(ABC):
 
     def changed_splits(self) -> list[str]:
         """Splits whose data differ from those of training. Test was not fingerprinted."""
-        before = self.known.get("data", {})
+        before = self.saved.get("data", {})
         now = self.fingerprint()["data"] if before else {}
         return [split for split in before if before[split] != now.get(split)]
 

@@ -328,7 +328,7 @@ class TaskDefinition:
     metrics: tuple[Metric, ...]
     """What is measured; the first one selects the best checkpoint unless `--select` names another."""
     build: str | Callable[..., Any]
-    """`(spec, known=None, data_path=None) -> Experiment`, or "module:function"."""
+    """`(spec, saved=None, data_path=None) -> Experiment`, or "module:function"."""
     columns: tuple[str, ...] = ()
     """Columns of the data sets it reads, such as ("text",); empty where it has no data sets by name."""
     unit: str = "examples"
@@ -399,11 +399,11 @@ def recipes_of(task: TaskDefinition) -> dict[str, Path]:
 
 def recipe_file(name: str, task: TaskDefinition) -> Path:
     """The file of a recipe; an unknown name is refused with the known ones."""
-    known = recipes_of(task)
+    recipes = recipes_of(task)
     for other in TASKS:
-        if name not in known and name in recipes_of(TASKS[other]):
-            listed = ", ".join(known) or "none"
+        if name not in recipes and name in recipes_of(TASKS[other]):
+            listed = ", ".join(recipes) or "none"
             raise ConfigError(
                 f"recipe {name!r} is for `train {other}`, not for `train {task.name}` (known there: {listed})"
             )
-    return look_up(known, name, "recipe")
+    return look_up(recipes, name, "recipe")

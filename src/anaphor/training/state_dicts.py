@@ -171,7 +171,7 @@ def load_optimizer_state(
     weights: Sequence[OptimizedWeight], names: Mapping[nn.Parameter, str], tensors: Mapping[str, Tensor]
 ) -> None:
     """Give back what `optimizer_state` took. Raises for anything that does not belong to these weights."""
-    mismatch, known = Mismatch(), set()
+    mismatch, found = Mismatch(), set()
     by_weight: dict[str, dict[str, str]] = defaultdict(dict)
     for name in tensors:
         weight_name, _, key = name.rpartition("/")
@@ -183,10 +183,10 @@ def load_optimizer_state(
             mismatch.missing += [f"{names[weight]}/{key}" for key in expected if key not in present]
         for key, name in present.items():
             if key in expected:
-                known.add(name)
+                found.add(name)
             if key in expected and type(part) in OPTIMIZER_STATE:
                 mismatch.compare(name, tensors[name], torch.zeros(()) if key == "step" else weight)
-    mismatch.unexpected += [name for name in tensors if name not in known]
+    mismatch.unexpected += [name for name in tensors if name not in found]
     mismatch.raise_if_any("the optimizer's state")
     for part, group, weight in weights:
         part.state.pop(weight, None)

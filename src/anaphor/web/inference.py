@@ -142,7 +142,7 @@ class Cache:
             self._looks.popitem(last=False)
         return key, parts
 
-    def known_look(self, key: str) -> LookParts | None:
+    def cached_look(self, key: str) -> LookParts | None:
         return self._looks.get(key)
 
 
@@ -174,7 +174,7 @@ def _refuse_incomparable(runs: Mapping[str, Run], split: str) -> None:
     if first.task.name != second.task.name:
         raise ConfigError(f"{one} and {two} were trained for different tasks and cannot be compared")
     experiments = [first.experiment, second.experiment]
-    trained_on = {experiment.known.get("data", {}).get(split) for experiment in experiments}
+    trained_on = {experiment.saved.get("data", {}).get(split) for experiment in experiments}
     # Where they were trained on the same, nothing is read for this. What counts is the data as they are now.
     digests: set[str | None] = set()
     if len(trained_on) > 1:
@@ -219,11 +219,11 @@ def _hook(run: Run, verb: str) -> Callable[..., Any]:
 def answer(request: Mapping[str, Any], cache: Cache) -> dict[str, Any]:
     """The answer to one request as plain JSON: `verb`, `run` (a path) or `runs` (paths by name), and its options."""
     verb = str(request.get("verb"))
-    known = look_up(VERBS, verb, "verb")
+    parameters = look_up(VERBS, verb, "verb")
     given = {
         name: value for name, value in request.items() if name not in ("verb", "run", "runs") and value is not None
     }
-    options = {name: look_up(known, name, "option").check(name, value) for name, value in given.items()}
+    options = {name: look_up(parameters, name, "option").check(name, value) for name, value in given.items()}
     plain: dict[str, Any] = finite(ANSWERS[verb](request, options, cache))
     return plain
 
@@ -235,7 +235,7 @@ def _look(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -> 
 
 def _head(request: Mapping[str, Any], options: dict[str, Any], cache: Cache) -> dict[str, Any]:
     source = {name: options[name] for name in _INPUT if name in options}
-    parts = cache.known_look(options.get("look", ""))
+    parts = cache.cached_look(options.get("look", ""))
     if parts is None and source and request.get("run"):
         _, parts = cache.look(_run_of(request), source)
     if parts is None:

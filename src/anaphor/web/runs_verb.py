@@ -249,17 +249,17 @@ def shorten(paths: Sequence[str]) -> list[str]:
 
 def check_names(conditions: Sequence[str], runs: Sequence[Row]) -> None:
     """Raise for a setting that no run has, unless there are no runs at all."""
-    known = {name for row in runs for name in ("task", *row["settings"])}
+    settings = {name for row in runs for name in ("task", *row["settings"])}
     for name in [condition.partition("=")[0] for condition in conditions]:
-        if known and name not in known:
-            raise ConfigError(f"where: no run has the setting {name!r}{nearest(name, known)}")
+        if settings and name not in settings:
+            raise ConfigError(f"where: no run has the setting {name!r}{nearest(name, settings)}")
 
 
 def check_metric(name: str | None, rows: Sequence[Row]) -> None:
     """Raise for a metric that no run has, unless no run has any."""
-    known = {metric["name"] for row in rows if row["kind"] == "run" for metric in row["metrics"]}
-    if name is not None and known and name not in known:
-        raise ConfigError(f"metric: no run has the metric {name!r}{nearest(name, known)}")
+    metrics = {metric["name"] for row in rows if row["kind"] == "run" for metric in row["metrics"]}
+    if name is not None and metrics and name not in metrics:
+        raise ConfigError(f"metric: no run has the metric {name!r}{nearest(name, metrics)}")
 
 
 def is_selected(row: Row, differing: Sequence[str], options: Options) -> bool:

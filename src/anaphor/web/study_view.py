@@ -84,7 +84,7 @@ def read_plan(folder: Path) -> Plan:
     metric = document.get("metric")
     metric = metric if isinstance(metric, dict) else {"name": metric}
     name = str(metric.get("name")).removeprefix("valid.")
-    known = {} if definition is None else {one.name: one for one in definition.metrics}
+    metrics = {} if definition is None else {one.name: one for one in definition.metrics}
     guessed = guess_metric(name)
     if metric.get("goal") in GOALS.values():
         guessed = replace(guessed, goal="min" if metric["goal"] == GOALS["min"] else "max")
@@ -95,7 +95,7 @@ def read_plan(folder: Path) -> Plan:
         return Plan(
             about=make_plain(str(document.get("about") or "")),
             task=make_plain(task),
-            metric=known.get(name, guessed),
+            metric=metrics.get(name, guessed),
             support=StudySupport() if definition is None else find_support(definition),
             axes=axes,
             is_search=method in ("random", "bayes"),
@@ -127,7 +127,7 @@ class StudyReader:
     """A study's cells, kept up to date: a file is read again when it has changed."""
 
     folder: Path
-    _known: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    _cache: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """By what was read: the files as they were then, and what they said."""
 
     def read(self, locks: HeldLocks) -> dict[str, Any]:
@@ -184,9 +184,9 @@ class StudyReader:
             cell.status = "training" if is_running else "stopped"
 
     def _cached(self, name: str, files: Any, read: Any) -> Any:
-        before = self._known.get(name)
+        before = self._cache.get(name)
         if before is None or before[0] != files:
-            self._known[name] = before = (files, read() if files is not None else {})
+            self._cache[name] = before = (files, read() if files is not None else {})
         return before[1]
 
 
@@ -232,12 +232,12 @@ def is_cell_name(name: str) -> bool:
 
 def list_cells(plan: Plan, listed: Any, log: Mapping[tuple[str, Any], str], *, is_running: bool) -> list[CellView]:
     """All cells in the order of the study: as its result lists them, else by its plan and its log."""
-    known = {key: cell for cell in _listed_cells(listed) for key in [(to_key(cell.parameters), cell.seed)]}
-    if known and not is_running:
-        return list(known.values())
+    by_setting = {key: cell for cell in _listed_cells(listed) for key in [(to_key(cell.parameters), cell.seed)]}
+    if by_setting and not is_running:
+        return list(by_setting.values())
     names = list(plan.axes)
     if plan.is_search or not plan.combinations:
-        found = {**{key: cell.key for key, cell in known.items()}, **log}
+        found = {**{key: cell.key for key, cell in by_setting.items()}, **log}
         cells = [CellView(json.loads(parameters), seed, key) for (parameters, seed), key in found.items()]
         cells = [cell for cell in cells if sorted(cell.parameters) == sorted(names)]
         missing = plan.trials * len(plan.seeds) - len(cells) if is_running else 0
@@ -245,7 +245,7 @@ def list_cells(plan: Plan, listed: Any, log: Mapping[tuple[str, Any], str], *, i
     cells = []
     for parameters, seed in itertools.product(plan.combinations, plan.seeds):
         key = (to_key(parameters), seed)
-        folder = log.get(key) or (known[key].key if key in known else "")
+        folder = log.get(key) or (by_setting[key].key if key in by_setting else "")
         cells.append(CellView(make_plain(parameters), seed, folder))
     return cells
 

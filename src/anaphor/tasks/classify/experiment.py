@@ -77,9 +77,9 @@ def encode_labels(rows: Rows, classes: Sequence[str]) -> list[int]:
     index = {name: number for number, name in enumerate(classes)}
     for (_, label), row in zip(rows.values, rows.lines, strict=True):
         if label not in index:
-            known = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
+            listed = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
             place = rows.where[1].removeprefix("the label of ")
-            raise DataError(f"row {row} of {place} has the label {label!r}, which is not in train ({known})")
+            raise DataError(f"row {row} of {place} has the label {label!r}, which is not in train ({listed})")
     return [index[label] for _, label in rows.values]
 
 
@@ -99,11 +99,11 @@ class ClassifyExperiment(Experiment):
         open_texts: Callable[[], Dataset],
         *,
         device: torch.device | str = "cpu",
-        known: Mapping[str, Any] | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         """`open_texts` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.tokenizer, self.classes = spec, model, tokenizer, tuple(classes)
-        self.device, self.known = torch.device(device), known or {}
+        self.device, self.saved = torch.device(device), saved or {}
         self._open_texts = self._open_training_texts = open_texts
         self.split = cache(self.load_split)
         """Loads a split when it is first asked for, so that test is not read before it is scored."""
@@ -328,21 +328,21 @@ def describe_other_split(spec: ClassifyRunSpec, source: Dataset) -> list[str]:
 
 
 def build(
-    spec: ClassifyRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
+    spec: ClassifyRunSpec, saved: Mapping[str, Any] | None = None, data_path: str | None = None
 ) -> ClassifyExperiment:
-    """Build the model for its texts. A run that exists brings its `known` fingerprint with classes and tokenizer, and
+    """Build the model for its texts. A run that exists brings its `saved` fingerprint with classes and tokenizer, and
     the `data_path` where its data were; its data are not opened before a split is read."""
     device = choose_device(spec.device)
 
     @cache
     def open_texts() -> Dataset:
-        exists = known is not None or data_path is not None
+        exists = saved is not None or data_path is not None
         name = resolve_data_path(spec.data, data_path) if exists else spec.data
         return load_labeled(name, spec.text_column, spec.label_column, spec.split_seed)
 
-    initial = load_initial(spec.init) if spec.init is not None and known is None else None
-    if known is not None:
-        classes, tokenizer = known["classes"], tokenizer_from_plain(known["tokenizer"])
+    initial = load_initial(spec.init) if spec.init is not None and saved is None else None
+    if saved is not None:
+        classes, tokenizer = saved["classes"], tokenizer_from_plain(saved["tokenizer"])
     else:
         rows = open_texts().rows(TRAIN)
         classes = class_names(rows)
@@ -360,15 +360,15 @@ def build(
         if spec.pooling is None:  # of a language model, whose last token has seen all others
             last: Any = {"pooling": "last"}
             spec = replace(spec, **last)
-    with use_seed(spec.seed, keep_state=known is not None):
+    with use_seed(spec.seed, keep_state=saved is not None):
         model: TextEncoder | BagOfWords
         if spec.model == BAG_OF_WORDS:
-            keys = _bigrams(spec, open_texts(), tokenizer) if known is None else np.zeros(known["bigrams"], np.int64)
+            keys = _bigrams(spec, open_texts(), tokenizer) if saved is None else np.zeros(saved["bigrams"], np.int64)
             model = BagOfWords(len(tokenizer), len(classes), keys)
         else:
             model = spec.model_spec(len(tokenizer), len(classes) or None).build()
             prepare_fine_tuning(model, spec, initial)
-    return ClassifyExperiment(spec, model.to(device), tokenizer, classes, open_texts, device=device, known=known)
+    return ClassifyExperiment(spec, model.to(device), tokenizer, classes, open_texts, device=device, saved=saved)
 
 
 def _bigrams(spec: ClassifyRunSpec, source: Dataset, tokenizer: Tokenizer) -> Any:

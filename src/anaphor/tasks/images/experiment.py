@@ -84,11 +84,11 @@ class ImageExperiment(Experiment):
         open_images: Callable[[], ImageDataset],
         *,
         device: torch.device | str = "cpu",
-        known: Mapping[str, Any] | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         """`open_images` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.metadata = spec, model, metadata
-        self.device, self.known = torch.device(device), known or {}
+        self.device, self.saved = torch.device(device), saved or {}
         self._open_images = open_images
         options = {field.name: getattr(spec, field.name) for field in fields(AugmentationSpec)}
         self.augment = Augmentation(
@@ -263,24 +263,24 @@ class ImageExperiment(Experiment):
         return {"classes": len(self.metadata.classes), "image_size": self.metadata.image_size}
 
 
-def build(spec: ImageRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None) -> ImageExperiment:
-    """Build the model for its images. A run that exists brings its `known` fingerprint with what the model must know of
+def build(spec: ImageRunSpec, saved: Mapping[str, Any] | None = None, data_path: str | None = None) -> ImageExperiment:
+    """Build the model for its images. A run that exists brings its `saved` fingerprint with what the model must know of
     them, and the `data_path` where they were; they are not opened before a split is read."""
     device = choose_device(spec.device)
 
     @cache
     def open_images() -> ImageDataset:
-        exists = known is not None or data_path is not None
+        exists = saved is not None or data_path is not None
         data = load_images(resolve_data_path(spec.data, data_path) if exists else spec.data, spec.image_size)
         if spec.image_size is not None:
             return data
         return data.resize(min(data.arrays("train").images.shape[2:]))  # for other splits may have other sizes
 
     metadata = (
-        ImageMetadata.from_plain(known["images"])
-        if known is not None
+        ImageMetadata.from_plain(saved["images"])
+        if saved is not None
         else ImageMetadata.of(open_images().load("train"))
     )
-    with use_seed(spec.seed, keep_state=known is not None):
+    with use_seed(spec.seed, keep_state=saved is not None):
         model = spec.model_spec(len(metadata.classes), metadata.image_size, metadata.channels).build()
-    return ImageExperiment(spec, model.to(device), metadata, open_images, device=device, known=known)
+    return ImageExperiment(spec, model.to(device), metadata, open_images, device=device, saved=saved)

@@ -64,11 +64,11 @@ class LanguageModelExperiment(Experiment):
         open_text: Callable[[], Dataset],
         *,
         device: torch.device | str = "cpu",
-        known: Mapping[str, Any] | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         """`open_text` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.tokenizer = spec, model, tokenizer
-        self.device, self.known = torch.device(device), known or {}
+        self.device, self.saved = torch.device(device), saved or {}
         self.loss_terms: list[Penalty] = make_extras(LOSS_TERMS, spec.task, partial(settings_of, spec))
         if count_passes(self.loss_terms) > 1:
             raise ConfigError("a loss term wants several passes of a batch, which language models do not make")
@@ -370,27 +370,27 @@ BATCHING: dict[str, type[LanguageModelExperiment]] = {"stream": StreamExperiment
 
 
 def build(
-    spec: LanguageRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
+    spec: LanguageRunSpec, saved: Mapping[str, Any] | None = None, data_path: str | None = None
 ) -> LanguageModelExperiment:
-    """Build the model for its data. A run that exists brings its `known` fingerprint with the tokenizer, and the
+    """Build the model for its data. A run that exists brings its `saved` fingerprint with the tokenizer, and the
     `data_path` where its data were; its data are not opened before a split is read."""
     device = choose_device(spec.device)
 
     @cache
     def open_text() -> Dataset:
-        exists = known is not None or data_path is not None
+        exists = saved is not None or data_path is not None
         return open_dataset(resolve_data_path(spec.data, data_path) if exists else spec.data, TEXT_COLUMNS)
 
     initial = None
-    if known is not None:
-        tokenizer = tokenizer_from_plain(known["tokenizer"])
+    if saved is not None:
+        tokenizer = tokenizer_from_plain(saved["tokenizer"])
     elif spec.init is not None:
         initial = load_initial(spec.init)
         spec, tokenizer = adopt_language_model(spec, initial), initial.tokenizer
     else:
         tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
-    with use_seed(spec.seed, keep_state=known is not None):
+    with use_seed(spec.seed, keep_state=saved is not None):
         model = spec.model_spec(len(tokenizer), tokenizer.tokens).build()
         if spec.is_fine_tuning:
             prepare_fine_tuning(model, spec, initial)
-    return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, known=known)
+    return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, saved=saved)

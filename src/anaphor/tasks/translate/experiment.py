@@ -78,11 +78,11 @@ class TranslationExperiment(Experiment):
         open_pairs: Callable[[], Dataset],
         *,
         device: torch.device | str = "cpu",
-        known: Mapping[str, Any] | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         """`open_pairs` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.tokenizers = spec, model, tokenizers
-        self.device, self.known = torch.device(device), known or {}
+        self.device, self.saved = torch.device(device), saved or {}
         self.loss_terms: list[Penalty] = make_extras(LOSS_TERMS, spec.task, partial(settings_of, spec))
         self.passes = count_passes(self.loss_terms)
         self._open_pairs = open_pairs
@@ -322,28 +322,28 @@ class TranslationExperiment(Experiment):
 
 
 def build(
-    spec: TranslationRunSpec, known: Mapping[str, Any] | None = None, data_path: str | None = None
+    spec: TranslationRunSpec, saved: Mapping[str, Any] | None = None, data_path: str | None = None
 ) -> TranslationExperiment:
-    """Build the model for its data. A run that exists brings its `known` fingerprint with the tokenizers, and the
+    """Build the model for its data. A run that exists brings its `saved` fingerprint with the tokenizers, and the
     `data_path` where its data were; its data are not opened before a split is read."""
     device = choose_device(spec.device)
 
     @cache
     def open_data() -> Dataset:
-        exists = known is not None or data_path is not None
+        exists = saved is not None or data_path is not None
         data = resolve_data_path(spec.data, data_path) if exists else spec.data
         return open_dataset(data, PAIR_COLUMNS, source=spec.source, target=spec.target)
 
-    if known is not None:
-        tokenizers = PairTokenizers.from_plain(known["tokenizer"])
+    if saved is not None:
+        tokenizers = PairTokenizers.from_plain(saved["tokenizer"])
     else:
         tokenizers = build_pair_tokenizers(open_data(), spec.tokenizer, spec.vocabulary, joint=spec.joint)
     if spec.tied == "all" and not tokenizers.is_joint:
         raise ConfigError("tied='all' shares the embeddings of both languages: use --joint, for a joint vocabulary")
     sizes = {"source_vocabulary": len(tokenizers.source), "vocabulary": len(tokenizers.target)}
-    with use_seed(spec.seed, keep_state=known is not None):
+    with use_seed(spec.seed, keep_state=saved is not None):
         model = spec.model_spec(**sizes).build()
-    return TranslationExperiment(spec, model.to(device), tokenizers, open_data, device=device, known=known)
+    return TranslationExperiment(spec, model.to(device), tokenizers, open_data, device=device, saved=saved)
 
 
 def count_rows(device: torch.device, logits: int, longest: int) -> int:
