@@ -7,21 +7,8 @@ from typing import Protocol
 
 import torch
 
-from benchmarks import (
-    adaptation,
-    decoding,
-    feeding,
-    finetune,
-    generation,
-    images,
-    kernels,
-    overhead,
-    packing,
-    recording,
-    start,
-    training,
-    web,
-)
+from anaphor.registry import has_shelf
+from benchmarks import feeding, finetune, generation, images, overhead, recording, start, training
 from benchmarks.timing import Finding
 
 Tick = Callable[[str], None]
@@ -40,18 +27,36 @@ class Part(Protocol):
 PARTS: dict[str, Part] = {
     "overhead": overhead,
     "generation": generation,
-    "decoding": decoding,
     "recording": recording,
     "training": training,
-    "adaptation": adaptation,
     "images": images,
     "finetune": finetune,
     "feeding": feeding,
-    "kernels": kernels,
     "start": start,
-    "packing": packing,
-    "web": web,
 }
+"""With the parts of the shelves that are there, which are added below."""
+
+if has_shelf("extras"):
+    from benchmarks import adaptation
+
+    PARTS["adaptation"] = adaptation
+if has_shelf("kernels"):
+    from benchmarks import kernels
+
+    PARTS["kernels"] = kernels
+if has_shelf("interchange"):
+    from benchmarks import decoding
+
+    PARTS["decoding"] = decoding
+if has_shelf("studies"):
+    from benchmarks import packing
+
+    PARTS["packing"] = packing
+if has_shelf("web"):
+    from benchmarks import web
+
+    PARTS["web"] = web
+
 SCALING = "scaling"
 """The one part that has no peer and no ratios: `scaling.py` gives costs, in a report of their own."""
 DEFAULT_PARTS = tuple(name for name in PARTS if name not in ("decoding", "finetune", "kernels", "packing", "web"))

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from anaphor.data.datasets import open_dataset
+from anaphor.registry import has_shelf
 from commands.pages import agrees, outputs
-from studies.here import Here
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -17,11 +17,38 @@ REFERENCE = "bb387736116b25e4"
 LONG = ("classification.md", "index.md", "length.md", "translation.md")  # pages that train for more than five seconds
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=pytest.mark.slow) if str(path.relative_to(DOCS)) in LONG else path for path in PAGES],
-    ids=[str(path.relative_to(DOCS)) for path in PAGES],
-)
+NEEDS = {
+    "course.md": ("labs", "trace"),
+    "evaluation.md": ("extras",),
+    "interchange.md": ("interchange",),
+    "labs/backprop.md": ("labs", "trace"),
+    "labs/bptt.md": ("labs", "trace"),
+    "labs/index.md": ("labs", "trace"),
+    "live-page.md": ("web",),
+    "models.md": ("extras",),
+    "python.md": ("web",),
+    "reference.md": ("trace",),
+    "selection.md": ("labs",),
+    "statistics.md": ("studies",),
+    "studies.md": ("studies",),
+    "trace.md": ("trace",),
+    "training.md": ("web",),
+    "answers/001.md": ("labs", "trace"),
+    **{f"answers/{name}.md": ("labs",) for name in ("000", "002", "003", "004", "index")},
+    **{f"labs/{name}.md": ("labs",) for name in ("complexity", "concepts", "kronecker", "low-rank", "masking")},
+    **{f"labs/{name}.md": ("labs",) for name in ("scaling", "unroll")},
+}
+"""Shelves whose parts the snippets of a page use, so that it is skipped without them."""
+
+
+def snippets():
+    for path in PAGES:
+        name = str(path.relative_to(DOCS))
+        marks = [pytest.mark.needs(*NEEDS.get(name, ()))]
+        yield pytest.param(path, id=name, marks=[*marks, pytest.mark.slow] if name in LONG else marks)
+
+
+@pytest.mark.parametrize("path", [*snippets()])
 def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
     page = path.read_text(encoding="utf-8")
     if "data: python-reference" in page and not open_dataset("python-reference").digest("train").startswith(REFERENCE):
@@ -30,8 +57,11 @@ def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the numbers are those of a CPU, in processes of studies as well
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    # Cells of a study in this process: a worker would import torch for each.
-    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here(slots=2))
+    if has_shelf("studies"):
+        from studies.here import Here
+
+        # Cells of a study in this process: a worker would import torch for each.
+        monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here(slots=2))
     # Their names are all that a page shows of the curves of a run.
     monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: list(folder.curves))
     torch.set_default_dtype(torch.float32)
