@@ -61,7 +61,7 @@ def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
         from studies.here import Here
 
         # Cells of a study in this process: a worker would import torch for each.
-        monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here(slots=2))
+        monkeypatch.setattr("anaphor.studies.command.build_engine", lambda name, **options: Here(slots=2))
     # Their names are all that a page shows of the curves of a run.
     monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: list(folder.curves))
     torch.set_default_dtype(torch.float32)

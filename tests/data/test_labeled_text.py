@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 
 from anaphor.data.dataset import LABELED_COLUMNS, SPLITS
-from anaphor.data.datasets import open_dataset
-from anaphor.data.labeled_text import load_labeled
+from anaphor.data.datasets import load_labeled, open_dataset
 from anaphor.data.negation import LABELS, Negation
 from anaphor.errors import ConfigError, DataError
 

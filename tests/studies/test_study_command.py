@@ -12,11 +12,12 @@ from anaphor.flags import parse
 from anaphor.studies import worker
 from anaphor.studies.axes import make_axis
 from anaphor.studies.cell import MEASURES, Cell
+from anaphor.studies.command import make_engine
 from anaphor.studies.engines import JobResult
 from anaphor.studies.names import check_name
 from anaphor.studies.progress import format_score
 from anaphor.studies.spec import StudySpec
-from anaphor.studies.verb import Options, build_spec, default_name, make_engine
+from anaphor.studies.verb import Options, build_spec, default_name
 from studies.here import Here
 
 STUDY = """
@@ -57,7 +58,7 @@ class HereWithEnd(Here):
 @pytest.fixture
 def engine(monkeypatch):
     made = HereWithEnd()
-    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: made)
+    monkeypatch.setattr("anaphor.studies.command.build_engine", lambda name, **options: made)
     return made
 
 
@@ -76,7 +77,7 @@ def test_the_device_is_that_of_the_command_or_else_of_the_file(file, monkeypatch
     spec = build_spec(options)
     assert spec.base["device"] == device
     asked = []
-    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **said: asked.append(said["device"]))
+    monkeypatch.setattr("anaphor.studies.command.build_engine", lambda name, **said: asked.append(said["device"]))
     make_engine(options, spec.base["device"])
     assert asked == [device]
 
@@ -289,7 +290,7 @@ def test_a_dry_run_lists_cells_and_time_and_runs_nothing(file, engine, capsys):
 @pytest.mark.parametrize(("slots", "total"), [(1, 140), (2, 70), (3, 50), (4, 50), (16, 50)])
 def test_the_estimated_time_of_all_cells_is_not_below_that_of_one(slots, total, file, engine, capsys, monkeypatch):
     engine.slots, durations = slots, {"lstm": (50.0, 50.0), "gru": (20.0, 20.0)}
-    monkeypatch.setattr("anaphor.studies.validation.estimate_range", lambda run, threads: durations[run.model])
+    monkeypatch.setattr("anaphor.studies.command.estimate_range", lambda run, threads: durations[run.model])
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(64))
     _, listed = told(capsys, file, "--dry-run")
     assert [cell["seconds"] for cell in listed["cells"]] == [50, 50, 20, 20]
@@ -298,7 +299,7 @@ def test_the_estimated_time_of_all_cells_is_not_below_that_of_one(slots, total, 
 
 def test_more_processes_than_cores_are_slower(file, engine, capsys, monkeypatch):
     engine.slots = 16
-    monkeypatch.setattr("anaphor.studies.validation.estimate_range", lambda run, threads: (10.0, 20.0))
+    monkeypatch.setattr("anaphor.studies.command.estimate_range", lambda run, threads: (10.0, 20.0))
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(2))
     _, listed = told(capsys, file, "--dry-run")
     assert listed["seconds_left_range"] == [10, 40], "at most four cells take turns on two cores"

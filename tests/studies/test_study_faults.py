@@ -124,7 +124,7 @@ def assert_nothing_lost_or_doubled(room, out, result, cells):
 def test_killed_workers_and_a_killed_coordinator_change_no_number(room, monkeypatch, capsys):
     path = write_study(room, widths=[4, 8], seeds=1, steps=60)
     with monkeypatch.context() as patch:  # undisturbed cells need no process of their own
-        patch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here())
+        patch.setattr("anaphor.studies.command.build_engine", lambda name, **options: Here())
         torch.set_default_dtype(torch.float32)
         assert main(["study", str(path), "--out", str(room / "calm"), "--device", "cpu", "--json"]) == 0
     calm = json.loads(capsys.readouterr().out)

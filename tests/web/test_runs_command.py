@@ -14,7 +14,7 @@ import pytest
 
 from anaphor.cli.main import main
 from anaphor.training.run_folder import RunFolder
-from anaphor.web import runs_verb as runs
+from anaphor.web import runs_listing as runs
 from anaphor.web.runs_table import find_distinguishing, format_age, format_size
 from web.pretended_runs import add_cell, log, write_run, write_study
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import is_path_like, look_up, nearest, user_path
+from anaphor.data.cifar import Cifar10, find_cifar
 from anaphor.data.dataset import (
     LABELED_COLUMNS,
     PAIR_COLUMNS,
@@ -30,9 +31,13 @@ from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
 from anaphor.data.grammar import GrammarDataset
+from anaphor.data.image_files import ImageArchive, ImageFolder
 from anaphor.data.images import IMAGE_COLUMNS, ImageDataset
+from anaphor.data.labeled_text import Columns, open_files, open_labeled_path
+from anaphor.data.negation import Negation
+from anaphor.data.shapes import Shapes
 from anaphor.errors import AnaphorError, ConfigError, DataError, UnknownName
-from anaphor.registry import DATASETS, import_object
+from anaphor.registry import DATASETS
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
 _BY_LANGUAGE = re.compile(r"[^.]+\.(?P<language>[^.]+)(?:\.txt)?(?:\.gz)?")
@@ -119,7 +124,7 @@ REVERSE = _embedded(Reverse, "random letters; the target is the source reversed"
 DATES = _embedded(Dates, "dates in many spellings, to be written like 2026-11-15; for characters or bpe")
 CIFAR_10 = _on_disk(
     "cifar-10",
-    lambda files: import_object("anaphor.data.cifar:Cifar10")("cifar-10", files),
+    lambda files: Cifar10("cifar-10", files),
     stored_as="cifar10",
     about="photographs of 32 × 32 pixels in ten classes; the last 5,000 of train are valid (Krizhevsky 2009)",
     license="none stated",
@@ -129,17 +134,17 @@ SHAPES = NamedDataset(
     about="one of six shapes on a cluttered background, 32 × 32 pixels; the label is the shape",
     license="none needed",
     columns=IMAGE_COLUMNS,
-    open=lambda: import_object("anaphor.data.shapes:Shapes")(),
+    open=Shapes,
 )
 NEGATION = NamedDataset(
     about="sentences with nested negation, labeled by what they say; counts of words do not help",
     license="none needed",
     columns=LABELED_COLUMNS,
-    open=lambda: import_object("anaphor.data.negation:Negation")(),
+    open=Negation,
 )
 SST2 = _on_disk(
     "sst2",
-    lambda files: import_object("anaphor.data.labeled_text:open_files")("sst2", files),
+    lambda files: open_files("sst2", files),
     about="sentences of film reviews, 1 for positive and 0 for negative (Socher et al. 2013)",
     license="none stated; research use",
     columns=LABELED_COLUMNS,
@@ -193,7 +198,7 @@ def open_dataset(
     if wanted == IMAGE_COLUMNS:
         dataset = _open_image_path(name)
     if wanted == LABELED_COLUMNS:
-        dataset = import_object("anaphor.data.labeled_text:open_labeled_path")(name)
+        dataset = open_labeled_path(name)
     if dataset is None:
         names = _names(wanted)
         paths = {
@@ -221,6 +226,18 @@ def load_images(name: str, image_size: int | None = None) -> ImageDataset:
     return dataset if image_size is None else dataset.resize(image_size)
 
 
+def load_labeled(
+    name: str, text_column: str | None = None, label_column: str | None = None, split_seed: int = 0
+) -> Dataset:
+    """Open a data set of labeled texts by its name or path; the names of columns and the seed of the split are those of
+    a file or folder."""
+    columns = Columns(text=text_column, label=label_column)
+    if name in DATASETS and columns.is_given:
+        raise ConfigError(f"--text-column and --label-column are for files, not for the data set {name!r}")
+    found = None if name in DATASETS else open_labeled_path(name, columns, split_seed)
+    return open_dataset(name, LABELED_COLUMNS) if found is None else found
+
+
 def _names(columns: tuple[str, ...] | None) -> list[str]:
     return [name for name in DATASETS if columns in (None, find_dataset(name).columns)]
 
@@ -233,10 +250,6 @@ def _open_text_path(name: str) -> Dataset | None:
 
 
 def _open_image_path(name: str) -> Dataset | None:
-    # Imported here, because most runs have no images.
-    from anaphor.data.cifar import find_cifar
-    from anaphor.data.image_files import ImageArchive, ImageFolder
-
     path = user_path(name)
     if path.is_dir():
         return find_cifar(name, path) or ImageFolder(name, path)

@@ -19,6 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from anaphor.config import nearest, user_path
 from anaphor.data.dataset import (
     LABELED_COLUMNS,
@@ -31,10 +33,9 @@ from anaphor.data.dataset import (
     Rows,
     encode_lines,
 )
-from anaphor.data.datasets import open_dataset
 from anaphor.data.files import ADVICE_FOR_TEXT, File, StoredFile, decode_text, split_lines
+from anaphor.data.images import hold_out
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.registry import DATASETS
 
 TEXT_NAMES, LABEL_NAMES = ("text", "sentence"), ("label",)
 DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
@@ -272,10 +273,6 @@ class LabeledTexts(Dataset):
     @cached_property
     def _parts(self) -> dict[str, list[Example]]:
         """The examples of train, divided where parts of it are held out."""
-        import numpy as np
-
-        from anaphor.data.images import hold_out
-
         examples = self.sources[TRAIN].read()
         if not self.held_out or not examples:
             return {TRAIN: examples}
@@ -313,18 +310,6 @@ class LabeledTexts(Dataset):
 def open_files(name: str, files: Mapping[str, File]) -> LabeledTexts:
     """A named data set whose files are called as a split is."""
     return LabeledTexts(name, {SPLIT_NAMES[file.partition(".")[0]]: TableFile(files[file]) for file in files})
-
-
-def load_labeled(
-    name: str, text_column: str | None = None, label_column: str | None = None, split_seed: int = 0
-) -> Dataset:
-    """Open a data set of labeled texts by its name or path; the names of columns and the seed of the split are those of
-    a file or folder."""
-    columns = Columns(text=text_column, label=label_column)
-    if name in DATASETS and columns.is_given:
-        raise ConfigError(f"--text-column and --label-column are for files, not for the data set {name!r}")
-    found = None if name in DATASETS else open_labeled_path(name, columns, split_seed)
-    return open_dataset(name, LABELED_COLUMNS) if found is None else found
 
 
 def open_labeled_path(name: str, columns: Columns = USUAL, split_seed: int = 0) -> LabeledTexts | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,8 +87,6 @@ def format_values(metrics: Sequence[Metric], values: Mapping[str, Any]) -> str:
 
 def find_metric(metrics: Sequence[Metric], name: str | None) -> Metric:
     """The metric of that name; the first one where none is named."""
-    from anaphor.config import look_up
-
     return metrics[0] if name is None else look_up({metric.name: metric for metric in metrics}, name, "metric")
 
 

@@ -24,6 +24,7 @@ from anaphor.models.spec import (
     check_mixers,
     drop_unused,
     field_values,
+    find_position,
     layer_option_values,
     mixers_with,
     option_names,
@@ -115,7 +116,6 @@ class Seq2SeqSpec(
     """Tied weights: all (both embeddings and the head), target (its embeddings and the head) or none."""
 
     def __post_init__(self) -> None:
-        from anaphor.mixers.attention.position import POSITIONS
         from anaphor.mixers.recurrent import RecurrentSpec
 
         check_types(self)
@@ -124,7 +124,7 @@ class Seq2SeqSpec(
         look_up(CONDITIONS, self.condition, "condition")
         look_up(TIES, self.tied, "tie")
         check_at_least(1, source_vocabulary=self.source_vocabulary, encoder_layers=self.encoder_layers)
-        look_up(POSITIONS, self.position, "position")
+        find_position(self.position)
         if self.tied == "all" and self.source_vocabulary != self.vocabulary:
             raise ConfigError(
                 f"tied='all' needs one vocabulary for both sides, but the source has {self.source_vocabulary:,} tokens "
@@ -279,8 +279,6 @@ class Seq2SeqSpec(
 
 def _needs_position(mixers: tuple[str, ...], position: str) -> bool:
     """Whether layers use a position encoding. Recurrent layers encode the order of tokens without one."""
-    from anaphor.mixers.attention.position import POSITIONS
-
-    if POSITIONS[position].method in ("embed", None):
+    if find_position(position).method in ("embed", None):
         return any(name.removeprefix("bidirectional-") not in RECURRENT for name in mixers)
     return "position" in options_of_all(mixers)

@@ -23,6 +23,7 @@ from anaphor.registry import MIXERS, Registry, import_object, model_settings
 from anaphor.typecheck import check_types
 
 if TYPE_CHECKING:
+    from anaphor.mixers.attention.position import Position
     from anaphor.models.backbone import Backbone, BlockSpec
     from anaphor.models.language_model import LanguageModel
 
@@ -98,7 +99,6 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     """Refuse layers that see later tokens; --no-causal allows them, and then there is no perplexity."""
 
     def __post_init__(self) -> None:
-        from anaphor.mixers.attention.position import POSITIONS
         from anaphor.models.initialize import INIT_SCHEMES
 
         check_types(self)
@@ -107,7 +107,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps={self.norm_eps}: it must be above 0 and below 1")
         look_up(INIT_SCHEMES, self.init_scheme, "init scheme")
-        look_up(POSITIONS, self.position, "position")
+        find_position(self.position)
         if self.layers is not None and self.layers < len(self.mixers):
             raise ConfigError(f"layers={self.layers} is less than the {len(self.mixers)} mixers named")
         for name in PER_LAYER:
@@ -146,9 +146,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     @property
     def adds_position(self) -> bool:
         """Whether the position encoding is added to the input vectors rather than used inside attention."""
-        from anaphor.mixers.attention.position import POSITIONS
-
-        return POSITIONS[self.position].method in ("embed", None)
+        return find_position(self.position).method in ("embed", None)
 
     def blocks(self) -> list[BlockSpec]:
         """The specs of the layers. Raises an error where options do not fit together."""
@@ -200,16 +198,12 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
     def accepts_option(self, name: str, value: Any) -> bool:
         """Whether a layer has the option, or for a position encoding the model itself."""
-        from anaphor.mixers.attention.position import POSITIONS
-
-        return name in self.layer_options or (name == "position" and POSITIONS[value].method in ("embed", None))
+        return name in self.layer_options or (name == "position" and find_position(value).method in ("embed", None))
 
     def unused_options(self, names: Iterable[str]) -> dict[str, str]:
         """Those of the named options on which nothing depends, each with the reason."""
-        from anaphor.mixers.attention.position import POSITIONS
-
         unused = {}
-        if not POSITIONS[self.position].has_limit:
+        if not find_position(self.position).has_limit:
             unused["max_positions"] = f"applies to --position learned only, not to position={self.position!r}"
         if self.feedforward == 0:
             unused["activation"] = "applies to the feed-forward network only, and the model has none: set --feedforward"
@@ -312,10 +306,8 @@ class LanguageModelSpec(TokenModelSpec):
     def can_carry(self) -> bool:
         """Whether its state may be carried through a text of any length: no layer needs whole sequences, positions have
         no limit, and the state does not grow."""
-        from anaphor.mixers.attention.position import POSITIONS
-
         mixers = [block.mixer for block in self.blocks()]
-        has_end = POSITIONS[self.embedder_position].has_limit or any(mixer.limit is not None for mixer in mixers)
+        has_end = find_position(self.embedder_position).has_limit or any(mixer.limit is not None for mixer in mixers)
         return not has_end and all(mixer.streams and not mixer.grows for mixer in mixers)
 
     @property
@@ -349,6 +341,13 @@ class LanguageModelSpec(TokenModelSpec):
         from anaphor.models.language_model import LanguageModel
 
         return build_checked(LanguageModel, self)
+
+
+def find_position(name: str) -> type[Position]:
+    """The position encoding of that name. Help needs none, and does not wait for torch, which they bring."""
+    from anaphor.mixers.attention.position import POSITIONS
+
+    return look_up(POSITIONS, name, "position")
 
 
 def option_names(options: type) -> frozenset[str]:

@@ -12,10 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from anaphor.config import user_path
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.registry import IMPORTED, TASKS, files_used_by
 from anaphor.studies.spec import Setting, StudySpec, find_support
+from anaphor.training.build import build_experiment
+from anaphor.training.device import choose_device
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
@@ -125,10 +129,6 @@ def is_damaged(result: Path) -> bool:
 def make_cell(setting: Setting, seed: int, folder: Path, task: str, threads: int) -> Cell:
     """The folder's name is a digest of settings, data, initial weights, code, a user's own files, device, torch and
     threads."""
-    import torch
-
-    from anaphor.training.device import choose_device
-
     device = choose_device("auto").type if setting.run.device == "auto" else setting.run.device
     parts = {
         "task": task,
@@ -156,8 +156,6 @@ def data_digests(task: str, spec: RunSpec) -> Mapping[str, str]:
     if key not in DIGESTS:
         data = support.open_data(spec)
         if data is None:
-            from anaphor.training.build import build_experiment
-
             DIGESTS[key] = build_experiment(spec).fingerprint()["data"]
         else:
             DIGESTS[key] = {split: data.digest(split) for split in ("train", "valid")}

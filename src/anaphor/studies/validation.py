@@ -5,11 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import torch
+
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
+from anaphor.registry import OPTIMIZERS
 from anaphor.studies.axes import Axis
 from anaphor.studies.spec import Setting, StudySpec
+from anaphor.training.budget import build_budget
+from anaphor.training.build import build_experiment, build_step, check_settings
+from anaphor.training.device import thread_count
+from anaphor.training.schedule import SCHEDULES
 from anaphor.training.spec import RunSpec
+from anaphor.training.time_limit import estimate_duration
 
 STARTUP = (2.0, 6.0)  # seconds, least and most, until a new process has loaded torch and its data
 PROBE_STEPS = 8
@@ -44,10 +52,6 @@ def validate_search(spec: StudySpec) -> None:
 
 def validate_run(run: RunSpec, *, names_only: bool) -> None:
     """Raise for an optimizer or a schedule that could not be built."""
-    from anaphor.registry import OPTIMIZERS
-    from anaphor.training.build import check_settings
-    from anaphor.training.schedule import SCHEDULES
-
     look_up(OPTIMIZERS, run.optimizer, "optimizer")
     look_up(SCHEDULES, run.schedule, "schedule")
     if not names_only:
@@ -60,13 +64,6 @@ def estimate_range(run: RunSpec, threads: int) -> tuple[float, float]:
     Some steps are run, and the first part of a validation. The least is by the processor time they took, as on a
     machine with nothing else to do; the most by the wall time of the slowest, as on one that stays as busy as it is.
     """
-    import torch
-
-    from anaphor.training.budget import build_budget
-    from anaphor.training.build import build_experiment, build_step
-    from anaphor.training.device import thread_count
-    from anaphor.training.time_limit import estimate_duration
-
     if run.minutes is not None:
         return STARTUP[0] + 60 * run.minutes, STARTUP[1] + 60 * run.minutes
     with thread_count(threads):

@@ -17,11 +17,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.registry import TASKS, describe_own_error, import_file, import_object
 from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, is_damaged, read_json
+from anaphor.training import checkpoint
 from anaphor.training.files import replace_file
+from anaphor.training.load import load_run
+from anaphor.training.loop import train_run
+from anaphor.training.options import TrainOptions
 from anaphor.training.run_folder import RunFolder
 
 SAVE_MINUTES = 1.0  # between checkpoints that can be resumed: they are several times as large as the weights
@@ -53,10 +59,6 @@ def main(argv: list[str]) -> int:
 
 def wait_for_job() -> list[str]:
     """Get ready for any job, and wait for one: action and folder. Empty: the study is over."""
-    import torch
-
-    import anaphor.training.loop  # noqa: F401 (a job will need it)
-
     with suppress(RuntimeError):  # the cell that trains may leave no memory: then the job loads them
         if torch.cuda.is_available():  # the libraries of products are loaded with the first one
             some = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16)
@@ -76,13 +78,6 @@ def wait_for_job() -> list[str]:
 
 
 def train(folder: Path, job: dict[str, Any]) -> int:
-    import torch
-
-    from anaphor.training import checkpoint
-    from anaphor.training.load import load_run
-    from anaphor.training.loop import train_run
-    from anaphor.training.options import TrainOptions
-
     torch.set_num_threads(job["threads"])
     spec = TASKS[job["task"]].run_spec(**job["spec"])
     run_folder = RunFolder(folder)
@@ -111,10 +106,6 @@ def train(folder: Path, job: dict[str, Any]) -> int:
 
 def test(folder: Path, job: dict[str, Any]) -> int:
     """Evaluate on test, for a study that has sealed its choice."""
-    import torch
-
-    from anaphor.training.load import load_run
-
     torch.set_num_threads(job["threads"])
     experiment = load_run(folder, device=job["spec"]["device"]).experiment
     result = experiment.score("test").to_plain()

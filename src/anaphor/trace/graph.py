@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anaphor.config import look_up
 from anaphor.trace import formatting
+from anaphor.trace.rounding import zero_if_rounding
 
 if TYPE_CHECKING:
     from anaphor.trace.gradients import Check, ProgramGradients
@@ -115,8 +116,6 @@ class Graph:
 
     def shown(self, node: Node) -> tuple[Tensor, Tensor | None]:
         """Value and gradient of a node with 0 for what is zero up to rounding."""
-        from anaphor.trace.rounding import zero_if_rounding
-
         values, gradients = self.source.errors
         gradient = None if node.gradient is None else zero_if_rounding(node.gradient, gradients.get(node.number))
         return zero_if_rounding(node.value, values.get(node.number)), gradient

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anaphor.draw import curves
 from anaphor.errors import DataError
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import TaskDefinition
@@ -15,8 +16,6 @@ from anaphor.training.spec import TaskDefinition
 def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
     """Write the figures of a run and give their paths; empty where nothing was ever validated. `curves` has the task's
     first metric; each further metric that is not derived from another has a figure of its own."""
-    from anaphor.draw import curves  # brings NumPy, and a bad folder is refused before
-
     if not (lines := [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]):
         return []
     x, x_label = progress_axis(lines, task.unit)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,8 +76,6 @@ def run(argv: Sequence[str]) -> int:
 
 def _load_models(options: Options, stack: ExitStack) -> Any:
     """What answers requests to models, with a progress bar."""
-    from functools import partial
-
     from anaphor.evaluation import progress_listener
     from anaphor.progress import Bar, SecondBar
     from anaphor.training.device import choose_device, set_threads

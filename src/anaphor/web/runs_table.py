@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from anaphor.cli.table import for_terminal
 from anaphor.errors import count_noun
 from anaphor.web.catalog import find_differing
-from anaphor.web.runs_verb import show_value
-
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
 
 Row = Mapping[str, Any]
 
@@ -32,8 +32,6 @@ MAX_ERRORS = 10
 
 def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] | None = None) -> Group:
     """All that is shown, for rich. `size` is that of the terminal; without one, nothing is left out."""
-    from rich.console import Group
-    from rich.text import Text
 
     width, height = size or (None, None)
     runs = [row for row in entries if row["kind"] == "run" and (with_cells or not row["study"])]
@@ -59,8 +57,6 @@ def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] |
 
 def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) -> Table:
     """The table of these runs, which are the first of every one. A narrow one lacks what changes least."""
-    from rich.table import Table
-    from rich.text import Text
 
     tasks = {row["task"] for row in every}
     names = {task: find_distinguishing([row for row in every if row["task"] == task]) for task in tasks}
@@ -100,8 +96,6 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
 
 
 def build_studies(studies: Sequence[Row]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for heading in ("study", "status"):
@@ -172,3 +166,14 @@ def format_age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def show_value(value: Any) -> str:
+    """A setting for people, as `--where` takes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return f"[{','.join(map(show_value, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else str(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from anaphor.data.corpus import build_sentence_tokenizer
 from anaphor.data.dataset import ALL, TEST, TRAIN, VALID, Dataset, Rows, count_row_overlap
+from anaphor.data.datasets import load_labeled
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
-from anaphor.data.labeled_text import load_labeled
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
 from anaphor.draw.cells import draw_confusion
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun

@@ -17,7 +17,7 @@ class ClassifyStudy(StudySupport):
         return spec.data, spec.text_column, spec.label_column, spec.split_seed
 
     def open_data(self, spec: Any) -> Any:
-        from anaphor.data.labeled_text import load_labeled
+        from anaphor.data.datasets import load_labeled
 
         return load_labeled(*self.data_key(spec))
 

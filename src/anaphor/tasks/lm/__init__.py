@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -152,17 +152,6 @@ def describe_unknown(unknown: int, tokens: int, what: str) -> list[str]:
 
     which = f"{unknown} of {count_noun(tokens, 'token')} of the {what} {'is' if unknown == 1 else 'are'}"
     return [f"{which} not in the vocabulary: replaced by {UNKNOWN}"]
-
-
-def adopt_language_model(spec: LanguageRunSpec, initial: Any) -> LanguageRunSpec:
-    """The settings with the model and the tokenizer of pretrained weights."""
-    from anaphor.models.presets import PRESETS
-    from anaphor.training.finetune import adopt_model
-
-    if "tied" not in initial.options:  # only language models have it
-        raise ConfigError(f"init={initial.name}: its model is no language model")
-    adopted: LanguageRunSpec = adopt_model(spec, initial, LanguageModelOptions, PRESETS, free=FREE_WITH_INIT)
-    return replace(adopted, tokenizer=initial.tokenizer.kind, vocabulary=None)
 
 
 TASK = TaskDefinition(

@@ -29,22 +29,23 @@ from anaphor.inspect import TextLook, hidden_states
 from anaphor.metrics.result import LossMeter, LossResult, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.models.presets import PRESETS
 from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, make_extras
 from anaphor.tasks import check_sampling, describe_mostly_unknown, pick_options
 from anaphor.tasks.lm import (
     STREAM_ONLY,
     LanguageModelOptions,
     LanguageRunSpec,
-    adopt_language_model,
 )
 from anaphor.tasks.lm.look import look_at, write
 from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
-from anaphor.training.finetune import load_initial, prepare_fine_tuning
+from anaphor.training.finetune import Initial, adopt_model, load_initial, prepare_fine_tuning
 from anaphor.training.loss_terms import Penalty, count_passes, sum_penalties
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
+from anaphor.training.spec import FREE_WITH_INIT
 
 SAMPLE_TOKENS = 50
 
@@ -386,7 +387,7 @@ def build(
         tokenizer = tokenizer_from_plain(saved["tokenizer"])
     elif spec.init is not None:
         initial = load_initial(spec.init)
-        spec, tokenizer = adopt_language_model(spec, initial), initial.tokenizer
+        spec, tokenizer = _adopt_model(spec, initial), initial.tokenizer
     else:
         tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
     with use_seed(spec.seed, keep_state=saved is not None):
@@ -394,3 +395,11 @@ def build(
         if spec.is_fine_tuning:
             prepare_fine_tuning(model, spec, initial)
     return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, saved=saved)
+
+
+def _adopt_model(spec: LanguageRunSpec, initial: Initial) -> LanguageRunSpec:
+    """The settings with the model and the tokenizer of pretrained weights."""
+    if "tied" not in initial.options:  # only language models have it
+        raise ConfigError(f"init={initial.name}: its model is no language model")
+    adopted: LanguageRunSpec = adopt_model(spec, initial, LanguageModelOptions, PRESETS, free=FREE_WITH_INIT)
+    return replace(adopted, tokenizer=initial.tokenizer.kind, vocabulary=None)

@@ -1,0 +1,139 @@
+"""What `anaphor study` does: train the cells of a study and report on them, or list them with an estimated time."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anaphor.config import look_up
+from anaphor.errors import AnaphorError, ConfigError, count_noun
+from anaphor.progress import duration
+from anaphor.studies.axes import format_setting
+from anaphor.studies.cell import make_cell
+from anaphor.studies.engines import ENGINES, Engine, build_engine
+from anaphor.studies.import_runs import import_runs
+from anaphor.studies.progress import make_progress
+from anaphor.studies.report import report
+from anaphor.studies.spec import StudySpec
+from anaphor.studies.study import FINAL, Study, lock_study, validate_data, validate_sealed
+from anaphor.studies.validation import estimate_range, validate_study
+from anaphor.studies.verb import Options
+
+PARTIAL = 4
+"""Exit code of a study of which some cells failed."""
+
+
+def run_study(spec: StudySpec, folder: Path, options: Options) -> int:
+    """Train the cells that are not finished, report, and print the result. Returns the exit code."""
+    settings = None if spec.is_search else spec.settings()
+    validate_study(spec, settings)
+    validate_data([spec.example_setting()] if settings is None else settings, spec.task)
+    if not options.force:
+        validate_sealed(spec, folder, options.threads)
+    with (
+        make_engine(options, spec.base["device"]) as engine,
+        lock_study(folder),
+        make_progress(spec, settings, engine.slots) as progress,
+    ):
+        study = Study(spec, folder, engine, progress, options.threads)
+        if options.of is not None:
+            import_runs(spec, study.cells_folder, options.of, options.threads)
+        try:
+            study.run()
+            result = report(study, force=options.force)
+        except KeyboardInterrupt:
+            study.log("interrupted")
+            message = f"interrupted; finished cells are in {folder}: resume with the same command"
+            raise KeyboardInterrupt(message) from None
+    print_result(result, options)
+    cells = result["cells"]
+    return PARTIAL if any(cell["status"] in ("failed", "diverged") or "untested" in cell for cell in cells) else 0
+
+
+def make_engine(options: Options, device: str) -> Engine:
+    look_up(ENGINES, options.engine, "engine")
+    if options.address is not None and options.engine != "ray":
+        raise ConfigError(f"address={options.address} has no effect without --engine ray")
+    if options.workers is not None and options.engine == "ray":
+        raise ConfigError(f"workers={options.workers} has no effect with --engine ray: use --per-device and --threads")
+    return build_engine(
+        options.engine,
+        device=device,
+        per_device=options.per_device,
+        threads=options.threads,
+        slots=options.workers,
+        address=options.address,
+    )
+
+
+def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
+    """List all cells with their status and an estimate of the remaining time."""
+    if spec.is_search:
+        raise ConfigError(f"method {spec.method} draws settings while it runs: its {spec.trials} cannot be listed")
+
+    settings = spec.settings()
+    validate_study(spec, settings)
+    if not options.force:
+        try:
+            validate_sealed(spec, folder, options.threads)
+        except AnaphorError as error:  # nothing is written, so that a folder in the way is worth a warning only
+            print(f"anaphor: {error}", file=sys.stderr)
+    with make_engine(options, spec.base["device"]) as engine:
+        slots = engine.slots
+    rows: list[dict[str, Any]] = []
+    left: list[tuple[float, float]] = []
+    for setting in settings:
+        low, high = estimate_range(setting.run, options.threads)
+        for seed in spec.seeds:
+            cell = make_cell(setting, seed, folder / "cells", spec.task, options.threads)
+            status = cell.status(spec)
+            if status not in FINAL:
+                left.append((low, high))
+            rows.append({
+                "parameters": setting.parameters, "seed": seed, "status": status, "seconds": round((low + high) / 2, 1),
+                "seconds_range": [round(low, 1), round(high, 1)],
+            })  # fmt: skip
+    # More processes than cores take turns.
+    at_once = min(slots, len(left))
+    share = max(1.0, at_once * options.threads / len(os.sched_getaffinity(0))) if at_once > 1 else 1.0
+    least, most = total_time([low for low, _ in left], slots), share * total_time([high for _, high in left], slots)
+    if options.json:
+        total = {"seconds_left": round((least + most) / 2, 1), "seconds_left_range": [round(least, 1), round(most, 1)]}
+        print(json.dumps({"cells": rows, "workers": slots, **total}))
+        return 0
+    for row in rows:
+        times = " to ".join(map(duration, row["seconds_range"]))
+        print(f"{format_setting(row['parameters'])}, seed {row['seed']}: {row['status']}, {times}")
+    print(
+        f"{count_noun(len(rows), 'cell')}, {slots} at a time: {duration(least)} to {duration(most)}, estimated from "
+        f"a few steps of each (the least on a machine with nothing else to do, the most on one as busy as now)"
+    )
+    return 0
+
+
+def total_time(durations: Sequence[float], slots: int) -> float:
+    """Time of jobs of which so many run at once, each of them as soon as there is a slot for it."""
+    ends = [0.0] * slots
+    for seconds in durations:
+        heapq.heapreplace(ends, ends[0] + seconds)
+    return max(ends)
+
+
+def print_result(result: dict[str, Any], options: Options) -> None:
+    if options.json:
+        print(json.dumps(result))
+        return
+    print(result["table"])
+    for key, table in result.items():
+        if key.startswith("table_by_"):
+            print(f"by {key.removeprefix('table_by_')}:\n\n{table}")
+    for line in result["findings"]:
+        print(line)
+    for figure in result["figures"]:
+        print(f"figure: {figure}")
+    print(f"study: {result['study']}")
