@@ -89,7 +89,7 @@ def test_a_callback_has_a_setting_that_varies(study, tmp_path):
 
 
 def test_a_task_is_studied(study, monkeypatch):
-    monkeypatch.setattr("anaphor.studies.engines.build_engine", lambda name, **options: Here())
+    monkeypatch.setattr("anaphor.studies.command.build_engine", lambda name, **options: Here())
     content = "task: digit-sum\nbase: {steps: 20, lr: 0.02}\nparameters: {model: {values: [gru, rnn]}}\nseeds: 2\n"
     code, cells = study(content, EXAMPLES / "digit_sum.py")
     assert code == 0
