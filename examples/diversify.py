@@ -57,7 +57,7 @@ def write_split(folder: Path, split: str, languages: tuple[str, ...], pairs: Ite
 
 def diversify(study: Path, out: Path, *, device: str = "auto", beam: int = 5, upsample: int = 1) -> dict[str, int]:
     """Write the folder of a data set: the training text, `upsample` times, with all translations; validation and test
-    as they are. Gives the number of training pairs before and after."""
+    as they are. Returns the number of training pairs before and after."""
     if upsample < 1:
         raise SystemExit(f"--upsample {upsample}: give 1 or more")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -74,7 +74,7 @@ class CUDAGraphs:
         self.pool = torch.cuda.graph_pool_handle()
 
     def call(self, run: Run, group: Sequence[Any], carry: Any) -> tuple[Any, Any]:
-        """What `run` gives. Both results may be overwritten by the next call."""
+        """Returns what `run` returns. Both results may be overwritten by the next call."""
         key = _key(group, carry)
         if key not in self.graphs:
             self.seen[key] += 1

@@ -22,7 +22,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def train(tmp_path, capsys):
-    """Train on a file. Gives the result, or the error, which is one line."""
+    """Train on a file. Returns the result, or the error, which is one line."""
 
     def trained(data, *words):
         out = tmp_path / "run"

@@ -54,7 +54,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def spoil(trained, tmp_path, monkeypatch, capsys):
-    """Change the checkpoint of a copy of the run and use it. Gives the exit code and stderr."""
+    """Change the checkpoint of a copy of the run and use it. Returns the exit code and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANAPHOR_CACHE", str(trained / "cache"))
     torch.set_default_dtype(torch.float32)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("text")
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch, capsys):
-    """Train so that the validations at steps 2, 4 and 6 have the given losses. Gives the folder of checkpoints."""
+    """Train so that the validations at steps 2, 4 and 6 have the given losses. Returns the folder of checkpoints."""
 
     def train(*costs, more=()):
         losses = chain(costs, repeat(costs[-1]))

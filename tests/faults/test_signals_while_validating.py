@@ -28,7 +28,7 @@ def weights_of(out):
 
 
 def stop_while_validating(out, monkeypatch, number, code):
-    """Send a signal at the third report of the first validation. Gives all that it reported."""
+    """Send a signal at the third report of the first validation. Returns all that it reported."""
     calls = []
     report = anaphor.evaluation.report_progress
 

@@ -102,7 +102,7 @@ def test_a_cell_that_was_told_to_stop_as_it_finished_can_be_tested(begin):
     study.run()
     for cell in study.cells:
         (cell.folder / STOP).touch()
-    study.seal(study.cells[0].setting)
+    study.freeze(study.cells[0].setting)
     engine.ends = lambda job: JobResult(143) if (job.folder / STOP).exists() else None
     assert study.test(study.cells) == {}
 

@@ -89,7 +89,7 @@ def test_two_names_of_one_setting_share_its_cells(begin):
     assert [status for _, status, _ in study.callback.calls].count("finished") == 3
     events = [json.loads(line)["event"] for line in (study.folder / "log.jsonl").read_text().splitlines()]
     assert events.count("finished") == 2
-    study.seal(study.cells[1].setting)
+    study.freeze(study.cells[1].setting)
     study.test(study.cells)
     assert sorted(what for what, _ in engine.jobs) == ["test", "test", "train", "train"]
 

@@ -125,9 +125,9 @@ def test_test_text_is_not_opened_before_the_seal(tmp_path, monkeypatch):
     made.run()
     assert "train.txt" in opened
     assert "test.txt" not in opened
-    with pytest.raises(ConfigError, match="after the selection is sealed"):
+    with pytest.raises(ConfigError, match="after the selection is frozen"):
         made.test(made.cells[:1])
-    made.seal(made.cells[0].setting)
+    made.freeze(made.cells[0].setting)
     made.test(made.cells[:2])
     assert "test.txt" in opened
     events = [line["event"] for line in logged(made)]
@@ -143,12 +143,12 @@ def test_test_text_is_not_opened_before_the_seal(tmp_path, monkeypatch):
 def test_a_choice_is_made_once(tmp_path, text):
     made = study(tmp_path, text, Here())
     made.run()
-    made.seal(made.cells[0].setting)
-    made.seal(made.cells[0].setting)
-    with pytest.raises(ConfigError, match="is sealed with other cells"):
-        made.seal(made.cells[2].setting)
+    made.freeze(made.cells[0].setting)
+    made.freeze(made.cells[0].setting)
+    with pytest.raises(ConfigError, match="is frozen with other cells"):
+        made.freeze(made.cells[2].setting)
     made.test(made.cells[:1])
-    made.seal(made.cells[2].setting, force=True)
+    made.freeze(made.cells[2].setting, force=True)
     assert not made.cells[0].read(TEST), "what was tested for the old choice is not shown for the new one"
     assert [line["event"] for line in logged(made)].count("sealed") == 2
 
@@ -253,7 +253,7 @@ def test_another_task_is_studied_the_same_way(tmp_path):
     assert made.spec.goal == "maximize"
     assert [cell.status(made.spec) for cell in made.cells] == ["finished"] * 3
     assert all(0 <= made.value(cell) <= 100 for cell in made.cells)
-    made.seal(made.cells[0].setting)
+    made.freeze(made.cells[0].setting)
     made.test(made.cells[:1])
     assert made.cells[0].read(TEST)["bleu"] >= 0
 

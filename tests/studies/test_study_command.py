@@ -131,9 +131,9 @@ def test_a_changed_study_is_refused_before_anything_is_trained_or_written(file, 
     folder = tmp_path / "studies" / "gates-text"
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     for change in ("--seeds 3", "--seeds 1", "--set steps=3", "--threads 2"):
-        assert "is sealed with other cells" in refused(capsys, file, *change.split())
+        assert "is frozen with other cells" in refused(capsys, file, *change.split())
     assert main(["study", str(file), "--seeds", "3", "--dry-run"]) == 0  # which writes nothing, and warns
-    assert "is sealed with other cells" in capsys.readouterr().err
+    assert "is frozen with other cells" in capsys.readouterr().err
     assert engine.jobs == []
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before
@@ -151,7 +151,7 @@ def test_a_search_that_is_changed_after_its_choice_is_refused_at_once(file, engi
     file.write_text(file.read_text() + "method: random\ntrials: 1\n")
     told(capsys, file, "--seeds", "1")
     engine.jobs.clear()
-    assert "is sealed with other cells" in refused(capsys, file, "--seeds", "1", "--set", "steps=3")
+    assert "is frozen with other cells" in refused(capsys, file, "--seeds", "1", "--set", "steps=3")
     assert engine.jobs == []
     assert told(capsys, file, "--seeds", "1")[0] == 0
 
@@ -203,7 +203,7 @@ def test_a_cell_that_failed_before_the_choice_is_not_trained_again_for_nothing(f
     engine.instead = lambda job, count: JobResult(1, "no room") if job.folder.name == engine.jobs[0][1] else None
     told(capsys, file, *one)
     engine.instead, before = lambda job, count: None, len(engine.jobs)
-    assert "is sealed, and 1 failed cell would be trained again" in refused(capsys, file, *one)
+    assert "is frozen, and 1 failed cell would be trained again" in refused(capsys, file, *one)
     assert len(engine.jobs) == before
     code, result = told(capsys, file, *one, "--force")
     assert code == 0

@@ -50,7 +50,7 @@ def _data(tmp_path, monkeypatch):
 
 @pytest.fixture
 def train(tmp_path):
-    """Train one of RUNS. Gives its folder and the losses of validation."""
+    """Train one of RUNS. Returns its folder and the losses of validation."""
 
     def trained(name, out="run", **more):
         task, settings = RUNS[name]

@@ -97,8 +97,8 @@ def _check_head(pretrained: Pretrained, folder: Path | str) -> None:
 
 @checks_arguments
 def export(run: Path | str, out: Path | str, *, overwrite: bool = False) -> list[Path]:
-    """Write a run as a folder of `transformers`, where one of its classes computes exactly the same. Gives the paths of
-    the files."""
+    """Write a run as a folder of `transformers`, where one of its classes computes exactly the same. Returns the paths
+    of the files."""
     folder = user_path(Path(out))
     if not overwrite and folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another --out, or replace its files with --overwrite")

@@ -163,7 +163,7 @@ def data_digests(task: str, spec: RunSpec) -> Mapping[str, str]:
 
 
 def digest_of_test(task: str, spec: RunSpec) -> str | None:
-    """SHA-256 of the test split, for scores that were made after the selection was sealed; None: it is not known."""
+    """SHA-256 of the test split, for scores that were made after the selection was frozen; None: it is not known."""
     support = find_support(TASKS[task])
     key = (task, support.data_key(spec), "test")
     if key not in DIGESTS:

@@ -243,7 +243,7 @@ def start_spare(threads: int, environment: dict[str, str]) -> subprocess.Popen[b
 
 
 def assign(process: subprocess.Popen[bytes], job: Job) -> bool:
-    """Give a job to a worker that waits for one. False: the worker has ended."""
+    """Send a job to a worker that waits for one. False: the worker has ended."""
     assert process.stdin is not None
     try:
         process.stdin.write(json.dumps([job.action, str(job.folder)]).encode() + b"\n")

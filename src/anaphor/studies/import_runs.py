@@ -84,7 +84,7 @@ def _was_tested(folder: Path) -> bool:
 
 
 def _is_sealed(study: Path) -> bool:
-    """Whether a study has evaluated what it selected on test, or is about to; one without test is never sealed."""
+    """Whether a study has evaluated what it selected on test, or is about to; one without test is never frozen."""
     return (study / "seal.json").is_file()
 
 

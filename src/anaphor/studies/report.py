@@ -1,4 +1,4 @@
-"""The report of a study: select, seal, test; then tables, figures and findings in its folder."""
+"""The report of a study: select, freeze, test; then tables, figures and findings in its folder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     chosen = None if best is None else settings[best]
     untested: dict[str, str] = {}
     if spec.test != "none" and chosen is not None:
-        study.seal(chosen, force=force)
+        study.freeze(chosen, force=force)
         finished = [cell for cell in study.cells if cell.status(spec) == "finished"]
         untested = study.test([cell for cell in finished if spec.test == "all" or cell.setting is chosen])
     axes = list_axes(spec, settings)

@@ -1,4 +1,4 @@
-"""A study: train the missing cells, select by validation, seal the selection, then evaluate on test once.
+"""A study: train the missing cells, select by validation, freeze the selection, then evaluate on test once.
 
 The state is in the folder, so that a study that was killed is resumed by the same command.
 """
@@ -31,7 +31,7 @@ from anaphor.training.files import append_file, replace_file
 from anaphor.training.lock import hold_lock
 from anaphor.training.run_folder import STUDY, RunFolder
 
-SEAL, LOG = "seal.json", "log.jsonl"
+FROZEN, LOG = "seal.json", "log.jsonl"  # by these names in all studies
 SEARCH_KEYS = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # they decide a search
 MAX_RESTARTS = 5  # of a cell whose process is killed by a signal, before it counts as failed
 FINAL = ("finished", "diverged", "stopped")  # statuses that remain when the study is run again
@@ -59,7 +59,7 @@ class PendingSetting:
 
 @dataclass
 class Study:
-    """A study in its folder. `run` trains its cells, `seal` records the selection, `test` evaluates on test."""
+    """A study in its folder. `run` trains its cells, `freeze` records the selection, `test` evaluates on test."""
 
     spec: StudySpec
     folder: Path
@@ -218,14 +218,14 @@ class Study:
         if cell is not None and event in FINAL:
             self._logged.add(cell.key)
 
-    def seal(self, chosen: Setting | None, *, force: bool = False) -> None:
+    def freeze(self, chosen: Setting | None, *, force: bool = False) -> None:
         """Record the selected setting and all values before the test split is opened. A study selects once."""
-        path = self.folder / SEAL
+        path = self.folder / FROZEN
         cells = {cell.key: self.value(cell) for cell in self.cells}
         parameters = None if chosen is None else dict(chosen.parameters)
         choice: dict[str, Any] = finite({"metric": self.spec.metric, "chosen": parameters, "cells": cells})
         if path.is_file():
-            before = read_seal(self.folder)
+            before = read_frozen_selection(self.folder)
             if finite({key: before.get(key) for key in choice}) == choice:
                 return
             if not force:
@@ -236,9 +236,12 @@ class Study:
         self.log("sealed", **choice)
 
     def test(self, cells: list[Cell]) -> dict[str, str]:
-        """Evaluate cells on test after the seal: once, and again where more is measured. Gives failures by key."""
-        if not (self.folder / SEAL).is_file():
-            raise ConfigError(f"{self.folder}: test is evaluated after the selection is sealed, not before")
+        """Evaluate cells on test after the selection is frozen: once, and again where more is measured.
+
+        Returns failures by key.
+        """
+        if not (self.folder / FROZEN).is_file():
+            raise ConfigError(f"{self.folder}: test is evaluated after the selection is frozen, not before")
         waiting = deque({cell.key: cell for cell in cells if not cell.is_tested(self.spec)}.values())
         untested: dict[str, str] = {}
 
@@ -324,43 +327,43 @@ def validate_data(settings: Iterable[Setting], task: str) -> None:
 
 
 def validate_sealed(spec: StudySpec, folder: Path, threads: int) -> None:
-    """Raise if a sealed study would select among other cells or values now, before a cell is trained."""
-    if spec.test == "none" or not (folder / SEAL).is_file():
+    """Raise if a frozen study would select among other cells or values now, before a cell is trained."""
+    if spec.test == "none" or not (folder / FROZEN).is_file():
         return
-    sealed = read_seal(folder)
+    frozen = read_frozen_selection(folder)
     if spec.is_search:  # its settings are not known beforehand, but what decides them
         before = read_mapping(folder / STUDY)
         same = all(before.get(key) == value for key, value in spec.to_plain().items() if key in SEARCH_KEYS)
     else:
         cells = [make_cell(*of, folder / "cells", spec.task, threads) for of in product(spec.settings(), spec.seeds)]
-        same = {cell.key for cell in cells} == set(sealed["cells"])
-    if not same or sealed["metric"] != spec.metric:
+        same = {cell.key for cell in cells} == set(frozen["cells"])
+    if not same or frozen["metric"] != spec.metric:
         raise changed_error(folder)
-    for result in (RunFolder(folder / "cells" / key).result for key in sealed["cells"]):
+    for result in (RunFolder(folder / "cells" / key).result for key in frozen["cells"]):
         if is_damaged(result):
             raise DataError(f"{result} is damaged: delete it, and the same command trains this cell again")
-    failed = [key for key in sealed["cells"] if read_json(folder / "cells" / key / STATUS).get("status") == "failed"]
+    failed = [key for key in frozen["cells"] if read_json(folder / "cells" / key / STATUS).get("status") == "failed"]
     if failed:  # they would be trained again, and might change the selection
         count = count_noun(len(failed), "failed cell")
         raise ConfigError(
-            f"{folder} is sealed, and {count} would be trained again: use another --out, or --force to select again "
+            f"{folder} is frozen, and {count} would be trained again: use another --out, or --force to select again "
             f"(the log keeps both)"
         )
 
 
-def read_seal(folder: Path) -> dict[str, Any]:
-    """The sealed selection of a study."""
-    path = folder / SEAL
+def read_frozen_selection(folder: Path) -> dict[str, Any]:
+    """The frozen selection of a study."""
+    path = folder / FROZEN
     try:
-        sealed: dict[str, Any] = json.loads(path.read_bytes())
-        dict(sealed["cells"]), sealed["metric"], sealed["chosen"]
+        frozen: dict[str, Any] = json.loads(path.read_bytes())
+        dict(frozen["cells"]), frozen["metric"], frozen["chosen"]
     except (ValueError, LookupError, TypeError) as error:
         raise DataError(f"{path} is damaged: {str(error)[:100]}; use another --out") from None
-    return sealed
+    return frozen
 
 
 def changed_error(folder: Path) -> ConfigError:
     return ConfigError(
-        f"{folder} is sealed with other cells (settings, seeds, data, device, code or version of torch) and test may "
+        f"{folder} is frozen with other cells (settings, seeds, data, device, code or version of torch) and test may "
         f"have been evaluated: use another --out, or --force to select again (the log keeps both)"
     )

@@ -61,7 +61,7 @@ class Options:
     imports: tuple[Path, ...] = dataclasses.field(default=(), metadata={"flag": "import", "repeated": True})
     """Python file that registers parts of your own; may be given several times."""
     force: bool = False
-    """Select again, although the study is sealed with other cells."""
+    """Select again, although the study is frozen with other cells."""
     dry_run: bool = False
     """List the cells with an estimate of the time, and stop."""
     json: bool = False

@@ -105,7 +105,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
 
 
 def test(folder: Path, job: dict[str, Any]) -> int:
-    """Evaluate on test, for a study that has sealed its choice."""
+    """Evaluate on test, for a study that has frozen its choice."""
     torch.set_num_threads(job["threads"])
     experiment = load_run(folder, device=job["spec"]["device"]).experiment
     result = experiment.score("test").to_plain()

@@ -78,7 +78,7 @@ class Average:
             self._write(own)
 
     def copy_to_model(self) -> None:
-        """Give the model the average for good."""
+        """Copy the average into the model for good."""
         if self.updates:
             self._write(self.means)
 
@@ -109,7 +109,7 @@ class Average:
 
 
 def copy_average(tensors: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Give a model the average of a checkpoint as its weights, whatever average it was."""
+    """Load the average of a checkpoint as the weights of a model, whatever average it was."""
     average = Average(model, tail(None))
     average.load_state_dict(tensors)
     average.copy_to_model()

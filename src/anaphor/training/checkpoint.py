@@ -106,7 +106,7 @@ class Checkpoint:
         load_weights(model, self.parts["model"], str(self.file("model")))
 
     def validate_for_inference(self) -> Progress:
-        """Raise if its model cannot be used. Gives its progress, of which only the best step is required."""
+        """Raise if its model cannot be used. Returns its progress, of which only the best step is required."""
         progress = self._require(("model",), _REQUIRED)
         if "best_step" not in progress:
             raise CheckpointError(f"{self.metadata_file}: the progress does not fit: missing: best_step")
@@ -114,7 +114,7 @@ class Checkpoint:
         return self._build_progress({name: value for name, value in progress.items() if name in names})
 
     def validate_for_resume(self, *more: str, metadata: Iterable[str] = ()) -> Progress:
-        """Raise if training cannot resume from it, or if one of `more` parts or `metadata` is missing. Gives its
+        """Raise if training cannot resume from it, or if one of `more` parts or `metadata` is missing. Returns its
         progress."""
         progress = self._require(("model", "optimizer", "random", *more), (*_REQUIRED, "schedule", *metadata))
         progress = {"recent_correct": None, **progress}  # those of earlier versions did not count

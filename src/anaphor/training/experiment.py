@@ -77,7 +77,7 @@ class Experiment(ABC):
         return self.score("test")
 
     def draw(self, folder: Path, valid: Result) -> list[Path]:
-        """Draw figures of the final model into the folder, beside the curves, given its `score` on valid. Gives their
+        """Draw figures of the final model into the folder, beside the curves, given its `score` on valid. Returns their
         paths."""
         return []
 

@@ -191,7 +191,7 @@ def load_run(
 
 
 def _list_iterator(value: Any) -> Any:
-    """What an iterator gives, which it does only once, as a list; any other value as it is."""
+    """Returns the items of an iterator as a list, for it can be read only once; any other value as it is."""
     return list(value) if isinstance(value, Iterator) else value
 
 

@@ -727,7 +727,7 @@ def score(run: TrainingRun) -> Outcome:
 
 
 def load_best(run: TrainingRun) -> None:
-    """Give the model its best weights, the average of those where there is one."""
+    """Load the best weights into the model, the average of those where there is one."""
     state = run.state
     # The last weights may be the best: a cell of a study, whose time counts, need not read what it has just written.
     if run.options.save_only_model and state.progress.best_step == state.progress.step:

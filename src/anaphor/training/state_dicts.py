@@ -170,7 +170,7 @@ def optimizer_state(weights: Iterable[OptimizedWeight], names: Mapping[nn.Parame
 def load_optimizer_state(
     weights: Sequence[OptimizedWeight], names: Mapping[nn.Parameter, str], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Give back what `optimizer_state` took. Raises for anything that does not belong to these weights."""
+    """Restore what `optimizer_state` returned. Raises for anything that does not belong to these weights."""
     mismatch, found = Mismatch(), set()
     by_weight: dict[str, dict[str, str]] = defaultdict(dict)
     for name in tensors:

@@ -98,7 +98,7 @@ class Step:
     """How many steps may start before the report of one is read."""
 
     def __call__(self, group: Sequence[Any], carry: Any) -> tuple[StepReport, Any]:
-        """Train on a group of batches. Gives a report, and the carry for the next group."""
+        """Train on a group of batches. Returns a report, and the carry for the next group."""
         (values, names), carry = self.run(group, carry)
         return StepReport(values, names), carry
 
