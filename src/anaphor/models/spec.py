@@ -1,5 +1,8 @@
-"""Specs of models: every option of a backbone, a language model and an encoder-decoder, declared once. Imports no
-torch, so that the command line can list the options quickly; what needs torch is imported when a spec is created."""
+"""Specs of backbones and language models: every option, declared once. Those of other models build on them.
+
+Imports no torch, so that the command line can list the options quickly; what needs torch is imported when a spec is
+checked or its model is built.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of a program by autograd, local_derivative derivatives, and a check against finite differences."""
+"""Gradients of a program by autograd, local derivatives, and a check against finite differences."""
 
 from __future__ import annotations
 

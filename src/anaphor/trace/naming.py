@@ -71,7 +71,7 @@ def module_frames(frame: FrameType) -> list[FrameType]:
 
 
 def root_of(frame: FrameType, code: CodeType | None) -> FrameType | None:
-    """The outermost_module frame of the traced function."""
+    """The outermost frame of the traced function."""
     found = None
     for one in outer_frames(frame):
         if one.f_code is code:
