@@ -18,7 +18,6 @@ from anaphor.models.cross_entropy import cross_entropy, smoothed_cross_entropy
 from anaphor.models.head import Head
 from anaphor.operations import KERNELS, OFF_VARIABLE, OPERATIONS, find_kernel, register_kernel
 from anaphor.taps import Tap
-from anaphor.training.optimizers import update
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.step import tf32_matmul
 
@@ -71,13 +70,6 @@ def two_passes(device):
     return hidden_states, head, targets[:1], 0.1, 3.0
 
 
-def plain_sgd(device):
-    weights = [numbers(7, 5, device=device), numbers(3, device=device)]
-    for weight in weights:
-        weight.grad = torch.randn_like(weight)
-    return weights, torch.optim.SGD(weights, lr=0.5), torch.tensor(0.25, device=device)
-
-
 EXAMPLES = {
     layer_norm: norm_of_a_sum,
     linear: linear_map,
@@ -86,7 +78,6 @@ EXAMPLES = {
     run_input_feeding: input_feeding,
     cross_entropy: wide_head,
     smoothed_cross_entropy: smoothed,
-    update: plain_sgd,
 }
 """Arguments of each operation for which its kernels apply; made anew from the same seed they are the same."""
 with suppress(ModuleNotFoundError):  # without that extra nobody calls its kernel

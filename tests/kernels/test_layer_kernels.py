@@ -27,7 +27,7 @@ from anaphor.training.build import build_experiment, build_step
 from stand_ins import compiled_kernels
 
 pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
-from anaphor.kernels import layer_norm, linear, losses, updates
+from anaphor.kernels import layer_norm, linear, losses
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="this is about a device")
@@ -110,19 +110,6 @@ def test_the_sum_over_rows_is_torchs(rows, width):
     torch.testing.assert_close(linear.sum_rows(x).double(), x.double().sum(0), rtol=1e-5, atol=1e-4)
 
 
-def test_an_update_subtracts_the_rate_times_each_gradient(monkeypatch):
-    monkeypatch.setattr(updates, "UPDATE_BLOCK", 16)  # several of them
-    monkeypatch.setattr(updates, "UPDATE_WEIGHTS", 2)
-    large, small, third, strided = weights = drawn((7, 5), (3,), (2, 9), (6, 4))
-    large.grad, small.grad, third.grad = (torch.randn_like(weight) for weight in (large, small, third))
-    strided.grad = torch.randn_like(strided.t()).t()
-    gradients = [weight.grad for weight in weights]
-    wanted = [w.detach().double() - 0.25 * g.double() for w, g in zip(weights, gradients, strict=True)]
-    updates.subtract(weights, torch.tensor(0.25, device=DEVICE))
-    for weight, expected in zip(weights, wanted, strict=True):
-        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-6, atol=1e-6)
-
-
 def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     """It need not be the current one, on which Triton launches."""
     devices, launched = [], []
@@ -145,7 +132,6 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     for module, names in (
         (layer_norm, ["_forward", "_backward"]),
         (linear, ["_sum_rows"]),
-        (updates, ["_subtract"]),
         (losses, ["_losses_and_gradient", "_pair_losses_and_gradient"]),
     ):
         for name in names:
@@ -153,34 +139,10 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     x, weight, bias = drawn((4, 8), (8,), (8,))
     layer_norm.normalize(x, None, weight, bias, 1e-5, torch.float32).sum().backward()
     targets = torch.tensor([0, 1, 2, 3], device=DEVICE)
-    updates.subtract([x, weight], 0.5)
     losses.losses_and_gradient(x.detach().clone(), targets, 8, IGNORE_INDEX)
     losses.pair_losses_and_gradient(x.detach().clone(), targets[:2], 8, IGNORE_INDEX, 0.0, 1.0)
-    assert len(launched) >= 6
+    assert len(launched) == 5
     assert all(launched)
-
-
-def test_autograd_notices_an_update():
-    (weight,) = drawn((100, 100))
-    weight.grad = torch.ones_like(weight)
-    result = (weight * weight).sum()
-    updates.subtract([weight], 0.25)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        result.backward()
-
-
-@on_gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_an_update_by_a_rate_on_the_host_does_not_wait():
-    weights = drawn((100, 100), (3,))
-    for weight in weights:
-        weight.grad = torch.ones_like(weight)
-    updates.subtract(weights, 0.25)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        updates.subtract(weights, 0.25)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.usefixtures("gpu_kernels")

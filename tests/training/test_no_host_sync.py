@@ -16,7 +16,7 @@ from anaphor.registry import TASKS, has_shelf
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
-from anaphor.training.build import build_experiment
+from anaphor.training.build import build_experiment, build_step
 
 # What brings a value, or a shape that depends on values, to the host.
 READS = {
@@ -76,6 +76,17 @@ def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in experiment.model.parameters())
     with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
         loss.total.item()
+
+
+def test_clipping_and_the_report_of_a_step_read_no_value(monkeypatch):
+    experiment = build_experiment(dataclasses.replace(TEXT, model="lstm", optimizer="sgd", lr=1.0, clip=0.01))
+    monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)
+    monkeypatch.setattr(TokenEmbedder, "check_positions", lambda self, span, fresh: None)
+    experiment.model.train()
+    step, batch, carry = build_step(experiment), experiment.batches(0)[0], experiment.initial_carry()
+    with NoReads():
+        (values, _), _ = step.run([batch], carry)
+    assert values[1:].norm() > 0.01
 
 
 @pytest.mark.parametrize("kind", [Decoding, partial(FixedDecoding, steps=8)])

@@ -420,38 +420,29 @@ def test_step_hooks_of_all_optimizers_are_called():
     assert called == [*optimizer.parts, *optimizer.parts]
 
 
-@pytest.mark.parametrize(
-    "spec", [*SETTINGS.values(), OptimizerSpec(optimizer="sgd", lr=0.5)], ids=[*SETTINGS, "plain sgd"]
-)
-def test_a_step_by_a_multiple_of_the_gradients_is_one_by_gradients_multiplied(spec):
-    def learned(multiply):
-        torch.manual_seed(0)
-        model = small().double()
-        optimizer = build_optimizer(spec, model)
-        for factor in (0.25, 1.0):
-            optimizer.zero_grad()
-            model(torch.randint(11, (3, 6)))[0].square().mean().backward()
-            multiply(model, optimizer, torch.tensor(factor))
-        return torch.nn.utils.parameters_to_vector(model.parameters()), optimizer.param_groups[0]["lr"]
-
-    def as_torch_clips(model, optimizer, factor):
-        for weight in model.parameters():
-            weight.grad.mul_(factor)
-        optimizer.step()
-
-    ours, lr = learned(lambda model, optimizer, factor: optimizer.step(factor))
-    theirs, _ = learned(as_torch_clips)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(ours, learned(lambda model, optimizer, factor: optimizer.step())[0])
-    assert lr == spec.lr, "the factor is of one step"
-
-
-def test_a_step_by_a_factor_on_a_device_reads_no_value_on_the_host():
-    model = nn.Linear(4, 8, device="meta")
-    optimizer = build_optimizer(OptimizerSpec(optimizer="sgd", lr=0.5), model)
-    model(torch.zeros(5, 4, device="meta")).sum().backward()
-    optimizer.step(torch.zeros((), device="meta"))  # a device on which all reading fails
-    assert optimizer.param_groups[0]["lr"] == 0.5
+@pytest.mark.parametrize("clip", [0.001, 1000.0])
+def test_gradients_are_clipped_as_torch_clips_them(clip):
+    spec = LanguageRunSpec(
+        data="grammar", width=16, optimizer="sgd", lr=0.5, clip=clip, batch_size=4, bptt=8, device="cpu"
+    )
+    experiment = build_experiment(spec)
+    step, carry, batches = build_step(experiment), experiment.initial_carry(), experiment.batches(0)
+    step([batches[0]], carry)
+    model = experiment.model
+    before = [weight.detach().clone() for weight in model.parameters()]
+    report, _ = step([batches[1]], carry)
+    clipped = [weight.grad.clone() for weight in model.parameters()]
+    for weight, old, gradient in zip(model.parameters(), before, clipped, strict=True):
+        torch.testing.assert_close(weight.detach(), old - 0.5 * gradient)
+        weight.data = old
+    model.zero_grad()
+    loss, _ = experiment.loss(batches[1], carry)
+    (loss.objective / batches[1].denominator).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    assert report.read().norm == pytest.approx(float(norm), rel=1e-5)
+    assert (norm > clip) == (clip < 1)
+    for gradient, weight in zip(clipped, model.parameters(), strict=True):
+        torch.testing.assert_close(gradient, weight.grad)
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.25])

@@ -20,7 +20,6 @@ from torch.optim import optimizer as torch_optimizer
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.models.head import Head
-from anaphor.operations import operation
 from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
 from anaphor.training.spec import RunSpec
@@ -260,10 +259,9 @@ class Optimizer:
     def param_groups(self) -> list[dict[str, Any]]:
         return [group for part in self.parts for group in part.param_groups]
 
-    def step(self, factor: Tensor | None = None) -> None:
-        """Update the weights by the gradients, or by `factor` times them, which is what clipping asks for."""
+    def step(self) -> None:
         for part in self.parts:
-            update([weight for group in part.param_groups for weight in group["params"]], part, factor)
+            step_once(part)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts:
@@ -292,14 +290,6 @@ class Optimizer:
             for group in part.param_groups:
                 for weight in group["params"]:
                     yield part, group, weight
-
-
-@operation
-def update(weights: list[Tensor], part: TorchOptimizer, factor: Tensor | None) -> None:
-    """Update the weights of one optimizer by their gradients, or by `factor` times them."""
-    if factor is not None:
-        torch._foreach_mul_([weight.grad for weight in weights if weight.grad is not None], factor)
-    step_once(part)
 
 
 def step_once(part: TorchOptimizer) -> None:

@@ -124,7 +124,10 @@ class Step:
                 correct.append(loss.correct)
         gradients = _gradients(model)
         norms = torch.stack(torch._foreach_norm(list(gradients.values()))).float()
-        self.optimizer.step(_clip_factor(norms, self.clip) if self.clip else None)
+        if self.clip:
+            # As `clip_grad_norm_`, with the norms that the report has anyway.
+            nn.utils.clip_grads_with_norm_(model.parameters(), self.clip, torch.linalg.vector_norm(norms))
+        self.optimizer.step()
         assert isinstance(total, Tensor), "a group has at least one batch"
         counts = [torch.stack(correct).sum().float().view(1)] if correct else []
         values = torch.cat([(total / denominator).float().view(1), norms, *counts])
@@ -168,12 +171,6 @@ def _gradients(model: nn.Module) -> dict[str, Tensor]:
             weight.grad = weight.grad.coalesce()
         gradients[name] = weight.grad.values() if weight.grad.is_sparse else weight.grad
     return gradients
-
-
-def _clip_factor(norms: Tensor, clip: float) -> Tensor:
-    """What gradients are multiplied by so that the norm of all together is at most `clip`, as torch computes it."""
-    factor: Tensor = (clip / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1)
-    return factor
 
 
 @dataclass
