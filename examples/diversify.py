@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import anaphor
+from anaphor.beam_search import Beam
 from anaphor.errors import AnaphorError
-from anaphor.generate import Beam
 from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.training.run_folder import RunFolder
 

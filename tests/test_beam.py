@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anaphor.beam_search import Beam, ensemble, make_step, search_rows
 from anaphor.errors import ConfigError
-from anaphor.generate import Beam, ensemble, make_step, search_rows
 from anaphor.models import build
 
 END = 0

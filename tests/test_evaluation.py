@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from anaphor import evaluation
+from anaphor.beam_search import beam_search
 from anaphor.data.batches import Batch, EvaluationStream
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
@@ -16,7 +17,7 @@ from anaphor.evaluation import (
     score_sentences,
     score_text,
 )
-from anaphor.generate import Sampler, beam_search, generate
+from anaphor.generate import Sampler, generate
 from anaphor.inspect import attention_maps, look_at, unit_maps
 from anaphor.models import build
 from stand_ins import ReplayedGraphs

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anaphor.beam_search import beam_search
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import prefill_padded
-from anaphor.generate import Sampler, beam_search, build_decoding, generate, generate_rows
+from anaphor.generate import Sampler, build_decoding, generate, generate_rows
 from anaphor.inspect import recorded
 from anaphor.mixers.attention import layer
 from anaphor.mixers.base import map_state, tensors_of

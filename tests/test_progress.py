@@ -8,9 +8,9 @@ import torch
 
 from anaphor.api import execute
 from anaphor.cli.main import main
-from anaphor.evaluation import progress_listener
 from anaphor.metrics.result import Result
 from anaphor.progress import Bar, SecondBar
+from anaphor.progress_listener import progress_listener
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.tasks.translate.experiment import TranslationExperiment

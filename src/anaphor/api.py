@@ -10,8 +10,8 @@ from typing import Any
 
 from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
-from anaphor.evaluation import progress_listener
 from anaphor.progress import Bar, SecondBar
+from anaphor.progress_listener import progress_listener
 from anaphor.registry import TASKS, import_file, suggest_imports
 from anaphor.training.callbacks import Callback, check_callback
 from anaphor.training.load import Run, load_run

@@ -1,14 +1,12 @@
-"""Run a model in evaluation mode: the losses of batches, of sentences and of whole texts, long texts in chunks; and the
-progress of such long computations, which a listener may cancel."""
+"""Run a model in evaluation mode: the losses of batches, of sentences and of whole texts, long texts in chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +18,7 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import LossTotal
 from anaphor.mixers.base import use_threads
 from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
-
-Item = TypeVar("Item")
+from anaphor.progress_listener import report_progress
 
 # Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is
 # long. Each call of the model has a fixed cost, too, so a chunk has a minimum size.
@@ -256,51 +253,3 @@ def check_length(model: LanguageModel, tokens: int, name: str) -> None:
             f"{name} is too long: {tokens:,} tokens are more than the {model.max_positions:,} learned positions of "
             f"the model; cut it"
         )
-
-
-ProgressListener = Callable[[str, float], None]
-"""Called with the name of the computation and the fraction done. It may raise `Cancelled`."""
-
-_listeners: ContextVar[tuple[ProgressListener, ...]] = ContextVar("listeners", default=())
-
-
-class Cancelled(Exception):
-    """A listener cancelled the computation."""
-
-
-@contextmanager
-def progress_listener(listener: ProgressListener) -> Iterator[None]:
-    """Inside the block the listener is called by all long computations, in addition to earlier listeners."""
-    before = _listeners.set((*_listeners.get(), listener))
-    try:
-        yield
-    finally:
-        _listeners.reset(before)
-
-
-@contextmanager
-def progress_part(number: int, parts: int) -> Iterator[None]:
-    """Inside the block a computation is one of several equal parts, of which `number` are done."""
-
-    def scale(listener: ProgressListener) -> ProgressListener:
-        return lambda name, fraction: listener(name, (number + fraction) / parts)
-
-    before = _listeners.set(tuple(map(scale, _listeners.get())))
-    try:
-        yield
-    finally:
-        _listeners.reset(before)
-
-
-def report_progress(name: str, done: int, total: int) -> None:
-    """Call all listeners. Costs next to nothing where there are none."""
-    for listener in _listeners.get():
-        listener(name, done / max(total, 1))
-
-
-def track_progress(name: str, items: Sequence[Item]) -> Iterator[Item]:
-    """Each item in turn; all listeners are called before the first and after each."""
-    report_progress(name, 0, len(items))
-    for number, item in enumerate(items, 1):
-        yield item
-        report_progress(name, number, len(items))

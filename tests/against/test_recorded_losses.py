@@ -7,8 +7,8 @@ import pytest
 import torch
 from recording import FILE_NAME, cases, read_recorded, train
 
+from anaphor.beam_search import Hypothesis
 from anaphor.flags import from_yaml
-from anaphor.generate import Hypothesis
 from anaphor.metrics.result import LossTotal
 from anaphor.registry import PRESETS, TASKS
 from anaphor.training.build import build_experiment

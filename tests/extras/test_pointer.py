@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from anaphor import evaluation
+from anaphor.beam_search import beam_search
 from anaphor.errors import ConfigError
 from anaphor.extras.pointer import PointerSettings
-from anaphor.generate import Sampler, beam_search, generate, generate_rows
+from anaphor.generate import Sampler, generate, generate_rows
 from anaphor.mixers import detach, select_rows
 from anaphor.models import LanguageModelSpec
 from anaphor.models.cross_entropy import IGNORE_INDEX, cross_entropy, token_losses

@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from anaphor.beam_search import Beam, search_rows
 from anaphor.cli.main import main
 from anaphor.errors import Diverged
-from anaphor.generate import Beam, Sampler, search_rows
+from anaphor.generate import Sampler
 
 TEXT = ["train", "lm", "--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2"]
 PAIRS = ["train", "translate", "--data", "pairs", "--source", "de", "--target", "en", "--width", "8"]

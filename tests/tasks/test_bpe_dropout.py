@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from anaphor.api import execute
+from anaphor.beam_search import Beam
 from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
-from anaphor.generate import Beam
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback

@@ -18,9 +18,9 @@ from anaphor.data import InMemory
 from anaphor.data.dataset import LABELED_COLUMNS
 from anaphor.data.negation import Negation
 from anaphor.errors import AnaphorError, ConfigError, DataError, Diverged
-from anaphor.evaluation import progress_listener
 from anaphor.metrics.result import training_metric
 from anaphor.models.presets import build_text_encoder
+from anaphor.progress_listener import progress_listener
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.classify.experiment import ClassifyExperiment, class_names
 from anaphor.tasks.classify.look import describe

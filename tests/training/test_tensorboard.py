@@ -12,7 +12,7 @@ import torch
 from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError, DataError
-from anaphor.evaluation import Cancelled
+from anaphor.progress_listener import Cancelled
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training import loop

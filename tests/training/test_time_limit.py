@@ -9,7 +9,7 @@ import torch
 
 import anaphor.evaluation
 from anaphor.api import execute
-from anaphor.evaluation import Cancelled, progress_listener, report_progress
+from anaphor.progress_listener import Cancelled, progress_listener, report_progress
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.budget import Budget
 from anaphor.training.callbacks import NullCallback

@@ -9,8 +9,8 @@ import torch
 
 import anaphor
 from anaphor.errors import ConfigError, DataError
-from anaphor.evaluation import progress_listener
 from anaphor.inspect.split_losses import Groups
+from anaphor.progress_listener import progress_listener
 from anaphor.registry import TOKENIZERS
 from anaphor.web.inference import Cache, answer
 from anaphor.web.passages import rank_windows

@@ -67,8 +67,8 @@ def _results(options: Any, experiment: Experiment) -> Iterator[Row]:
 
 def _shown_progress(rows: Iterator[Row]) -> Iterator[Row]:
     """Each row with a progress bar while it is computed and none while it is printed: a bar takes over stdout."""
-    from anaphor.evaluation import progress_listener
     from anaphor.progress import Bar, SecondBar
+    from anaphor.progress_listener import progress_listener
 
     while True:
         with Bar("evaluating") as bar, progress_listener(SecondBar(bar, alone=True)):

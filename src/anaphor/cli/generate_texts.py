@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from anaphor.beam_search import beam_search
 from anaphor.cli.generate import Options
 from anaphor.cli.run_options import load_experiment, warn
 from anaphor.cli.table import for_terminal
 from anaphor.data.files import read_lines
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
-from anaphor.generate import Sampler, beam_search, generate, generate_texts
+from anaphor.generate import Sampler, generate, generate_texts
 from anaphor.models import LanguageModel
 from anaphor.tasks.lm import describe_unknown
 

@@ -43,8 +43,8 @@ def run(argv: Sequence[str]) -> int:
 @contextmanager
 def _shown_progress(is_json: bool) -> Iterator[None]:
     """A progress bar in a terminal, unless a program reads the result."""
-    from anaphor.evaluation import progress_listener
     from anaphor.progress import Bar, SecondBar
+    from anaphor.progress_listener import progress_listener
 
     if is_json or not sys.stderr.isatty():
         yield

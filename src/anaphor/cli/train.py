@@ -101,8 +101,8 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
     if options.dry_run:
         return print_plan(spec, out, options)
 
-    from anaphor.evaluation import progress_listener
     from anaphor.progress import Bar, SecondBar
+    from anaphor.progress_listener import progress_listener
     from anaphor.training.loop import train_run
 
     out = options.out or unused_folder(spec.model)  # again: others may have started while torch was imported

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from anaphor.beam_search import Beam, Hypothesis
 from anaphor.cli.run_options import load_experiment, warn
 from anaphor.cli.table import for_terminal
 from anaphor.cli.translate import Options
@@ -15,10 +16,9 @@ from anaphor.config import create_folder
 from anaphor.data.files import read_lines
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.evaluation import progress_listener
-from anaphor.generate import Beam, Hypothesis
 from anaphor.inspect.alignment import Alignment, as_text, cross_attention_taps
 from anaphor.progress import Bar, SecondBar
+from anaphor.progress_listener import progress_listener
 from anaphor.tasks import describe_unknown_words, list_some
 from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.tasks.translate.look import align, plain_alignment, write_alignment

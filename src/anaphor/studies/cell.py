@@ -27,7 +27,7 @@ from anaphor.training.spec import RunSpec
 # Code that may change a result; drawing, commands and studies do not.
 CODE = (
     "mixers", "operations.py", "kernels", "cuda_graphs.py", "models", "data", "metrics", "evaluation.py", "generate.py",
-    "interchange", "tasks", "extras", "training",
+    "beam_search.py", "interchange", "tasks", "extras", "training",
 )  # fmt: skip
 
 JOB, MEASURES, TEST, STOP, STATUS, OUTPUT = (

@@ -40,9 +40,9 @@ from torch import Tensor, nn
 
 from anaphor.config import writing_to
 from anaphor.errors import CheckpointError, ConfigError, Diverged
-from anaphor.evaluation import Cancelled
 from anaphor.metrics.result import Metric, Result, find_metric, select_value
 from anaphor.operations import kernel_errors
+from anaphor.progress_listener import Cancelled
 from anaphor.registry import files_used_by
 from anaphor.training import checkpoint
 from anaphor.training.averaging import Average, build_average, copy_average

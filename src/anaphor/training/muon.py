@@ -1,8 +1,8 @@
 """Muon: momentum whose every step is made orthogonal, for the matrices inside a network (Jordan et al., 2024).
 
-Settings, checks and state are torch's, and only the step is ours. Torch's takes one matrix after the other and reads the
-learning rate on the host: on an H200 it takes 12 to 24 ms for a transformer of 6 to 12 layers, where ours takes 3 to 6, or
-0.7 in a CUDA graph, which torch's cannot be captured in. On a CPU torch's casts to bf16: without instructions for it that
+Settings, checks and state are torch's, and only the step is ours. Torch's takes one matrix after the other and reads
+the learning rate on the host: on an H200 it takes 12 to 24 ms for a transformer of 6 to 12 layers, where ours takes 3
+to 6, or 0.7 in a CUDA graph, in which torch's fails. On a CPU torch's casts to bf16: without instructions for it that
 takes 10 times as long as fp32, and where a CPU has them, results would depend on the CPU.
 """
 

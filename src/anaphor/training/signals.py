@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from anaphor.evaluation import Cancelled, progress_listener
+from anaphor.progress_listener import Cancelled, progress_listener
 
 
 class Interruption:

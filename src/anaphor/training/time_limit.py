@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from anaphor.evaluation import Cancelled, progress_listener
+from anaphor.progress_listener import Cancelled, progress_listener
 from anaphor.training.budget import MIN_TRAINING, Budget
 from anaphor.training.experiment import Experiment
 from anaphor.training.progress import Progress

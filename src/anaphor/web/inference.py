@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
-from anaphor.evaluation import progress_part
 from anaphor.inspect.parts import LookParts
 from anaphor.inspect.split_losses import SplitLosses
+from anaphor.progress_listener import progress_part
 from anaphor.registry import import_object
 from anaphor.training import checkpoint
 from anaphor.training.load import Run, load_run

@@ -76,8 +76,8 @@ def run(argv: Sequence[str]) -> int:
 
 def _load_models(options: Options, stack: ExitStack) -> Any:
     """What answers requests to models, with a progress bar."""
-    from anaphor.evaluation import progress_listener
     from anaphor.progress import Bar, SecondBar
+    from anaphor.progress_listener import progress_listener
     from anaphor.training.device import choose_device, set_threads
     from anaphor.web.inference import Cache, answer
 

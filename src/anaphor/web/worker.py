@@ -136,7 +136,7 @@ def main(answer: Answer | None = None) -> NoReturn:
 def load_inference() -> Answer:
     import torch
 
-    from anaphor.evaluation import progress_listener
+    from anaphor.progress_listener import progress_listener
     from anaphor.web import inference
 
     torch.set_num_threads(1)

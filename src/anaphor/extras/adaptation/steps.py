@@ -16,10 +16,11 @@ from torch import Tensor
 from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError
-from anaphor.evaluation import eval_mode, report_progress
+from anaphor.evaluation import eval_mode
 from anaphor.extras.adaptation.dynamic_evaluation import FLOOR, Dynamic, Rates, compute_gradients, trainable_weights
 from anaphor.extras.adaptation.neural_cache import Cache, Memory, mix_losses
 from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
+from anaphor.progress_listener import report_progress
 
 Carry = tuple[ModelState | None, Memory | None]
 

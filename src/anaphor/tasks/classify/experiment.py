@@ -20,7 +20,7 @@ from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
 from anaphor.draw.cells import draw_confusion
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
-from anaphor.evaluation import eval_mode, report_progress
+from anaphor.evaluation import eval_mode
 from anaphor.inspect import hidden_states
 from anaphor.inspect.look import ClassLook
 from anaphor.metrics.accuracy import ClassScores, score_classes
@@ -29,6 +29,7 @@ from anaphor.models.bag_of_words import BagOfWords, bigram_keys
 from anaphor.models.cross_entropy import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
+from anaphor.progress_listener import report_progress
 from anaphor.tasks import check_top5, describe_mostly_unknown, list_some, pick_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.tasks.classify.figures import draw_learning

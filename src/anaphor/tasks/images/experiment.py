@@ -20,12 +20,13 @@ from anaphor.data.image_files import read_image
 from anaphor.data.images import ImageDataset, ImageSplit
 from anaphor.draw.cells import draw_confusion
 from anaphor.errors import ConfigError, DataError, print_warning
-from anaphor.evaluation import eval_mode, report_progress
+from anaphor.evaluation import eval_mode
 from anaphor.inspect.image_maps import ImageLook
 from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
 from anaphor.models.cross_entropy import soft_cross_entropy
+from anaphor.progress_listener import report_progress
 from anaphor.tasks import check_top5, pick_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.tasks.images.figures import draw_mistakes

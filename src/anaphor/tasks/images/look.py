@@ -10,11 +10,11 @@ from torch import Tensor
 
 from anaphor.config import writing_to
 from anaphor.errors import ConfigError, count_noun
-from anaphor.evaluation import track_progress
 from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
 from anaphor.inspect.image_maps import ImageLook, image_maps
 from anaphor.inspect.page import image_page
 from anaphor.models import ImageClassifier
+from anaphor.progress_listener import track_progress
 from anaphor.tasks import align_columns, join_layers
 from anaphor.tasks.images.verbs import LookOptions
 from anaphor.training.files import replace_file

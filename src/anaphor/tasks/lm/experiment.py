@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anaphor.beam_search import beam_search
 from anaphor.config import settings_of
 from anaphor.data.batches import Batch, PaddedBatches, Stream, batch_examples, batchify
 from anaphor.data.corpus import build_tokenizer, encode_split
@@ -24,7 +25,7 @@ from anaphor.data.stream_order import StreamOrder
 from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, print_warning
 from anaphor.evaluation import losses_by_batch
-from anaphor.generate import Sampler, beam_search, generate
+from anaphor.generate import Sampler, generate
 from anaphor.inspect import TextLook, hidden_states
 from anaphor.metrics.result import LossMeter, LossResult, loss_result
 from anaphor.mixers.base import detach

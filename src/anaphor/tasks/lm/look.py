@@ -11,11 +11,11 @@ from anaphor import inspect
 from anaphor.config import writing_to
 from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.evaluation import track_progress
 from anaphor.inspect import HeadSummary, TextLook, compare_losses
 from anaphor.inspect.figures import draw_attention, draw_units
 from anaphor.inspect.look import layer_label
 from anaphor.inspect.page import build_page
+from anaphor.progress_listener import track_progress
 from anaphor.tasks import LOSS, PERPLEXITY, align_columns, format_text_values
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.verbs import LookOptions

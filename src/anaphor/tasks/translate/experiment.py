@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.beam_search import Beam, Hypothesis, ensemble, make_step, search_rows
 from anaphor.config import settings_of
 from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
 from anaphor.data.corpus import (
@@ -25,13 +26,13 @@ from anaphor.data.corpus import (
 from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
-from anaphor.evaluation import eval_mode, report_progress, track_progress
-from anaphor.generate import Beam, Hypothesis, ensemble, make_step, search_rows
+from anaphor.evaluation import eval_mode
 from anaphor.inspect.alignment import Alignment
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
 from anaphor.metrics.result import LossMeter, LossResult, LossTotal, Result, loss_result
 from anaphor.models import Seq2Seq
 from anaphor.models.cross_entropy import token_losses
+from anaphor.progress_listener import report_progress, track_progress
 from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
 from anaphor.tasks import describe_mostly_unknown, pick_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec

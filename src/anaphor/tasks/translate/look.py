@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anaphor.beam_search import Hypothesis
 from anaphor.config import writing_to
-from anaphor.generate import Hypothesis
 from anaphor.inspect.alignment import Alignment, alignment, alignment_page, as_text, draw_alignment
 from anaphor.tasks.translate.verbs import LookOptions
 from anaphor.training.files import replace_file
