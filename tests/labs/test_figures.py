@@ -9,6 +9,7 @@ import pytest
 
 from anaphor import draw
 from anaphor.draw import cells, line_style
+from anaphor.draw.confusion import draw_confusion
 
 
 def size_of(path) -> tuple[int, int]:
@@ -31,7 +32,7 @@ def test_four_heat_maps_stand_in_two_lines(tmp_path):
 def test_names_of_classes_do_not_overlap_and_stay_distinct(tmp_path, monkeypatch, name):
     kept = []
     monkeypatch.setattr(cells, "save_all", lambda figure, paths, remark: kept.append(figure))
-    cells.draw_confusion(np.eye(14, dtype=int), [f"{name} {number}" for number in range(14)], tmp_path / "confusion")
+    draw_confusion(np.eye(14, dtype=int), [f"{name} {number}" for number in range(14)], tmp_path / "confusion")
     (figure,) = kept
     figure.canvas.draw()
     axes = figure.axes[0]

@@ -1,4 +1,4 @@
-"""Heat maps with a number in every cell, as of a grid of settings, and confusion matrices."""
+"""Heat maps with a text in every cell, as of a grid of settings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from anaphor.draw import COLORS, Panel, heat_maps, new_figure, save_all
+from anaphor.draw import COLORS, Panel, new_figure, save_all
 
 PAGE_WIDTH = 9  # inches; more panels go below each other, so that their numbers stay readable
 CHARACTER_WIDTH = 0.09  # inches, on average, at the size of tick labels
@@ -91,32 +88,3 @@ def _write_cells(axes: Any, image: Any, panel: Annotated) -> None:
         row, column = panel.highlighted
         corner = (column - 0.46, row - 0.46)
         axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=COLORS[1], linewidth=3))
-
-
-MAX_NUMBERS = 20
-"""Classes up to which cells of the confusion matrix have numbers."""
-ENDINGS = (".png", ".svg")
-
-
-def draw_confusion(numbers: NDArray[Any], classes: Sequence[str], stem: Path) -> list[Path]:
-    """True class by predicted class, as shares of the true class."""
-    paths = [stem.with_suffix(ending) for ending in ENDINGS]
-    shares = numbers / np.maximum(numbers.sum(1, keepdims=True), 1)
-    names = [shorten(name) for name in classes]
-    labels: dict[str, Any] = {
-        "x_label": "predicted class",
-        "y_label": "true class",
-        "label": "share of the true class",
-    }
-    if len(classes) > MAX_NUMBERS:
-        heat_maps([Panel("", shares, 0.0, 1.0)], paths, rows=names, columns=names, across=1, **labels)
-        return paths
-    texts = [[str(count) if count else "" for count in row] for row in numbers.tolist()]
-    panel = Annotated("", shares, 0.0, 1.0, texts)
-    annotated_heat_maps([panel], paths, rows=names, columns=names, **labels)
-    return paths
-
-
-def shorten(name: str, most: int = 14) -> str:
-    """Without its middle, because names of many classes begin or end alike."""
-    return name if len(name) <= most else f"{name[: most - 6]}…{name[-5:]}"

@@ -13,7 +13,7 @@ from anaphor.errors import DataError
 from anaphor.interchange.folder import Config, PretrainedFolder
 from anaphor.interchange.kind import ACTIVATIONS, Kind, Link, block_shape, link, stack_misfit, their_activation
 from anaphor.models.language_model import LanguageModel
-from anaphor.models.spec import LanguageModelSpec
+from anaphor.models.language_model_spec import LanguageModelSpec
 
 FIXED_POSITIONS = 1024
 """Positions of an exported model whose position encoding has no limit."""

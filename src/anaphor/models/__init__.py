@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from anaphor.models.image_model import ImageClassifier
     from anaphor.models.image_spec import ImageModelSpec
     from anaphor.models.language_model import LanguageModel, ModelState, Summary, summarize
+    from anaphor.models.language_model_spec import LanguageModelSpec
     from anaphor.models.presets import (
         IMAGE_PRESETS,
         PRESETS,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     )
     from anaphor.models.seq2seq import Seq2Seq
     from anaphor.models.seq2seq_spec import Seq2SeqSpec
-    from anaphor.models.spec import BackboneSpec, LanguageModelSpec
+    from anaphor.models.spec import BackboneSpec
     from anaphor.models.text_encoder import TextEncoder
     from anaphor.models.text_spec import TextEncoderSpec
     from anaphor.models.textbook import (
@@ -91,6 +92,7 @@ _MODULES = {
     "image_model": ("ImageClassifier",),
     "image_spec": ("ImageModelSpec",),
     "language_model": ("LanguageModel", "ModelState", "Summary", "summarize"),
+    "language_model_spec": ("LanguageModelSpec",),
     "presets": (
         *("PRESETS", "build", "preset"),
         *("SEQ2SEQ_PRESETS", "build_seq2seq", "seq2seq_preset"),
@@ -101,7 +103,7 @@ _MODULES = {
     "seq2seq_spec": ("Seq2SeqSpec",),
     "text_encoder": ("TextEncoder",),
     "text_spec": ("TextEncoderSpec",),
-    "spec": ("BackboneSpec", "LanguageModelSpec"),
+    "spec": ("BackboneSpec",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -15,7 +15,7 @@ from anaphor.mixers.layers import LayerNorm
 from anaphor.mixers.spec import Sizes
 from anaphor.models.embedding import Embedding
 from anaphor.models.image_spec import ImageModelSpec, check_divides
-from anaphor.models.spec import LanguageModelSpec
+from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.text_spec import TextEncoderSpec
 from anaphor.registry import EMBEDDERS
 

@@ -21,7 +21,7 @@ from anaphor.models.embedding import Embedding
 from anaphor.models.head import Head
 from anaphor.models.head_wrapper import PLAIN_HEAD, HeadWrapper
 from anaphor.models.initialize import INIT_SCHEMES, without_weights
-from anaphor.models.spec import LanguageModelSpec
+from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.registry import HEADS
 
 WARM_UP = 2

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anaphor.config import check_fields, look_up
 from anaphor.mixers.spec import LayerOptions, options_of
 from anaphor.models.image_spec import ImageModelSpec
+from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
-from anaphor.models.spec import LanguageModelSpec, option_names
+from anaphor.models.spec import option_names
 from anaphor.models.text_spec import TextEncoderSpec
 from anaphor.registry import MIXERS, Registry, collect_extras
 

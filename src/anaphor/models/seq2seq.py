@@ -20,8 +20,8 @@ from anaphor.models.embedding import Embedding
 from anaphor.models.head import Head
 from anaphor.models.initialize import INIT_SCHEMES
 from anaphor.models.language_model import LanguageModel, ModelState, TokenModel
+from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
-from anaphor.models.spec import LanguageModelSpec
 
 
 class Encoded(NamedTuple):

@@ -17,8 +17,8 @@ from anaphor.mixers.spec import (
     RecurrentOptions,
     check_at_least,
 )
+from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.spec import (
-    LanguageModelSpec,
     StackOptions,
     TokenOptions,
     check_mixers,

@@ -1,7 +1,7 @@
-"""Specs of backbones and language models: every option, declared once. Those of other models build on them.
+"""Specs of models: the options that all of them share, those of a backbone, and those of models of tokens.
 
-Imports no torch, so that the command line can list the options quickly; what needs torch is imported when a spec is
-checked or its model is built.
+Every option is declared once. Imports no torch, so that the command line can list the options quickly; what needs torch
+is imported when a spec is checked or its model is built.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
@@ -22,13 +22,12 @@ from anaphor.mixers.spec import (
     mixer_spec,
     options_of,
 )
-from anaphor.registry import MIXERS, Registry, import_object, model_settings
+from anaphor.registry import MIXERS
 from anaphor.typecheck import check_types
 
 if TYPE_CHECKING:
     from anaphor.mixers.attention.position import Position
     from anaphor.models.backbone import Backbone, BlockSpec
-    from anaphor.models.language_model import LanguageModel
 
 SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind", "norm_eps")
 """Options that every model accepts and not every model uses."""
@@ -273,77 +272,6 @@ class TokenModelSpec(TokenOptions, BackboneSpec):
     def _derived(self) -> dict[str, Any]:
         own: dict[str, Any] = {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
         return super()._derived() | own | ({"width": None} if self.layer_widths else {})
-
-
-@dataclass(frozen=True, kw_only=True)
-class LanguageModelSpec(TokenModelSpec):
-    """A language model: embeddings, a stack of layers and a head."""
-
-    has_extras: ClassVar[bool] = True
-    """For messages: an unknown option may be that of an extra."""
-
-    tied: bool = True
-    """Tie the weights of the head to the embeddings."""
-    words: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
-    """The words of the vocabulary, for embedders that look at their letters."""
-    extras: tuple[Any, ...] = ()
-    """Settings of extras that are part of the model: of an embedder, of a head."""
-
-    def _check_input(self) -> None:
-        super()._check_input()
-        object.__setattr__(self, "extras", tuple(self.extras))
-        kinds = model_settings()
-        for settings in self.extras:
-            if type(settings) not in kinds:
-                names = ", ".join(sorted({kind.__name__ for kind in kinds})) or "none"
-                raise ConfigError(f"extras: {settings!r} are no settings of an embedder or a head (known: {names})")
-        if self.words is not None and len(self.words) != self.vocabulary:
-            raise ConfigError(f"there are {len(self.words):,} words, but vocabulary={self.vocabulary}")
-
-    @property
-    def width_out(self) -> int:
-        """Dimension of the vectors that the head reads: a tied one has the matrix of the embeddings."""
-        return self.width_in if self.tied else self.widths_by_layer[-1]
-
-    @property
-    def can_carry(self) -> bool:
-        """Whether its state may be carried through a text of any length: no layer needs whole sequences, positions have
-        no limit, and the state does not grow."""
-        mixers = [block.mixer for block in self.blocks()]
-        has_end = find_position(self.embedder_position).has_limit or any(mixer.limit is not None for mixer in mixers)
-        return not has_end and all(mixer.streams and not mixer.grows for mixer in mixers)
-
-    @property
-    def position_offset(self) -> int:
-        """Row of the table of learned positions that the first token has."""
-        return 0
-
-    @property
-    def embedder_position(self) -> str:
-        """Position encoding that is added to the embeddings."""
-        return self.position if self.adds_position else "none"
-
-    def _derived(self) -> dict[str, Any]:
-        return super()._derived() | ({} if self.extras else {"words": None})
-
-    def make_extra(self, kind: Registry) -> tuple[str, Any] | None:
-        """The part of this kind that `extras` ask for, and its name; None where they ask for none."""
-        made = []
-        for name in kind:
-            for settings in self.extras:
-                if type(settings) is kind[name].settings:
-                    made.append((name, import_object(kind[name].make)(settings, self)))
-        wanted = [(name, part) for name, part in made if part is not None]
-        if len(wanted) > 1:
-            names = " and ".join(repr(name) for name, _ in wanted)
-            raise ConfigError(f"a model has one {kind.kind} of an extra, but the settings ask for {names}: use one")
-        return wanted[0] if wanted else None
-
-    def build(self) -> LanguageModel:  # type: ignore[override]
-        from anaphor.models.initialize import build_checked
-        from anaphor.models.language_model import LanguageModel
-
-        return build_checked(LanguageModel, self)
 
 
 def find_position(name: str) -> type[Position]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
-from anaphor.training.state_dicts import Mismatch
+from anaphor.training.mismatch import Mismatch
 
 Share = Callable[[int], float]
 """Weight of the newest of n values in the average."""

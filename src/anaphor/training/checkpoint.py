@@ -25,8 +25,8 @@ from anaphor.config import FORMAT
 from anaphor.data.files import default_permissions
 from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.training.files import describe_space, sync, write_file
+from anaphor.training.mismatch import Mismatch, format_shape
 from anaphor.training.progress import Progress
-from anaphor.training.state_dicts import Mismatch, format_shape
 
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, by the name of the file that holds them."""

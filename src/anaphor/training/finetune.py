@@ -16,8 +16,8 @@ from anaphor.errors import ConfigError, NotInstalled, count_noun
 from anaphor.models.language_model import LanguageModel
 from anaphor.registry import EMBEDDERS, SERVICES
 from anaphor.training.load import load_run
+from anaphor.training.mismatch import Mismatch
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.state_dicts import Mismatch
 
 LORA_ALPHA = 16.0
 """Adapters are scaled by this over their rank (Hu et al., 2022), so that the learning rate suits every rank."""

@@ -22,8 +22,8 @@ from anaphor.errors import ConfigError
 from anaphor.models.head import Head
 from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
+from anaphor.training.optimizer_state import OPTIMIZER_STATE, load_optimizer_state, optimizer_state
 from anaphor.training.spec import RunSpec
-from anaphor.training.state_dicts import OPTIMIZER_STATE, load_optimizer_state, optimizer_state
 from anaphor.typecheck import check_types
 
 TorchOptimizer = torch.optim.Optimizer

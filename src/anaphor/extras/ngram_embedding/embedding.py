@@ -20,7 +20,7 @@ from anaphor.models.embedding import Embedding
 
 if TYPE_CHECKING:
     from anaphor.extras.ngram_embedding import NgramSettings
-    from anaphor.models.spec import LanguageModelSpec
+    from anaphor.models.language_model_spec import LanguageModelSpec
 
 SIZES = (3, 4, 5)
 """Characters of an n-gram; the boundaries of a word count as one each."""

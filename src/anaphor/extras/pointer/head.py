@@ -25,7 +25,7 @@ from anaphor.models.head_wrapper import HeadWrapper
 if TYPE_CHECKING:
     from anaphor.extras.pointer import PointerSettings
     from anaphor.models.language_model import LanguageModel
-    from anaphor.models.spec import LanguageModelSpec
+    from anaphor.models.language_model_spec import LanguageModelSpec
 
 EMPTY = -1
 MASKED = -1e9  # a score, not minus infinity: where nothing is visible, a gradient must still be a number

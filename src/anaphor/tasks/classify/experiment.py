@@ -18,7 +18,7 @@ from anaphor.data.dataset import ALL, TEST, TRAIN, VALID, Dataset, Rows, count_r
 from anaphor.data.datasets import load_labeled
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
-from anaphor.draw.cells import draw_confusion
+from anaphor.draw.confusion import draw_confusion
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
 from anaphor.evaluation import eval_mode
 from anaphor.inspect import hidden_states

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.draw import COLORS, new_figure, save_all, set_ticks
-from anaphor.draw.cells import ENDINGS
+from anaphor.draw.confusion import ENDINGS
 from anaphor.metrics.result import training_metric
 
 

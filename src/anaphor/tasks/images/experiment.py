@@ -18,7 +18,7 @@ from anaphor.data.datasets import load_images
 from anaphor.data.image_batches import ImageBatch, ImageBatches
 from anaphor.data.image_files import read_image
 from anaphor.data.images import ImageDataset, ImageSplit
-from anaphor.draw.cells import draw_confusion
+from anaphor.draw.confusion import draw_confusion
 from anaphor.errors import ConfigError, DataError, print_warning
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.image_maps import ImageLook

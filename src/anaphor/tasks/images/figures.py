@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anaphor.data.images import ImageSplit
 from anaphor.draw import new_figure, save_all
-from anaphor.draw.cells import ENDINGS, shorten
+from anaphor.draw.confusion import ENDINGS, shorten
 
 ACROSS, DOWN = 6, 3
 

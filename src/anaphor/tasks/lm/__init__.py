@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from anaphor.config import check_at_least_one, look_up, optional_section
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import find_metric
-from anaphor.models.spec import LanguageModelSpec, reject_unused_by_model
+from anaphor.models.language_model_spec import LanguageModelSpec
+from anaphor.models.spec import reject_unused_by_model
 from anaphor.tasks import (
     BITS_PER_BYTE,
     LOSS,
