@@ -20,54 +20,55 @@ from anaphor.training.options import TrainOptions, require_folder
 from anaphor.training.paths import locate_paths
 from anaphor.training.run_folder import RunFolder, unused_folder
 from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
-from anaphor.typecheck import checks_arguments
+from anaphor.typecheck import check_value, checks_arguments
+
+OPTIONS = ("resume", "force", "overwrite", "no_test", "tensorboard", "save_minutes", "threads")
+"""Flags of `anaphor train` that are no settings of a run."""
 
 
 @checks_arguments
-def train(  # noqa: PLR0913 (a keyword for each flag of the command)
+def train(
     task: str,
     *,
     out: Path | str | None = None,
     recipe: str | None = None,
     config: Path | str | None = None,
     imports: Iterable[Path | str] = (),
-    resume: bool = False,
-    force: bool = False,
-    overwrite: bool = False,
-    no_test: bool = False,
-    tensorboard: bool = False,
-    save_minutes: float = TrainOptions.save_minutes,
-    threads: int | None = None,
     progress: bool = True,
     callback: Callback | None = None,
-    **settings: Any,
+    **flags: Any,
 ) -> Run:
-    """Train a model and give the finished run, loaded with its best weights.
+    """Train a model: `train("lm", data="grammar", model="lstm", epochs=2)`.
 
-    Every flag of `anaphor train TASK` is a keyword: `train("lm", data="grammar", model="lstm", epochs=2)`.
-    `progress` shows a bar on stderr; `callback` is called at every step and validation instead.
+    Args:
+        task: What is trained: lm, translate, images, classify, or a task of your own.
+        out: Folder of the run; a new one below `runs` if not given.
+        recipe: Recipe with the settings that are not given.
+        config: File with the settings that are not given.
+        imports: Python files that register parts of your own.
+        progress: Show a bar on stderr.
+        callback: Called at every step and validation, in place of the bar.
+        **flags: All other flags of `anaphor train TASK`: the settings of the task, and `resume`, `force`, `overwrite`,
+            `no_test`, `tensorboard`, `save_minutes` and `threads`.
+
+    Returns:
+        The finished run, loaded with its best weights.
     """
     start = time.monotonic()
-    files = [import_file(path) for path in imports]
-    options = TrainOptions(
-        resume=resume,
-        force=force,
-        overwrite=overwrite,
-        test=not no_test,
-        tensorboard=tensorboard,
-        save_minutes=save_minutes,
-        threads=threads,
-        start=start,
-        imports=tuple(files),
-    )
+    files = tuple(import_file(path) for path in imports)
+    given = {name: flags[name] for name in OPTIONS if name in flags}
+    settings = {name: value for name, value in flags.items() if name not in OPTIONS}
+    check_value("no_test", no_test := given.pop("no_test", False), "bool")
+    options = TrainOptions(**given, test=not no_test, start=start, imports=files)
     with ExitStack() as stack:
         stack.enter_context(suggest_imports(config))
         definition: TaskDefinition = look_up(TASKS, task, "task")
-        require_folder(out, resume)
+        require_folder(out, options.resume)
         if callback is not None:
             check_callback(callback)
-        spec = make_spec(definition, _settings_file(definition, recipe, config, out if resume else None), settings)
-        if config is not None and not resume:
+        file = _settings_file(definition, recipe, config, out if options.resume else None)
+        spec = make_spec(definition, file, settings)
+        if config is not None and not options.resume:
             spec = locate_paths(spec, Path(config), settings)
         folder = unused_folder(spec.model) if out is None else Path(out)
         if callback is None and progress:

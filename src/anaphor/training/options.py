@@ -10,6 +10,7 @@ from pathlib import Path
 
 from anaphor.errors import ConfigError, print_warning
 from anaphor.registry import ImportedFile
+from anaphor.typecheck import check_types
 
 MAX_THREADS = 1024
 
@@ -44,6 +45,7 @@ class TrainOptions:
     """Called with each line that is not an error and that the user should read."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_existing_run(resume=self.resume, force=self.force, overwrite=self.overwrite)
         check_threads(self.threads)
         if not 0 < self.save_minutes < math.inf:
