@@ -95,7 +95,7 @@ class Repetition(HeadWrapper):
         assert state.after_each is not None, "it has read a token"
         return logits + self.bonus * state.after_each[:, -logits.shape[1] :]
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {"repetition": "bonus"}
 
 

@@ -140,6 +140,7 @@ def test_a_text_that_is_too_short_for_a_batch_says_so(tiny, tmp_path):
     assert "too short for 256 rows" in cost.points[-1].reason
 
 
+@pytest.mark.needs("extras")
 def test_every_recipe_can_be_measured_without_a_download():
     recipes = scaling.find_recipes()
     assert len(recipes) >= 12

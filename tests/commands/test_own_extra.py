@@ -119,17 +119,6 @@ def test_its_verb_has_a_line_of_help_and_flags(run, capsys):
     assert capsys.readouterr().out == f"bonus {last}\n"
 
 
-def test_a_study_compares_it_with_the_model_without_it(text, tmp_path, capsys):
-    (tmp_path / "study.yaml").write_text(
-        "base: {data: text, width: 8, steps: 3, bptt: 8, batch_size: 2}\n"
-        "parameters: {repetition: {values: [true, false]}, z_loss: {values: [0.0, 0.01]}}\nseeds: 1\ntest: none\n"
-    )
-    words = ["study", str(tmp_path / "study.yaml"), *IMPORT, "--out", str(tmp_path / "out"), "--json"]
-    assert main(words) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert [cell["status"] for cell in report["cells"]] == ["finished"] * 4
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

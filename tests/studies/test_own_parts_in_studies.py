@@ -1,4 +1,4 @@
-"""Mixers, callbacks and tasks of a user's file in a study."""
+"""Mixers, callbacks, extras and tasks of a user's file in a study."""
 
 import json
 from pathlib import Path
@@ -86,6 +86,13 @@ def test_a_callback_has_a_setting_that_varies(study, tmp_path):
     assert [cell["status"] for cell in cells] == ["finished", "finished"]
     (counted,) = Path("study").rglob("steps.txt")
     assert counted.read_text() == "step\n" * 2
+
+
+def test_settings_of_an_extra_vary(study):
+    axes = "parameters: {repetition: {values: [true, false]}, z_loss: {values: [0.0, 0.01]}}\n"
+    code, cells = study(SMALL + axes, EXAMPLES / "repetition.py")
+    assert code == 0
+    assert [cell["status"] for cell in cells] == ["finished"] * 4
 
 
 def test_a_task_is_studied(study, monkeypatch):

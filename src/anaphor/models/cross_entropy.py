@@ -1,7 +1,7 @@
 """The cross-entropy of a head, whose logits are never all in memory.
 
 With a large vocabulary the logits are by far the largest tensor of a model. Here they are computed for a chunk of
-tokens at a time, and once more in the backward pass. `full_cross_entropy` is the simple version; tests compare the two.
+tokens at a time, and, of several chunks, once more in the backward pass. `full_cross_entropy` is the simple version; tests compare the two.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def compute_losses_in_chunks(
     hidden_states: Tensor, head: Head, targets: Tensor, rows: int, label_smoothing: float = 0.0
 ) -> Tensor:
     """The loss of each token, of so many at a time. [B, T, D], [B, T] -> [B · T]"""
+    chunks = list(zip(hidden_states.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True))
     compute = compute_losses
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and len(chunks) > 1:  # the logits of a single chunk may stay
         compute = partial(checkpoint, compute_losses, use_reentrant=False, preserve_rng_state=False)
-    chunks = zip(hidden_states.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
     weight, bias = head.weight, head.bias  # looked up once: a matrix may be computed from embeddings
     return torch.cat([compute(x, weight, bias, target, label_smoothing) for x, target in chunks])
 
