@@ -281,7 +281,9 @@ def test_the_text_is_the_same_whether_printed_or_as_json(capsys, more):
 def test_a_text_of_line_ends_alone_is_explained(capsys, monkeypatch, more, reason):
     train("--steps", "1", "--out", "run")
     capsys.readouterr()
-    monkeypatch.setattr("anaphor.cli.generate_texts.generate", lambda model, prompt, *rest, **options: iter([prompt[0]] * 12))
+    monkeypatch.setattr(
+        "anaphor.cli.generate_texts.generate", lambda model, prompt, *rest, **options: iter([prompt[0]] * 12)
+    )
     assert main(["generate", "run", "--tokens", "12", "--device", "cpu", *more]) == 0
     shown = capsys.readouterr()
     assert not shown.out.strip()

@@ -1,7 +1,8 @@
 """The cross-entropy of a head, whose logits are never all in memory.
 
 With a large vocabulary the logits are by far the largest tensor of a model. Here they are computed for a chunk of
-tokens at a time, and, of several chunks, once more in the backward pass. `full_cross_entropy` is the simple version; tests compare the two.
+tokens at a time, and of several chunks once more in the backward pass. `full_cross_entropy` is the simple version;
+tests compare the two.
 """
 
 from __future__ import annotations
