@@ -6,18 +6,16 @@ import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anaphor.config import nearest
 from anaphor.errors import ConfigError
+from anaphor.models.language_model import TokenModel
+from anaphor.models.text_encoder import TextEncoder
 from anaphor.taps import Tap, taps_of
-
-if TYPE_CHECKING:
-    from anaphor.models.language_model import TokenModel
-    from anaphor.models.text_encoder import TextEncoder
 
 Parts = Sequence[tuple[Tensor, ...]]
 Keep = Callable[[str, Tensor, Parts], None]  # name of the tap, its tensor, and the tensors it was stacked from

@@ -7,7 +7,7 @@ and stored, and everything is read once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
@@ -17,9 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from anaphor.kernels.gpu import DTYPES, count_programs, is_supported
 from anaphor.kernels.linear import sum_rows
-
-if TYPE_CHECKING:
-    from anaphor.mixers.layers import LayerNorm
+from anaphor.mixers.layers import LayerNorm
 
 MAX_WIDTH = 8192
 TILE = 2048  # values that a program holds at once, unless one row has more

@@ -3,16 +3,12 @@ rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from anaphor.mixers.base import use_threads
-
-if TYPE_CHECKING:
-    from anaphor.mixers.layers import LayerNorm
+from anaphor.mixers.layers import LayerNorm
 
 MAX_VALUES = 2**15
 

@@ -10,14 +10,16 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from anaphor.draw import COLORS
 from anaphor.errors import ConfigError
 from anaphor.trace import formatting
-from anaphor.trace.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from anaphor.trace.graph import Graph, Node
 
 LETTER, LINE, MARGIN = 6.1, 13.0, 6.0
 """In points at font size 10: width of a character, height of a line, margin around the text."""

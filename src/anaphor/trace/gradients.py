@@ -6,16 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from anaphor.trace import formatting
 from anaphor.trace.exact import Exact, compute_exact
-from anaphor.trace.graph import Graph, Node
 from anaphor.trace.program import Program
 from anaphor.trace.rounding import Errors, rounding_errors
+
+if TYPE_CHECKING:
+    from anaphor.trace.graph import Graph, Node
 
 
 @dataclass(frozen=True, eq=False)

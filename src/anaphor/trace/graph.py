@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from anaphor.config import look_up
 from anaphor.trace import formatting
+from anaphor.trace.drawing import draw_graph
+from anaphor.trace.gradients import Check, ProgramGradients, check_gradients
 from anaphor.trace.rounding import zero_if_rounding
-
-if TYPE_CHECKING:
-    from anaphor.trace.gradients import Check, ProgramGradients
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,6 @@ class Graph:
 
     def draw(self, *paths: Path | str) -> Sequence[Path]:
         """Draw into files; the suffix chooses PNG, SVG, PDF or HTML (the interactive page)."""
-        from anaphor.trace.drawing import draw_graph
-
         return draw_graph(self, [Path(path) for path in paths])
 
     def page(self) -> str:
@@ -152,8 +149,6 @@ class Graph:
 
     def check(self) -> Check:
         """Compare the gradients with finite differences in double precision."""
-        from anaphor.trace.gradients import check_gradients
-
         return check_gradients(self)
 
     def __str__(self) -> str:

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.errors import ConfigError
+from anaphor.extras.ngram_embedding import NgramSettings
 from anaphor.models.embedding import Embedding
-
-if TYPE_CHECKING:
-    from anaphor.extras.ngram_embedding import NgramSettings
-    from anaphor.models.language_model_spec import LanguageModelSpec
+from anaphor.models.language_model_spec import LanguageModelSpec
 
 SIZES = (3, 4, 5)
 """Characters of an n-gram; the boundaries of a word count as one each."""

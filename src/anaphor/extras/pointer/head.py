@@ -10,22 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.errors import ConfigError
+from anaphor.extras.pointer import PointerSettings
 from anaphor.mixers.base import KVBuffer, Span
 from anaphor.models.cross_entropy import IGNORE_INDEX, cross_entropy, token_losses, widen
 from anaphor.models.head import Head
 from anaphor.models.head_wrapper import HeadWrapper
-
-if TYPE_CHECKING:
-    from anaphor.extras.pointer import PointerSettings
-    from anaphor.models.language_model import LanguageModel
-    from anaphor.models.language_model_spec import LanguageModelSpec
+from anaphor.models.language_model import LanguageModel
+from anaphor.models.language_model_spec import LanguageModelSpec
 
 EMPTY = -1
 MASKED = -1e9  # a score, not minus infinity: where nothing is visible, a gradient must still be a number
