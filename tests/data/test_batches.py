@@ -16,8 +16,8 @@ from anaphor.data.batches import (
     batch_examples,
     batchify,
 )
-from anaphor.data.files import split_examples
 from anaphor.data.stream_order import StreamOrder
+from anaphor.data.text import split_examples
 from anaphor.errors import ConfigError, DataError
 
 LETTERS = torch.arange(26)

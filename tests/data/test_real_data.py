@@ -10,7 +10,7 @@ from anaphor.data.batches import Stream, batch_examples
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import count_overlap
 from anaphor.data.datasets import open_dataset
-from anaphor.data.files import split_examples
+from anaphor.data.text import split_examples
 from anaphor.data.tokenizer import Word
 
 

@@ -133,7 +133,7 @@ def test_words_decode_to_the_text_of_single_spaced_lines(rows):
 def test_a_long_text_is_cut_between_words(monkeypatch):
     text = TEXT * 50
     whole = Word.train(text).encode(text)
-    monkeypatch.setattr("anaphor.data.files.split_chunks.__defaults__", (7,))
+    monkeypatch.setattr("anaphor.data.text.split_chunks.__defaults__", (7,))
     np.testing.assert_array_equal(Word.train(text).encode(text), whole)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.data.batches import IGNORE_INDEX, batch_examples
-from anaphor.data.files import split_examples
+from anaphor.data.text import split_examples
 from anaphor.data.treebank import Treebank
 from anaphor.errors import DataError
 from anaphor.models import build

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from anaphor.config import look_up
-from anaphor.data.files import read_lines
+from anaphor.data.text import read_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.flags import Positional, parse
 from anaphor.metrics.bleu import TOKENIZERS

@@ -11,7 +11,7 @@ from anaphor.beam_search import beam_search
 from anaphor.cli.generate import Options
 from anaphor.cli.run_options import load_experiment, warn
 from anaphor.cli.table import for_terminal
-from anaphor.data.files import read_lines
+from anaphor.data.text import read_lines
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.generate import Sampler, generate, generate_texts

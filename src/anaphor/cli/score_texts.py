@@ -13,7 +13,7 @@ from anaphor.cli.run_options import load_experiment, warn
 from anaphor.cli.score import Options
 from anaphor.cli.table import print_line
 from anaphor.config import finite
-from anaphor.data.files import read_lines
+from anaphor.data.text import read_lines
 from anaphor.errors import count_noun
 from anaphor.evaluation import ScoredText, score_sentences
 from anaphor.inspect.figures import token_labels

@@ -13,7 +13,7 @@ from anaphor.cli.run_options import load_experiment, warn
 from anaphor.cli.table import for_terminal
 from anaphor.cli.translate import Options
 from anaphor.config import create_folder
-from anaphor.data.files import read_lines
+from anaphor.data.text import read_lines
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.inspect.alignment import Alignment, as_text, cross_attention_taps

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.data.files import CHUNK
+from anaphor.data.text import CHUNK
 from anaphor.data.tokenizer import END, Ids, Tokenizer, show_byte, strings
 from anaphor.errors import ConfigError, DataError
 

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from anaphor.data.cache import cache_folder, write_cache
 from anaphor.data.dataset import TEST, TRAIN
-from anaphor.data.files import File, StoredFile, cache_folder, write_cache
+from anaphor.data.files import File, StoredFile
 from anaphor.data.images import Arrays, ImageDataset, check_labels, resize_all
 from anaphor.errors import DataError
 

@@ -18,8 +18,8 @@ from anaphor.config import check_at_least_one, look_up
 from anaphor.data.bpe import BPE
 from anaphor.data.bpe_dropout import SubwordSampler
 from anaphor.data.buckets import Indices
+from anaphor.data.cache import cache_folder, write_cache
 from anaphor.data.dataset import TRAIN, Dataset
-from anaphor.data.files import cache_folder, write_cache
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.registry import TOKENIZERS

@@ -19,7 +19,8 @@ from functools import cached_property
 from typing import Any, Self
 
 from anaphor.config import look_up
-from anaphor.data.files import ADVICE_FOR_TEXT, File, StoredFile, decode_text, split_lines
+from anaphor.data.files import File, StoredFile
+from anaphor.data.text import ADVICE_FOR_TEXT, decode_text, split_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import user_path
-from anaphor.data.files import StoredFile, cache_folder
+from anaphor.data.cache import cache_folder
+from anaphor.data.files import StoredFile
 from anaphor.errors import DataError
 
 VARIABLE = "ANAPHOR_DATA"

@@ -33,8 +33,9 @@ from anaphor.data.dataset import (
     Rows,
     encode_lines,
 )
-from anaphor.data.files import ADVICE_FOR_TEXT, File, StoredFile, decode_text, split_lines
+from anaphor.data.files import File, StoredFile
 from anaphor.data.images import hold_out
+from anaphor.data.text import ADVICE_FOR_TEXT, decode_text, split_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 
 TEXT_NAMES, LABEL_NAMES = ("text", "sentence"), ("label",)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anaphor.config import look_up
-from anaphor.data.files import CHUNK, decode_text, split_chunks
+from anaphor.data.text import CHUNK, decode_text, split_chunks
 from anaphor.errors import ConfigError, DataError
 from anaphor.registry import TOKENIZERS
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from anaphor.data.files import split_chunks, split_examples, split_unfinished_examples
+from anaphor.data.text import split_chunks, split_examples, split_unfinished_examples
 from anaphor.data.tokenizer import UNKNOWN, Ids, ListedTokenizer, most_frequent
 
 START = "<start>"

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anaphor.config import create_folder, nearest, user_path, writing_to
-from anaphor.data.files import default_permissions
 from anaphor.errors import DataError
+from anaphor.training.files import default_permissions
 
 CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 MAX_JSON_BYTES = 100_000_000

@@ -22,9 +22,8 @@ from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from anaphor.config import FORMAT
-from anaphor.data.files import default_permissions
 from anaphor.errors import CheckpointError, ConfigError, Diverged
-from anaphor.training.files import describe_space, sync, write_file
+from anaphor.training.files import default_permissions, describe_space, sync, write_file
 from anaphor.training.mismatch import Mismatch, format_shape
 from anaphor.training.progress import Progress
 

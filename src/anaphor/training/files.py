@@ -1,10 +1,11 @@
-"""Files that survive a kill: a reader finds the old content or the new, whole."""
+"""Files of a run: written so that they survive a kill. A reader finds the old content or the new, whole."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,3 +82,16 @@ def replace_file(path: Path, content: bytes) -> None:
             draft.unlink()
         raise
     sync(path.parent)
+
+
+@contextmanager
+def default_permissions(path: Path) -> Iterator[Path]:
+    """A file that a library writes in this block gets the permissions of every new file, as the umask gives them.
+
+    safetensors writes a temporary file and renames it; such a file can be read by its owner alone.
+    """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield path
+    if stat.S_IMODE(path.stat().st_mode) != mode:
+        path.chmod(mode)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from anaphor.data.dataset import default_split
-from anaphor.data.files import read_lines
+from anaphor.data.text import read_lines
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional
 from anaphor.tasks import check_texts, describe_unknown_words

@@ -19,9 +19,9 @@ from anaphor.data.batches import Batch, PaddedBatches, Stream, batch_examples, b
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import ALL, EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEST, TEXT_COLUMNS, Dataset, count_overlap
 from anaphor.data.datasets import open_dataset
-from anaphor.data.files import split_examples
 from anaphor.data.grammar import GrammarDataset
 from anaphor.data.stream_order import StreamOrder
+from anaphor.data.text import split_examples
 from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, print_warning
 from anaphor.evaluation import losses_by_batch

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors.numpy import save_file
 
-from anaphor.data.files import default_permissions, split_lines
+from anaphor.data.text import split_lines
 from anaphor.errors import count_noun
 from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.metrics.result import LossMeter, LossResult, LossTotal, loss_result
@@ -18,6 +18,7 @@ from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperimen
 from anaphor.tasks.lm.length import losses_by_length
 from anaphor.tasks.lm.study import long_lines_column
 from anaphor.tasks.lm.token_losses import number_lines, score_tokens
+from anaphor.training.files import default_permissions
 
 LOSSES = "losses.safetensors"
 

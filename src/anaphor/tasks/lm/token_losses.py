@@ -18,7 +18,8 @@ from anaphor.evaluation import losses_by_batch
 from anaphor.inspect.split_losses import Groups, SplitLosses
 from anaphor.metrics.result import LossResult
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, PaddedExperiment, StreamExperiment
-from anaphor.tasks.lm.piece_losses import POSITIONS, ScoredTokens, align_pieces, group_by_class, place_in_line
+from anaphor.tasks.lm.piece_losses import POSITIONS, ScoredTokens, align_pieces, place_in_line
+from anaphor.tasks.lm.token_classes import group_by_class
 
 Floats = NDArray[np.float32]
 TOKENS_PER_LINE = 40  # where a text has no lines

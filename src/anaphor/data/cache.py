@@ -1,0 +1,51 @@
+"""The cache folder: what can be computed or downloaded again. Without it everything works, and takes longer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from anaphor.config import user_path
+from anaphor.errors import DataError
+
+CACHE_VARIABLE = "ANAPHOR_CACHE"
+
+
+def cache_folder() -> Path:
+    """`$ANAPHOR_CACHE`, else the platform's folder for caches."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return user_path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("anaphor"))
+
+
+def write_cache(path: Path, content: bytes | memoryview) -> bool:
+    """Write a file of the cache atomically; True on success.
+
+    A folder that the user chose must be writable. The platform's own may be read-only: then nothing is kept, and the
+    next call computes the content again.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        if os.environ.get(CACHE_VARIABLE):
+            raise DataError(
+                f"cannot write {path} ({error.strerror}): point ${CACHE_VARIABLE} at a folder with room"
+            ) from None
+        return False
+    return True
