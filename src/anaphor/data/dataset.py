@@ -307,6 +307,7 @@ class InMemory(Generated):
 
 
 def name_files(files: Iterable[File]) -> str:
+    """Files as a message names them: 'a.en and a.de'."""
     return " and ".join(map(str, files))
 
 
@@ -316,6 +317,7 @@ def combine_digests(digests: Sequence[str]) -> str:
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
+    """Lines as the bytes of a file, which digests are made from."""
     return "".join(f"{line}\n" for line in lines).encode()
 
 

@@ -181,6 +181,7 @@ def _lock(target: Path) -> Iterator[None]:
 
 
 def partial_path(target: Path) -> Path:
+    """Where a file is while it is downloaded."""
     return target.with_name(f"{target.name}.part")
 
 

@@ -29,6 +29,7 @@ def max_file_bytes() -> int:
 
 
 def too_large(path: Path, limit: int) -> DataError:
+    """The error for a file that is larger than allowed, decompressed."""
     return DataError(
         f"{path} has more than {limit:,} bytes, decompressed: if you trust it, pass --max-file-bytes N with a larger "
         f"number, or set {SIZE_VARIABLE}"

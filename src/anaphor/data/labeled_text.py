@@ -72,6 +72,7 @@ class Columns:
 
     @property
     def is_given(self) -> bool:
+        """Whether a column was named."""
         return self.text is not None or self.label is not None
 
     def find(self, names: Sequence[str], where: str) -> tuple[str, str]:
@@ -255,6 +256,7 @@ class ClassFolder:
 
 
 def subfolders(path: Path) -> list[Path]:
+    """Folders in a folder, hidden ones left out, in order of their names."""
     return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 

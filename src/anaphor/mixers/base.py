@@ -235,6 +235,7 @@ class KVBuffer:
         return self.data.shape[self.axis]
 
     def append(self, new: Tensor) -> KVBuffer:
+        """A buffer with new rows behind those that are there. This one still holds what it held."""
         if torch.is_grad_enabled():
             # Autograd may save any version of the tensor, so each must have its own memory.
             return KVBuffer(torch.cat((self.data, new), self.axis) if len(self) else new, self.axis)
@@ -262,6 +263,7 @@ class KVBuffer:
         return KVBuffer(self.data.index_select(self.axis, slots), self.axis)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> KVBuffer:
+        """A buffer with what the function makes of the tensor."""
         return KVBuffer(function(self.data), self.axis)
 
     def detach(self) -> KVBuffer:

@@ -53,6 +53,7 @@ class ContractReport:
 
     @property
     def holds(self) -> bool:
+        """Whether all promises are kept."""
         return all(self.promises.values())
 
     def to_plain(self) -> dict[str, Any]:

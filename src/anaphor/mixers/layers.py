@@ -23,6 +23,7 @@ class LayerNorm(nn.LayerNorm):
 
 @operation
 def layer_norm(x: Tensor, added: Tensor | None, norm: LayerNorm) -> Tensor:
+    """Layer norm of x, or of x + added. Kernels replace it where they apply."""
     total = x if added is None else x + added
     return F.layer_norm(total, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 

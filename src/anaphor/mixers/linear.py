@@ -98,6 +98,8 @@ class LinearSpec(MixerSpec, LinearOptions):
 
 
 class Linear(Mixer):
+    """Linear attention: a state of fixed size, the sum over past tokens of φ(k) vᵀ, in place of keys and values."""
+
     spec: LinearSpec
     state_type = LinearState
 
@@ -167,6 +169,8 @@ class QRNNSpec(MixerSpec, RecurrentOptions, ConvolutionOptions):
 
 
 class QRNN(Mixer):
+    """Quasi-recurrent layer: gates from a convolution over the last tokens, a recurrence without a matrix product."""
+
     spec: QRNNSpec
     state_type = QRNNState
     gate_names: ClassVar[tuple[str, ...]] = ("candidate", "forget", "output")

@@ -43,6 +43,7 @@ class BidirectionalSpec(MixerSpec):
 
     @classmethod
     def of(cls, inner: MixerSpec) -> BidirectionalSpec:
+        """The spec with this layer in each direction."""
         return cls(inner=inner, width=inner.width, width_out=2 * inner.out)
 
     @property
@@ -72,6 +73,8 @@ BIDIRECTIONAL_LINEAR = partial(_bidirectional_spec, LinearSpec)
 
 
 class Bidirectional(Mixer):
+    """A recurrent or linear layer in each direction, outputs side by side. It reads whole sequences."""
+
     spec: BidirectionalSpec
 
     def __init__(self, spec: BidirectionalSpec) -> None:
@@ -148,6 +151,8 @@ class LowRankSpec(NoncausalMultiHeadSpec):
 
 
 class LowRank(NoncausalMultiHead):
+    """Attention to `rank` learned mixtures of all tokens in place of the tokens (Linformer)."""
+
     spec: LowRankSpec
 
     def __init__(self, spec: LowRankSpec) -> None:

@@ -272,6 +272,8 @@ class GRUSpec(RecurrentSpec):
 
 
 class GRU(Recurrent):
+    """Gated recurrent unit, with the gates of `torch.nn.GRU`."""
+
     gate_names = ("reset", "update", "candidate")
 
     def __init__(self, spec: GRUSpec) -> None:
@@ -297,6 +299,8 @@ class LSTMSpec(RecurrentSpec):
 
 
 class LSTM(Recurrent):
+    """Long short-term memory, with the gates of `torch.nn.LSTM`."""
+
     state_type = LSTMState
     gate_names = ("input", "forget", "candidate", "output")
 

@@ -306,6 +306,7 @@ class Backbone(nn.Module):
 
     @property
     def mixers(self) -> list[Mixer]:
+        """The mixer of each layer."""
         return [block.mixer for block in self.blocks]
 
     @property

@@ -266,10 +266,12 @@ class FixedDecoding(Decoding):
         return self.step()
 
     def greedy(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Read one token for each row. Returns the most likely next token of each, and its logit. [B], [B]"""
         self(tokens)
         return self.tokens, self.maxima
 
     def step(self) -> Tensor:
+        """Read `self.tokens`. Returns the logits of the next token, [B, V]; state and tokens are updated in place."""
         x, after = self.model.compute_hidden_states(self.tokens[:, None], self.state)
         for old, new in zip(tensors_of(self.state), tensors_of(after), strict=True):
             if old is not new:  # keys, values and their positions were written in place

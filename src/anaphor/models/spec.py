@@ -134,6 +134,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
     @property
     def widths_by_layer(self) -> tuple[int, ...]:
+        """The width of every layer."""
         return self._by_layer("width")
 
     def _by_layer(self, name: str) -> tuple[Any, ...]:
@@ -282,10 +283,12 @@ def find_position(name: str) -> type[Position]:
 
 
 def option_names(options: type) -> frozenset[str]:
+    """Names of the fields of a dataclass of options."""
     return frozenset(field.name for field in dataclasses.fields(options))
 
 
 def check_mixers(spec: Any, field: str) -> None:
+    """Raise where a field that lists mixers is empty."""
     if not getattr(spec, field):
         raise ConfigError(f"{field} is empty: name at least one of {', '.join(sorted(MIXERS))}")
 
@@ -296,10 +299,12 @@ def mixers_with(option: str) -> str:
 
 
 def options_of_all(mixers: Iterable[str]) -> frozenset[str]:
+    """Options that at least one of these mixers has."""
     return frozenset().union(*(options_of(name) for name in mixers))
 
 
 def field_values(spec: Any) -> dict[str, Any]:
+    """The fields of a spec by name. Unlike `dataclasses.asdict` it keeps nested specs."""
     return {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
 
 

@@ -103,4 +103,5 @@ def read_signature(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def has_unknown_words(result: Mapping[str, Any]) -> bool:
+    """Whether a result counts the losses of unknown words."""
     return read_signature(result).get("unk") == "kept"

@@ -94,10 +94,12 @@ class Checkpoint:
         return _tie(tensors, self.ties.get(part, {}), self.path)
 
     def file(self, part: str) -> Path:
+        """The file with the tensors of one part, such as `model`."""
         return self.path / f"{part}.safetensors"
 
     @property
     def metadata_file(self) -> Path:
+        """The JSON file with all that is no tensor."""
         return self.path / _METADATA
 
     def load_into(self, model: nn.Module) -> None:

@@ -41,6 +41,7 @@ def append_file(path: Path, content: bytes) -> None:
 
 
 def ends_with_newline(path: Path) -> bool:
+    """Whether the last byte of a file is a line end. The file is not empty."""
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

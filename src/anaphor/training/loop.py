@@ -787,4 +787,5 @@ def unscored_result(run: TrainingRun) -> Outcome:
 
 
 def within_minutes(run: TrainingRun) -> str:
+    """How a message names the time limit of a run."""
     return f"within --minutes {run.spec.minutes:g}"

@@ -106,6 +106,7 @@ class Weights(NamedTuple):
 
     @staticmethod
     def of(model: nn.Module) -> Weights:
+        """The weights of a model that are trained, sorted. Shared ones are counted once, as embeddings."""
         tables, heads = _find_weights(model, nn.Embedding), _find_weights(model, Head)
         weights = Weights([], [], [], [])
         for weight in model.parameters():
@@ -143,10 +144,12 @@ class ParameterGroups:
 
     @property
     def device(self) -> str:
+        """Type of the device that the weights are on, `cpu` or `cuda`."""
         return next(weight.device.type for kind in self.weights for weight in kind)
 
     @property
     def betas(self) -> tuple[float, float]:
+        """The betas of Adam, also where none are given."""
         first, second = self.spec.betas or DEFAULT_BETAS
         return first, second
 
@@ -174,6 +177,7 @@ class ParameterGroups:
         ]
 
     def all_groups(self) -> list[dict[str, Any]]:
+        """Groups of all weights, for an optimizer that treats matrices as it treats the others."""
         return self.groups(self.weights.hidden + self.weights.head)
 
 
@@ -257,6 +261,7 @@ class Optimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of all parts, as `torch.optim.Optimizer` has them."""
         return [group for part in self.parts for group in part.param_groups]
 
     def step(self) -> None:

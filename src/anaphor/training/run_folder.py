@@ -291,6 +291,7 @@ class RunFolder:
             append_file(self.samples, f"=== step {step} ===\n{escaped}\n\n".encode(errors="replace"))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write `result.json`. Values that are not finite become null."""
         with _explain_write_errors(self.result):
             replace_file(self.result, json.dumps(finite(result), indent=2, ensure_ascii=False).encode() + b"\n")
 

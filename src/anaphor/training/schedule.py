@@ -135,6 +135,7 @@ class Plateau(Schedule):
         return True
 
     def forget_best(self) -> None:
+        """Compare the next loss with none: it becomes the best one."""
         self.best = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,6 +157,7 @@ SCHEDULES: dict[str, type[Schedule]] = {**dict.fromkeys(SHAPES, Schedule), "plat
 
 
 def build_schedule(spec: ScheduleSpec) -> Schedule:
+    """The schedule that the settings name."""
     return SCHEDULES[spec.schedule](spec)
 
 

@@ -148,6 +148,7 @@ class FineTuning:
                 raise ConfigError(f"{name}={getattr(self, name)!r} has no effect: it comes with init={self.init}")
 
     def check_fine_tuning(self) -> None:
+        """Raise for numbers of frozen layers and ranks of adapters that do not exist."""
         check_at_least_one(lora=self.lora)
         if self.freeze is not None and self.freeze < 0:
             raise ConfigError(f"freeze={self.freeze}: it must be at least 0")

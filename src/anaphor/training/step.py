@@ -37,6 +37,7 @@ class StepReport:
     """Waits until the values have arrived."""
 
     def read(self) -> StepMetrics:
+        """Wait for the step and return its values. On a GPU this is where the host waits."""
         self.wait()
         loss, *others = self.values.tolist()
         norms, counts = others[: len(self.names)], others[len(self.names) :]
@@ -64,6 +65,7 @@ class StepMetrics:
         return math.hypot(*self.norms.values())
 
     def is_finite(self, largest_loss: float = math.inf) -> bool:
+        """Whether training may go on: loss and gradient norm are finite, and the loss is not above the largest one."""
         return is_finite_loss(self.loss, largest_loss) and math.isfinite(self.norm)
 
     @property

@@ -43,6 +43,7 @@ class TensorBoard:
         self._write([Event(step=after + 1, session_log=SessionLog(status=SessionLog.START))])
 
     def add(self, step: int, line: Mapping[str, Any], sample: str) -> None:
+        """Write the values of a validation, a line of `metrics.jsonl`, and the sample beside it."""
         from tensorboardX import summary
         from tensorboardX.proto.event_pb2 import Event
 
@@ -53,6 +54,7 @@ class TensorBoard:
         self._write([Event(step=step, wall_time=now, summary=one) for one in summaries])
 
     def close(self) -> None:
+        """Write what is buffered."""
         try:
             self.writer.close()
         except OSError as error:  # what is buffered may not fit on the disk

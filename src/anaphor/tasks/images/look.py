@@ -94,6 +94,7 @@ def write_looks(looks: Sequence[ImageLook], run: str, model: ImageClassifier, ou
 
 
 def describe_layers(model: ImageClassifier) -> str:
+    """One line about a model: layers, patches, what the head reads, size."""
     spec = model.spec
     pooled = "class token" if spec.pooled == "class" else "mean of the patches"
     return (

@@ -257,6 +257,7 @@ class StreamExperiment(LanguageModelExperiment):
         return self.result_of(split, protocol, self.segment_losses(split, protocol))
 
     def eval_batches(self, split: str, protocol: Protocol) -> Sequence[Batch]:
+        """The segments of a split, as the protocol reads them."""
         return protocol.batches(self.split(split).tokens, self.tokenizer.boundary)
 
     def segment_losses(self, split: str, protocol: Protocol) -> Iterator[tuple[Batch, Tensor]]:
@@ -272,6 +273,7 @@ class StreamExperiment(LanguageModelExperiment):
         return self.result_of_meter(split, protocol, meter)
 
     def result_of_meter(self, split: str, protocol: Protocol, meter: LossMeter, **metadata: Any) -> LossResult:
+        """The result of the losses that a meter has added up; further `metadata` go into its signature."""
         text = self.split(split)
         total = meter.read(text.bytes if protocol.complete else None)
         return loss_result(

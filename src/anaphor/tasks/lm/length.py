@@ -40,6 +40,7 @@ class LengthScore:
 
     @property
     def state(self) -> str:
+        """What happens to the state between segments: carried or restarted."""
         return "carried" if self.carry else "restarted"
 
     def to_plain(self) -> dict[str, Any]:
@@ -67,6 +68,7 @@ class Bin:
 
     @property
     def name(self) -> str:
+        """Its positions, such as '9-16'."""
         return f"{self.first}-{self.last}" if self.last > self.first else str(self.first)
 
 

@@ -129,6 +129,7 @@ def token_losses(experiment: LanguageModelExperiment, split: str) -> TokenLosses
 
 
 def read_text(experiment: StreamExperiment, split: str) -> str:
+    """The text of a split."""
     source = experiment.source
     return experiment.tokenizer.as_text(source.read(split), where=source.where(split), offset=source.byte_offset(split))
 
@@ -178,6 +179,7 @@ def number_lines(experiment: StreamExperiment, split: str) -> NDArray[np.int32]:
 
 
 def has_lines(experiment: LanguageModelExperiment, ids: Ids) -> bool:
+    """Whether the tokens of a split are divided into lines or examples."""
     is_stream = isinstance(experiment, StreamExperiment)
     return not is_stream or int(np.count_nonzero(ids == experiment.tokenizer.boundary)) > 1
 
