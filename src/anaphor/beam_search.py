@@ -203,7 +203,14 @@ def ensemble(steps: Sequence[StepFunction]) -> StepFunction:
 
 @torch.inference_mode()
 def beam_search(model: LanguageModel, prompt: Sequence[int], tokens: int, width: int) -> list[Hypothesis]:
-    """The `width` most probable continuations of a prompt that beam search finds, best first."""
+    """The `width` most probable continuations of a prompt that beam search finds, best first.
+
+    Args:
+        model: A language model.
+        prompt: Ids to begin with, the start token first.
+        tokens: Maximum number of new tokens.
+        width: Number of hypotheses that are kept at each step.
+    """
     beam = Beam(width=width, max_length=tokens)
     check_prompt(model, prompt, tokens)
     tokens_in = torch.tensor([list(prompt)], device=model.device)

@@ -120,7 +120,12 @@ def losses_by_batch(
     """Each batch with the losses of its targets [B, T], zero where there is no target. Nothing is kept after a batch.
 
     The model is in evaluation mode while a batch is computed, and as it was while the caller has the losses.
-    `cuda_graph` replays a batch as a CUDA graph where the model is on a GPU and nothing watches it.
+
+    Args:
+        model: A language model.
+        batches: The batches of a split.
+        carry: Whether a batch continues the state of the one before.
+        cuda_graph: Replay a batch as a CUDA graph where the model is on a GPU and nothing watches it.
     """
     on_gpu = model.device.type == "cuda" and not has_hooks(model)
     # Long batches keep a GPU busy, and give what short ones do.

@@ -88,7 +88,16 @@ def generate(
     seed: int = 0,
     cuda_graph: bool = False,
 ) -> Iterator[int]:
-    """New tokens one by one, as they are sampled, without the prompt."""
+    """New tokens one by one, as they are sampled, without the prompt.
+
+    Args:
+        model: A language model. It is in evaluation mode while it computes.
+        prompt: Ids to begin with, the start token first.
+        tokens: Number of new tokens.
+        sampler: How the next token is chosen: temperature, top-k, top-p.
+        seed: Seed of the samples.
+        cuda_graph: Replay each step as a CUDA graph, on a GPU.
+    """
     for (token,) in generate_rows(model, [prompt], tokens, sampler, seed=seed, cuda_graph=cuda_graph):
         yield token
 
@@ -167,7 +176,10 @@ def generate_texts(
     batch_size: int = 32,
     cuda_graph: bool = False,
 ) -> Iterator[list[int]]:
-    """All new tokens of each prompt, in order, `batch_size` prompts at once. Seeds as in `generate_rows`."""
+    """All new tokens of each prompt, in the order of the prompts, `batch_size` prompts at once.
+
+    The other arguments, the seeds among them, are those of `generate_rows`.
+    """
     for prompt in prompts:  # before the first batch, not between two
         check_prompt(model, prompt, tokens)
     for start in range(0, len(prompts), batch_size):

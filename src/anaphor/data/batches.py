@@ -344,9 +344,17 @@ def batch_examples(
     device: torch.device | str = "cpu",
     text_bytes: int | None = None,
 ) -> PaddedBatches:
-    """Batches of `rows` examples, or of as many as fit into `max_tokens`, including padding.
+    """Batches of examples of similar length. The first token of an example (a start token) is never a target.
 
-    The first token of an example (a start token) is never a target.
+    Args:
+        examples: Ids of each example, at least two.
+        pad: Id that fills rows up.
+        rows: Examples per batch; give this or `max_tokens`.
+        max_tokens: Tokens per batch, including padding.
+        seed: With `epoch`, decides on the order of the batches.
+        epoch: Number of the epoch.
+        device: Where the batches are.
+        text_bytes: Bytes of the text of all examples, for bits per byte.
     """
     if not examples:
         raise DataError("there are no examples")
@@ -372,9 +380,18 @@ def batch_pairs(
     epoch: int = 0,
     device: torch.device | str = "cpu",
 ) -> PaddedBatches:
-    """Batches of `rows` pairs (or `rows(length)`), or of as many as fit into `max_tokens` on their longer side, padded.
+    """Batches of sentence pairs of similar length.
 
     Inputs are a boundary and the target sentence; targets are the target sentence and a boundary.
+
+    Args:
+        pairs: The encoded pairs.
+        rows: Pairs per batch, or a function of their padded length; give this or `max_tokens`.
+        max_tokens: Tokens per batch on the longer side, including padding.
+        pad_to: Padded lengths are a multiple of this.
+        seed: With `epoch`, decides on the order of the batches.
+        epoch: Number of the epoch.
+        device: Where the batches are.
     """
     source, target = pairs.source, pairs.target
     # A boundary before each target; the one before the next sentence ends it.

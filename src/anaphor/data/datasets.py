@@ -177,8 +177,13 @@ def open_dataset(
 
     A path is a folder with a file for each split (and language), one text file, split 90/5/5 by position, or two
     aligned files `A,B`; for images a folder of class folders or a `.npz` file. Names come first: write `./name` for a
-    folder that is called like a data set. `source` and `target` are the languages of sentence pairs; one of them is
-    enough where there are two languages.
+    folder that is called like a data set.
+
+    Args:
+        name: A name in the table of data sets, or a path.
+        columns: The columns that are needed; data with others are refused. None: any.
+        source: Language of the sources of sentence pairs; one of the two is enough where there are two languages.
+        target: Language of the targets.
     """
     wanted = None if columns is None else tuple(columns)
     if name in DATASETS:
@@ -229,8 +234,14 @@ def load_images(name: str, image_size: int | None = None) -> ImageDataset:
 def load_labeled(
     name: str, text_column: str | None = None, label_column: str | None = None, split_seed: int = 0
 ) -> Dataset:
-    """Open a data set of labeled texts by its name or path; the names of columns and the seed of the split are those of
-    a file or folder."""
+    """Open a data set of labeled texts by its name or path.
+
+    Args:
+        name: A name in the table of data sets, or the path of a file or folder.
+        text_column: Column of the texts in a file; text or sentence if not given.
+        label_column: Column of the labels; label if not given.
+        split_seed: Seed of the examples that are held out of files without splits.
+    """
     columns = Columns(text=text_column, label=label_column)
     if name in DATASETS and columns.is_given:
         raise ConfigError(f"--text-column and --label-column are for files, not for the data set {name!r}")

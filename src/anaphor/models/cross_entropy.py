@@ -38,8 +38,15 @@ def cross_entropy(
     logits_per_chunk: int | None = None,
     token_losses: Tensor | None = None,
 ) -> Tensor:
-    """The same sum in chunks, to be differentiated once. The losses of the tokens are written to `token_losses` [B · T]
-    where it is given, without gradient."""
+    """The same sum in chunks, to be differentiated once.
+
+    Args:
+        hidden_states: What the head reads, [B, T, D].
+        head: Its weights give the logits.
+        targets: Ids of the next tokens, [B, T]; `IGNORE_INDEX` where there is none.
+        logits_per_chunk: Size of a chunk; that of the device if not given.
+        token_losses: Tensor [B · T] that the losses of the tokens are written to, without gradient.
+    """
     losses = compute_losses_in_chunks(hidden_states, head, targets, chunk_size(hidden_states, head, logits_per_chunk))
     if token_losses is not None:
         token_losses.copy_(losses.detach())

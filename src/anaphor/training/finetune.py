@@ -79,7 +79,15 @@ def check_vocabulary(initial: Initial) -> Initial:
 
 
 def adopt_model(spec: Any, initial: Initial, options: Any, presets: Collection[str], free: Collection[str] = ()) -> Any:
-    """The settings of a run with the model of pretrained weights; options in `free` stay as they were given."""
+    """The settings of a run with the model of pretrained weights.
+
+    Args:
+        spec: The settings as they were given.
+        initial: The pretrained weights.
+        options: The class with the options of the model.
+        presets: Names of the model presets of the task.
+        free: Options that stay as they were given.
+    """
     kept = {field.name for field in fields(options) if field.name in free and getattr(spec, field.name) is not None}
     names = {field.name for field in fields(options)} - kept
     adopted = {name: value for name, value in initial.options.items() if name in names}

@@ -163,8 +163,12 @@ def load_run(
 ) -> Run:
     """A run with the best weights that can be read. The global random state is left alone.
 
-    `force` accepts an imported file that was edited since the run was trained. `threads` is the number of CPU threads
-    of this process from now on; without it the number stays as it is.
+    Args:
+        folder: The folder of the run.
+        device: Where the model is put: auto, cpu or cuda.
+        threads: CPU threads of this process from now on; without it their number stays as it is.
+        force: Accept an imported file that was edited since the run was trained.
+        warn: Is called with each warning.
     """
     set_threads(threads)
     run_folder = RunFolder(Path(folder))

@@ -54,7 +54,15 @@ def sum_penalties(terms: Sequence[Penalty], hidden_states: Tensor, head: Any, ba
 def loss_with_terms(
     terms: Sequence[Penalty], hidden_states: Tensor, head: Head, batch: Any, label_smoothing: float
 ) -> Loss:
-    """The loss of a batch that was read in as many passes as the terms want, and their penalties."""
+    """The loss of a batch and the penalties of loss terms.
+
+    Args:
+        terms: The loss terms of the run.
+        hidden_states: What the head reads, [B, T, D], of as many passes over the batch as the terms want.
+        head: The head of the model.
+        batch: The batch, repeated for each pass.
+        label_smoothing: Part of the probability that each target gives to all tokens uniformly.
+    """
     if len(terms) == 1 and isinstance(terms[0], LossTerm):
         return Loss(*terms[0].loss_and_penalty(hidden_states, head, batch, label_smoothing))
     total, passes = smoothed_cross_entropy(hidden_states, head, batch.targets, label_smoothing), count_passes(terms)
