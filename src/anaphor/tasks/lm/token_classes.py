@@ -47,6 +47,7 @@ def pieces_of(tokenizer: Tokenizer) -> list[str]:
 
 
 def classify_word(word: str) -> str:
+    """The class of a word, by its letters and digits."""
     if not any(letter.isalnum() for letter in word):
         return "punctuation"
     if _NUMBER.fullmatch(word):
@@ -57,6 +58,7 @@ def classify_word(word: str) -> str:
 
 
 def classify_piece(piece: str) -> str:
+    """The class of a token: end of line, space, punctuation, number, or start of a word."""
     if piece == "\n":
         return "end of line"
     if not piece.strip():
@@ -67,6 +69,13 @@ def classify_piece(piece: str) -> str:
 
 
 def group_pieces(text: bytes, ends: NDArray[np.int64], is_unknown: NDArray[np.bool_]) -> Groups:
+    """The class of each piece of a text: word, number, punctuation, end of line and so on.
+
+    Args:
+        text: The text that the pieces are parts of.
+        ends: Where each piece ends, in bytes.
+        is_unknown: Which pieces have an unknown token.
+    """
     codes: dict[bytes, int] = {}
     found, start = np.empty(len(ends), np.int16), 0
     for item, end in enumerate(ends.tolist()):
