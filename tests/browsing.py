@@ -1,5 +1,6 @@
 """The browser that tests open pages with."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,3 +25,29 @@ def open_browser() -> Iterator[Any]:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()
+
+
+def open_page(context: Any) -> Any:
+    """A new tab of a browser or of its context, with lists of what goes wrong and of what is asked for in it."""
+    tab = context.new_page()
+    tab.set_default_timeout(PATIENCE)
+    tab.wrong, tab.asked = [], []
+    tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
+    tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
+    tab.on("dialog", lambda dialog: (tab.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    tab.on("request", lambda asked: tab.asked.append(asked))  # a function that playwright can mark
+    return tab
+
+
+def cell_at(tab: Any, row: int, column: int, host: str = "#matrix", said: str = "") -> str:
+    """What the page says of a cell of a heat map when the pointer is moved over it."""
+    from playwright.sync_api import expect  # there is a browser
+
+    tab.wait_for_selector(f"{host} canvas[data-wide]")
+    place = tab.locator(f"{host} canvas").evaluate("canvas => ({...canvas.dataset})")
+    x, y = (float(place[edge]) + (at + 0.5) * float(place[size]) for edge, at, size in
+            (("left", column, "wide"), ("top", row, "high")))  # fmt: skip
+    tab.locator(f"{host} canvas").hover(position={"x": x, "y": y})
+    tip = tab.locator(f"{host} .tip")
+    expect(tip).to_have_text(re.compile(said or rf"\({row}\) attends to .*\({column}\)"))
+    return tip.inner_text()

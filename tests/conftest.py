@@ -1,6 +1,7 @@
 """Every test starts from the same seed, in double precision, on one thread: two workers share two cores."""
 
 import gc
+import json
 import os
 import signal
 
@@ -10,6 +11,7 @@ import torch
 from hypothesis import settings
 
 from anaphor import registry
+from anaphor.cli.main import main
 from anaphor.operations import KERNELS
 from anaphor.training.curves import draw_curves
 from browsing import open_browser
@@ -102,6 +104,50 @@ def _curves(request):
         if request.node.get_closest_marker("curves") is not None:
             patch.setattr("anaphor.training.loop.draw_curves", draw_curves)
         yield
+
+
+@pytest.fixture
+def error_of(capsys):
+    """A function that runs a command that is refused, with exit code 2 and one line, and returns that line."""
+
+    def error_of(words):
+        capsys.readouterr()
+        assert main(words) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        (line,) = printed.err.splitlines()
+        assert line.startswith("anaphor: ")
+        return line.removeprefix("anaphor: ")
+
+    return error_of
+
+
+@pytest.fixture
+def answer_of(capsys):
+    """A function that runs a command with `--json` and returns the value that it prints."""
+
+    def answer_of(words):
+        capsys.readouterr()
+        assert main(words) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return answer_of
+
+
+@pytest.fixture
+def single_precision(_known_start):
+    """Models have the precision that they have in a process of the command."""
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -8,10 +8,13 @@ import sys
 from subprocess import run
 from types import SimpleNamespace
 
+import pytest
 import torch
 
+from anaphor.api import execute
 from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.mixers.base import tensors_of
+from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback
 
 
@@ -58,6 +61,20 @@ def weights(out):
     """The newest checkpoint of a run: its name, and a digest of its weights."""
     last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
     return last.name, hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
+
+
+def assert_same_after_a_kill(spec, folder):
+    """A run that dies at step 7, one after a checkpoint inside of an epoch, ends with the bits of a whole one."""
+    experiment = build_experiment(spec)
+    first, second = (len(experiment.batches(epoch)) for epoch in range(2))
+    assert first < 6 < first + second, "the checkpoint is inside the second epoch"
+    execute(spec, folder / "whole", NullCallback(), test=False)
+    with pytest.raises(ChildProcessError):
+        execute(spec, folder / "parts", Interrupted(7), test=False)
+    assert weights(folder / "parts")[0] == "step-6"
+    result, code = execute(spec, folder / "parts", NullCallback(), resume=True, test=False)
+    assert (code, result["steps"]) == (0, spec.steps)
+    assert weights(folder / "parts") == weights(folder / "whole")
 
 
 def compiled_kernels(script, cache):

@@ -120,9 +120,8 @@ def test_exponents_are_numbers_wherever_values_are_read(text, value):
         ("look", "`anaphor look` needs RUN: run folder"),
     ],
 )
-def test_a_missing_argument_is_named(verb, message, capsys):
-    assert main([verb]) == 2
-    assert capsys.readouterr().err == f"anaphor: {message}\n"
+def test_a_missing_argument_is_named(verb, message, error_of):
+    assert error_of([verb]) == message
 
 
 def test_a_value_of_a_file_may_look_like_a_flag(tmp_path):

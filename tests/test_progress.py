@@ -17,11 +17,7 @@ from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
 
 
 def twice(tmp_path, test="one two\nthree four\n"):

@@ -1,8 +1,5 @@
 """The command: quick help, one-line errors, one JSON value."""
 
-import ast
-import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -11,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from anaphor import config
 from anaphor.cli.main import main
-from anaphor.cli.train import options_of
 from anaphor.registry import TASKS, VERBS
 
 HELPS = [["--help"], *([verb, "--help"] for verb in VERBS), *(["train", task, "--help"] for task in TASKS)]
@@ -30,29 +25,6 @@ def test_no_help_imports_torch_or_a_type_checker():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("usage: anaphor") == len(HELPS)
-
-
-def test_a_command_parses_no_source_for_the_help_that_it_does_not_print(monkeypatch, tmp_path):
-    monkeypatch.setattr("anaphor.flags.field_docs", lambda kind: pytest.fail("parsed"))
-    words = f"train lm --data grammar --model lstm --width 4 --steps 1 --dry-run --device cpu --out {tmp_path / 'run'}"
-    assert main(words.split()) == 0
-
-
-def test_help_parses_each_module_once(monkeypatch):
-    parsed, parse = [], ast.parse
-
-    def spy(source, *arguments, **options):
-        parsed.append(source)
-        return parse(source, *arguments, **options)
-
-    monkeypatch.setattr(ast, "parse", spy)
-    config.field_docs.cache_clear()
-    config._own_field_docs.cache_clear()
-    config._written_docs.cache_clear()
-    docs = config.field_docs(options_of(TASKS["lm"]))
-    assert docs["bptt"] == "Segment length in tokens (truncated backpropagation through time)."
-    assert all(docs[field.name] for field in dataclasses.fields(TASKS["lm"].run_spec))
-    assert 2 <= len(parsed) == len(set(parsed))
 
 
 def test_help_comes_from_field_docstrings(capsys):
@@ -86,13 +58,8 @@ def test_help_comes_from_field_docstrings(capsys):
         (["models", "--tokens", "-5"], "tokens=-5"),
     ],
 )
-def test_bad_input_gets_one_line_and_exit_code_2(capsys, words, message):
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("anaphor: ")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+def test_bad_input_gets_one_line_and_exit_code_2(error_of, words, message):
+    assert message in error_of(words)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -107,11 +74,10 @@ def test_the_one_line_is_the_same_in_every_terminal(encoding, color):
     assert done.stderr == "anaphor: unknown option --vocabulry; did you mean '--vocabulary'?\n"
 
 
-def test_models_lists_every_preset(capsys):
+def test_models_lists_every_preset(capsys, answer_of):
     from anaphor.models import IMAGE_PRESETS, PRESETS, SEQ2SEQ_PRESETS, TEXT_PRESETS
 
-    assert main(["models", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["models", "--json"])
     assert [row["name"] for row in rows] == [*PRESETS, *SEQ2SEQ_PRESETS, *IMAGE_PRESETS, *TEXT_PRESETS]
     assert all(row["parameters"] > 0 for row in rows)
     streaming = rows[: len(PRESETS) + len(SEQ2SEQ_PRESETS)]  # what reads a whole input at once carries no state
@@ -126,11 +92,10 @@ def test_models_lists_every_preset(capsys):
     ]
 
 
-def test_models_for_translation_are_sized_too(capsys):
+def test_models_for_translation_are_sized_too(capsys, answer_of):
     from anaphor.models import build_seq2seq
 
-    assert main(["models", "mixed", "lstm", "luong", "--vocabulary", "100", "--tokens", "1", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["models", "mixed", "lstm", "luong", "--vocabulary", "100", "--tokens", "1", "--json"])
     assert [row["name"] for row in rows] == ["mixed", "lstm", "luong"]
     model = build_seq2seq("mixed", source_vocabulary=100, vocabulary=100)
     assert rows[0] == {

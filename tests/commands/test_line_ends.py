@@ -16,21 +16,16 @@ BATCHINGS = {"stream": [], "padded": ["--batching", "padded"]}
 def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "text.txt").write_text("\n\n".join(["\n".join(LINES * 2)] * 60) + "\n")
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANAPHOR_CACHE", str(folder / "cache"))
         words = ["train", "lm", "--data", str(folder / "text.txt"), "--out", str(folder / "run"), "--width", "16"]
         more = ["--optimizer", "adamw", "--lr", "0.02", "--steps", "60", "--no-test", "--device", "cpu", "--json"]
         assert main([*words, *more, *BATCHINGS[request.param]]) == 0
-    torch.set_default_dtype(before)
     return folder / "run"
 
 
-@pytest.fixture(autouse=True)
-def _as_the_command_has_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
 
 
 def told(capsys, verb, *words):

@@ -8,14 +8,6 @@ from anaphor.cli.main import main
 from anaphor.config import MISSING_EXTRA
 
 
-def error_of(capsys, *words):
-    assert main(list(words)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err.removeprefix("anaphor: ").strip()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -34,8 +26,8 @@ def error_of(capsys, *words):
         (["train", "lm", "--device", "gpu"], "unknown device 'gpu'; did you mean 'cuda'? (known: auto, cpu, cuda)"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(capsys, words, message):
-    assert error_of(capsys, *words) == message
+def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(error_of, words, message):
+    assert error_of(words) == message
 
 
 @pytest.mark.parametrize(
@@ -54,15 +46,13 @@ def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(capsys, words, 
          "allowed at position 3"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, capsys, text, message):
+def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, error_of, text, message):
     monkeypatch.chdir(tmp_path)
     Path("it.yaml").write_text(text, encoding="utf-8")
     if message is None:  # a value that is left open is none
-        assert error_of(capsys, "train", "lm", "--config", "it.yaml", "--data", "nowhere").startswith(
-            "unknown data set"
-        )
+        assert error_of(["train", "lm", "--config", "it.yaml", "--data", "nowhere"]).startswith("unknown data set")
     else:
-        assert error_of(capsys, "train", "lm", "--config", "it.yaml") == message
+        assert error_of(["train", "lm", "--config", "it.yaml"]) == message
 
 
 @pytest.mark.parametrize(
@@ -97,8 +87,8 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path, monkeypatch, capsys, text,
         (["--json", "models"], "the verb is missing: it stands before all options (known: bleu, "),
     ],
 )
-def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
-    assert message in error_of(capsys, *words)
+def test_an_unknown_flag_gets_the_nearest_one(error_of, words, message):
+    assert message in error_of(words)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +98,11 @@ def test_an_unknown_flag_gets_the_nearest_one(capsys, words, message):
         (["generate", "run", "--n", "3"], "--n; `anaphor generate --help` lists the options"),
     ],
 )
-def test_an_unknown_flag_that_is_near_to_none_gets_no_guess(capsys, words, message):
-    assert error_of(capsys, *words) == f"unknown option {message}"
+def test_an_unknown_flag_that_is_near_to_none_gets_no_guess(error_of, words, message):
+    assert error_of(words) == f"unknown option {message}"
 
 
-def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(capsys):
+def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(error_of):
     own = "; your own: with --import FILE"
     tokenizers = f"(known: bpe, byte, character, treebank, word{own})"
     for flag, message in (
@@ -120,8 +110,8 @@ def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(capsys):
         ("--tokenizer=sentencepiece", f"unknown tokenizer 'sentencepiece' {tokenizers}"),
         ("--dtype=half", "unknown dtype 'half' (known: auto, bfloat16, float32)"),
     ):
-        assert error_of(capsys, "train", "lm", flag, "--out", "run") == message
-    assert own in error_of(capsys, "train", "lm", "--optimizer", "adam", "--out", "run")
+        assert error_of(["train", "lm", flag, "--out", "run"]) == message
+    assert own in error_of(["train", "lm", "--optimizer", "adam", "--out", "run"])
 
 
 @pytest.mark.parametrize(
@@ -137,12 +127,12 @@ def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(capsys):
         (["evaluate", "--split", "test", "nowhere"], "no run at nowhere: "),
     ],
 )
-def test_a_file_that_is_not_there_is_called_so(tmp_path, monkeypatch, capsys, words, message):
+def test_a_file_that_is_not_there_is_called_so(tmp_path, monkeypatch, error_of, words, message):
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
     Path("run/spec.yaml").touch()
     Path("notes.txt").touch()
-    assert error_of(capsys, *words).startswith(message)
+    assert error_of(words).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -152,14 +142,14 @@ def test_a_file_that_is_not_there_is_called_so(tmp_path, monkeypatch, capsys, wo
         ["train", "lm", "--out="],
     ],
 )
-def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, capsys, words):
+def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, error_of, words):
     monkeypatch.chdir(tmp_path)
-    assert error_of(capsys, *words) == "out='': a folder or a file needs a name; . is this folder"
+    assert error_of(words) == "out='': a folder or a file needs a name; . is this folder"
     assert not list(tmp_path.iterdir())
 
 
-def test_an_empty_name_is_no_folder_for_evaluate(text, capsys):
+def test_an_empty_name_is_no_folder_for_evaluate(text, capsys, error_of):
     words = "train lm --data text --width 8 --layers 1 --batch-size 2 --bptt 5 --steps 1 --device cpu --no-test"
     assert main([*words.split(), "--out", "run"]) == 0
     capsys.readouterr()
-    assert error_of(capsys, "evaluate", "run", "--out", "").startswith("out='': a folder or a file needs a name")
+    assert error_of(["evaluate", "run", "--out", ""]).startswith("out='': a folder or a file needs a name")

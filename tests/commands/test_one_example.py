@@ -62,10 +62,9 @@ def test_a_foreign_text_for_the_vocabulary_of_a_run_is_reported(tmp_path, capsys
     assert capsys.readouterr().err == f"anaphor: tokens that are not in the vocabulary: {shares}; {advice}\n"
 
 
-def test_a_few_unknown_words_have_no_note(tmp_path, capsys):
+def test_a_few_unknown_words_have_no_note(tmp_path, answer_of):
     (tmp_path / "text" / "valid.txt").write_text("the cat lag da\n" * 20)
-    assert main([*override(WORDS, "--batching", "stream"), "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["notes"] == []
+    assert answer_of([*override(WORDS, "--batching", "stream"), "--dry-run", "--json"])["notes"] == []
 
 
 @pytest.mark.parametrize("more", [["--steps", "1", "--out", "run"], ["--dry-run"]], ids=["train", "dry-run"])

@@ -75,17 +75,6 @@ def file(tmp_path):
     return write
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
-    (tmp_path / "text.txt").write_text("a b c d e\n" * 40)
-    words = ["train", "lm", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), "--width", "8"]
-    assert main([*words, "--steps", "1", "--no-test", "--device", "cpu", "--json"]) == 0
-    capsys.readouterr()
-    return str(tmp_path / "run")
-
-
 def rows(capsys, *words):
     assert main(["evaluate", *words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -118,15 +107,14 @@ def test_its_flags_have_a_section_of_help(run, file, capsys):
     assert "--times [INT ...]" in capsys.readouterr().out
 
 
-def test_it_evaluates_runs_of_other_tasks_too(file, tmp_path, capsys):
+def test_it_evaluates_runs_of_other_tasks_too(file, tmp_path, capsys, error_of):
     torch.set_default_dtype(torch.float32)
     words = ["--data", "shapes", "--max-examples", "64", "--width", "8", "--layers", "1", "--heads", "2"]
     train = ["train", "images", *words, "--batch-size", "16", "--steps", "1", "--device", "cpu", "--no-test"]
     assert main([*train, "--out", str(tmp_path / "images"), "--json"]) == 0
     capsys.readouterr()
     folder = str(tmp_path / "images")
-    assert main(["evaluate", folder, *file(), "--times", "2"]) == 2
-    assert "--times is for runs of `train lm`" in capsys.readouterr().err
+    assert "--times is for runs of `train lm`" in error_of(["evaluate", folder, *file(), "--times", "2"])
     plain, twice = rows(capsys, folder, *file(tasks=("lm", "images")), "--times", "2")
     assert (plain["times"], twice["times"]) == (None, 2)
     assert main(["evaluate", folder, *file(tasks=("images",)), "--times", "2"]) == 0
@@ -155,6 +143,5 @@ def test_what_cannot_work_is_one_line(run, file, capsys, words, old, new, messag
     assert captured.err.count("\n") == 1
 
 
-def test_a_flag_whose_extra_is_missing_says_that_it_may_be(run, capsys):
-    assert main(["evaluate", run, "--times", "2"]) == 2
-    assert "settings of an extra need the extra: pass --import FILE" in capsys.readouterr().err
+def test_a_flag_whose_extra_is_missing_says_that_it_may_be(run, error_of):
+    assert "settings of an extra need the extra: pass --import FILE" in error_of(["evaluate", run, "--times", "2"])

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import forked
 from anaphor.cli.main import main
@@ -25,9 +24,7 @@ SMALL = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "
 TRAIN = ["train", "lm", *IMPORT, *SMALL, "--steps", "9", "--device", "cpu", "--no-test", "--json"]
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)  # as in a process of its own
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture
@@ -102,9 +99,8 @@ def test_its_settings_are_in_help_and_spec(run, capsys):
     assert "--without-repetition" in capsys.readouterr().out
 
 
-def test_its_evaluation_is_a_row_with_a_signature_of_its_own(run, capsys):
-    assert main(["evaluate", str(run), *IMPORT, "--without-repetition", "--json"]) == 0
-    plain, without = json.loads(capsys.readouterr().out)
+def test_its_evaluation_is_a_row_with_a_signature_of_its_own(run, answer_of):
+    plain, without = answer_of(["evaluate", str(run), *IMPORT, "--without-repetition", "--json"])
     assert (plain["bonus"], without["bonus"]) == (None, "none")
     assert plain["signature"].endswith("|repetition:bonus")
     assert without["signature"] == f"{plain['signature']}|bonus:none"
@@ -127,8 +123,5 @@ def test_its_verb_has_a_line_of_help_and_flags(run, capsys):
         (["--repetiton"], "--repetition"),
     ],
 )
-def test_its_mistakes_are_one_line(text, capsys, flags, message):
-    assert main([*TRAIN, *flags, "--out", "run"]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+def test_its_mistakes_are_one_line(text, error_of, flags, message):
+    assert message in error_of([*TRAIN, *flags, "--out", "run"])

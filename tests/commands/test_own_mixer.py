@@ -1,6 +1,5 @@
 """A user's own mixer is a mixer like any other: it trains, and it is seen by `models` and `look`."""
 
-import json
 import re
 from pathlib import Path
 
@@ -22,25 +21,22 @@ def run(text, tmp_path, capsys):
     return tmp_path / "run"
 
 
-def test_models_lists_it(capsys):
-    assert main(["models", "leaky", "--import", FILE, "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+def test_models_lists_it(answer_of):
+    (row,) = answer_of(["models", "leaky", "--import", FILE, "--json"])
     assert row["layers"] == ["leaky", "leaky"]
     assert not row["state_grows"]
 
 
-def test_look_shows_its_losses_and_says_that_it_has_no_taps(run, tmp_path, capsys):
+def test_look_shows_its_losses_and_says_that_it_has_no_taps(run, tmp_path, answer_of):
     words = ["look", str(run), "a dog on the mat", "--import", FILE, "--out", str(tmp_path / "look"), "--json"]
-    assert main(words) == 0
-    (shown,) = json.loads(capsys.readouterr().out)["runs"]
+    (shown,) = answer_of(words)["runs"]
     assert "2 × leaky" in shown["model"]
     assert len(shown["losses"]) == 6
     assert (tmp_path / "look" / "attention.html").is_file()
 
 
-def test_it_generates_and_is_evaluated_with_its_file_only(run, capsys):
-    assert main(["generate", str(run), "--import", FILE, "--tokens", "3", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["tokens"]) == 3
+def test_it_generates_and_is_evaluated_with_its_file_only(run, answer_of):
+    assert len(answer_of(["generate", str(run), "--import", FILE, "--tokens", "3", "--json"])["tokens"]) == 3
     assert main(["evaluate", str(run), "--import", FILE, "--json"]) == 0
 
 
@@ -73,10 +69,9 @@ DRY = ["--device", "cpu", "--dry-run"]
     ("flags", "unknown"),
     [([], "my-text"), (["--data", "grammar"], "my-gru"), (["--model", "gru"], "my-text")],
 )
-def test_settings_of_its_run_say_which_file_to_import(flags, unknown, spec_file, capsys):
-    assert main(["train", "lm", "--config", str(spec_file), *flags, *DRY]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"anaphor: {spec_file} names '{unknown}', which is unknown")
+def test_settings_of_its_run_say_which_file_to_import(flags, unknown, spec_file, error_of):
+    line = error_of(["train", "lm", "--config", str(spec_file), *flags, *DRY])
+    assert line.startswith(f"{spec_file} names '{unknown}', which is unknown")
     assert line.endswith(f"parts.py: pass --import {spec_file.parent / 'parts.py'}")
     assert main(["train", "lm", "--config", str(spec_file), *flags, *DRY, *line.split()[-2:]]) == 0
 
@@ -94,11 +89,10 @@ def test_settings_of_its_run_say_which_file_to_import(flags, unknown, spec_file,
         (["models", "decaying"], "unknown model 'decaying'"),
     ],
 )
-def test_an_unknown_name_may_be_that_of_a_part_that_was_not_imported(words, what, capsys, tmp_path, monkeypatch):
+def test_an_unknown_name_may_be_that_of_a_part_that_was_not_imported(words, what, error_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main([*words, *(DRY if words[0] == "train" else [])]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"anaphor: {what}")
+    line = error_of([*words, *(DRY if words[0] == "train" else [])])
+    assert line.startswith(f"{what}")
     assert line.endswith("; your own: with --import FILE)")
 
 
@@ -107,24 +101,22 @@ def test_in_python_too(spec_file):
         anaphor.train("lm", config=spec_file, out=spec_file.parent / "run")
 
 
-def test_a_misspelled_flag_over_settings_of_its_run_is_the_users_own_error(spec_file, capsys):
+def test_a_misspelled_flag_over_settings_of_its_run_is_the_users_own_error(spec_file, error_of):
     words = ["train", "lm", "--config", str(spec_file), "--data", "grammar", "--model", "gur"]
-    assert main([*words, *DRY]) == 2
-    assert "unknown model 'gur'; did you mean 'gru'?" in capsys.readouterr().err
+    assert "unknown model 'gur'; did you mean 'gru'?" in error_of([*words, *DRY])
 
 
 @pytest.mark.parametrize("content", [None, "[1", "imports: 3", "task: my-task\nimports: [3, {file: 4}, {}]"])
-def test_an_unknown_name_beside_a_file_that_says_nothing_of_it_is_an_unknown_name(content, tmp_path, capsys):
+def test_an_unknown_name_beside_a_file_that_says_nothing_of_it_is_an_unknown_name(content, tmp_path, error_of):
     if content is not None:
         (tmp_path / "spec.yaml").write_text(content)
-    assert main(["train", "nothing", "--config", str(tmp_path / "spec.yaml")]) == 2
-    assert capsys.readouterr().err.startswith("anaphor: unknown task 'nothing' (known: ")
+    line = error_of(["train", "nothing", "--config", str(tmp_path / "spec.yaml")])
+    assert line.startswith("unknown task 'nothing' (known: ")
 
 
-def test_settings_of_a_run_of_ones_own_task_say_which_file_to_import(spec_file, capsys):
+def test_settings_of_a_run_of_ones_own_task_say_which_file_to_import(spec_file, error_of):
     spec_file.write_text(spec_file.read_text().replace("task: lm", "task: my-task"))
-    assert main(["train", "my-task", "--config", str(spec_file), *DRY]) == 2
-    assert "names 'my-task', which is unknown" in capsys.readouterr().err
+    assert "names 'my-task', which is unknown" in error_of(["train", "my-task", "--config", str(spec_file), *DRY])
 
 
 BROKEN = Path(FILE).read_text().replace('"leaky"', '"broken"').replace("(hidden)\n\n\nreg", "(hidden) FAULT\n\n\nreg")

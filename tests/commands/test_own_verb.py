@@ -39,14 +39,13 @@ def test_a_verb_of_a_file_is_in_the_overview(file, capsys):
     assert "  count-words  count the words behind it\n" in capsys.readouterr().out
 
 
-def test_a_file_named_before_a_verb_of_ours_is_handed_to_it(tmp_path, capsys):
+def test_a_file_named_before_a_verb_of_ours_is_handed_to_it(tmp_path, error_of):
     path = tmp_path / "gate.py"
     path.write_text("import anaphor\nanaphor.register_mixer('named-first', anaphor.MIXERS['lstm'])\n")
     words = "train lm --data grammar --mixers named-first --width 4 --steps 1 --dry-run --device cpu --json"
     assert main(["--import", str(path), *words.split(), "--out", str(tmp_path / "run")]) == 0
     assert main(["--import", str(path), "bleu", "--help"]) == 0
-    assert main(["--import", str(path), "bleu", "a", "b"]) == 2
-    assert "unknown option --import" in capsys.readouterr().err
+    assert "unknown option --import" in error_of(["--import", str(path), "bleu", "a", "b"])
 
 
 def test_what_a_verb_of_a_file_raises_is_one_line(file, capsys):
@@ -56,11 +55,11 @@ def test_what_a_verb_of_a_file_raises_is_one_line(file, capsys):
 
 
 @pytest.mark.parametrize("name", ["train", "models"])
-def test_the_name_of_one_of_our_verbs_is_taken(name, tmp_path, capsys):
+def test_the_name_of_one_of_our_verbs_is_taken(name, tmp_path, error_of):
     path = tmp_path / "taken.py"
     path.write_text(f"import anaphor\nanaphor.register_verb({name!r}, 'another one', print)\n")
-    assert main(["--import", str(path), "--help"]) == 2
-    assert f"verb name {name!r} is already registered: choose another name" in capsys.readouterr().err
+    line = error_of(["--import", str(path), "--help"])
+    assert f"verb name {name!r} is already registered: choose another name" in line
 
 
 @pytest.mark.parametrize("run", [None, "print", 3])

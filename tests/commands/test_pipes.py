@@ -1,7 +1,5 @@
 """What goes into a pipe or a file is neither broken into lines nor filled up with blanks."""
 
-import json
-
 import pytest
 
 from anaphor.cli.main import main
@@ -20,10 +18,9 @@ def test_a_table_has_a_line_for_each_row_and_no_blanks_behind_it(words, capsys, 
     assert all(line == line.rstrip() for line in narrow.splitlines())
 
 
-def test_a_row_of_a_table_is_a_line(capsys, monkeypatch):
+def test_a_row_of_a_table_is_a_line(capsys, answer_of, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["data", "list", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["data", "list", "--json"])
     assert main(["data", "list"]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(rows)

@@ -143,12 +143,12 @@ def test_a_data_path_that_is_no_path_is_ignored(project, elsewhere, capsys, path
     assert "\n" not in line
 
 
-def test_a_name_that_was_mistyped_is_not_taken_for_the_old_data(project, elsewhere, capsys):
+def test_a_name_that_was_mistyped_is_not_taken_for_the_old_data(project, elsewhere, capsys, error_of):
     assert main([*LANGUAGE, "--out", "run"]) == 0
     capsys.readouterr()
     elsewhere()
-    assert main(["train", "lm", "--resume", "--force", "--out", str(project / "run"), "--data", "dd"]) == 2
-    assert "unknown data set 'dd'" in capsys.readouterr().err
+    line = error_of(["train", "lm", "--resume", "--force", "--out", str(project / "run"), "--data", "dd"])
+    assert "unknown data set 'dd'" in line
 
 
 def test_a_folder_that_was_moved_with_its_data_still_works(project, monkeypatch, capsys):

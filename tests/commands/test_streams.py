@@ -70,14 +70,12 @@ def test_a_log_on_a_full_disk_ends_no_training(text, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["steps"] == 2
 
 
-def test_a_name_that_is_no_text_here_is_refused_before_anything_is_written(tmp_path, capsys, monkeypatch):
+def test_a_name_that_is_no_text_here_is_refused_before_anything_is_written(tmp_path, error_of, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "ä.txt".encode().decode("ascii", "surrogateescape")  # as Python reads it where the locale knows ASCII only
-    assert main(["train", "lm", "--data", name, "--out", f"run-{name}"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1
-    assert "'ä.txt' cannot be read as text" in captured.err
-    assert "PYTHONUTF8=1" in captured.err
+    line = error_of(["train", "lm", "--data", name, "--out", f"run-{name}"])
+    assert "'ä.txt' cannot be read as text" in line
+    assert "PYTHONUTF8=1" in line
     assert not list(tmp_path.iterdir())
 
 

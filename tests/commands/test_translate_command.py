@@ -34,7 +34,6 @@ def runs(tmp_path_factory):
         for language, text in (("en", lines), ("de", [line.upper() for line in lines])):
             (folder / f"{split}.{language}").write_text("\n".join(text))
     (folder / "text.txt").write_text("a b c d e\n" * 100)
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANAPHOR_CACHE", str(folder / "cache"))
@@ -43,14 +42,10 @@ def runs(tmp_path_factory):
             assert main([*words, *model.split(), *SETTINGS.split(), "--json"]) == 0
         words = ["train", "lm", "--data", str(folder / "text.txt"), "--out", str(folder / "language")]
         assert main([*words, "--width", "8", "--steps", "1", "--no-test", "--device", "cpu", "--json"]) == 0
-    torch.set_default_dtype(before)
     return {name: folder / name for name in (*MODELS, "language")}
 
 
-@pytest.fixture(autouse=True)
-def _as_the_command_has_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
 
 
 def told(capsys, *words):
@@ -60,13 +55,8 @@ def told(capsys, *words):
     return capsys.readouterr()
 
 
-def refused(capsys, *words):
-    capsys.readouterr()
-    assert main(["translate", *map(str, words), "--device", "cpu"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    return line
+def refused(error_of, *words):
+    return error_of(["translate", *map(str, words), "--device", "cpu"])
 
 
 def test_people_get_a_line_for_each_sentence(runs, capsys):
@@ -75,13 +65,12 @@ def test_people_get_a_line_for_each_sentence(runs, capsys):
     assert captured.err == ""
 
 
-def test_the_scores_of_a_run_are_those_of_what_it_writes(runs, capsys):
+def test_the_scores_of_a_run_are_those_of_what_it_writes(runs, capsys, answer_of):
     folder = runs["other"].parent
     written = told(capsys, runs["other"], "--file", folder / "valid.en", "--beam", 1).out.splitlines()
     references = (folder / "valid.de").read_text().splitlines()
     expected = sacrebleu.corpus_chrf(written, [references]).score
-    assert main(["evaluate", str(runs["other"]), "--device", "cpu", "--json"]) == 0
-    (score,) = json.loads(capsys.readouterr().out)
+    (score,) = answer_of(["evaluate", str(runs["other"]), "--device", "cpu", "--json"])
     assert 0 < expected < 100, written
     assert score["chrf"] == pytest.approx(expected, abs=1e-9)
     assert score["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, [references], smooth_method="none").score)
@@ -210,20 +199,18 @@ def test_layers_can_be_chosen(runs, capsys):
         (["{copy}", "--file", "{copy}/nowhere"], "cannot read"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(runs, capsys, words, message):
-    assert message in refused(capsys, *(word.format(**runs) for word in words))
+def test_what_cannot_work_is_refused_in_one_line(runs, error_of, words, message):
+    assert message in refused(error_of, *(word.format(**runs) for word in words))
 
 
-def test_look_shows_the_alignment_of_a_translation(runs, tmp_path, capsys):
+def test_look_shows_the_alignment_of_a_translation(runs, tmp_path, capsys, answer_of):
     words = ["look", str(runs["copy"]), "a b", "--out", str(tmp_path / "out"), "--device", "cpu"]
-    assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer_of([*words, "--json"])
     assert [path.rpartition("/")[2] for path in found["written"]] == [
         "alignment.html", "alignment.png", "alignment.svg",
     ]  # fmt: skip
     assert all(Path(path).is_file() for path in found["written"])
-    assert main(["translate", str(runs["copy"]), "a b", "--json", "--device", "cpu"]) == 0
-    (expected,) = json.loads(capsys.readouterr().out)
+    (expected,) = answer_of(["translate", str(runs["copy"]), "a b", "--json", "--device", "cpu"])
     assert found["translation"] == expected["translations"][0]["text"]
     assert found["alignment"] == expected["alignment"]
     assert main(words) == 0
@@ -232,22 +219,20 @@ def test_look_shows_the_alignment_of_a_translation(runs, tmp_path, capsys):
     assert lines[1].startswith(f"  {found['alignment']['target'][0]}: [a/")
 
 
-def test_a_language_model_is_not_compared_with_a_translation(runs, tmp_path, capsys):
+def test_a_language_model_is_not_compared_with_a_translation(runs, tmp_path, error_of):
     words = ["look", str(runs["language"]), "a", "--compare", str(runs["copy"]), "--out", str(tmp_path / "out")]
-    assert main([*words, "--device", "cpu"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"anaphor: {runs['copy']} is a run of `train translate`: use one of `train lm`"
+    line = error_of([*words, "--device", "cpu"])
+    assert line == f"{runs['copy']} is a run of `train translate`: use one of `train lm`"
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_is_no_text_is_refused_with_the_place(runs, tmp_path, capsys):
+def test_a_file_that_is_no_text_is_refused_with_the_place(runs, tmp_path, error_of):
     (tmp_path / "in.txt").write_bytes(b"a b\nc \xff d\n")
-    line = refused(capsys, runs["copy"], "--file", tmp_path / "in.txt")
+    line = refused(error_of, runs["copy"], "--file", tmp_path / "in.txt")
     assert f"{tmp_path / 'in.txt'} is not UTF-8: byte 0xff at byte offset 6" in line
     (tmp_path / "in.txt").write_text("a b\n\na <eos>\n")
-    assert f"line 3 of {tmp_path / 'in.txt'} holds '<eos>'" in refused(
-        capsys, runs["copy"], "--file", tmp_path / "in.txt"
-    )
+    line = refused(error_of, runs["copy"], "--file", tmp_path / "in.txt")
+    assert f"line 3 of {tmp_path / 'in.txt'} holds '<eos>'" in line
 
 
 def test_a_place_that_cannot_be_written_is_told(runs, tmp_path, capsys):
@@ -271,26 +256,23 @@ def little(runs, tmp_path, capsys):
     return tmp_path / "run", json.loads(capsys.readouterr().out)
 
 
-def test_what_was_trained_on_can_be_scored_where_pairs_were_left_out(little, capsys):
+def test_what_was_trained_on_can_be_scored_where_pairs_were_left_out(little, answer_of):
     run, _ = little
-    assert main(["evaluate", str(run), "--split", "train", "--device", "cpu", "--json"]) == 0
-    (score,) = json.loads(capsys.readouterr().out)
+    (score,) = answer_of(["evaluate", str(run), "--split", "train", "--device", "cpu", "--json"])
     assert score["tokens"] == 5 * 3
     assert main(["evaluate", str(run), "--device", "cpu", "--batch-size", "3"]) == 2
 
 
-def test_a_run_can_be_scored_by_another_search(runs, capsys):
+def test_a_run_can_be_scored_by_another_search(runs, answer_of, error_of):
     found = []
     for words in ([], ["--beam", "3", "--length-penalty", "2"]):
-        assert main(["evaluate", str(runs["copy"]), *words, "--device", "cpu", "--json"]) == 0
-        found += json.loads(capsys.readouterr().out)
+        found += answer_of(["evaluate", str(runs["copy"]), *words, "--device", "cpu", "--json"])
     assert found[0]["loss"] == found[1]["loss"]
     assert ("beam:1|penalty:1" in found[0]["signature"], "beam:3|penalty:2" in found[1]["signature"]) == (True, True)
-    assert main(["evaluate", str(runs["language"]), "--beam", "3", "--device", "cpu"]) == 2
-    assert "--beam is for runs of `train translate`;" in capsys.readouterr().err
-    assert main(["evaluate", str(runs["copy"]), "--data", "reverse", "--device", "cpu"]) == 2
-    error = capsys.readouterr().err
-    assert "--data is for runs of `train lm` or `train images` or `train classify`; " in error
+    line = error_of(["evaluate", str(runs["language"]), "--beam", "3", "--device", "cpu"])
+    assert "--beam is for runs of `train translate`;" in line
+    line = error_of(["evaluate", str(runs["copy"]), "--data", "reverse", "--device", "cpu"])
+    assert "--data is for runs of `train lm` or `train images` or `train classify`; " in line
 
 
 def test_pairs_that_were_left_out_were_not_learnt(little):
@@ -298,14 +280,13 @@ def test_pairs_that_were_left_out_were_not_learnt(little):
     assert result["test"]["overlap"] == {"unit": "pairs", "test": 2, "in_train": 0}
 
 
-def test_it_is_told_how_many_pairs_are_too_long(runs, tmp_path, capsys):
+def test_it_is_told_how_many_pairs_are_too_long(runs, tmp_path, capsys, answer_of):
     folder = runs["copy"].parent
     longer = sum(len(line.split()) > 3 for line in (folder / "train.en").read_text().splitlines())
     small = f"--source en --max-length 3 --steps 1 --out {tmp_path}/short"
     words = f"train translate --data {folder} {small} {SETTINGS}".split()
     capsys.readouterr()
-    assert main([*words, "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["left_out"] == longer > 0
+    assert answer_of([*words, "--dry-run", "--json"])["left_out"] == longer > 0
     assert main([*words, "--width", "8"]) == 0
     assert f"left out: {longer} examples (too long)\n" in capsys.readouterr().out
 
@@ -336,9 +317,9 @@ def test_scores_tell_how_many_translations_were_cut(little):
     assert "|cut:2" in result["valid"]["signature"]
 
 
-def test_without_a_source_an_encoder_is_refused(capsys):
-    assert main(["train", "translate", "--condition", "none", "--encoder", "gru"]) == 2
-    assert "condition='none' does not read the source" in capsys.readouterr().err
+def test_without_a_source_an_encoder_is_refused(error_of):
+    line = error_of(["train", "translate", "--condition", "none", "--encoder", "gru"])
+    assert "condition='none' does not read the source" in line
 
 
 def test_sentences_may_come_from_standard_input(runs, capsys, monkeypatch):

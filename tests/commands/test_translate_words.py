@@ -12,21 +12,16 @@ def run(request, tmp_path_factory):
     for split in ("train", "valid"):
         for language in ("en", "de"):
             (folder / f"{split}.{language}").write_text("the cat sat\na dog\n" * 4)
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANAPHOR_CACHE", str(folder / "cache"))
         words = ["train", "translate", "--data", str(folder), "--source", "en", "--out", str(folder / "run")]
         more = ["--model", "luong", "--width", "8", "--steps", "1", "--tokenizer", request.param, "--no-test"]
         assert main([*words, *more, "--device", "cpu", "--json"]) == 0
-    torch.set_default_dtype(before)
     return request.param, str(folder / "run")
 
 
-@pytest.fixture(autouse=True)
-def _as_the_command_has_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
 
 
 def said(capsys, run, *texts):

@@ -1,7 +1,5 @@
 """Flags of `train` that the run would not use are refused; settings of a recipe or a file are not."""
 
-import json
-
 import pytest
 
 from anaphor.cli.main import main
@@ -76,9 +74,9 @@ def test_an_unused_flag_of_translation_is_refused(capsys, words, name):
     assert " applies to " in line or " has no effect " in line
 
 
-def test_it_is_refused_before_anything_is_written(tmp_path, capsys):
-    assert main([*LM, "--max-positions", "7", "--out", "run"]) == 2
-    assert "max_positions=7 applies to --position learned only" in capsys.readouterr().err
+def test_it_is_refused_before_anything_is_written(tmp_path, error_of):
+    line = error_of([*LM, "--max-positions", "7", "--out", "run"])
+    assert "max_positions=7 applies to --position learned only" in line
     assert not (tmp_path / "run").exists()
 
 
@@ -122,7 +120,7 @@ def test_a_flag_may_make_a_setting_of_a_recipe_unused(capsys, recipe, words):
     assert dry_run(capsys, override([*LM, "--recipe", recipe], *words.split())) == (0, "")
 
 
-def test_a_file_may_have_unused_settings(tmp_path, capsys):
+def test_a_file_may_have_unused_settings(tmp_path, capsys, answer_of):
     (tmp_path / "old.yaml").write_text(
         "data: text\nmodel: lstm\nmax_positions: 7\nactivation: relu\ndropout_kind: locked\nbatching: padded\n"
         "bptt: 99\nwidth: 8\nlayers: 1\nsteps: 2\ndevice: cpu\n"
@@ -131,5 +129,4 @@ def test_a_file_may_have_unused_settings(tmp_path, capsys):
     assert main(["train", "lm", "--resume", "--no-test", "--out", "run", "--json"]) == 0
     assert main(["train", "lm", "--resume", "--no-test", "--out", "run", "--json", "--steps", "3", "--force"]) == 0
     capsys.readouterr()
-    assert main(["evaluate", "run", "--device", "cpu", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["loss"] > 0
+    assert answer_of(["evaluate", "run", "--device", "cpu", "--json"])[0]["loss"] > 0

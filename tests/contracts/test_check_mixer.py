@@ -90,12 +90,12 @@ def test_the_leaky_integrator_keeps_all_promises(capsys):
     assert [line.split()[0] for line in lines[:-1]] == list(PROMISES)
 
 
-def test_the_leaky_integrator_trains_and_its_run_needs_the_file(text, capsys, monkeypatch):
+def test_the_leaky_integrator_trains_and_its_run_needs_the_file(text, capsys, answer_of, monkeypatch):
     imported = ["--import", str(LEAKY)]
     torch.set_default_dtype(torch.float32)
     words = "train lm --data text --tokenizer word --mixers leaky leaky --width 8 --steps 2 --bptt 4 --batch-size 2"
-    assert main([*words.split(), *imported, "--device", "cpu", "--out", "run", "--no-test", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == 2
+    found = answer_of([*words.split(), *imported, "--device", "cpu", "--out", "run", "--no-test", "--json"])
+    assert found["steps"] == 2
     assert main(["generate", "run", "--tokens", "3", *imported]) == 0
     capsys.readouterr()
     monkeypatch.delitem(registry.MIXERS._entries, "leaky")  # as in a new process
@@ -245,11 +245,8 @@ def test_checks_are_seeded_and_leave_the_global_random_state_alone(tmp_path, cap
     (["leaky", "--import", "nowhere.py"], "--import nowhere.py: No such file or directory"),
     ([], "NAME"),
 ])  # fmt: skip
-def test_mistakes_on_the_command_line_are_one_line(words, message, capsys):
-    assert main(["check-mixer", *words]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+def test_mistakes_on_the_command_line_are_one_line(words, message, error_of):
+    assert message in error_of(["check-mixer", *words])
 
 
 def test_a_function_that_returns_a_spec_can_be_registered(tmp_path):

@@ -1,6 +1,5 @@
 """A user's own tokenizer: trained by its name, saved with the run, and loaded with its file only."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -51,22 +50,20 @@ def run(file, tmp_path, monkeypatch, capsys):
     return tmp_path / "run"
 
 
-def test_a_run_has_its_tokens_and_generates_them(run, file, capsys):
+def test_a_run_has_its_tokens_and_generates_them(run, file, answer_of):
     assert anaphor.load_run(run, device="cpu").experiment.tokenizer.tokens == (
         "a", "dog", "sat", "<eos>", "cat", "<unk>",
     )  # fmt: skip
-    assert main(["score", str(run), "A DOG", "--import", file, "--device", "cpu", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answer_of(["score", str(run), "A DOG", "--import", file, "--device", "cpu", "--json"])
     assert [token["token"] for token in row["tokens"]] == ["a", "dog"]
 
 
-def test_a_run_is_resumed_with_the_file_and_names_it_without(run, file, capsys):
+def test_a_run_is_resumed_with_the_file_and_names_it_without(run, file, answer_of, error_of):
     words = ["train", "lm", "--resume", "--out", str(run), "--steps", "3", "--force", "--device", "cpu"]
-    assert main([*words, "--import", file, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == 3
+    assert answer_of([*words, "--import", file, "--json"])["steps"] == 3
     IMPORTED.clear()  # as in another process
-    assert main(["evaluate", str(run), "--device", "cpu"]) == 2
-    assert f"was trained with parts of lower.py: pass --import {Path(file)}" in capsys.readouterr().err
+    line = error_of(["evaluate", str(run), "--device", "cpu"])
+    assert f"was trained with parts of lower.py: pass --import {Path(file)}" in line
 
 
 def test_its_name_is_listed_with_the_others():

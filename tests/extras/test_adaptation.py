@@ -1,7 +1,6 @@
 """Adaptation to the text that is scored: nothing from the future, nothing left behind, always on a line of its own."""
 
 import copy
-import json
 import math
 from contextlib import nullcontext
 
@@ -439,14 +438,12 @@ def test_on_a_gpu_layers_in_evaluation_mode_have_the_gradients_of_training():
         torch.testing.assert_close(evaluated, trained, rtol=1e-3, atol=1e-4)
 
 
-def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_its_own(run, capsys):
+def test_evaluate_gives_the_plain_score_first_and_each_adaptation_in_a_row_of_its_own(run, capsys, answer_of):
     folder = run()
     flags = ["--device", "cpu", "--batch-size", "2"]
-    assert main(["evaluate", folder, *flags, "--json"]) == 0
-    (alone,) = json.loads(capsys.readouterr().out)
+    (alone,) = answer_of(["evaluate", folder, *flags, "--json"])
     adapting = ["--cache", "4", "--cache-weight", "0", "0.2", "--dynamic", "0", "0.1"]
-    assert main(["evaluate", folder, *flags, *adapting, "--bptt", "5", "3", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["evaluate", folder, *flags, *adapting, "--bptt", "5", "3", "--json"])
     assert rows[0] == alone
     assert alone["adaptation"] is None
     assert {"bptt", "state", "loss", "perplexity", "tokens", "signature", "adaptation"} <= set(alone)
@@ -491,10 +488,9 @@ def test_a_layer_that_its_owner_keeps_in_evaluation_mode_stays_there(use, fails,
     assert {name: module.training for name, module in model.named_modules()} == before
 
 
-def test_both_together_have_a_row_after_each_dynamic_evaluation(run, capsys):
+def test_both_together_have_a_row_after_each_dynamic_evaluation(run, answer_of):
     flags = ["--device", "cpu", "--cache", "4", "--dynamic", "0.1", "--both", "--no-cuda-graph", "--json"]
-    assert main(["evaluate", run(), *flags]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["evaluate", run(), *flags])
     names = [None, "cache(4,0.1,0.3)", "dynamic(0.1)", "dynamic(0.1)+cache(4,0.1,0.3)"]
     assert [row["adaptation"] for row in rows] == names
     assert rows[3]["signature"] == rows[2]["signature"] + "+cache(4,0.1,0.3)"
@@ -531,22 +527,13 @@ def test_gradients_of_training_are_those_of_the_text_of_training_whatever_is_sco
         (["--no-cuda-graph"], "cuda_graph=False has no effect without --cache or --dynamic"),
     ],
 )
-def test_flags_that_cannot_work_get_one_line(run, capsys, words, message):
-    assert main(["evaluate", run(), *words, "--device", "cpu"]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
+def test_flags_that_cannot_work_get_one_line(run, error_of, words, message):
+    assert message in error_of(["evaluate", run(), *words, "--device", "cpu"])
 
 
-def test_padded_examples_have_nothing_to_adapt_to(run, capsys):
+def test_padded_examples_have_nothing_to_adapt_to(run, answer_of, error_of):
     folder = run("--batching", "padded")
     for words in (["--cache", "10"], ["--dynamic", "0.1"]):
-        assert main(["evaluate", folder, "--device", "cpu", *words]) == 2
-        captured = capsys.readouterr()
-        assert "was trained with --batching padded" in captured.err
-        assert captured.err.count("\n") == 1
-        assert captured.out == ""
-    assert main(["evaluate", folder, "--device", "cpu", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+        assert "was trained with --batching padded" in error_of(["evaluate", folder, "--device", "cpu", *words])
+    (row,) = answer_of(["evaluate", folder, "--device", "cpu", "--json"])
     assert row["adaptation"] is None

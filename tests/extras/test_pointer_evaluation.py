@@ -1,7 +1,5 @@
 """`evaluate` with other memories and biases of the pointer, and without it."""
 
-import json
-
 import pytest
 import torch
 
@@ -21,14 +19,12 @@ def losses_of(model):
     return torch.cat([losses for _, losses in losses_by_batch(model, EvaluationStream(text, 0, 2, 5), True)], -1)
 
 
-def test_a_row_for_each_memory_and_for_the_model_without_it(run, capsys):
+def test_a_row_for_each_memory_and_for_the_model_without_it(run, answer_of):
     folder = run("--pointer-memory", "4", "--pointer-eval-memory", "6", "--pointer-eval-bias", "0.5")
     place = ["--device", "cpu", "--batch-size", "1"]
-    assert main(["evaluate", folder, *place, "--json"]) == 0
-    (trained,) = json.loads(capsys.readouterr().out)
+    (trained,) = answer_of(["evaluate", folder, *place, "--json"])
     flags = [*place, "--pointer-eval-memory", "0", "6", "12", "--pointer-eval-bias", "0.5", "2"]
-    assert main(["evaluate", folder, *flags, "--dynamic", "0.1", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["evaluate", folder, *flags, "--dynamic", "0.1", "--json"])
     names = ["off", "6,+0.5", "6,+2", "12,+0.5", "12,+2"]
     assert [row["pointer"] for row in rows[::2]] == [row["pointer"] for row in rows[1::2]] == names
     assert all(f"|pointer:{row['pointer']}" in row["signature"] for row in rows)
@@ -46,10 +42,10 @@ def test_lines_name_the_pointer_before_the_adaptation(run, capsys):
     ]  # fmt: skip
 
 
-def test_padded_examples_are_scored_with_each_memory(run, capsys):
+def test_padded_examples_are_scored_with_each_memory(run, answer_of):
     folder = run("--pointer-memory", "4", "--batching", "padded")
-    assert main(["evaluate", folder, "--pointer-eval-memory", "0", "4", "--device", "cpu", "--json"]) == 0
-    assert [row["pointer"] for row in json.loads(capsys.readouterr().out)] == ["off", "4"]
+    found = answer_of(["evaluate", folder, "--pointer-eval-memory", "0", "4", "--device", "cpu", "--json"])
+    assert [row["pointer"] for row in found] == ["off", "4"]
 
 
 def test_a_model_without_its_pointer_is_scored_as_one_that_has_none():
@@ -94,12 +90,8 @@ def test_segments_that_are_computed_at_once_have_the_losses_of_each_alone(name, 
         (["--pointer-eval-bias", "1", "nan"], "pointer_eval_bias=(1.0, nan): it must be finite"),
     ],
 )
-def test_flags_that_cannot_work_get_one_line(run, capsys, words, message):
-    assert main(["evaluate", run(), *words, "--device", "cpu"]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
+def test_flags_that_cannot_work_get_one_line(run, error_of, words, message):
+    assert message in error_of(["evaluate", run(), *words, "--device", "cpu"])
 
 
 @pytest.mark.parametrize(
@@ -109,8 +101,5 @@ def test_flags_that_cannot_work_get_one_line(run, capsys, words, message):
         (["--by-position", "--pointer-eval-memory", "0", "6"], "--by-position and --out show one model"),
     ],
 )
-def test_several_models_are_refused_where_there_can_be_one(run, capsys, words, message):
-    assert main(["evaluate", run("--pointer-memory", "4"), *words, "--device", "cpu"]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.out == ""
+def test_several_models_are_refused_where_there_can_be_one(run, error_of, words, message):
+    assert message in error_of(["evaluate", run("--pointer-memory", "4"), *words, "--device", "cpu"])

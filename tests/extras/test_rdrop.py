@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional as F
 
 from anaphor.api import execute
-from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.extras.rdrop.loss import RDrop, rdrop_penalty
@@ -30,9 +29,7 @@ SPEC = TASKS["translate"].run_spec(
 PRICE = 3.0
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def prepared(**settings):
@@ -195,11 +192,10 @@ def _run(out, price):
     return {"train_loss": told["train_loss"], "disagreement": cost.item(), "tokens": watcher.tokens}
 
 
-def test_a_run_from_the_command_line_remembers_its_price(tmp_path, capsys):
+def test_a_run_from_the_command_line_remembers_its_price(tmp_path, answer_of):
     torch.set_default_dtype(torch.float32)
     words = "train translate --data reverse --width 16 --steps 3 --dropout 0.1 --rdrop 5 --no-test"
-    assert main([*words.split(), "--beam", "1", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of([*words.split(), "--beam", "1", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"])
     assert (result["status"], result["steps"]) == ("finished", 3)
     assert math.isfinite(result["valid"]["loss"])
     assert read_mapping(tmp_path / "run" / "spec.yaml")["rdrop"] == {"rdrop": 5.0}

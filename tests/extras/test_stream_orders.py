@@ -79,13 +79,12 @@ def test_examples_have_no_stream_that_could_be_ordered(flag, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_rows_that_would_run_out_of_text_when_shifted_are_refused_at_once(tmp_path, capsys, monkeypatch):
+def test_rows_that_would_run_out_of_text_when_shifted_are_refused_at_once(tmp_path, error_of, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for split in ("train", "valid", "test"):
         Path(f"{split}.txt").write_text("a b c d e f g h i\n")
     words = ["train", "lm", "--data", ".", "--width", "8", "--batch-size", "4", "--device", "cpu", "--out", "run"]
-    assert main([*words, "--steps", "1", "--random-offset"]) == 2
-    assert "too short for 4 rows after 34 tokens" in capsys.readouterr().err
+    assert "too short for 4 rows after 34 tokens" in error_of([*words, "--steps", "1", "--random-offset"])
     assert not Path("run").exists()
 
 

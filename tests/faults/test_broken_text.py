@@ -5,7 +5,6 @@ import json
 import math
 
 import pytest
-import torch
 
 from anaphor.cli.main import main
 from anaphor.registry import TOKENIZERS
@@ -14,10 +13,7 @@ SETTINGS = ["--model", "lstm", "--width", "8", "--layers", "1", "--batch-size", 
 GOOD = b"one two three .\nfour five , six .\n\n" * 40
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
 
 
 @pytest.fixture
@@ -173,7 +169,7 @@ def test_without_a_test_split_it_runs_if_none_is_wanted(tmp_path, train):
     assert train(folder(tmp_path, train=GOOD, valid=GOOD), "--no-test")["test"] is None
 
 
-def test_the_overlap_of_test_and_train_in_lines_is_reported_wherever_test_is_read(tmp_path, train, capsys):
+def test_the_overlap_of_test_and_train_in_lines_is_reported_wherever_test_is_read(tmp_path, train, capsys, answer_of):
     parts = folder(
         tmp_path, train=GOOD, valid=b"nine ten\n", test=b"one two three .\nseven eight\n\nfour five , six .\n"
     )
@@ -182,8 +178,8 @@ def test_the_overlap_of_test_and_train_in_lines_is_reported_wherever_test_is_rea
     assert result["test"]["overlap"] == expected
     assert "overlap" not in result["valid"]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["test"]["overlap"] == expected
-    assert main(["evaluate", str(tmp_path / "run"), "--split", "test", "--bptt", "2", "3", "--json"]) == 0
-    assert [row["overlap"] for row in json.loads(capsys.readouterr().out)] == [expected] * 2
+    found = answer_of(["evaluate", str(tmp_path / "run"), "--split", "test", "--bptt", "2", "3", "--json"])
+    assert [row["overlap"] for row in found] == [expected] * 2
     assert main(["evaluate", str(tmp_path / "run"), "--split", "test"]) == 0
     assert "test/train overlap: 2 of 3 lines" in capsys.readouterr().out
     assert main(["evaluate", str(tmp_path / "run")]) == 0
@@ -197,12 +193,9 @@ def test_the_overlap_of_test_and_train_in_examples_is_reported(tmp_path, train):
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
-def test_edited_text_is_noticed_on_resume(tmp_path, train, capsys, split):
+def test_edited_text_is_noticed_on_resume(tmp_path, train, error_of, split):
     parts = folder(tmp_path, train=GOOD, valid=GOOD, test=GOOD)
     assert works(train(parts))
     (parts / f"{split}.txt").write_bytes(GOOD + b"one more line\n")
     words = ["--data", str(parts), *SETTINGS, "--out", str(tmp_path / "run"), "--resume"]
-    assert main(["train", "lm", *words]) == 2
-    error = capsys.readouterr().err
-    assert f"{split} has changed" in error
-    assert error.count("\n") == 1
+    assert f"{split} has changed" in error_of(["train", "lm", *words])

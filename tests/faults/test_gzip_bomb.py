@@ -33,9 +33,8 @@ def test_memory_stays_within_the_bound(bomb, action):
         tracemalloc.stop()
 
 
-def test_the_command_ends_in_one_line(bomb, tmp_path, capsys):
-    assert main(["train", "lm", "--data", str(bomb), "--out", str(tmp_path / "run")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_the_command_ends_in_one_line(bomb, tmp_path, error_of):
+    line = error_of(["train", "lm", "--data", str(bomb), "--out", str(tmp_path / "run")])
     assert str(bomb) in line
     assert not (tmp_path / "run").exists()
 
@@ -49,9 +48,8 @@ def test_a_flag_raises_the_bound(bomb, tmp_path, words, monkeypatch):
     assert max_file_bytes() == 8 * MEGABYTE, "the flag is for one command"
 
 
-def test_a_bound_that_is_no_number_is_refused(bomb, capsys):
-    assert main(["train", "lm", "--data", str(bomb), "--max-file-bytes", "much"]) == 2
-    assert "it must be a number of bytes" in capsys.readouterr().err
+def test_a_bound_that_is_no_number_is_refused(bomb, error_of):
+    assert "it must be a number of bytes" in error_of(["train", "lm", "--data", str(bomb), "--max-file-bytes", "much"])
 
 
 def test_the_bound_can_be_raised(bomb, monkeypatch):

@@ -2,18 +2,16 @@
 
 import pytest
 
-from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import AnaphorError, ConfigError
 from faults.bombs import BOMBS, LONG_VALUES
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_file_that_grows_is_refused(tmp_path, capsys, name):
+def test_a_file_that_grows_is_refused(tmp_path, error_of, name):
     path = tmp_path / "bomb.yaml"
     path.write_text(BOMBS[name])
-    assert main(["train", "lm", "--config", str(path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = error_of(["train", "lm", "--config", str(path)])
     assert name.split()[0] in line
     assert len(line) < 500
 
@@ -25,11 +23,10 @@ def test_plain_aliases_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("text", LONG_VALUES, ids=range(len(LONG_VALUES)))
-def test_a_message_never_repeats_a_long_value(tmp_path, capsys, text):
+def test_a_message_never_repeats_a_long_value(tmp_path, error_of, text):
     path = tmp_path / "long.yaml"
     path.write_text(text)
-    assert main(["train", "lm", "--config", str(path)]) == 2
-    (message,) = capsys.readouterr().err.splitlines()
+    message = error_of(["train", "lm", "--config", str(path)])
     assert len(message) < 2500
 
 

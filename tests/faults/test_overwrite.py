@@ -23,17 +23,15 @@ def run(text, tmp_path, capsys):
     return out
 
 
-def test_a_new_run_that_diverges_leaves_the_old_one(run, capsys):
+def test_a_new_run_that_diverges_leaves_the_old_one(run, capsys, answer_of, error_of):
     before = json.loads((run / "result.json").read_text())
     assert main([*SMALL, "--steps", "9", "--lr", "1e30", "--overwrite", "--out", str(run)]) == 3
     assert json.loads((run / "previous" / "result.json").read_text()) == before
     capsys.readouterr()
-    assert main(["evaluate", str(run / "previous"), "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answer_of(["evaluate", str(run / "previous"), "--json"])
     assert row["loss"] == before["valid"]["loss"]
     for words in (["evaluate", str(run)], [*SMALL, "--out", str(run)]):
-        assert main(words) == 2
-        assert f"the run that was being overwritten is in {run / 'previous'}" in capsys.readouterr().err
+        assert f"the run that was being overwritten is in {run / 'previous'}" in error_of(words)
 
 
 def test_a_new_run_with_a_checkpoint_deletes_the_old_one(run):

@@ -2,8 +2,6 @@
 
 import pytest
 
-from anaphor.cli.main import main
-
 
 @pytest.mark.parametrize(
     "words",
@@ -15,10 +13,9 @@ from anaphor.cli.main import main
         ["--lr", "0.1", "--lr", "0.2"],
     ],
 )
-def test_twice(text, tmp_path, capsys, words):
+def test_twice(text, tmp_path, error_of, words):
     (tmp_path / "a.yaml").write_text("width: 4\n")
     (tmp_path / "b.yaml").write_text("width: 8\n")
-    assert main(["train", "lm", "--data", "text", "--steps", "1", "--out", "run", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = error_of(["train", "lm", "--data", "text", "--steps", "1", "--out", "run", *words])
     assert f"{words[0].partition('=')[0]} is given twice" in line
     assert not (tmp_path / "run").exists()

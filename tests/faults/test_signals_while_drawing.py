@@ -62,7 +62,7 @@ def send(monkeypatch):
     ],
 )
 def test_a_signal_while_curves_are_drawn_stops_training_unscored(
-    tmp_path, monkeypatch, capsys, send, number, code, then
+    tmp_path, monkeypatch, capsys, answer_of, send, number, code, then
 ):
     torch.set_default_dtype(torch.float32)
     out = tmp_path / "run"
@@ -72,8 +72,7 @@ def test_a_signal_while_curves_are_drawn_stops_training_unscored(
     assert (out / "checkpoints" / "step-4").is_dir()
     assert not (out / "result.json").exists()
     monkeypatch.undo()
-    assert main(["train", "lm", "--resume", "--out", str(out), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of(["train", "lm", "--resume", "--out", str(out), "--json"])
     assert result["status"] == "finished"
     assert result["test"]["loss"] > 0
     assert result["figures"]

@@ -41,7 +41,7 @@ def looked(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
-def test_it_writes_a_page_and_figures_and_tells_everything_as_json(runs, tmp_path, capsys):
+def test_it_writes_a_page_and_figures_and_tells_everything_as_json(runs, tmp_path, capsys, answer_of):
     told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path / "out")
     assert told["written"] == [
         str(tmp_path / "out" / name)
@@ -66,8 +66,7 @@ def test_it_writes_a_page_and_figures_and_tells_everything_as_json(runs, tmp_pat
         f"layers.0.mixer.{part}"
         for part in ("states.hidden", "states.cell", "gates.input", "gates.forget", "gates.candidate", "gates.output")
     }
-    assert main(["score", str(runs["hybrid"]), TEXT, "--device", "cpu", "--json"]) == 0
-    (scored,) = json.loads(capsys.readouterr().out)
+    (scored,) = answer_of(["score", str(runs["hybrid"]), TEXT, "--device", "cpu", "--json"])
     assert run["losses"] == [None, *(token["loss"] for token in scored["tokens"])]
     assert run["loss"] == scored["loss"]
 
@@ -198,21 +197,18 @@ def test_a_file_can_hold_the_text(runs, tmp_path, capsys):
         (["nowhere", "a"], "nowhere"),
     ],
 )
-def test_what_cannot_be_looked_at_gets_one_line(runs, tmp_path, capsys, words, message):
+def test_what_cannot_be_looked_at_gets_one_line(runs, tmp_path, error_of, words, message):
     names = {"RUN": str(runs["hybrid"]), "BYTES": str(runs["bytes"])}
     out = tmp_path / "out"
-    assert main(["look", *(names.get(word, word) for word in words), "--out", str(out), "--device", "cpu"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    line = error_of(["look", *(names.get(word, word) for word in words), "--out", str(out), "--device", "cpu"])
+    assert message in line
     assert not out.exists()
 
 
-def test_a_folder_that_cannot_be_written_to_gets_one_line(runs, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_to_gets_one_line(runs, tmp_path, error_of):
     (tmp_path / "taken").write_text("a file")
-    assert main(["look", str(runs["lstm"]), TEXT, "--out", str(tmp_path / "taken"), "--device", "cpu"]) == 2
-    assert "taken cannot be written to" in capsys.readouterr().err
+    line = error_of(["look", str(runs["lstm"]), TEXT, "--out", str(tmp_path / "taken"), "--device", "cpu"])
+    assert "taken cannot be written to" in line
 
 
 @pytest.mark.usefixtures("_no_figures")

@@ -13,6 +13,7 @@ from anaphor.data.bpe import BPE
 from anaphor.data.tokenizer import Word
 from anaphor.inspect import look_at, page
 from anaphor.models import LanguageModelSpec, build
+from browsing import cell_at, open_page
 
 HOSTILE = "<script>alert(1)</script>"
 SENTENCE = f"the cat </script><!-- saw {HOSTILE} on the @script@"
@@ -89,15 +90,8 @@ def test_six_by_six_heads_on_a_thousand_tokens_stay_below_fifteen_megabytes():
 
 @pytest.fixture
 def tab(browser):
-    """A new tab, and lists of what goes wrong and of what is asked for in it."""
     context = browser.new_context(color_scheme="light", viewport={"width": 1300, "height": 900})
-    tab = context.new_page()
-    tab.wrong, tab.asked = [], []
-    tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
-    tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
-    tab.on("dialog", lambda dialog: (tab.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    tab.on("request", lambda asked: tab.asked.append(asked.url))
-    yield tab
+    yield open_page(context)
     context.close()
 
 
@@ -111,21 +105,9 @@ def open_in(tab, path):
 
 def undisturbed(tab, address):
     assert tab.wrong == []
-    assert [asked for asked in tab.asked if not asked.startswith("data:")] == [address], "no request but for itself"
-
-
-def cell_at(tab, row, column, host="#matrix"):
-    """Move the pointer over a cell; gives what the page says of it."""
-    from playwright.sync_api import expect  # there is a browser
-
-    tab.wait_for_selector(f"{host} canvas[data-wide]")
-    place = tab.locator(f"{host} canvas").evaluate("canvas => ({...canvas.dataset})")
-    x, y = (float(place[edge]) + (at + 0.5) * float(place[size]) for edge, at, size in
-            (("left", column, "wide"), ("top", row, "high")))  # fmt: skip
-    tab.locator(f"{host} canvas").hover(position={"x": x, "y": y})
-    said = rf"\({row}\) attends to .*\({column}\)" if host == "#matrix" else rf"unit \d+ at .*\({column}\)"
-    expect(tab.locator(f"{host} .tip")).to_have_text(re.compile(said))
-    return tab.locator(f"{host} .tip").inner_text()
+    assert [asked.url for asked in tab.asked if not asked.url.startswith("data:")] == [address], (
+        "no request but for itself"
+    )
 
 
 def test_the_matrix_shows_every_cell_with_its_weight(tab, tmp_path):
@@ -207,7 +189,7 @@ def test_everything_can_be_chosen(tab, tmp_path):
     ]  # fmt: skip
     tab.select_option("#unit-part", "forget")
     tab.wait_for_selector("#units[data-shown='layers.0.mixer/forget']")
-    told = cell_at(tab, 2, 4, host="#unit-map")
+    told = cell_at(tab, 2, 4, "#unit-map", said=r"unit \d+ at .*\(4\)")
     forget = next(one for one in look.units if one.part == "forget")
     assert told.startswith(f"unit {forget.units[2]} at saw (4)")
     assert float(told.split("\n")[-1]) == pytest.approx(float(forget.values[2, 4]), abs=0.006)

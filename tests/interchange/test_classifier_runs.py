@@ -57,7 +57,7 @@ def folders(tmp_path_factory):
         ({"id2label": {"0": "score"}, "label2id": {"score": 0}}, "one output"),
     ],
 )
-def test_a_head_that_does_not_choose_among_classes_is_refused(folders, tmp_path, capsys, change, reason):
+def test_a_head_that_does_not_choose_among_classes_is_refused(folders, tmp_path, error_of, change, reason):
     """Its outputs would become probabilities of classes that exclude each other; `--init` needs no head."""
     shutil.copytree(folders / "bert", tmp_path / "peer")
     config = json.loads((tmp_path / "peer" / "config.json").read_text())
@@ -66,19 +66,15 @@ def test_a_head_that_does_not_choose_among_classes_is_refused(folders, tmp_path,
         tensors = load_file(tmp_path / "peer" / "model.safetensors")
         head = {name: tensors[name][:1].clone() for name in ("classifier.weight", "classifier.bias")}
         save_file({**tensors, **head}, tmp_path / "peer" / "model.safetensors")
-    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")]) == 2
-    message = capsys.readouterr().err
-    assert reason in message
-    assert message.count("\n") == 1
+    assert reason in error_of(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
     spec = ClassifyRunSpec(data="data.csv", init=str(tmp_path / "peer"), device="cpu")
     assert build_experiment(spec).classes == ("bad", "good")
 
 
-def test_a_converted_classifier_predicts_as_transformers_does(folders, capsys):
+def test_a_converted_classifier_predicts_as_transformers_does(folders, capsys, answer_of):
     capsys.readouterr()
-    assert main(["predict", str(folders / "bert-run"), *TEXTS, "--json", "--device", "cpu"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["predict", str(folders / "bert-run"), *TEXTS, "--json", "--device", "cpu"])
     peer, tokenizer = load(folders / "bert", torch.float32), tokenizer_of("bert")
     for text, row in zip(TEXTS, rows, strict=True):
         with torch.no_grad():
@@ -96,15 +92,13 @@ def test_truncation_keeps_the_special_token_at_the_end(folders):
     assert ids.tolist() == [*whole[:4].tolist(), whole[-1]]
 
 
-def test_a_converted_run_is_scored_on_given_data_only(folders, capsys, tmp_path):
+def test_a_converted_run_is_scored_on_given_data_only(folders, capsys, answer_of, error_of, tmp_path):
     capsys.readouterr()
     (tmp_path / "own.csv").write_text("text,label\n" + "the value,sad\nno value,glad\n" * 10)
     run = str(folders / "bert-run")
-    assert main(["evaluate", run, "--data", "own.csv", "--json", "--device", "cpu"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answer_of(["evaluate", run, "--data", "own.csv", "--json", "--device", "cpu"])
     assert 0 <= row["accuracy"] <= 1
-    assert main(["evaluate", run, "--device", "cpu"]) == 2
-    assert "has no data of its own: give --data" in capsys.readouterr().err
+    assert "has no data of its own: give --data" in error_of(["evaluate", run, "--device", "cpu"])
 
 
 def test_an_encoder_without_classes_says_how_to_train_it(folders):
@@ -113,7 +107,7 @@ def test_an_encoder_without_classes_says_how_to_train_it(folders):
         run.experiment.predict(["text"])
 
 
-def test_look_shows_the_attention_of_an_encoder_without_classes(folders, capsys, tmp_path):
+def test_look_shows_the_attention_of_an_encoder_without_classes(folders, capsys, answer_of, error_of, tmp_path):
     run, out = str(folders / "bert-base-run"), tmp_path / "look"
     assert main(["look", run, TEXTS[0], "--out", str(out), "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -121,14 +115,13 @@ def test_look_shows_the_attention_of_an_encoder_without_classes(folders, capsys,
     assert "no head" in lines[1]
     assert lines[-3:] == [str(out / name) for name in ("attention.html", "attention.png", "attention.svg")]
     assert '"contributions":null' in (out / "attention.html").read_text()
-    assert main(["look", run, TEXTS[0], "--out", str(out), "--device", "cpu", "--json"]) == 0
-    plain = json.loads(capsys.readouterr().out)
+    plain = answer_of(["look", run, TEXTS[0], "--out", str(out), "--device", "cpu", "--json"])
     assert plain["label"] is plain["contributions_to"] is plain["probabilities"] is None
     size = len(plain["tokens"])
     assert plain["contributions"] == []
     assert all(np.array(maps).shape[1:] == (size, size) for maps in plain["weights"].values())
-    assert main(["look", run, TEXTS[0], "--label", "good", "--out", str(out), "--device", "cpu"]) == 2
-    assert "converted without a head" in capsys.readouterr().err
+    line = error_of(["look", run, TEXTS[0], "--label", "good", "--out", str(out), "--device", "cpu"])
+    assert "converted without a head" in line
 
 
 def test_the_live_page_looks_into_an_encoder_without_classes(folders):
@@ -154,28 +147,24 @@ def test_fine_tuning_starts_from_a_folder_or_a_run(folders, name):
         torch.testing.assert_close(experiment.model.eval().compute_hidden_states(ids), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_the_command_fine_tunes_saves_and_predicts(folders, capsys):
+def test_the_command_fine_tunes_saves_and_predicts(folders, capsys, answer_of):
     capsys.readouterr()
     flags = ["--data", "data.csv", "--steps", "2", "--device", "cpu", "--out", "tuned", "--json", "--freeze", "0"]
-    assert main(["train", "classify", "--init", str(folders / "bert-base"), *flags]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of(["train", "classify", "--init", str(folders / "bert-base"), *flags])
     assert result["valid"]["signature"].startswith("texts:2|classes:2|tokenizer:pretrained|vocab:")
-    assert main(["predict", "tuned", "the value", "--json", "--device", "cpu"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["label"] in ("bad", "good")
+    assert answer_of(["predict", "tuned", "the value", "--json", "--device", "cpu"])[0]["label"] in ("bad", "good")
 
 
 FINE_TUNING = {"fine-tuning-optimizers": 3, "fine-tuning-grid": 18}
 
 
 @pytest.mark.parametrize(("name", "count"), FINE_TUNING.items())
-def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, capsys):
+def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, capsys, error_of):
     capsys.readouterr()
-    assert main(["study", name, "--device", "cpu"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"anaphor: study {name!r} has no init of its own: give it with --init, a run or a folder")
-    assert error.count("\n") == 1
-    assert main(["study", name, "--device", "cpu", "--init", "nowhere", "--data", "data.csv"]) == 2
-    assert "init=nowhere: there is no such folder" in capsys.readouterr().err
+    line = error_of(["study", name, "--device", "cpu"])
+    assert line.startswith(f"study {name!r} has no init of its own: give it with --init, a run or a folder")
+    line = error_of(["study", name, "--device", "cpu", "--init", "nowhere", "--data", "data.csv"])
+    assert "init=nowhere: there is no such folder" in line
     spec = read_study(find_study_file(name)).with_base(init=str(folders / "bert-base"))
     settings = spec.settings()
     assert (len(settings), spec.seeds, spec.test, spec.base["data"]) == (count, (0, 1, 2), "best", "sst2")

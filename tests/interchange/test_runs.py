@@ -21,9 +21,7 @@ def save(folder, kind, family=None, **more):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)  # as outside of tests
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +40,9 @@ def vit(tmp_path_factory):
     return folder
 
 
-def test_a_converted_gpt2_scores_as_transformers_does(gpt2, capsys):
+def test_a_converted_gpt2_scores_as_transformers_does(gpt2, capsys, answer_of):
     capsys.readouterr()
-    assert main(["score", str(gpt2 / "run"), "The statement is executed.", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answer_of(["score", str(gpt2 / "run"), "The statement is executed.", "--json"])
     peer = load(gpt2 / "peer", torch.float32)
     ids = torch.tensor([[0, *tokenizer_of("gpt2")("The statement is executed.")["input_ids"]]])
     with torch.no_grad():
@@ -73,27 +70,23 @@ def test_look_and_python_take_a_converted_gpt2(gpt2, tmp_path):
     assert run.tokenizer.kind == "pretrained"
 
 
-def test_a_converted_run_is_evaluated_on_given_data(gpt2, tmp_path, capsys):
-    assert main(["evaluate", str(gpt2 / "run")]) == 2
-    assert "converted and has no data of its own: give --data" in capsys.readouterr().err
+def test_a_converted_run_is_evaluated_on_given_data(gpt2, tmp_path, answer_of, error_of):
+    assert "converted and has no data of its own: give --data" in error_of(["evaluate", str(gpt2 / "run")])
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text(f"The {split} statement is executed.\n" * 20)
-    assert main(["evaluate", str(gpt2 / "run"), "--data", str(tmp_path), "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answer_of(["evaluate", str(gpt2 / "run"), "--data", str(tmp_path), "--json"])
     assert "vocab:400" in row["signature"]
 
 
-def test_a_report_of_a_converted_run_asks_for_no_option_that_it_lacks(gpt2, tmp_path, capsys):
+def test_a_report_of_a_converted_run_asks_for_no_option_that_it_lacks(gpt2, tmp_path, capsys, answer_of):
     words = ["report", str(gpt2 / "run"), "--out", str(tmp_path / "page.html"), "--device", "cpu", "--json"]
     capsys.readouterr()
-    assert main(words) == 0
-    (line,) = json.loads(capsys.readouterr().out)["left_out"]
+    (line,) = answer_of(words)["left_out"]
     assert line == "the inside of run: the run was converted and has no data of its own; a model of text takes --text"
-    assert main([*words, "--text", "The statement"]) == 0
-    assert json.loads(capsys.readouterr().out)["left_out"] == []
+    assert answer_of([*words, "--text", "The statement"])["left_out"] == []
 
 
-def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, capsys):
+def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, capsys, answer_of):
     save(tmp_path / "peer", "gpt2", "gpt2", n_positions=512)
     assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "converted")]) == 0
     words = "lm --data grammar --model lstm --width 8 --layers 1 --steps 1 --device cpu --no-test --json"
@@ -101,25 +94,23 @@ def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, capsys):
     capsys.readouterr()
     out = tmp_path / "page.html"
     folders = [str(tmp_path / name) for name in ("converted", "trained")]
-    assert main(["report", *folders, "--out", str(out), "--device", "cpu", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["left_out"] == []
+    assert answer_of(["report", *folders, "--out", str(out), "--device", "cpu", "--json"])["left_out"] == []
     shown = re.findall(r'POST /api/look {[^}]*"text\\":\\"(.*?)\\"', out.read_text(encoding="utf-8"))
     assert len(shown) == 2
     assert shown[0] == shown[1]
 
 
-def test_a_study_of_a_converted_run_is_refused_by_what_it_lacks(gpt2, tmp_path, capsys):
-    assert main(["study", "length", "--of", str(gpt2 / "run"), "--out", str(tmp_path / "study")]) == 2
-    error = capsys.readouterr().err
-    assert "was converted and has no data of its own: --of is for runs that were trained" in error
+def test_a_study_of_a_converted_run_is_refused_by_what_it_lacks(gpt2, tmp_path, error_of):
+    line = error_of(["study", "length", "--of", str(gpt2 / "run"), "--out", str(tmp_path / "study")])
+    assert "was converted and has no data of its own: --of is for runs that were trained" in line
 
 
-def test_a_converted_vit_is_looked_at_on_given_images(vit, tmp_path, capsys):
-    assert main(["look", str(vit / "run"), "--out", str(tmp_path)]) == 2
-    assert "was converted and has no data of its own: give images with --image" in capsys.readouterr().err
+def test_a_converted_vit_is_looked_at_on_given_images(vit, tmp_path, error_of):
+    line = error_of(["look", str(vit / "run"), "--out", str(tmp_path)])
+    assert "was converted and has no data of its own: give images with --image" in line
 
 
-def test_what_was_converted_is_exported_byte_by_byte(gpt2, vit, tmp_path, capsys):
+def test_what_was_converted_is_exported_byte_by_byte(gpt2, vit, tmp_path, error_of):
     for name, folder in (("gpt2", gpt2), ("vit", vit)):
         assert main(["export", str(folder / "run"), "--out", str(tmp_path / name)]) == 0
         before, after = (path / "model.safetensors" for path in (folder / "peer", tmp_path / name))
@@ -133,11 +124,10 @@ def test_what_was_converted_is_exported_byte_by_byte(gpt2, vit, tmp_path, capsys
         json.loads((path / "tokenizer.json").read_text()) for path in (tmp_path / "gpt2", gpt2 / "peer")
     )
     assert exported == original
-    assert main(["export", str(gpt2 / "run"), "--out", str(tmp_path / "gpt2")]) == 2
-    assert "is not empty" in capsys.readouterr().err
+    assert "is not empty" in error_of(["export", str(gpt2 / "run"), "--out", str(tmp_path / "gpt2")])
 
 
-def test_a_converted_vit_classifies_data_by_the_names_of_its_classes(vit, tmp_path, capsys):
+def test_a_converted_vit_classifies_data_by_the_names_of_its_classes(vit, tmp_path, capsys, answer_of, error_of):
     import numpy as np
     from PIL import Image
 
@@ -153,13 +143,13 @@ def test_a_converted_vit_classifies_data_by_the_names_of_its_classes(vit, tmp_pa
             (tmp_path / split / label).mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(tmp_path / split / label / f"{number}.png")
     capsys.readouterr()
-    assert main(["evaluate", str(vit / "run"), "--data", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["loss"] == pytest.approx(expected, abs=1e-5)
+    found = answer_of(["evaluate", str(vit / "run"), "--data", str(tmp_path), "--json"])
+    assert found[0]["loss"] == pytest.approx(expected, abs=1e-5)
     (tmp_path / "train" / labels[0]).rename(tmp_path / "train" / "bad")
     (tmp_path / "valid" / labels[0]).rename(tmp_path / "valid" / "bad")
     (tmp_path / "test" / labels[0]).rename(tmp_path / "test" / "bad")
-    assert main(["evaluate", str(vit / "run"), "--data", str(tmp_path)]) == 2
-    assert "the class 'bad', which the model has not" in capsys.readouterr().err
+    line = error_of(["evaluate", str(vit / "run"), "--data", str(tmp_path)])
+    assert "the class 'bad', which the model has not" in line
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "distilbert", "mpnet"])
@@ -187,11 +177,10 @@ def peer_probabilities(folder, family):
     return torch.stack(rows)
 
 
-def test_a_converted_classifier_predicts_what_transformers_predicts(classifier, tmp_path, capsys):
+def test_a_converted_classifier_predicts_what_transformers_predicts(classifier, tmp_path, capsys, answer_of):
     folder, family = classifier
     capsys.readouterr()
-    assert main(["predict", str(folder / "run"), *TEXTS, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["predict", str(folder / "run"), *TEXTS, "--json"])
     ours = torch.tensor([[row["probabilities"][name] for name in ("sad", "glad", "mad")] for row in rows])
     assert len(anaphor.load_run(folder / "run").hidden_states(TEXTS[0])) == 2
     expected = peer_probabilities(folder, family)
@@ -202,14 +191,14 @@ def test_a_converted_classifier_predicts_what_transformers_predicts(classifier, 
     (tmp_path / "test.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     shutil.copy(tmp_path / "test.tsv", tmp_path / "train.tsv")
     shutil.copy(tmp_path / "test.tsv", tmp_path / "valid.tsv")
-    assert main(["evaluate", str(folder / "run"), "--data", str(tmp_path), "--json"]) == 0
-    assert "classes:3" in json.loads(capsys.readouterr().out)[0]["signature"]
+    found = answer_of(["evaluate", str(folder / "run"), "--data", str(tmp_path), "--json"])
+    assert "classes:3" in found[0]["signature"]
     assert main(["export", str(folder / "run"), "--out", str(tmp_path / "out")]) == 0
     before, after = (path / "model.safetensors" for path in (folder / "peer", tmp_path / "out"))
     assert before.read_bytes() == after.read_bytes()
 
 
-def test_pretrained_weights_are_fine_tuned_from_the_folder_itself_and_exported(tmp_path, capsys):
+def test_pretrained_weights_are_fine_tuned_from_the_folder_itself_and_exported(tmp_path, error_of):
     save(tmp_path / "peer", "bert base", "bert")
     words = ["--data", "negation", "--max-examples", "64", "--steps", "2", "--no-test", "--lora", "2"]
     assert main(["train", "classify", "--init", str(tmp_path / "peer"), "--out", str(tmp_path / "run"), *words]) == 0
@@ -220,23 +209,20 @@ def test_pretrained_weights_are_fine_tuned_from_the_folder_itself_and_exported(t
         torch.testing.assert_close(peer(ids).logits, run.model(ids), rtol=1e-5, atol=1e-5)
     assert tuple(peer.config.id2label.values()) == run.experiment.classes
     assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "headless")]) == 0
-    assert main(["predict", str(tmp_path / "headless"), "good"]) == 2
-    assert "converted without a head" in capsys.readouterr().err
+    assert "converted without a head" in error_of(["predict", str(tmp_path / "headless"), "good"])
 
 
-def test_a_converted_run_cannot_be_resumed_and_is_not_overwritten_by_accident(gpt2, capsys):
-    assert main(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run")]) == 2
-    message = capsys.readouterr().err
-    assert "already holds a run: replace it with --overwrite, or choose another --out" in message
+def test_a_converted_run_cannot_be_resumed_and_is_not_overwritten_by_accident(gpt2, answer_of, error_of):
+    line = error_of(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run")])
+    assert "already holds a run: replace it with --overwrite, or choose another --out" in line
     for words in ([], ["--data", "grammar"]):
-        assert main(["train", "lm", "--resume", "--out", str(gpt2 / "run"), *words]) == 2
-        assert "was converted: there is no training to resume" in capsys.readouterr().err
-    assert main(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run"), "--overwrite", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+        line = error_of(["train", "lm", "--resume", "--out", str(gpt2 / "run"), *words])
+        assert "was converted: there is no training to resume" in line
+    result = answer_of(["convert", str(gpt2 / "peer"), "--out", str(gpt2 / "run"), "--overwrite", "--json"])
     assert (result["task"], result["kind"], result["status"]) == ("lm", "gpt2", "converted")
 
 
-def test_a_tokenizer_of_another_model_is_refused_with_both_sizes(gpt2, tmp_path, capsys):
+def test_a_tokenizer_of_another_model_is_refused_with_both_sizes(gpt2, tmp_path, error_of):
     shutil.copytree(gpt2 / "peer", tmp_path / "peer")
     tokenizer = json.loads((tmp_path / "peer" / "tokenizer.json").read_text())
     tokenizer["added_tokens"].append(
@@ -251,11 +237,10 @@ def test_a_tokenizer_of_another_model_is_refused_with_both_sizes(gpt2, tmp_path,
         }
     )
     (tmp_path / "peer" / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")]) == 2
-    assert "has 401 tokens, but the model has a vocabulary of 400" in capsys.readouterr().err
+    line = error_of(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")])
+    assert "has 401 tokens, but the model has a vocabulary of 400" in line
     (tmp_path / "peer" / "tokenizer.json").unlink()
-    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")]) == 2
-    assert "has no tokenizer.json" in capsys.readouterr().err
+    assert "has no tokenizer.json" in error_of(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
 
 

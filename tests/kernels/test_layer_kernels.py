@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -51,6 +51,7 @@ def in_double(function):
 
 @settings(max_examples=6, deadline=None)
 @given(rows=st.integers(1, 9), width=st.sampled_from([1, 16, 37]))
+@example(rows=234, width=24).via("many rows are shared by few programs")
 def test_layer_norm_and_its_gradients_are_those_of_torch(rows, width):
     tensors = drawn((rows, 3, width), (width,), (width,))
     ours = output_and_gradients(lambda x, w, b: layer_norm.normalize(x, None, w, b, 1e-5, torch.float32), tensors)
@@ -76,14 +77,6 @@ def test_a_sum_of_two_types_is_normed_in_the_wider_and_gradients_have_their_own(
     grad_x, grad_added = torch.autograd.grad(y.square().sum(), (x, added))
     assert (grad_x.dtype, grad_added.dtype) == (torch.float32, torch.bfloat16)
     torch.testing.assert_close(grad_added, grad_x.bfloat16())
-
-
-def test_many_rows_are_shared_by_few_programs():
-    tensors = drawn((700, 24), (24,), (24,))
-    ours = output_and_gradients(lambda x, w, b: layer_norm.normalize(x, None, w, b, 1e-5, torch.float32), tensors)
-    theirs = output_and_gradients(in_double(lambda x, w, b: F.layer_norm(x, (24,), w, b)), tensors)
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
 def test_the_result_has_the_type_that_is_asked_for_and_gradients_have_their_own():

@@ -3,15 +3,11 @@
 import os
 
 import pytest
-import torch
 
 from anaphor.api import execute
 from anaphor.tasks.classify import ClassifyRunSpec
 
-
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)  # as outside of tests
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """Text whose exact entropy is known: a model may come close to it, and none may beat it."""
 
-import json
 import math
 
 import pytest
 import torch
 
-from anaphor.cli.main import main
 from anaphor.data.batches import EvaluationStream
 from anaphor.evaluation import losses_by_batch
 from anaphor.training.load import load_run
@@ -23,11 +21,10 @@ def in_order(batches, losses):
 
 
 @pytest.mark.slow
-def test_a_recurrent_model_comes_close_to_the_grammar_and_never_beats_it(tmp_path, monkeypatch, capsys):
+def test_a_recurrent_model_comes_close_to_the_grammar_and_never_beats_it(tmp_path, monkeypatch, answer_of):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     torch.set_default_dtype(torch.float32)
-    assert main(["train", "lm", *SETTINGS, "--out", str(tmp_path / "run"), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of(["train", "lm", *SETTINGS, "--out", str(tmp_path / "run"), "--json"])
     assert result["seconds"] < 300
     experiment = load_run(tmp_path / "run", device="cpu").experiment
     protocol, text = experiment.protocol, experiment.split("test")

@@ -39,3 +39,8 @@ class Here(Engine):
 
     def work(self, job):
         return getattr(worker, job.action)(job.folder, json.loads((job.folder / JOB).read_text()))
+
+
+def logged(study):
+    """The lines of its log."""
+    return [json.loads(line) for line in (study.folder / "log.jsonl").read_text().splitlines()]

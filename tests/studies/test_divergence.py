@@ -7,9 +7,6 @@ import pytest
 
 from anaphor.studies.cell import JOB, STOP
 from anaphor.studies.engines import JobResult
-from anaphor.studies.spec import read_study
-from anaphor.studies.study import Study
-from studies.here import Silent
 from studies.pretended import Pretending, finish
 from studies.test_repeats import Drawn
 
@@ -23,19 +20,6 @@ def worked(job):
         return JobResult(0)
     (job.folder / "result.json").write_text(json.dumps({"status": "diverged", "reason": "training diverged"}))
     return JobResult(3)
-
-
-@pytest.fixture
-def begin(tmp_path):
-    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
-    (tmp_path / "out").mkdir()
-
-    def study(engine, more):
-        file = tmp_path / "study.yaml"
-        file.write_text(f"base: {{data: {tmp_path}/text.txt, device: cpu}}\n{more}\n")
-        return Study(read_study(file), tmp_path / "out", engine, Silent())
-
-    return study
 
 
 def stopped(job):

@@ -9,28 +9,10 @@ from anaphor.studies import study as module
 from anaphor.studies import worker
 from anaphor.studies.cell import STOP
 from anaphor.studies.engines import JobResult
-from anaphor.studies.spec import read_study
-from anaphor.studies.study import MAX_RESTARTS, Study, describe_failure
+from anaphor.studies.study import MAX_RESTARTS, describe_failure
 from anaphor.training.files import append_file
-from studies.here import Silent
+from studies.here import logged
 from studies.pretended import Pretending
-
-
-@pytest.fixture
-def begin(tmp_path):
-    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
-    (tmp_path / "out").mkdir()
-
-    def study(engine):
-        file = tmp_path / "study.yaml"
-        file.write_text(f"base: {{data: {tmp_path}/text.txt}}\nparameters: {{width: {{values: [4, 8]}}}}\nseeds: 1\n")
-        return Study(read_study(file), tmp_path / "out", engine, Silent())
-
-    return study
-
-
-def logged(study):
-    return [json.loads(line) for line in (study.folder / "log.jsonl").read_text().splitlines()]
 
 
 def statuses(study):

@@ -1,15 +1,11 @@
 """The same setting twice: a search may draw it again, a list may name it again. It is trained once and told once."""
 
-import json
-
-import pytest
-
 from anaphor.studies.engines import JobResult
 from anaphor.studies.report import list_settings
-from anaphor.studies.spec import read_study
-from anaphor.studies.study import Study
-from studies.here import Silent
+from studies.here import logged
 from studies.pretended import Pretending
+
+ONE = "parameters: {width: {values: [4]}}\nseeds: 1"
 
 
 class Drawn:
@@ -29,22 +25,6 @@ class Drawn:
         self.told.append((setting, value))
 
 
-@pytest.fixture
-def begin(tmp_path):
-    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
-
-    def study(parameters, engine, method="grid"):
-        file = tmp_path / "study.yaml"
-        file.write_text(
-            f"method: {method}\nbase: {{data: {tmp_path}/text.txt, device: cpu}}\nparameters: {parameters}\nseeds: 1\n"
-        )
-        folder = tmp_path / "out"
-        folder.mkdir(exist_ok=True)
-        return Study(read_study(file), folder, engine, Silent())
-
-    return study
-
-
 def run(study, monkeypatch, plan):
     monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder: plan)
     study.run()
@@ -56,7 +36,7 @@ def places(study, *widths):
 
 
 def test_a_setting_drawn_twice_is_trained_once_while_others_run(begin, monkeypatch):
-    study = begin("{width: {values: [4, 8]}}", engine := Pretending(slots=3, held=2))
+    study = begin(engine := Pretending(slots=3, held=2))
     plan = Drawn(places(study, 4, 4, 8, 4))
     drawn = list(plan.settings)
     run(study, monkeypatch, plan)
@@ -68,26 +48,25 @@ def test_a_setting_drawn_twice_is_trained_once_while_others_run(begin, monkeypat
 
 
 def test_a_setting_drawn_again_after_it_failed_is_not_trained_again_in_this_start(begin, monkeypatch):
-    study = begin("{width: {values: [4]}}", engine := Pretending(ends=lambda job: JobResult(1, "no room")))
+    study = begin(engine := Pretending(ends=lambda job: JobResult(1, "no room")), ONE)
     plan = Drawn(places(study, 4, 4))
     run(study, monkeypatch, plan)
     assert len(engine.jobs) == 1
     assert [value for _, value in plan.told] == [None, None]
-    again = begin("{width: {values: [4]}}", healed := Pretending())
+    again = begin(healed := Pretending(), ONE)
     run(again, monkeypatch, Drawn(places(again, 4, 4)))
     assert len(healed.jobs) == 1, "the next start tries it once more"
 
 
 def test_two_names_of_one_setting_share_its_cells(begin):
-    study = begin(
-        "{kind: {settings: {plain: {}, small: {width: 4}, tiny: {width: 4}}}}", engine := Pretending(slots=3, held=2)
-    )
+    kinds = "{plain: {}, small: {width: 4}, tiny: {width: 4}}"
+    study = begin(engine := Pretending(slots=3, held=2), f"parameters: {{kind: {{settings: {kinds}}}}}\nseeds: 1")
     study.run()
     assert len(engine.jobs) == len(set(engine.jobs)) == 2
     assert [setting.parameters["kind"] for setting in list_settings(study)] == ["plain", "small", "tiny"]
     assert study.value(study.cells[1]) == study.value(study.cells[2])
     assert [status for _, status, _ in study.callback.calls].count("finished") == 3
-    events = [json.loads(line)["event"] for line in (study.folder / "log.jsonl").read_text().splitlines()]
+    events = [line["event"] for line in logged(study)]
     assert events.count("finished") == 2
     study.freeze(study.cells[1].setting)
     study.test(study.cells)
@@ -95,6 +74,8 @@ def test_two_names_of_one_setting_share_its_cells(begin):
 
 
 def test_a_list_that_names_a_setting_twice_has_one_row_of_it(begin):
-    study = begin("[{width: 4}, {width: 8}, {width: 4}]", Pretending(slots=3, held=2), method="list")
+    study = begin(
+        Pretending(slots=3, held=2), "method: list\nparameters: [{width: 4}, {width: 8}, {width: 4}]\nseeds: 1"
+    )
     study.run()
     assert [dict(one.parameters) for one in list_settings(study)] == [{"width": 4}, {"width": 8}]

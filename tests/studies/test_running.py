@@ -17,7 +17,7 @@ from anaphor.studies.engines import JobResult
 from anaphor.studies.search import MIN_CELLS
 from anaphor.studies.spec import read_study
 from anaphor.studies.study import MAX_RESTARTS, Study, describe_failure, lock_study
-from studies.here import Here, Silent
+from studies.here import Here, Silent, logged
 
 STUDY = """
 base: {data: %s, width: 8, layers: 1, batch_size: 2, bptt: 4, steps: 4, eval_every: 2, device: cpu}
@@ -46,10 +46,6 @@ def study(tmp_path, text, engine, more="", name="study"):
     folder = tmp_path / "out"
     folder.mkdir(exist_ok=True)
     return Study(read_study(file), folder, engine, Silent())
-
-
-def logged(made):
-    return [json.loads(line) for line in (made.folder / "log.jsonl").read_text().splitlines()]
 
 
 def test_every_setting_is_trained_with_every_seed_and_never_again(tmp_path, text):

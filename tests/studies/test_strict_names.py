@@ -2,7 +2,6 @@
 
 import pytest
 
-from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.studies.names import check_name
 
@@ -17,21 +16,19 @@ WIDTHS = "{width: {values: [4]}}"
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", ".", "a/b", "a\\b", '"a\\0b"', '"a\\nb"', "x" * 61])
-def test_a_study_whose_name_leaves_its_folder_is_refused(text, tmp_path, capsys, name):
+def test_a_study_whose_name_leaves_its_folder_is_refused(text, tmp_path, error_of, name):
     (tmp_path / "study.yaml").write_text(STUDY.format(name=name, parameters=WIDTHS))
     before = sorted(tmp_path.rglob("*"))
     for more in ([], ["--dry-run"]):
-        assert main(["study", "study.yaml", *more]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        line = error_of(["study", "study.yaml", *more])
         assert "study.yaml: name=" in line
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_name_of_a_parameter(text, tmp_path, capsys):
+def test_the_name_of_a_parameter(text, tmp_path, error_of):
     parameters = '{"../evil": {settings: {small: {width: 4}}}}'
     (tmp_path / "study.yaml").write_text(STUDY.format(name="plain", parameters=parameters))
-    assert main(["study", "study.yaml"]) == 2
-    assert "parameter='../evil'" in capsys.readouterr().err
+    assert "parameter='../evil'" in error_of(["study", "study.yaml"])
 
 
 @pytest.mark.parametrize("name", ["mixing", "my study (2)", "lstm-vs-gpt", "a.b_c", "3", "größe", "lr=0.1,width+1"])

@@ -5,7 +5,6 @@ import math
 import time
 
 import pytest
-import torch
 
 from anaphor.cli.main import main
 from anaphor.flags import parse
@@ -32,11 +31,7 @@ long_lines: 2
 """
 
 
-@pytest.fixture(autouse=True)
-def _as_the_command_has_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("own_cache", "own_folder", "single_precision")
 
 
 @pytest.fixture
@@ -410,11 +405,10 @@ def test_rows_that_end_at_other_lengths_are_told_apart(file, engine, tmp_path, c
     assert len({line.partition("are cut to")[2] for line in said}) == 2
 
 
-def test_a_run_s_folder_is_not_made_a_study_s(file, engine, tmp_path, capsys):
+def test_a_run_s_folder_is_not_made_a_study_s(file, engine, tmp_path, error_of):
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "spec.yaml").write_text("task: lm\n")
-    assert main(["study", str(file), "--device", "cpu", "--out", "one"]) == 2
-    assert "one has a run in it" in capsys.readouterr().err
+    assert "one has a run in it" in error_of(["study", str(file), "--device", "cpu", "--out", "one"])
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["spec.yaml"]
 
 
@@ -495,12 +489,8 @@ def test_presets_are_listed(capsys):
         (["bptt", "--set", "lr=-1"], "lr=-1: a learning rate must be above 0"),
     ],
 )
-def test_a_mistake_is_one_line_and_code_two(words, message, capsys):
-    assert main(["study", *words]) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
+def test_a_mistake_is_one_line_and_code_two(words, message, error_of):
+    assert message in error_of(["study", *words])
 
 
 def test_a_finished_cell_tells_what_it_is_judged_by_and_not_its_last_epoch(tmp_path):
@@ -524,10 +514,9 @@ def test_a_finished_cell_tells_what_it_is_judged_by_and_not_its_last_epoch(tmp_p
         ),
     ],
 )
-def test_data_and_weights_that_are_missing_leave_no_folder(words, message, tmp_path, capsys, monkeypatch):
+def test_data_and_weights_that_are_missing_leave_no_folder(words, message, tmp_path, error_of, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["study", *words, "--device", "cpu"]) == 2
-    assert message in capsys.readouterr().err
+    assert message in error_of(["study", *words, "--device", "cpu"])
     assert not (tmp_path / "studies").exists()
 
 

@@ -5,26 +5,20 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from anaphor.api import execute
 from anaphor.beam_search import Beam
 from anaphor.cli.main import main
 from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment
-from anaphor.training.callbacks import NullCallback
 from anaphor.training.spec_file import collect_settings
-from stand_ins import Interrupted, assert_equal_batches, decode_pairs, weights
+from stand_ins import assert_equal_batches, assert_same_after_a_kill, decode_pairs
 
 TEXT = "ein kleiner Hund läuft über die grüne Wiese und bellt laut einen anderen Hunden hinterher"
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
 
 
 @pytest.fixture
@@ -122,24 +116,13 @@ def test_validation_and_translation_see_the_plain_segmentation_alone(folder):
 
 @pytest.mark.parametrize("size", [{"batch_size": 16}, {"batch_tokens": 400, "pad_to": 4}])
 def test_a_run_that_was_killed_inside_an_epoch_ends_with_the_same_bits(folder, tmp_path, size):
-    spec = spec_of(folder, average="ema", steps=8, eval_every=3, **size)
-    experiment = build_experiment(spec)
-    first, second = (len(experiment.batches(epoch)) for epoch in range(2))
-    assert first < 6 < first + second, "the checkpoint is inside an epoch after the first"
-    execute(spec, tmp_path / "whole", NullCallback(), test=False)
-    with pytest.raises(ChildProcessError):
-        execute(spec, tmp_path / "parts", Interrupted(7), test=False)
-    assert weights(tmp_path / "parts")[0] == "step-6"
-    result, code = execute(spec, tmp_path / "parts", NullCallback(), resume=True, test=False)
-    assert (code, result["steps"]) == (0, 8)
-    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    assert_same_after_a_kill(spec_of(folder, average="ema", steps=8, eval_every=3, **size), tmp_path)
 
 
-def test_a_run_from_the_command_line_names_it_and_learns(folder, capsys):
+def test_a_run_from_the_command_line_names_it_and_learns(folder, answer_of):
     options = "--tokenizer bpe --vocabulary 320 --width 16 --steps 20 --eval-every 10 --lr 0.03 --beam 1 --device cpu"
     words = ["train", "translate", "--data", str(folder), "--source", "en", "--no-test", "--json", *options.split()]
-    assert main([*words, "--bpe-dropout", "0.1", "--out", str(folder / "run")]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == 20
+    assert answer_of([*words, "--bpe-dropout", "0.1", "--out", str(folder / "run")])["steps"] == 20
     assert read_mapping(folder / "run" / "spec.yaml")["training"]["bpe_dropout"] == 0.1
     last = json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["valid"]["loss"] < math.log(320) - 1, "well below that of a uniform distribution"

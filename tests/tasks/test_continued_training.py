@@ -28,10 +28,7 @@ def pretrained(tmp_path_factory):
     return str(out)
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    torch.set_default_dtype(torch.float32)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folder", "single_precision")
 
 
 def test_the_model_and_its_tokenizer_are_those_of_the_run(pretrained):
@@ -55,14 +52,13 @@ def test_adapters_of_a_language_model_are_trained_saved_and_loaded(pretrained):
 
 
 @pytest.mark.parametrize(("flag", "setting"), [("--width=8", "width=8"), ("--no-tied", "tied=False")])
-def test_flags_for_what_comes_with_the_weights_are_refused(pretrained, capsys, flag, setting):
-    assert main(["train", "lm", "--init", pretrained, flag, "--dry-run"]) == 2
-    assert f"{setting} has no effect: it comes with init=" in capsys.readouterr().err
+def test_flags_for_what_comes_with_the_weights_are_refused(pretrained, error_of, flag, setting):
+    line = error_of(["train", "lm", "--init", pretrained, flag, "--dry-run"])
+    assert f"{setting} has no effect: it comes with init=" in line
 
 
-def test_adapters_of_random_weights_are_refused(pretrained, capsys):
-    assert main(["train", "lm", "--data", "grammar", "--model", "transformer", "--lora", "2", "--dry-run"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_adapters_of_random_weights_are_refused(pretrained, error_of):
+    line = error_of(["train", "lm", "--data", "grammar", "--model", "transformer", "--lora", "2", "--dry-run"])
     assert "lora=2 adapts pretrained weights: give them with --init, or leave out --lora" in line
     words = ["train", "lm", "--data", "grammar", "--init", pretrained, "--lora", "2", "--device", "cpu", "--dry-run"]
     assert main(words) == 0
@@ -91,14 +87,13 @@ def test_a_run_is_resumed_to_the_same_bits_where_its_initial_weights_are_gone(se
         assert all(torch.equal(tensor, other.parts[part][name]) for name, tensor in one.parts[part].items())
 
 
-def test_a_run_without_a_checkpoint_needs_its_initial_weights(text, pretrained, capsys):
+def test_a_run_without_a_checkpoint_needs_its_initial_weights(text, pretrained, error_of):
     spec = LanguageRunSpec(data="text", device="cpu", init=pretrained, steps=1, batch_size=2, bptt=8)
     execute(spec, "run", test=False)
     shutil.rmtree("run/checkpoints")
     Path("run/result.json").unlink()
     Path("run/spec.yaml").write_text(Path("run/spec.yaml").read_text().replace(pretrained, "first"))
-    assert main(["train", "lm", "--resume", "--out", "run"]) == 2
-    assert "init=first: there is no such folder" in capsys.readouterr().err
+    assert "init=first: there is no such folder" in error_of(["train", "lm", "--resume", "--out", "run"])
 
 
 def test_a_classifier_is_no_language_model(tmp_path):

@@ -26,10 +26,7 @@ SMALL = {"model": "dialogue-gpt", "width": 32, "layers": 2, "heads": 2, "feedfor
 PADDED = {"tokenizer": "treebank", "batching": "padded", "device": "cpu", **SMALL}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)  # as the command has it
+pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
 
 
 @pytest.fixture
@@ -159,14 +156,13 @@ def test_the_start_token_is_never_a_target_and_every_other_token_is_one_once(tal
         assert real == len(made.tokenizer.encode(made.source.text(split))) - rows
 
 
-def test_a_few_examples_are_learnt_by_heart(tmp_path, capsys):
+def test_a_few_examples_are_learnt_by_heart(tmp_path, capsys, answer_of):
     """Which of them comes nobody can know; all that follows its first word is certain."""
     lines = [f"{thing.upper()}:\nI was in the {place}, and nobody saw me." for thing in THINGS for place in PLACES]
     data, out, limit = written(tmp_path / "text.txt", lines[::4] + lines), tmp_path / "run", 4
     train(out, data=data, max_examples=limit, steps=120, eval_every=120, batch_size=limit, lr=1e-2)
     capsys.readouterr()
-    assert main(["evaluate", str(out), "--split", "train", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answer_of(["evaluate", str(out), "--split", "train", "--json"])
     assert row["tokens"] == 13 * limit
     certain = row["loss"] - limit * math.log(limit) / row["tokens"]
     assert 0 <= certain < 0.02
@@ -186,12 +182,12 @@ def test_the_model_is_the_courses():
     torch.testing.assert_close(logits[:, :4], earlier, rtol=1e-4, atol=1e-5)
 
 
-def test_padding_is_told(talk, tmp_path, capsys):
+def test_padding_is_told(talk, tmp_path, capsys, answer_of):
     settings = ["--data", talk, "--tokenizer", "treebank", "--batching", "padded", "--model", "dialogue-gpt"]
     share = prepared(talk, batch_size=20).statistics()["padding_share"]
     assert 0 < share < 0.5
-    assert main(["train", "lm", *settings, "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["padding_share"] == pytest.approx(share, abs=1e-4)
+    found = answer_of(["train", "lm", *settings, "--dry-run", "--json"])
+    assert found["padding_share"] == pytest.approx(share, abs=1e-4)
     words = [
         *settings,
         "--width",

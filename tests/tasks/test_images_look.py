@@ -16,20 +16,18 @@ from anaphor.inspect import image_figures
 from anaphor.models import build_image_classifier
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.look import mean_ratios
+from browsing import open_page
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)<!-- $x$ @data@.png"
 FIGURES = [f"{stem}.{suffix}" for stem in ("attention", "layers", "heads") for suffix in ("png", "svg")]
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run on shapes of 16 pixels, and image files beside it."""
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     folder = tmp_path_factory.mktemp("looked")
     spec = ImageRunSpec(
@@ -43,7 +41,6 @@ def run(tmp_path_factory):
     Image.fromarray(pixels[..., 0]).save(folder / "gray.jpg")
     (folder / "broken.png").write_bytes((folder / "a.png").read_bytes()[:300])
     (folder / "page.png").write_text("<!doctype html><p>not found")
-    torch.set_default_dtype(before)
     return folder / "run"
 
 
@@ -65,10 +62,9 @@ def test_look_has_a_progress_bar_in_a_terminal(terminal, flags, run, tmp_path, c
 # ---- predict
 
 
-def test_predict_gives_label_and_probabilities_of_each_file(run, capsys):
+def test_predict_gives_label_and_probabilities_of_each_file(run, answer_of):
     names = files(run, "a.png", "gray.jpg")
-    assert main(["predict", str(run), *names, "--device", "cpu", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(["predict", str(run), *names, "--device", "cpu", "--json"])
     assert [row["image"] for row in rows] == names
     for row in rows:
         assert list(row) == ["image", "label", "probabilities"]
@@ -107,23 +103,19 @@ def test_every_file_that_cannot_be_read_is_named_in_a_line(run, capsys):
     assert lines[2].endswith("missing.png: No such file or directory")
 
 
-def test_predict_is_refused_without_images_and_for_runs_of_other_tasks(run, tmp_path, capsys):
-    assert main(["predict", str(run)]) == 2
-    assert capsys.readouterr().err.startswith("anaphor: `anaphor predict` needs IMAGE: image files")
+def test_predict_is_refused_without_images_and_for_runs_of_other_tasks(run, tmp_path, error_of):
+    assert error_of(["predict", str(run)]).startswith("`anaphor predict` needs IMAGE: image files")
     (tmp_path / "spec.yaml").write_text("format: 2\ntask: lm\n")
-    assert main(["predict", str(tmp_path), "a.png"]) == 2
-    line = capsys.readouterr().err
-    assert line.startswith(f"anaphor: {tmp_path} is a run of `train lm`, and `predict` is for runs of `train images`")
-    assert line.count("\n") == 1
+    line = error_of(["predict", str(tmp_path), "a.png"])
+    assert line.startswith(f"{tmp_path} is a run of `train lm`, and `predict` is for runs of `train images`")
 
 
 # ---- look
 
 
-def test_look_at_examples_of_validation_writes_page_figures_and_json(run, tmp_path, capsys):
+def test_look_at_examples_of_validation_writes_page_figures_and_json(run, tmp_path, answer_of):
     words = ["look", str(run), "--examples", "3", "--out", str(tmp_path), "--device", "cpu"]
-    assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer_of([*words, "--json"])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["attention.html", *FIGURES])
     assert found["written"] == [str(tmp_path / name) for name in ("attention.html", *FIGURES)]
     assert [image["image"] for image in found["images"]] == ["valid 0", "valid 1", "valid 2"]
@@ -142,10 +134,9 @@ def test_look_at_examples_of_validation_writes_page_figures_and_json(run, tmp_pa
     assert found["box_ratios"] == pytest.approx(mean_ratios(looks))
 
 
-def test_look_at_files_has_neither_box_nor_true_class(run, tmp_path, capsys):
+def test_look_at_files_has_neither_box_nor_true_class(run, tmp_path, answer_of):
     names = files(run, "a.png", "gray.jpg")
-    assert main(["look", str(run), "--image", *names, "--out", str(tmp_path), "--device", "cpu", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer_of(["look", str(run), "--image", *names, "--out", str(tmp_path), "--device", "cpu", "--json"])
     assert [(image["image"], image["true"], image["box"]) for image in found["images"]] == [
         (one, None, None) for one in names
     ]
@@ -183,10 +174,10 @@ def test_a_model_without_attention_is_shown_by_its_saliency(run, tmp_path):
         ("--image {folder}/page.png", "{folder}/page.png is not an image that Pillow can read: it is an HTML page"),
     ],
 )
-def test_look_refuses_in_one_line(run, tmp_path, capsys, words, message):
+def test_look_refuses_in_one_line(run, tmp_path, error_of, words, message):
     words = words.replace("{folder}", str(run.parent)).split()
-    assert main(["look", str(run), "--out", str(tmp_path / "out"), *words]) == 2
-    assert capsys.readouterr().err == f"anaphor: {message.replace('{folder}', str(run.parent))}\n"
+    line = error_of(["look", str(run), "--out", str(tmp_path / "out"), *words])
+    assert line == f"{message.replace('{folder}', str(run.parent))}"
     assert not (tmp_path / "out").exists()
 
 
@@ -231,12 +222,7 @@ def test_the_page_is_one_file_whose_names_stay_data(page):
 
 def test_the_page_shows_each_layer_and_never_runs_a_name(page, browser):
     path, (look, _) = page
-    tab = browser.new_page()
-    wrong, asked = [], []
-    tab.on("console", lambda message: wrong.append(message.text))
-    tab.on("pageerror", lambda error: wrong.append(str(error)))
-    tab.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-    tab.on("request", lambda request: asked.append(request.url))
+    tab = open_page(browser)
     tab.goto(path.as_uri())
     tab.wait_for_selector("html[data-ready=yes]", state="attached")
     assert tab.locator("#one-title").text_content() == look.name
@@ -251,6 +237,6 @@ def test_the_page_shows_each_layer_and_never_runs_a_name(page, browser):
     said = tab.locator("#patch").text_content()
     assert said.startswith("Patch in row 1, column 2: ")
     assert float(said.split()[6]) == pytest.approx(float(heat[1, 2]), rel=0.02)
-    assert wrong == []
-    assert [one for one in asked if not one.startswith("data:")] == [path.as_uri()]
+    assert tab.wrong == []
+    assert [asked.url for asked in tab.asked if not asked.url.startswith("data:")] == [path.as_uri()]
     tab.close()

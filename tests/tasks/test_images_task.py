@@ -108,20 +108,18 @@ def test_a_run_is_used_without_its_training_images(trained, monkeypatch):
     assert run.experiment.metadata.classes == ("across", "down", "cross")
 
 
-def test_flips_are_averaged_only_when_asked_for_and_in_the_signature(trained, capsys):
+def test_flips_are_averaged_only_when_asked_for_and_in_the_signature(trained, answer_of):
     out, result = trained
-    assert main(["evaluate", str(out), "--device", "cpu", "--json"]) == 0
-    (plain,) = json.loads(capsys.readouterr().out)
+    (plain,) = answer_of(["evaluate", str(out), "--device", "cpu", "--json"])
     assert {name: plain[name] for name in ("accuracy", "loss", "signature")} == {
         name: result["valid"][name] for name in ("accuracy", "loss", "signature")
     }
-    assert main(["evaluate", str(out), "--device", "cpu", "--flips", "--json"]) == 0
-    (flipped,) = json.loads(capsys.readouterr().out)
+    (flipped,) = answer_of(["evaluate", str(out), "--device", "cpu", "--flips", "--json"])
     assert flipped["signature"] == f"{plain['signature']}|flips:averaged"
     assert flipped["loss"] != plain["loss"]
 
 
-def test_one_file_or_folder_of_classes_is_scored_as_a_whole(trained, capsys, tmp_path):
+def test_one_file_or_folder_of_classes_is_scored_as_a_whole(trained, capsys, error_of, tmp_path):
     out, _ = trained
     names, pixels = ["across", "cross", "down"], np.zeros((6, 8, 8, 3), np.uint8)
     np.savez(tmp_path / "own.npz", images=pixels, labels=np.arange(6) % 3, classes=names)
@@ -134,15 +132,15 @@ def test_one_file_or_folder_of_classes_is_scored_as_a_whole(trained, capsys, tmp
         first = capsys.readouterr().out.splitlines()[0]
         assert first.startswith("all: accuracy ")
         assert f"(images:{count}|" in first
-        assert main(["evaluate", str(out), "--data", data, "--split", "valid", "--device", "cpu"]) == 2
-        assert "too few to be split" in capsys.readouterr().err
+        line = error_of(["evaluate", str(out), "--data", data, "--split", "valid", "--device", "cpu"])
+        assert "too few to be split" in line
     with np.load(tmp_path / "parts.npz") as parts:
         np.savez(tmp_path / "parts.npz", classes=names, **parts)
     assert main(["evaluate", str(out), "--data", "parts.npz", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.startswith("valid: accuracy ")
 
 
-def test_images_of_one_class_can_be_scored_but_not_split(trained, capsys, tmp_path):
+def test_images_of_one_class_can_be_scored_but_not_split(trained, capsys, error_of, tmp_path):
     out, _ = trained
     pixels = np.zeros((5, 8, 8, 3), np.uint8)
     np.savez(tmp_path / "one.npz", images=pixels, labels=np.array(["cross"] * 5))
@@ -152,8 +150,8 @@ def test_images_of_one_class_can_be_scored_but_not_split(trained, capsys, tmp_pa
     for data in ("one.npz", "alone"):
         assert main(["evaluate", str(out), "--data", data, "--device", "cpu"]) == 0
         assert "(images:5|" in capsys.readouterr().out.splitlines()[0]
-        assert main(["evaluate", str(out), "--data", data, "--split", "valid", "--device", "cpu"]) == 2
-        assert "has one class only, cross: give at least two" in capsys.readouterr().err
+        line = error_of(["evaluate", str(out), "--data", data, "--split", "valid", "--device", "cpu"])
+        assert "has one class only, cross: give at least two" in line
 
 
 def test_people_get_accuracy_by_class_and_the_figures(trained, capsys):
@@ -290,14 +288,14 @@ def test_recurrent_and_hybrid_models_train(mixers):
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_a_run_has_all_settings_in_its_spec_and_repeats_from_it(trained, capsys):
+def test_a_run_has_all_settings_in_its_spec_and_repeats_from_it(trained, answer_of):
     out, result = trained
     settings = (out / "spec.yaml").read_text()
     for line in ("patch_size: 4", "image_size: 8", "pooling: class", "position: sinusoidal", "crop_padding: 1"):
         assert line in settings
     assert "magnitude" not in settings  # has no effect without random_ops
-    assert main(["train", "images", "--config", str(out / "spec.yaml"), "--out", "again", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["valid"] == result["valid"]
+    found = answer_of(["train", "images", "--config", str(out / "spec.yaml"), "--out", "again", "--json"])
+    assert found["valid"] == result["valid"]
 
 
 def test_images_that_are_not_square_are_cropped():
@@ -365,11 +363,9 @@ def test_another_image_size_resizes_the_data():
         (["--select", "accurracy"], "unknown metric 'accurracy'; did you mean 'accuracy'?"),
     ],
 )
-def test_bad_settings_are_one_line(flags, message, capsys):
-    assert main(["train", "images", "--data", "bars", "--steps", "1", "--out", "run", *flags]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"anaphor: {message}")
-    assert error.count("\n") == 1
+def test_bad_settings_are_one_line(flags, message, error_of):
+    line = error_of(["train", "images", "--data", "bars", "--steps", "1", "--out", "run", *flags])
+    assert line.startswith(message)
 
 
 def test_label_smoothing_is_checked_in_python_too():

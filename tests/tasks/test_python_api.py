@@ -1,7 +1,6 @@
 """Experiments in Python: train, read the history, generate, look inside, load again."""
 
 import inspect
-import json
 import time
 from pathlib import Path
 
@@ -85,12 +84,11 @@ def test_what_cannot_be_generated_is_refused_as_by_the_command(run):
             read(5)
 
 
-def test_a_seed_that_no_generator_takes_is_refused_as_by_the_command(run, capsys):
+def test_a_seed_that_no_generator_takes_is_refused_as_by_the_command(run, error_of):
     for seed in (-1, 2**70):
         with pytest.raises(ConfigError) as refused:
             run.generate("the", tokens=2, seed=seed)
-        assert main(["generate", "run", "--tokens", "2", "--seed", str(seed)]) == 2
-        assert capsys.readouterr().err == f"anaphor: {refused.value}\n"
+        assert error_of(["generate", "run", "--tokens", "2", "--seed", str(seed)]) == f"{refused.value}"
 
 
 def test_a_callback_without_its_methods_is_refused_before_the_run_is_created(text, tmp_path):
@@ -100,15 +98,14 @@ def test_a_callback_without_its_methods_is_refused_before_the_run_is_created(tex
     assert not (tmp_path / "run").exists()
 
 
-def test_sampling_options_are_refused_with_a_beam_as_by_the_command(run, capsys):
+def test_sampling_options_are_refused_with_a_beam_as_by_the_command(run, error_of):
     for name, value in {"temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 7}.items():
         message = f"{name}={value} has no effect with --beam, which does not sample"
         with pytest.raises(ConfigError) as refused:
             run.generate("the", tokens=2, beam=2, **{name: value})
         assert str(refused.value) == message
         flag = f"--{name.replace('_', '-')}"
-        assert main(["generate", "run", "--tokens", "2", "--beam", "2", flag, str(value)]) == 2
-        assert message in capsys.readouterr().err
+        assert message in error_of(["generate", "run", "--tokens", "2", "--beam", "2", flag, str(value)])
     assert run.generate("the", tokens=2, beam=2, temperature=np.float64(1), seed=0) == run.generate(
         "the", tokens=2, beam=2
     )
@@ -199,7 +196,7 @@ PADDED = {"tokenizer": "treebank", "batching": "padded", "bptt": None}
 
 
 @pytest.mark.parametrize("choice", [PADDED, {"model": "hybrid", "layers": 2}])
-def test_hidden_states_of_a_text_are_those_that_score_sees(choice, text, capsys):
+def test_hidden_states_of_a_text_are_those_that_score_sees(choice, text, answer_of):
     """The head on them gives the losses that `anaphor score` prints, which depend on the start token."""
     settings = {name: value for name, value in {**TINY, **choice}.items() if value is not None}
     run = anaphor.train("lm", data="text", out="run", no_test=True, device="cpu", progress=False, **settings)
@@ -210,8 +207,7 @@ def test_hidden_states_of_a_text_are_those_that_score_sees(choice, text, capsys)
     assert [state.shape for state in states] == [(1, 4, 16)] * (1 + len(run.model.blocks))
     assert torch.equal(run.model.predict(states[-1], run.model(tokens)[1]), run.model(tokens)[0])
     losses = torch.nn.functional.cross_entropy(run.model.head(states[-1])[0, :-1], tokens[0, 1:], reduction="none")
-    assert main(["score", "run", "the cat sat", "--json", "--device", "cpu"]) == 0
-    (scored,) = json.loads(capsys.readouterr().out)
+    (scored,) = answer_of(["score", "run", "the cat sat", "--json", "--device", "cpu"])
     assert losses.tolist() == pytest.approx([token["loss"] for token in scored["tokens"]], abs=1e-5)
 
 

@@ -44,9 +44,8 @@ def test_no_verb_calls_it_a_perplexity(folder, verb, capsys):
     assert "perplexity" not in told.replace("no perplexity", "")
 
 
-def test_it_cannot_write(folder, capsys):
-    assert main(["generate", str(folder), "--device", "cpu"]) == 2
-    assert "cannot generate" in capsys.readouterr().err
+def test_it_cannot_write(folder, error_of):
+    assert "cannot generate" in error_of(["generate", str(folder), "--device", "cpu"])
     model = build("transformer", vocabulary=5, width=8, merge="reweight-matrix", causal=False)
     for write in (lambda: list(generate(model, [1], 2, Sampler())), lambda: beam_search(model, [1], 2, 2)):
         with pytest.raises(ConfigError, match="cannot generate"):

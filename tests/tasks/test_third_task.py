@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 
 import anaphor
 import forked
@@ -18,9 +17,7 @@ FILE = Path(__file__).parents[2] / "examples" / "digit_sum.py"
 SMALL = ["--import", str(FILE), "--steps", "24", "--eval-every", "6", "--lr", "0.02"]
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)  # as in a process of its own
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 def train(out, *more):
@@ -67,12 +64,11 @@ def test_it_resumes_bit_identically_after_a_kill(tmp_path):
         assert whole[1][name] == resumed[1][name], name
 
 
-def test_it_is_evaluated(tmp_path, capsys):
+def test_it_is_evaluated(tmp_path, capsys, answer_of):
     assert train(tmp_path / "run") == 0
     trained = json.loads(capsys.readouterr().out)
     words = ["evaluate", str(tmp_path / "run"), "--import", str(FILE), "--split", "test", "--json"]
-    assert main(words) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answer_of(words)
     assert row["mse"] == trained["test"]["mse"]
 
 
@@ -101,24 +97,21 @@ def test_its_splits_are_drawn_independently(tmp_path):
         ("import anaphor\n\n1 / 0\n", "ZeroDivisionError in line 3: division by zero"),
     ],
 )
-def test_a_bad_file_is_refused_in_one_line(tmp_path, capsys, text, message):
+def test_a_bad_file_is_refused_in_one_line(tmp_path, error_of, text, message):
     (tmp_path / "parts.py").write_text(text)
-    assert main(["train", "lm", "--import", str(tmp_path / "parts.py"), "--data", "grammar"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "parts.py" in error
-    assert message in error
+    line = error_of(["train", "lm", "--import", str(tmp_path / "parts.py"), "--data", "grammar"])
+    assert "parts.py" in line
+    assert message in line
 
 
-def test_a_metric_that_is_missing_from_a_result_is_refused_in_one_line(tmp_path, capsys):
+def test_a_metric_that_is_missing_from_a_result_is_refused_in_one_line(tmp_path, error_of):
     text = (
         FILE.read_text().replace("Result(values, ", 'Result({"other": 1.0}, ').replace('"digit-sum"', '"digit-sum-2"')
     )
     (tmp_path / "parts.py").write_text(text)
     words = ["train", "digit-sum-2", "--import", str(tmp_path / "parts.py"), "--steps", "2", "--out"]
-    assert main([*words, str(tmp_path / "run")]) == 2
-    error = capsys.readouterr().err
-    assert "the result on valid has no metric 'mse' to select by (it has: other)" in error
+    line = error_of([*words, str(tmp_path / "run")])
+    assert "the result on valid has no metric 'mse' to select by (it has: other)" in line
 
 
 LIST = "[Batch(data.digits[rows], data.sums[rows]) for rows in order.split(self.spec.batch_size)]"

@@ -24,10 +24,7 @@ from anaphor.tasks.translate.experiment import MAX_ROWS, ROWS, TranslationExperi
 from anaphor.training.callbacks import NullCallback
 from stand_ins import Interrupted, weights
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def experiment_of(source, name="luong", rows=16, layers=2, **options):
@@ -177,7 +174,7 @@ def _few_pairs(monkeypatch):
 
 
 @pytest.mark.usefixtures("_few_pairs")
-def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
+def test_the_best_can_be_chosen_by_bleu(tmp_path, answer_of, monkeypatch):
     torch.set_default_dtype(torch.float32)
     measured, given = TranslationExperiment.bleu, iter([10.0, 30.0, 20.0])
 
@@ -188,8 +185,7 @@ def test_the_best_can_be_chosen_by_bleu(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(TranslationExperiment, "bleu", bleu)
     words = "train translate --data reverse --width 16 --steps 6 --eval-every 2 --select bleu --no-test --beam 1"
-    assert main([*words.split(), "--device", "cpu", "--out", str(tmp_path / "run"), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of([*words.split(), "--device", "cpu", "--out", str(tmp_path / "run"), "--json"])
     told = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["valid"]["bleu"] for line in told] == [10.0, 30.0, 20.0]
     assert told[2]["valid"]["loss"] < told[1]["valid"]["loss"], "by its loss the last one would be the best"
@@ -217,13 +213,9 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, model):
 # ---- what is refused, in one line
 
 
-def refused(capsys, folder, *more):
+def refused(error_of, folder, *more):
     words = ["train", "translate", "--data", str(folder), "--source", "en", "--device", "cpu", "--width", "16"]
-    assert main([*words, "--out", str(folder / "run"), "--steps", "1", "--no-test", *more]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    (line,) = told.err.splitlines()
-    return line
+    return error_of([*words, "--out", str(folder / "run"), "--steps", "1", "--no-test", *more])
 
 
 def folder_of(path, source, target):
@@ -242,8 +234,8 @@ def folder_of(path, source, target):
         ("\n", "\n", "hold no sentences"),
     ],
 )
-def test_lines_that_are_no_pairs_are_refused_in_one_line(tmp_path, capsys, source, target, message):
-    assert message in refused(capsys, folder_of(tmp_path, source, target))
+def test_lines_that_are_no_pairs_are_refused_in_one_line(tmp_path, error_of, source, target, message):
+    assert message in refused(error_of, folder_of(tmp_path, source, target))
 
 
 def test_lines_that_are_empty_on_both_sides_are_left_out_and_counted(tmp_path):
@@ -265,7 +257,7 @@ def test_lines_that_are_empty_on_both_sides_are_left_out_and_counted(tmp_path):
         ("a b c d e f g h i\n", "1\n", "line 1 of {}/train.en is too long: it has 9 tokens, and the limit is 8"),
     ],
 )
-def test_a_sentence_longer_than_the_models_positions_is_refused_in_one_line(tmp_path, capsys, source, target, message):
+def test_a_sentence_longer_than_the_models_positions_is_refused(tmp_path, error_of, source, target, message):
     folder = folder_of(tmp_path, source, target)
     learned = "--model transformer-translation --position learned --max-positions 8 --heads 2"
-    assert message.format(folder) in refused(capsys, folder, *learned.split())
+    assert message.format(folder) in refused(error_of, folder, *learned.split())

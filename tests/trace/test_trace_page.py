@@ -13,6 +13,7 @@ from anaphor.errors import ConfigError
 from anaphor.models import build
 from anaphor.trace import trace
 from anaphor.trace.drawing import compute_layout
+from browsing import open_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -116,22 +117,18 @@ def test_what_names_hold_stays_data(tmp_path):
 def opened(browser, tmp_path):
     """Opens the page of a graph; at the end nothing may have gone wrong, and nothing but the page been asked for."""
     context = browser.new_context(color_scheme="light", viewport={"width": 1300, "height": 900})
-    tab = context.new_page()
-    wrong, asked = [], []
-    tab.on("console", lambda message: wrong.append(message.text))
-    tab.on("pageerror", lambda error: wrong.append(str(error)))
-    tab.on("request", lambda request: asked.append(request.url))
+    tab = open_page(context)
     path = tmp_path / "graph.html"
 
-    def open_page(graph):
+    def open_graph(graph):
         graph.draw(path)
         tab.goto(path.as_uri())
         tab.wait_for_selector("html[data-ready=yes]", state="attached")
         return tab
 
-    yield open_page
-    assert wrong == []
-    assert [one for one in asked if not one.startswith("data:")] == [path.as_uri()]
+    yield open_graph
+    assert tab.wrong == []
+    assert [asked.url for asked in tab.asked if not asked.url.startswith("data:")] == [path.as_uri()]
     context.close()
 
 

@@ -24,10 +24,7 @@ from anaphor.training.step import StepMetrics, StepReport
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
 
 
-@pytest.fixture(autouse=True)
-def _single_precision(_known_start):
-    """As in a run of the command: a GPU's kernels are for it, and for less."""
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 SMALL = LanguageRunSpec(data="grammar", width=32, steps=120, eval_every=40, batch_size=8, bptt=16, dtype="float32")
@@ -47,14 +44,19 @@ def losses(spec, out):
     return [json.loads(line)["valid"]["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
+def assert_learns_the_same(spec, folder, tolerance):
+    """By captured steps as by plain ones."""
+    spec = dataclasses.replace(spec, dtype="float32")
+    plain = losses(dataclasses.replace(spec, cuda_graph=False), folder / "plain")
+    captured = losses(spec, folder / "captured")
+    assert captured == pytest.approx(plain, rel=tolerance)
+    assert captured[-1] < captured[0]
+
+
 @on_gpu
 @pytest.mark.parametrize("name", MODELS)
 def test_a_captured_step_learns_the_same(name, tmp_path):
-    spec = dataclasses.replace(SMALL, **MODELS[name])
-    plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
-    captured = losses(spec, tmp_path / "captured")
-    assert captured == pytest.approx(plain, rel=2e-3)
-    assert captured[-1] < captured[0]
+    assert_learns_the_same(dataclasses.replace(SMALL, **MODELS[name]), tmp_path, 2e-3)
 
 
 PAIRS = TranslationRunSpec(data="reverse", width=32, steps=120, eval_every=40, batch_size=16, pad_to=8, beam=1)
@@ -70,11 +72,7 @@ TRANSLATORS = {
 @on_gpu
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_a_captured_step_on_padded_pairs_learns_the_same(name, tmp_path):
-    spec = dataclasses.replace(PAIRS, dtype="float32", **TRANSLATORS[name])
-    plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
-    captured = losses(spec, tmp_path / "captured")
-    assert captured == pytest.approx(plain, rel=5e-3)
-    assert captured[-1] < captured[0]
+    assert_learns_the_same(dataclasses.replace(PAIRS, **TRANSLATORS[name]), tmp_path, 5e-3)
 
 
 LABELS = ClassifyRunSpec(data="texts.csv", width=32, dropout=0.0, batch_size=16, steps=240, eval_every=80, lr=1e-4)
@@ -105,11 +103,7 @@ def texts(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("texts")
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_a_captured_step_on_labeled_texts_learns_the_same(name, tmp_path):
-    spec = dataclasses.replace(LABELS, dtype="float32", **CLASSIFIERS[name])
-    plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
-    captured = losses(spec, tmp_path / "captured")
-    assert captured == pytest.approx(plain, rel=1e-2)
-    assert captured[-1] < captured[0]
+    assert_learns_the_same(dataclasses.replace(LABELS, **CLASSIFIERS[name]), tmp_path, 1e-2)
 
 
 @on_gpu
@@ -139,11 +133,7 @@ AUGMENTED = {
 @on_gpu
 @pytest.mark.parametrize("name", AUGMENTED)
 def test_a_captured_step_on_augmented_images_learns_the_same(name, tmp_path):
-    spec = ImageRunSpec(steps=120, eval_every=40, dtype="float32", max_examples=1000, **AUGMENTED[name])
-    plain = losses(dataclasses.replace(spec, cuda_graph=False), tmp_path / "plain")
-    captured = losses(spec, tmp_path / "captured")
-    assert captured == pytest.approx(plain, rel=2e-2)
-    assert captured[-1] < captured[0]
+    assert_learns_the_same(ImageRunSpec(steps=120, eval_every=40, max_examples=1000, **AUGMENTED[name]), tmp_path, 2e-2)
 
 
 @on_gpu

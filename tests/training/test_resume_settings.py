@@ -39,14 +39,6 @@ def run(tmp_path, capsys):
     return RunFolder(tmp_path / "run")
 
 
-def error_of(capsys, words):
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err.removeprefix("anaphor: ").strip()
-
-
 def warnings_of(capsys, words):
     assert main(words) == 0
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("anaphor: ")]
@@ -56,10 +48,10 @@ def refused(difference):
     return f"settings differ from the checkpoint: {difference}; use --force to resume anyway"
 
 
-def test_another_dtype_is_refused_and_accepted_by_force(run, capsys):
+def test_another_dtype_is_refused_and_accepted_by_force(run, capsys, error_of):
     difference = "dtype was float32 and is bfloat16"
     before = run.spec.read_bytes()
-    assert error_of(capsys, [*RESUME, "--dtype", "bfloat16"]) == refused(difference)
+    assert error_of([*RESUME, "--dtype", "bfloat16"]) == refused(difference)
     assert run.spec.read_bytes() == before
     warnings = warnings_of(capsys, [*RESUME, "--dtype", "bfloat16", "--force"])
     assert warnings == [f"anaphor: resuming run with changes: {difference}"]
@@ -71,26 +63,26 @@ def test_another_name_of_the_same_dtype_is_no_difference(run, capsys):
     assert warnings_of(capsys, [*RESUME, "--dtype", "float32"]) == []
 
 
-def test_another_default_dtype_of_torch_is_refused(run, capsys):
+def test_another_default_dtype_of_torch_is_refused(run, error_of):
     torch.set_default_dtype(torch.float64)  # weights are made with it
-    assert error_of(capsys, RESUME) == refused("dtype was float32 and is float64")
+    assert error_of(RESUME) == refused("dtype was float32 and is float64")
 
 
-def test_another_device_is_refused_and_accepted_by_force(run, capsys):
+def test_another_device_is_refused_and_accepted_by_force(run, capsys, error_of):
     """As if the run had been trained on a GPU so far."""
     saved = checkpoint.read(run.checkpoints / "step-2")
     saved.metadata["environment"] |= {"device": "cuda", "dtype": "bfloat16"}
     checkpoint.write(run.checkpoints, 2, saved.parts, saved.metadata)
     difference = "device was cuda and is cpu; dtype was bfloat16 and is float32"
-    assert error_of(capsys, RESUME) == refused(difference)
+    assert error_of(RESUME) == refused(difference)
     assert warnings_of(capsys, [*RESUME, "--force"]) == [f"anaphor: resuming run with changes: {difference}"]
     assert checkpoint.read(run.checkpoints / "step-4").metadata["environment"]["device"] == "cpu"
     assert warnings_of(capsys, RESUME) == [FINISHED]
 
 
-def test_another_number_of_threads_is_refused_and_accepted_by_force(run, capsys):
+def test_another_number_of_threads_is_refused_and_accepted_by_force(run, capsys, error_of):
     others = [*RESUME, "--threads", "3"]
-    assert error_of(capsys, others) == refused("threads was 1 and is 3")
+    assert error_of(others) == refused("threads was 1 and is 3")
     assert warnings_of(capsys, [*others, "--force"]) == ["anaphor: resuming run with changes: threads was 1 and is 3"]
     assert run.read_environment()["threads"] == 3
     assert torch.get_num_threads() == 1, "the process has its own number back"
@@ -122,14 +114,14 @@ def test_another_version_of_torch_is_no_difference(run, capsys, monkeypatch):
     assert run.read_environment()["torch"] == "9.9"
 
 
-def test_all_differences_are_named_in_one_line(run, tmp_path, capsys):
+def test_all_differences_are_named_in_one_line(run, tmp_path, error_of):
     (tmp_path / "text" / "valid.txt").write_text("the dog\n" * 30)
     words = [*RESUME, "--lr", "0.5", "--dropout", "0.25", "--dtype", "bfloat16"]
     expected = (
         "dropout was 0.0 and is 0.25; dropout_kind was not set and is 'each'; input_dropout was 0.0 and is 0.25; "
         "lr was 0.001 and is 0.5; valid has changed; dtype was float32 and is bfloat16"
     )
-    assert error_of(capsys, words) == refused(expected)
+    assert error_of(words) == refused(expected)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +133,14 @@ def test_all_differences_are_named_in_one_line(run, tmp_path, capsys):
         (["--resume", "--force", "--overwrite"], "--overwrite"),
     ],
 )
-def test_flags_that_contradict_each_other_are_refused_in_one_line(run, capsys, flags, message):
+def test_flags_that_contradict_each_other_are_refused_in_one_line(run, error_of, flags, message):
     before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
-    assert message in error_of(capsys, override(NEW, *flags))
+    assert message in error_of(override(NEW, *flags))
     assert before == {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
 
 
-def test_an_existing_run_is_refused_with_both_ways_out(run, capsys):
-    assert error_of(capsys, NEW) == (
+def test_an_existing_run_is_refused_with_both_ways_out(run, error_of):
+    assert error_of(NEW) == (
         "run already holds a run: resume it with --resume, replace it with --overwrite, or choose another --out"
     )
 
@@ -167,17 +159,17 @@ def test_overwriting_where_there_is_no_run_says_nothing(tmp_path, capsys):
     assert RunFolder(tmp_path / "run").exists
 
 
-def test_a_run_that_cannot_begin_overwrites_nothing(run, capsys):
+def test_a_run_that_cannot_begin_overwrites_nothing(run, error_of):
     before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    assert "too short for 9,999 rows" in error_of(capsys, override(NEW, "--overwrite", "--batch-size", "9999"))
-    assert "unknown model 'lstn'" in error_of(capsys, override(NEW, "--overwrite", "--model", "lstn"))
+    assert "too short for 9,999 rows" in error_of(override(NEW, "--overwrite", "--batch-size", "9999"))
+    assert "unknown model 'lstn'" in error_of(override(NEW, "--overwrite", "--model", "lstn"))
     after = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
-def test_minutes_between_checkpoints_must_be_above_0(capsys, minutes):
-    assert error_of(capsys, [*NEW, "--save-minutes", minutes]) == (f"save_minutes={float(minutes)}: it must be above 0")
+def test_minutes_between_checkpoints_must_be_above_0(error_of, minutes):
+    assert error_of([*NEW, "--save-minutes", minutes]) == (f"save_minutes={float(minutes)}: it must be above 0")
 
 
 @pytest.mark.parametrize(
@@ -191,8 +183,8 @@ def test_minutes_between_checkpoints_must_be_above_0(capsys, minutes):
         (["--out", "other"], "--out"),
     ],
 )
-def test_a_flag_given_twice_is_refused(tmp_path, capsys, flags, flag):
-    assert error_of(capsys, [*NEW, *flags]) == f"{flag} is given twice: give it once"
+def test_a_flag_given_twice_is_refused(tmp_path, error_of, flags, flag):
+    assert error_of([*NEW, *flags]) == f"{flag} is given twice: give it once"
     assert not (tmp_path / "run").exists()
 
 
@@ -202,7 +194,7 @@ anaphor.register_preset("lm", "{name}", {{"mixers": ("lstm",), "layers": 1}})
 """
 
 
-def test_import_alone_may_be_given_several_times(tmp_path, capsys):
+def test_import_alone_may_be_given_several_times(tmp_path, capsys, error_of):
     for name in ("first", "second"):
         (tmp_path / f"{name}.py").write_text(PART.format(name=name))
     imports = ["--import", "first.py", "--import", "second.py"]
@@ -211,7 +203,7 @@ def test_import_alone_may_be_given_several_times(tmp_path, capsys):
         recorded = RunFolder(tmp_path / name).read_document()["imports"]
         assert f"{tmp_path / name}.py" in [entry["file"] for entry in recorded]
     capsys.readouterr()
-    assert error_of(capsys, [*NEW, *imports, "--seed", "1", "--seed", "1"]) == "--seed is given twice: give it once"
+    assert error_of([*NEW, *imports, "--seed", "1", "--seed", "1"]) == "--seed is given twice: give it once"
 
 
 CELL = LanguageRunSpec(data="text", model="lstm", width=8, layers=1, batch_size=2, bptt=5, steps=12, eval_every=2)

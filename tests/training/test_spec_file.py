@@ -1,6 +1,5 @@
 """`spec.yaml` of a run: the values that were used, in sections; it repeats the run and does not leak into another."""
 
-import json
 import platform
 
 import pytest
@@ -171,10 +170,10 @@ def test_a_run_of_another_format_is_refused_in_one_line(train, tmp_path, capsys,
     assert path.read_bytes() == before
 
 
-def test_a_config_of_another_format_is_refused_and_one_by_hand_needs_none(train, tmp_path, capsys):
+def test_a_config_of_another_format_is_refused_and_one_by_hand_needs_none(train, tmp_path, error_of):
     (tmp_path / "own.yaml").write_text("format: 7\nmodel: lstm\n")
-    assert main(["train", "lm", "--config", "own.yaml", "--dry-run"]) == 2
-    assert "own.yaml has format 7, but this version of anaphor reads format 2" in capsys.readouterr().err
+    line = error_of(["train", "lm", "--config", "own.yaml", "--dry-run"])
+    assert "own.yaml has format 7, but this version of anaphor reads format 2" in line
     (tmp_path / "own.yaml").write_text("model: {model: gru, width: 8}\ndata: text\ntraining:\n  steps: 3\n")
     spec = from_yaml(TASKS["lm"].run_spec, tmp_path / "own.yaml")
     assert (spec.model, spec.width, spec.data, spec.steps) == ("gru", 8, "text", 3)
@@ -191,12 +190,9 @@ def test_a_config_of_another_format_is_refused_and_one_by_hand_needs_none(train,
         ("trainig: {lr: 1}\n", "own.yaml has no field 'trainig'"),
     ],
 )
-def test_mistakes_in_sections_are_one_line(tmp_path, capsys, text, message):
+def test_mistakes_in_sections_are_one_line(tmp_path, error_of, text, message):
     (tmp_path / "own.yaml").write_text(text)
-    assert main(["train", "lm", "--config", "own.yaml", "--dry-run"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"anaphor: {message}")
-    assert error.count("\n") == 1
+    assert error_of(["train", "lm", "--config", "own.yaml", "--dry-run"]).startswith(message)
 
 
 def settings_with(task, file, *flags):
@@ -204,7 +200,7 @@ def settings_with(task, file, *flags):
     return read(TASKS[task], ["--config", str(file), *flags])[1]
 
 
-def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, capsys):
+def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, capsys, error_of):
     folder, _ = train("hybrid")
     assert main(["train", "lm", "--config", "run/spec.yaml", "--model", "gru", "--heads", "None", "--no-test",
                  "--out", "gru", "--json"]) == 0  # fmt: skip
@@ -215,8 +211,8 @@ def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, cap
     ].read_settings()
     assert found == plain
     capsys.readouterr()
-    assert main(["train", "lm", "--config", "run/spec.yaml", "--model", "gru", "--dry-run"]) == 2
-    assert "heads=2 is not used by the layers gru, gru" in capsys.readouterr().err
+    line = error_of(["train", "lm", "--config", "run/spec.yaml", "--model", "gru", "--dry-run"])
+    assert "heads=2 is not used by the layers gru, gru" in line
     assert settings_with("lm", folder.spec, "--model", "transformer-xl").heads == 2
 
 
@@ -246,12 +242,11 @@ def test_another_optimizer_has_its_usual_learning_rate(train):
 
 
 @pytest.mark.parametrize("flags", [["--batching", "padded"], ["--model", "transformer", "--layers", "1"]])
-def test_carrying_the_state_is_decided_anew(train, flags, capsys):
+def test_carrying_the_state_is_decided_anew(train, flags, answer_of):
     folder, _ = train("lstm")
     assert folder.read_settings()["carry"] is True
     assert settings_with("lm", folder.spec, *flags).carry is None
-    assert main(["train", "lm", "--config", "run/spec.yaml", *flags, "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["parameters"] > 0
+    assert answer_of(["train", "lm", "--config", "run/spec.yaml", *flags, "--dry-run", "--json"])["parameters"] > 0
 
 
 @pytest.mark.parametrize("heads", ["", "heads: 2\n"], ids=["a model", "no model by itself"])

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import anaphor
 from anaphor.cli.main import main
@@ -19,10 +18,7 @@ from anaphor.web.inference import VERBS, Cache
 TEXT = "the cat sat on the log"
 
 
-@pytest.fixture(autouse=True)
-def single_precision():
-    """As the command has it."""
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
-from browsing import PATIENCE
+from browsing import open_page
 from web.conftest import HOSTILE
 from web.pretended_runs import write_run
 from web.serving import begin_run, serving
@@ -37,13 +37,7 @@ def open_tab(browser):
         context = browser.new_context(viewport=viewport or WIDE, **options)
         contexts.append(context)
         context.add_init_script(script)
-        tab = context.new_page()
-        tab.set_default_timeout(PATIENCE)
-        tab.wrong, tab.asked = [], []
-        tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
-        tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
-        tab.on("dialog", lambda dialog: (tab.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        tab.on("request", lambda asked: tab.asked.append(asked.url))
+        tab = open_page(context)
         tab.goto(served.address)
         show(tab, served, view)
         return tab
@@ -129,7 +123,7 @@ def test_every_view_opens_without_an_error_and_asks_no_other_host(open_tab, serv
         assert overflow(tab) <= 0, f"{name} is wider than the window"
         assert tab.evaluate(UNNAMED) == [], name
     assert tab.wrong == []
-    assert [asked for asked in tab.asked if not asked.startswith((f"{served.url}/", "data:"))] == []
+    assert [asked.url for asked in tab.asked if not asked.url.startswith((f"{served.url}/", "data:"))] == []
 
 
 def test_the_table_says_what_the_server_says(open_tab, served, ids):

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from anaphor import load_run
+from browsing import open_page
 
 
 class Tags(HTMLParser):
@@ -40,11 +41,7 @@ def test_the_frame_is_one_element_that_has_scripts_and_nothing_else_allowed(run)
 @pytest.mark.slow
 def test_curves_and_look_open_in_the_frame_without_a_request(run, browser):
     context = browser.new_context()
-    page = context.new_page()
-    requests, said = [], []
-    page.on("request", lambda request: requests.append(request.url))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    page = open_page(context)
     page.set_content(f"<h1>notebook</h1>{run.show('the cat sat')._repr_html_()}")
     frame = page.frame_locator("iframe")
     frame.locator("html[data-ready=curves]").wait_for(state="attached")
@@ -54,8 +51,8 @@ def test_curves_and_look_open_in_the_frame_without_a_request(run, browser):
     assert "cat" in frame.locator("#view").inner_text()
     assert frame.locator("#status").inner_text() == ""
     assert "notebook" in page.content()
-    assert [url for url in requests if not url.startswith(("about:", "data:"))] == []
-    assert said == []
+    assert [asked.url for asked in page.asked if not asked.url.startswith(("about:", "data:"))] == []
+    assert page.wrong == []
     context.close()
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import anaphor
 from anaphor.errors import ConfigError, DataError
@@ -16,11 +15,7 @@ from anaphor.web.inference import Cache, answer
 from anaphor.web.passages import rank_windows
 from web.planted import LINE, PLANTED, train_planted, write_text
 
-
-@pytest.fixture(autouse=True)
-def single_precision():
-    """As the command has it."""
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """`anaphor report`: one file, told in one line; mistakes are refused before a model is loaded."""
 
-import json
 import re
 import subprocess
 import sys
@@ -19,10 +18,9 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_the_file_and_its_size_are_told(run, tmp_path, capsys):
+def test_the_file_and_its_size_are_told(run, tmp_path, capsys, answer_of):
     out = tmp_path / "new" / "page.html"
-    assert main(["report", str(run), "--out", str(out), "--no-model", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = answer_of(["report", str(run), "--out", str(out), "--no-model", "--json"])
     assert told == {"report": str(out), "bytes": out.stat().st_size, "runs": ["a"], "left_out": []}
     assert main(["report", str(run), "--out", str(out), "--no-model"]) == 0  # a second time it is replaced
     assert capsys.readouterr().out == f"report: {out} (1 run, {out.stat().st_size / 1e6:.1f} MB)\n"
@@ -66,24 +64,20 @@ def test_help_says_that_runs_are_required(capsys, monkeypatch):
         (["RUN", "--out", "a.html", "--device", "tpu"], "unknown device 'tpu'"),
     ],
 )
-def test_a_mistake_is_one_line(run, tmp_path, monkeypatch, capsys, words, message):
+def test_a_mistake_is_one_line(run, tmp_path, monkeypatch, error_of, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.html").mkdir()
     (tmp_path / "file").touch()
-    assert main(["report", *[str(run) if word == "RUN" else word for word in words]]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"anaphor: {message}")
-    assert said.err.count("\n") == 1
+    line = error_of(["report", *[str(run) if word == "RUN" else word for word in words]])
+    assert line.startswith(message)
     assert not list(tmp_path.glob("a.*"))
 
 
-def test_a_missing_file_is_said(capsys):
-    assert main(["report", "run"]) == 2
-    assert capsys.readouterr().err == "anaphor: `anaphor report` needs --out PATH: HTML file to write\n"
+def test_a_missing_file_is_said(error_of):
+    assert error_of(["report", "run"]) == "`anaphor report` needs --out PATH: HTML file to write"
 
 
-def test_a_file_of_parts_that_was_edited_is_taken_by_force_as_by_other_verbs(text, tmp_path, capsys):
+def test_a_file_of_parts_that_was_edited_is_taken_by_force_as_by_other_verbs(text, tmp_path, capsys, answer_of):
     parts = str(Path(__file__).parents[2] / "examples" / "leaky_mixer.py")
     words = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--steps", "3", "--no-test"]
     run = ["--import", parts, "--model", "leaky", "--device", "cpu", "--json", "--out", "run"]
@@ -92,9 +86,7 @@ def test_a_file_of_parts_that_was_edited_is_taken_by_force_as_by_other_verbs(tex
     spec = tmp_path / "run" / "spec.yaml"
     spec.write_text(re.sub(r"sha256: \w+", f"sha256: {'0' * 64}", spec.read_text()))
     words = ["report", "run", "--import", parts, "--out", "a.html", "--device", "cpu", "--json"]
-    assert main(words) == 0
-    left_out = json.loads(capsys.readouterr().out)["left_out"]
+    left_out = answer_of(words)["left_out"]
     assert [line.split(":")[0] for line in left_out] == ["an example of validation of run", "losses by group of run"]
     assert all("--force" in line for line in left_out)
-    assert main([*words, "--force"]) == 0
-    assert json.loads(capsys.readouterr().out)["left_out"] == []
+    assert answer_of([*words, "--force"])["left_out"] == []

@@ -14,7 +14,7 @@ from anaphor.web import report
 from anaphor.web.catalog import make_id
 from anaphor.web.inference import Cache, answer
 from anaphor.web.report import build_report, get_key, post_key
-from browsing import PATIENCE
+from browsing import open_page
 
 HYBRID = "hybrid <script>alert(1)<⁄script>"
 
@@ -23,10 +23,7 @@ def embedded(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
-@pytest.fixture(autouse=True)
-def single_precision():
-    """As the command has it."""
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +35,14 @@ def built(folder):
 
 @pytest.fixture(scope="module")
 def opened(built, browser, tmp_path_factory):
-    """The report in a browser that reached it as a file: the page, its requests, and what its console said."""
+    """The report in a browser that reached it as a file."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(built.page, encoding="utf-8")
     context = browser.new_context(viewport={"width": 1200, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE)
-    requests, said = [], []
-    page.on("request", lambda request: requests.append(request.url))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page = open_page(context)
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-printable]", state="attached")
-    yield page, requests, said
+    yield page
     context.close()
 
 
@@ -62,7 +53,7 @@ def test_a_report_of_three_runs_has_less_than_3_mb(built):
 
 
 def test_every_view_opens_from_disk_without_a_request_and_without_an_error(opened):
-    page, requests, said = opened
+    page, requests, said = opened, [asked.url for asked in opened.asked], opened.wrong
     titles = page.locator("#tabs a").all_inner_texts()
     assert titles == ["Report", "Runs", "Curves", "Samples", "Tokens", "Look"]
     for title in titles:
@@ -79,7 +70,7 @@ def test_every_view_opens_from_disk_without_a_request_and_without_an_error(opene
 
 def test_markup_in_names_and_samples_is_text(built, opened):
     assert "<script>alert" not in built.page
-    page, _, said = opened
+    page, said = opened, opened.wrong
     page.evaluate("location.hash = '#report'")
     page.wait_for_selector("html[data-ready=report]", state="attached")
     assert page.get_by_text(HYBRID).count() > 0
@@ -87,7 +78,7 @@ def test_markup_in_names_and_samples_is_text(built, opened):
 
 
 def test_scores_are_those_of_the_runs_with_their_signatures(built, folder, opened):
-    page, *_ = opened
+    page = opened
     page.evaluate("location.hash = '#report'")
     page.wait_for_selector("html[data-ready=report]", state="attached")
     shown = page.locator("#view").inner_text()
@@ -104,7 +95,7 @@ def test_losses_by_position_are_those_of_the_split(built, folder, ids, opened):
     for table in groups["tables"]:
         total = sum(row["items"] for row in table["rows"])
         assert sum(row["items"] * row["loss"] for row in table["rows"]) / total == pytest.approx(loss, rel=1e-4)
-    page, *_ = opened
+    page = opened
     page.evaluate("location.hash = '#report'")
     page.wait_for_selector("html[data-ready=report]", state="attached")
     assert f"Validation loss: {groups['tables'][0]['title']}" in page.locator("#view").inner_text()
@@ -112,7 +103,7 @@ def test_losses_by_position_are_those_of_the_split(built, folder, ids, opened):
 
 @pytest.mark.parametrize("shown", ["look", "report"])
 def test_paper_has_all_views_one_after_the_other_and_no_controls(opened, shown):
-    page, *_ = opened
+    page = opened
     page.evaluate(f"location.hash = '#{shown}'")
     page.wait_for_selector(f"html[data-ready={shown}]", state="attached")
     titles = [title for title in page.locator("#tabs a").all_inner_texts() if title != "Runs"]  # Report has that table

@@ -175,9 +175,8 @@ def test_csv_has_a_column_for_each_setting_that_differs(capsys):
         ("nowhere", "no folder at nowhere"),
     ],
 )
-def test_mistakes_are_told_in_one_line(capsys, words, message):
-    assert main(["runs", *words.split()]) == 2
-    assert capsys.readouterr().err.startswith(f"anaphor: {message}")
+def test_mistakes_are_told_in_one_line(error_of, words, message):
+    assert error_of(["runs", *words.split()]).startswith(message)
 
 
 def test_an_empty_folder_has_no_runs(tmp_path, capsys):

@@ -12,7 +12,7 @@ from PIL import Image
 import anaphor
 from anaphor.cli.main import main
 from anaphor.web.catalog import make_id
-from browsing import PATIENCE
+from browsing import cell_at, open_page
 from web.planted import LINE, PLANTED, train_planted
 from web.serving import serving
 
@@ -20,20 +20,15 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 SENTENCE = "the cat saw <script>alert(1)</script> on the log"
 
 
-@pytest.fixture(autouse=True)
-def single_precision():
-    """As the command has it."""
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     """A server with two runs whose difference is planted. `pair` is what the address says of them."""
     folder = tmp_path_factory.mktemp("planted")
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     train_planted(folder)
-    torch.set_default_dtype(before)
     with serving(folder) as found:
         found.pair = dict(zip("ab", map(make_id, PLANTED), strict=True))
         yield found
@@ -41,15 +36,8 @@ def planted(tmp_path_factory):
 
 @pytest.fixture
 def tab(browser):
-    """A new tab, and lists of what goes wrong and of what is asked for in it."""
     context = browser.new_context(color_scheme="light", viewport={"width": 1300, "height": 900})
-    tab = context.new_page()
-    tab.set_default_timeout(PATIENCE)
-    tab.wrong, tab.asked = [], []
-    tab.on("console", lambda message: tab.wrong.append(f"{message.type}: {message.text}"))
-    tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
-    tab.on("dialog", lambda dialog: (tab.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    tab.on("request", lambda asked: tab.asked.append(asked))
+    tab = open_page(context)
     yield tab
     assert tab.wrong == []
     assert [asked.url for asked in tab.asked if not asked.url.startswith(("http://127.0.0.1:", "data:"))] == []
@@ -255,17 +243,6 @@ def test_a_failed_job_shows_its_line(tab, served, ids):
 # ---- look
 
 
-def cell_at(tab, row, column):
-    """Move the pointer over a cell of the matrix; gives what the page says of it."""
-    tab.wait_for_selector(".matrix canvas[data-wide]")
-    place = tab.locator(".matrix canvas").evaluate("canvas => ({...canvas.dataset})")
-    x, y = (float(place[edge]) + (at + 0.5) * float(place[size]) for edge, at, size in
-            (("left", column, "wide"), ("top", row, "high")))  # fmt: skip
-    tab.locator(".matrix canvas").hover(position={"x": x, "y": y})
-    expect(tab.locator(".matrix .tip")).to_have_text(re.compile(rf"\({row}\) attends to .*\({column}\)"))
-    return tab.locator(".matrix .tip").inner_text()
-
-
 @pytest.fixture(scope="module")
 def look(folder):
     """What `look` shows of the sentence in the hybrid."""
@@ -299,7 +276,7 @@ def test_cells_and_losses_are_those_of_look(tab, served, ids, look):
     open_view(tab, served, "look", run=ids["hybrid"], text=SENTENCE, tap=tap, head=1)
     tab.wait_for_selector(f".look-attention[data-shown='{tap}/1']")
     for row, column in ((2, 1), (5, 0), (5, 5)):
-        value = float(cell_at(tab, row, column).split("\n")[1].replace("−", "-"))
+        value = float(cell_at(tab, row, column, ".matrix").split("\n")[1].replace("−", "-"))
         assert value == pytest.approx(float(maps[1][row][column]), abs=0.01)
     tokens = tab.locator(".look-text .token")
     assert tokens.all_inner_texts() == list(look.tokens)
@@ -336,7 +313,7 @@ def test_a_translation_has_its_alignment(tab, served, ids):
     assert texts[2] == texts[0].upper(), "the reference"
     canvas = tab.locator(".matrix canvas")
     assert int(canvas.get_attribute("data-columns")) == len(texts[0].split())
-    assert "attends to" in cell_at(tab, 0, 0)
+    assert "attends to" in cell_at(tab, 0, 0, ".matrix")
 
 
 @pytest.mark.slow
