@@ -34,8 +34,9 @@ from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.build import build_experiment, build_step
 from anaphor.training.device import choose_dtype
-from anaphor.training.spec import RunSpec, TaskDefinition, recipes_of
+from anaphor.training.spec import RunSpec
 from anaphor.training.step import CUDAGraphStep, Step
+from anaphor.training.task import TaskDefinition, recipes_of
 from benchmarks.our_loop import OurLoop, no_dataset
 from benchmarks.scaling_report import (
     ACCUMULATE,

@@ -21,7 +21,7 @@ from anaphor.flags import from_yaml
 from anaphor.tasks.lm import TASK, LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training.build import build_step
-from anaphor.training.spec import recipe_file
+from anaphor.training.task import recipe_file
 from benchmarks.our_loop import OurLoop, no_dataset
 from benchmarks.processes import start_peer
 from benchmarks.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from anaphor.config import read_mapping
-from anaphor.training.spec import TaskDefinition, recipes_of
+from anaphor.training.task import TaskDefinition, recipes_of
 
 
 def recipes_with_extras(task: TaskDefinition) -> Iterator[str]:

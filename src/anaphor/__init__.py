@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.training.load import Run as Run
     from anaphor.training.load import load_run as load_run
     from anaphor.training.spec import RunSpec as RunSpec
-    from anaphor.training.spec import TaskDefinition as TaskDefinition
+    from anaphor.training.task import TaskDefinition as TaskDefinition
     from anaphor.web.inference import compare_runs as compare_runs
 
 __version__ = "0.1.0"
@@ -106,7 +106,8 @@ _PUBLIC = {
     "anaphor.tasks.evaluations": ("Evaluation", "Variant"),
     "anaphor.training.callbacks": ("Callback", "NullCallback"),
     "anaphor.training.experiment": ("Experiment", "Loss"),
-    "anaphor.training.spec": ("RunSpec", "TaskDefinition"),
+    "anaphor.training.spec": ("RunSpec",),
+    "anaphor.training.task": ("TaskDefinition",),
     "anaphor.web.inference": ("compare_runs",),
 }
 _RUN_SPECS = {"LanguageRunSpec": "lm", "TranslationRunSpec": "translate"}

@@ -19,7 +19,8 @@ from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions, require_folder
 from anaphor.training.paths import locate_paths
 from anaphor.training.run_folder import RunFolder, unused_folder
-from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
+from anaphor.training.spec import RunSpec, merge_settings, read_base_settings
+from anaphor.training.task import TaskDefinition, recipe_file
 from anaphor.typecheck import check_value, checks_arguments
 
 OPTIONS = ("resume", "force", "overwrite", "no_test", "tensorboard", "save_minutes", "threads")

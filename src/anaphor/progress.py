@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from anaphor.metrics.result import Result, format_values
-from anaphor.training.spec import TaskDefinition
+from anaphor.training.task import TaskDefinition
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -12,7 +12,7 @@ from anaphor.flags import from_yaml
 from anaphor.metrics.result import LossTotal
 from anaphor.registry import PRESETS, TASKS
 from anaphor.training.build import build_experiment
-from anaphor.training.spec import recipes_of
+from anaphor.training.task import recipes_of
 from installed import recipes_with_extras
 
 RECORDED = list(read_recorded(FILE_NAME).values())

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data.corpus import build_pair_tokenizers
 from anaphor.data.dataset import PAIR_COLUMNS, count_row_overlap
 from anaphor.data.datasets import find_dataset, open_dataset
 from anaphor.data.embedded import FIRST_DAY, LAST_DAY, Dates, Reverse, spellings, split_sentences
+from anaphor.data.pairs import build_pair_tokenizers
 from anaphor.errors import ConfigError
 from anaphor.registry import DATASETS
 

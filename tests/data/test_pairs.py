@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anaphor.data.corpus import PairTokenizers, build_pair_tokenizers, encode_pair_split, encode_pairs
 from anaphor.data.dataset import PAIR_COLUMNS, count_row_overlap
 from anaphor.data.datasets import find_dataset, open_dataset
+from anaphor.data.pairs import PairTokenizers, build_pair_tokenizers, encode_pair_split, encode_pairs
 from anaphor.data.text import split_lines
 from anaphor.data.tokenizer import TOKENIZERS
 from anaphor.errors import ConfigError, DataError

@@ -8,8 +8,8 @@ import pytest
 
 from anaphor.data.bpe import BPE
 from anaphor.data.bpe_dropout import MAX_WORD_LENGTH, Merges, SubwordSampler
-from anaphor.data.corpus import PairSampler, PairTokenizers, build_pair_tokenizers, encode_pairs
 from anaphor.data.embedded import Reverse
+from anaphor.data.pairs import PairSampler, PairTokenizers, build_pair_tokenizers, encode_pairs
 from anaphor.errors import ConfigError
 
 TEXT = "the banana of the other bandana\nGrüße an die süße Straße, bananas!\nabab ababab aaaa aaaaa 日本 🙂\n" * 3

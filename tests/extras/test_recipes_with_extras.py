@@ -7,7 +7,7 @@ import pytest
 from anaphor.cli.main import main
 from anaphor.registry import TASKS
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.spec import recipes_of
+from anaphor.training.task import recipes_of
 from installed import recipes_with_extras
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anaphor.data.bpe import BPE
-from anaphor.data.corpus import PairTokenizers
+from anaphor.data.pairs import PairTokenizers
 from anaphor.data.tokenizer import Character, Word
 from anaphor.errors import ConfigError, DataError
 from anaphor.inspect import recorded

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from anaphor.api import execute
 from anaphor.beam_search import Beam, search_rows
 from anaphor.cli.main import main
-from anaphor.data.corpus import build_pair_tokenizers
 from anaphor.data.datasets import open_dataset
 from anaphor.data.embedded import Reverse
+from anaphor.data.pairs import build_pair_tokenizers
 from anaphor.models import SEQ2SEQ_PRESETS, build_seq2seq
 from anaphor.models.cross_entropy import IGNORE_INDEX, smoothed_cross_entropy
 from anaphor.models.head import Head

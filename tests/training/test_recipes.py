@@ -5,7 +5,7 @@ import pytest
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.registry import TASKS
-from anaphor.training.spec import recipe_file
+from anaphor.training.task import recipe_file
 from installed import recipes_with_extras
 
 ALL = [(task, name) for task in ("lm", "translate") for name in recipes_with_extras(TASKS[task])]

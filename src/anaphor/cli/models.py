@@ -16,7 +16,7 @@ from anaphor.flags import Positional, parse
 from anaphor.registry import PRESETS, TASKS, Registry, import_object
 
 if TYPE_CHECKING:
-    from anaphor.training.spec import ModelRow
+    from anaphor.training.task import ModelRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _describe(task: str, name: str, options: Options) -> ModelRow:
-    from anaphor.training.spec import ModelRow
+    from anaphor.training.task import ModelRow
 
     describe = TASKS[task].models
     if describe is None:

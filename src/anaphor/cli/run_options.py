@@ -20,7 +20,7 @@ from anaphor.training.run_folder import RunFolder
 __all__ = ["RunOptions", "import_torch", "load_experiment", "parse_options", "parse_task_options", "warn"]
 
 if TYPE_CHECKING:
-    from anaphor.training.spec import TaskDefinition
+    from anaphor.training.task import TaskDefinition
 
 Common = TypeVar("Common", bound="RunOptions")
 

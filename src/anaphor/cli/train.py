@@ -22,7 +22,8 @@ from anaphor.registry import TASKS, ImportedFile, suggest_imports
 from anaphor.training.options import TrainOptions, check_existing_run, require_folder
 from anaphor.training.paths import locate_paths
 from anaphor.training.run_folder import RunFolder, unused_folder
-from anaphor.training.spec import RunSpec, TaskDefinition, merge_settings, read_base_settings, recipe_file
+from anaphor.training.spec import RunSpec, merge_settings, read_base_settings
+from anaphor.training.task import TaskDefinition, recipe_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anaphor.config import check_at_least_one
 from anaphor.data.buckets import Buckets, Indices
-from anaphor.data.corpus import EncodedPairs
+from anaphor.data.pairs import EncodedPairs
 from anaphor.data.stream_order import StreamOrder
 from anaphor.data.tokenizer import Ids
 from anaphor.errors import ConfigError, DataError, count_noun

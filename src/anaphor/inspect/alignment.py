@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anaphor.data.corpus import PairTokenizers, encode_pairs
+from anaphor.data.pairs import PairTokenizers, encode_pairs
 from anaphor.draw import Panel, heat_maps
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode

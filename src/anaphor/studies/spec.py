@@ -19,7 +19,8 @@ from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS, import_file, import_object
 from anaphor.studies.axes import Axis, Range, format_setting, read_axis, read_seeds, to_label
 from anaphor.studies.names import check_name
-from anaphor.training.spec import BUDGETS, RunSpec, StudySupport, TaskDefinition, merge_settings, recipe_file
+from anaphor.training.spec import BUDGETS, RunSpec, merge_settings
+from anaphor.training.task import StudySupport, TaskDefinition, recipe_file
 from anaphor.typecheck import check_types
 
 METHODS = {

@@ -15,7 +15,7 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
 from anaphor.registry import TOKENIZERS
 from anaphor.tasks import BITS_PER_BYTE, LOSS, PERPLEXITY
-from anaphor.training.spec import StudySupport
+from anaphor.training.task import StudySupport
 
 PER_TOKEN = (LOSS, PERPLEXITY)
 DIFFERENT_TOKENS = "the settings have different tokens, and this metric is per token: use `metric: bits_per_byte`"

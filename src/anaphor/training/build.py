@@ -16,8 +16,9 @@ from anaphor.training.optimizers import OptimizerSpec, build_optimizer
 from anaphor.training.paths import find_init, recorded_data_path
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import ScheduleSpec
-from anaphor.training.spec import RunSpec, TaskDefinition
+from anaphor.training.spec import RunSpec
 from anaphor.training.step import CUDAGraphStep, Step
+from anaphor.training.task import TaskDefinition
 
 
 def task_of(spec: RunSpec) -> TaskDefinition:

@@ -10,7 +10,7 @@ from typing import Any
 from anaphor.draw import curves
 from anaphor.errors import DataError
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.spec import TaskDefinition
+from anaphor.training.task import TaskDefinition
 
 
 def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:

@@ -22,7 +22,8 @@ from anaphor.training.differences import setting_differences
 from anaphor.training.experiment import Experiment
 from anaphor.training.random_state import keep_random_state
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.spec import RunSpec, TaskDefinition
+from anaphor.training.spec import RunSpec
+from anaphor.training.task import TaskDefinition
 from anaphor.typecheck import check_arguments, checks_arguments
 
 Warn = Callable[[str], None]

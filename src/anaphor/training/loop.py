@@ -62,10 +62,11 @@ from anaphor.training.random_state import get_random_state, set_random_state
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Schedule, ScheduleSpec, build_schedule
 from anaphor.training.signals import Interruption
-from anaphor.training.spec import RunSpec, TaskDefinition
+from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_metadata, spec_document
 from anaphor.training.state_dicts import flatten, unflatten
 from anaphor.training.step import Step, StepReport
+from anaphor.training.task import TaskDefinition
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
 

@@ -26,7 +26,7 @@ from anaphor.registry import IMPORTED, TASKS, import_flag
 from anaphor.training.files import append_file, replace_file
 from anaphor.training.lock import hold_lock
 from anaphor.training.options import MAX_THREADS
-from anaphor.training.spec import TaskDefinition
+from anaphor.training.task import TaskDefinition
 
 STUDY = "study.yaml"  # a file of a study's folder
 MAX_RESULT_BYTES = 10_000_000  # bytes; results have a few hundred

@@ -17,7 +17,7 @@ from anaphor.metrics.result import Metric
 from anaphor.studies.axes import Axis, Range, format_value, read_axis, to_label
 from anaphor.studies.spec import GOALS, find_support
 from anaphor.training.run_folder import STUDY
-from anaphor.training.spec import StudySupport
+from anaphor.training.task import StudySupport
 from anaphor.web.history import parse_lines
 from anaphor.web.locks import LOCK, HeldLocks, read_holder
 from anaphor.web.summary import (

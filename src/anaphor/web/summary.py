@@ -17,7 +17,7 @@ from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS
 from anaphor.training.run_folder import MAX_RESULT_BYTES, NO_DATA
-from anaphor.training.spec import TaskDefinition
+from anaphor.training.task import TaskDefinition
 from anaphor.web.history import (
     AXES,
     METRICS,

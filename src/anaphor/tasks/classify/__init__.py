@@ -27,10 +27,10 @@ from anaphor.training.spec import (
     FineTuning,
     ModelSection,
     RunSpec,
-    TaskDefinition,
     TrainingSection,
     check_seed,
 )
+from anaphor.training.task import TaskDefinition
 
 LOSS = Metric("loss", "min", "loss", "nats per text", digits=4, minimum=0.0)
 METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)

@@ -11,7 +11,7 @@ from anaphor.models.bag_of_words import BagOfWords
 from anaphor.models.initialize import without_weights
 from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.classify import BAG_OF_WORDS
-from anaphor.training.spec import ModelRow
+from anaphor.training.task import ModelRow
 
 CLASSES = 2
 

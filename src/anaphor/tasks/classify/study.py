@@ -7,7 +7,7 @@ from typing import Any
 from anaphor.config import look_up
 from anaphor.metrics.result import Metric
 from anaphor.tasks.classify import BAG_OF_WORDS
-from anaphor.training.spec import StudySupport
+from anaphor.training.task import StudySupport
 
 
 class ClassifyStudy(StudySupport):

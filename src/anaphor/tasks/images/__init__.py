@@ -14,14 +14,8 @@ from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.spec import reject_unused_by_model
 from anaphor.tasks import ACCURACY, CALIBRATION, REPLACED_LAYERS, TOP5, describe_classes, drop_implied_options
-from anaphor.training.spec import (
-    DataSection,
-    EvaluationSection,
-    ModelSection,
-    RunSpec,
-    TaskDefinition,
-    TrainingSection,
-)
+from anaphor.training.spec import DataSection, EvaluationSection, ModelSection, RunSpec, TrainingSection
+from anaphor.training.task import TaskDefinition
 
 LOSS = Metric("loss", "min", "loss", "nats per image", digits=4, minimum=0.0)
 METRICS = (ACCURACY, LOSS, TOP5, CALIBRATION)

@@ -7,7 +7,7 @@ from typing import Any
 from anaphor.models import image_preset
 from anaphor.models.initialize import without_weights
 from anaphor.tasks import format_size, join_layers
-from anaphor.training.spec import ModelRow
+from anaphor.training.task import ModelRow
 
 CLASSES = 10
 IMAGE_SIZE = {"vit-nano": 32}

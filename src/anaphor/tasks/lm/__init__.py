@@ -29,9 +29,9 @@ from anaphor.training.spec import (
     FineTuning,
     ModelSection,
     RunSpec,
-    TaskDefinition,
     TrainingSection,
 )
+from anaphor.training.task import TaskDefinition
 
 BATCHINGS = {"stream": "one text in parallel rows, segment after segment", "padded": "separate examples"}
 PROTOCOLS = {"complete": "every token once", "example": "as PyTorch's word_language_model example"}

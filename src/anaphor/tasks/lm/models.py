@@ -7,7 +7,7 @@ import dataclasses
 from anaphor.errors import count_noun
 from anaphor.models import preset, summarize
 from anaphor.tasks import format_size, join_layers
-from anaphor.training.spec import ModelRow
+from anaphor.training.task import ModelRow
 
 
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:

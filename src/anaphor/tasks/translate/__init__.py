@@ -21,14 +21,8 @@ from anaphor.tasks import (
     describe_values,
     drop_implied_options,
 )
-from anaphor.training.spec import (
-    DataSection,
-    EvaluationSection,
-    ModelSection,
-    RunSpec,
-    TaskDefinition,
-    TrainingSection,
-)
+from anaphor.training.spec import DataSection, EvaluationSection, ModelSection, RunSpec, TrainingSection
+from anaphor.training.task import TaskDefinition
 
 TEXT_METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
 BLEU = Metric("bleu", "max", "BLEU", minimum=0.0)

@@ -15,7 +15,9 @@ from torch import Tensor
 from anaphor.beam_search import Beam, Hypothesis, ensemble, make_step, search_rows
 from anaphor.config import settings_of
 from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
-from anaphor.data.corpus import (
+from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
+from anaphor.data.datasets import open_dataset
+from anaphor.data.pairs import (
     EncodedPairs,
     PairSampler,
     PairTokenizers,
@@ -23,8 +25,6 @@ from anaphor.data.corpus import (
     encode_pair_split,
     encode_pairs,
 )
-from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
-from anaphor.data.datasets import open_dataset
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.alignment import Alignment

@@ -8,7 +8,7 @@ from typing import Any
 from anaphor.models import seq2seq_preset
 from anaphor.models.initialize import without_weights
 from anaphor.tasks import format_size, join_layers
-from anaphor.training.spec import ModelRow
+from anaphor.training.task import ModelRow
 
 
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anaphor.data.corpus import EncodedPairs
+from anaphor.data.pairs import EncodedPairs
 from anaphor.errors import ConfigError
 from anaphor.inspect.alignment import cross_attention, cross_attention_taps
 from anaphor.inspect.parts import ATTENTION, LookParts, check_tokens, describe_map
