@@ -11,6 +11,8 @@ from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_opti
 from anaphor.config import finite, look_up
 from anaphor.data.dataset import SPLITS, VALID
 from anaphor.errors import ConfigError
+from anaphor.progress import Bar, SecondBar
+from anaphor.progress_listener import progress_listener
 from anaphor.registry import evaluation_settings
 from anaphor.tasks.evaluations import Row, make_evaluations
 from anaphor.training.run_folder import NO_DATA
@@ -67,9 +69,6 @@ def _results(options: Any, experiment: Experiment) -> Iterator[Row]:
 
 def _shown_progress(rows: Iterator[Row]) -> Iterator[Row]:
     """Each row with a progress bar while it is computed and none while it is printed: a bar takes over stdout."""
-    from anaphor.progress import Bar, SecondBar
-    from anaphor.progress_listener import progress_listener
-
     while True:
         with Bar("evaluating") as bar, progress_listener(SecondBar(bar, alone=True)):
             row = next(rows, None)

@@ -14,6 +14,8 @@ from typing import Any
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.cli.table import for_terminal
 from anaphor.config import finite
+from anaphor.progress import Bar, SecondBar
+from anaphor.progress_listener import progress_listener
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,6 @@ def run(argv: Sequence[str]) -> int:
 @contextmanager
 def _shown_progress(is_json: bool) -> Iterator[None]:
     """A progress bar in a terminal, unless a program reads the result."""
-    from anaphor.progress import Bar, SecondBar
-    from anaphor.progress_listener import progress_listener
-
     if is_json or not sys.stderr.isatty():
         yield
         return

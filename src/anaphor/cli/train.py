@@ -18,6 +18,8 @@ from anaphor.cli.table import for_terminal
 from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import asks_for_help, print_help, read_flags, split_argv
+from anaphor.progress import Bar, SecondBar
+from anaphor.progress_listener import progress_listener
 from anaphor.registry import TASKS, ImportedFile, suggest_imports
 from anaphor.training.options import TrainOptions, check_existing_run, require_folder
 from anaphor.training.paths import locate_paths
@@ -102,8 +104,6 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
     if options.dry_run:
         return print_plan(spec, out, options)
 
-    from anaphor.progress import Bar, SecondBar
-    from anaphor.progress_listener import progress_listener
     from anaphor.training.loop import train_run
 
     out = options.out or unused_folder(spec.model)  # again: others may have started while torch was imported

@@ -15,6 +15,7 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
 from anaphor.registry import TOKENIZERS
 from anaphor.tasks import BITS_PER_BYTE, LOSS, PERPLEXITY
+from anaphor.training.spec import check_layer_lr
 from anaphor.training.task import StudySupport
 
 PER_TOKEN = (LOSS, PERPLEXITY)
@@ -39,8 +40,6 @@ class TextStudy(StudySupport):
         look_up(TOKENIZERS, spec.tokenizer, "tokenizer")
         look_up(self.model_presets(), spec.model, "model")
         if not names_only:
-            from anaphor.training.optimizers import check_layer_lr
-
             check_layer_lr(spec.layer_lr, len(self.validate_model(spec, metric)))
 
     @abstractmethod

@@ -23,7 +23,7 @@ from anaphor.models.head import Head
 from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
 from anaphor.training.optimizer_state import OPTIMIZER_STATE, load_optimizer_state, optimizer_state
-from anaphor.training.spec import RunSpec
+from anaphor.training.spec import RunSpec, check_layer_lr
 from anaphor.typecheck import check_types
 
 TorchOptimizer = torch.optim.Optimizer
@@ -335,12 +335,6 @@ def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = F
         _import_no_compiler()
     parts = factory.make(ParameterGroups(spec, weights, _lr_factors(spec.layer_lr, model), captured))
     return Optimizer(parts, {weight: name for name, weight in model.named_parameters()}, spec.peak_lr, captured)
-
-
-def check_layer_lr(layer_lr: Sequence[float], layers: int) -> None:
-    """Raise unless there is one factor for each layer, where any are given."""
-    if layer_lr and len(layer_lr) != layers:
-        raise ConfigError(f"{len(layer_lr)} layer_lr are given for {layers} layers")
 
 
 def _lr_factors(layer_lr: Sequence[float], model: nn.Module) -> dict[nn.Parameter, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -224,6 +224,12 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
     def reject_unused_flags(self, flags: Collection[str]) -> None:
         """Refuse flags of the command line that this run would not use. Settings of a recipe or a study are not flags:
         they are for many runs."""
+
+
+def check_layer_lr(layer_lr: Sequence[float], layers: int) -> None:
+    """Raise unless there is one factor for each layer, where any are given."""
+    if layer_lr and len(layer_lr) != layers:
+        raise ConfigError(f"{len(layer_lr)} layer_lr are given for {layers} layers")
 
 
 BUDGETS = ("epochs", "steps", "minutes")

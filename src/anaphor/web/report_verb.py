@@ -16,6 +16,8 @@ from anaphor.cli.table import for_terminal
 from anaphor.config import user_path, writing_to
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
+from anaphor.progress import Bar, SecondBar
+from anaphor.progress_listener import progress_listener
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +78,6 @@ def run(argv: Sequence[str]) -> int:
 
 def _load_models(options: Options, stack: ExitStack) -> Any:
     """What answers requests to models, with a progress bar."""
-    from anaphor.progress import Bar, SecondBar
-    from anaphor.progress_listener import progress_listener
     from anaphor.training.device import choose_device, set_threads
     from anaphor.web.inference import Cache, answer
 

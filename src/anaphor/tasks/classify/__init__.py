@@ -12,6 +12,7 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.spec import reject_unused_by_model
 from anaphor.models.text_spec import TextEncoderSpec
+from anaphor.registry import PRESETS
 from anaphor.tasks import (
     ACCURACY,
     CALIBRATION,
@@ -118,13 +119,11 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
 
     @property
     def default_lr(self) -> float | None:
-        from anaphor.models.presets import TEXT_PRESETS
-
         if self.optimizer != "adamw":
             return None
         if self.init is not None:
             return FINE_TUNING_LR
-        mixers = self.mixers or look_up(TEXT_PRESETS, self.model, "model").get("mixers", ())
+        mixers = self.mixers or look_up(PRESETS["classify"], self.model, "model").get("mixers", ())
         return ATTENTION_LR if "attention" in mixers else LR
 
     def is_given(self, name: str) -> bool:

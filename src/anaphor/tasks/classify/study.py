@@ -6,7 +6,9 @@ from typing import Any
 
 from anaphor.config import look_up
 from anaphor.metrics.result import Metric
+from anaphor.registry import PRESETS
 from anaphor.tasks.classify import BAG_OF_WORDS
+from anaphor.training.spec import check_layer_lr
 from anaphor.training.task import StudySupport
 
 
@@ -22,12 +24,8 @@ class ClassifyStudy(StudySupport):
         return load_labeled(*self.data_key(spec))
 
     def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
-        from anaphor.models.presets import TEXT_PRESETS
-
-        look_up(TEXT_PRESETS, spec.model, "model")
+        look_up(PRESETS["classify"], spec.model, "model")
         if not names_only and spec.init is None and spec.model != BAG_OF_WORDS:
-            from anaphor.training.optimizers import check_layer_lr
-
             check_layer_lr(spec.layer_lr, len(spec.model_spec(vocabulary=2, classes=2).blocks()))
 
 

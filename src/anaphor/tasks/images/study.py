@@ -7,6 +7,8 @@ from typing import Any
 
 from anaphor.config import look_up
 from anaphor.metrics.result import Metric
+from anaphor.registry import PRESETS
+from anaphor.training.spec import check_layer_lr
 from anaphor.training.task import StudySupport
 
 
@@ -25,12 +27,8 @@ class ImageStudy(StudySupport):
         return spec.data
 
     def validate(self, spec: Any, metric: Metric, *, names_only: bool = False) -> None:
-        from anaphor.models.presets import IMAGE_PRESETS
-
-        look_up(IMAGE_PRESETS, spec.model, "model")
+        look_up(PRESETS["images"], spec.model, "model")
         if not names_only:
-            from anaphor.training.optimizers import check_layer_lr
-
             blocks = spec.model_spec(classes=2, image_size=spec.nominal_size).blocks()
             check_layer_lr(spec.layer_lr, len(blocks))
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from anaphor.data.dataset import TEXT_COLUMNS
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
+from anaphor.registry import PRESETS
 from anaphor.tasks import BITS_PER_BYTE
 from anaphor.tasks.study import VOCABULARY, TextStudy
 from anaphor.typecheck import check_types
@@ -59,7 +61,6 @@ class LanguageStudy(TextStudy):
     token_settings = ("data", "batching", "tokenizer", "vocabulary")
 
     def open_data(self, spec: Any) -> Any:
-        from anaphor.data.dataset import TEXT_COLUMNS
         from anaphor.data.datasets import open_dataset
 
         return open_dataset(spec.data, TEXT_COLUMNS)
@@ -73,9 +74,8 @@ class LanguageStudy(TextStudy):
         super().validate(spec, metric, names_only=names_only)
 
     def model_presets(self) -> Mapping[str, Any]:
-        from anaphor.models import PRESETS
-
-        return PRESETS
+        presets: Mapping[str, Any] = PRESETS["lm"]
+        return presets
 
     def validate_model(self, spec: Any, metric: Metric) -> Sequence[Any]:
         layers: Sequence[Any] = spec.model_spec(VOCABULARY).blocks()
