@@ -280,6 +280,7 @@ def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
         "registry",
         "typecheck",
         "progress",
+        "progress_listener",
         "draw",
         "taps",
         "inspect",
