@@ -69,12 +69,12 @@ def test_a_worker_goes_on_where_the_result_cannot_be_read_or_is_not_of_the_end(t
 
     (tmp_path / "spec.yaml").touch()
     (tmp_path / "result.json").write_text(content)
-    monkeypatch.setattr("anaphor.training.loop.train_run", train_run)
+    monkeypatch.setattr(worker, "train_run", train_run)
     job = {"task": "lm", "spec": {}, "threads": 1, "measures": {}, "imports": {}}
     with pytest.raises(Reached):
         worker.train(tmp_path, job)
     (tmp_path / "result.json").write_text('{"status": "finished"}')
-    monkeypatch.setattr("anaphor.training.load.load_run", lambda folder, device: {}["loaded"])
+    monkeypatch.setattr(worker, "load_run", lambda folder, device: {}["loaded"])
     with pytest.raises(KeyError, match="loaded"):
         worker.train(tmp_path, job)
 

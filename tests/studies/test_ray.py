@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults.test_study_faults import assert_nothing_lost_or_doubled, begin, disturbed, end, numbers, write_study
+
+from studies.test_study_faults import assert_nothing_lost_or_doubled, begin, disturbed, end, numbers, write_study
 
 pytest.importorskip("ray", reason="`pip install anaphor[ray]` for studies on a cluster")
 pytestmark = pytest.mark.slow

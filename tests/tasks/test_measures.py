@@ -14,7 +14,7 @@ def lines_by(tokenizer, raw, count, limit=None):
     made = SimpleNamespace(
         source=SimpleNamespace(read=lambda split: raw, where=lambda split: "the text", byte_offset=lambda split: 0),
         tokenizer=tokenizer,
-        model=SimpleNamespace(limit=limit),
+        model=SimpleNamespace(max_positions=limit),
     )
     return longest_lines(made, "valid", count)
 

@@ -166,7 +166,9 @@ def test_a_single_validation_is_drawn_with_room_round_it(axes_of, losses, epoch)
 
 def test_the_axis_of_a_single_curve_names_its_split(tmp_path, monkeypatch):
     labels = []
-    monkeypatch.setattr("anaphor.draw.curves", lambda drawn, path, *, x_label, y_label: labels.append(y_label) or path)
+    monkeypatch.setattr(
+        "anaphor.training.curves.curves", lambda drawn, path, *, x_label, y_label: labels.append(y_label) or path
+    )
     run = RunFolder(tmp_path)
     run.create("")
     run.log(1, epoch=1, images=10, train_loss=2.0, valid={"accuracy": 0.5, "loss": 2.1})
